@@ -1,0 +1,77 @@
+"""LLVM's part: recorded functions → optimised module → assembly, object code, or addresses in this process."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+
+from tilewright.targets.base import CpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.ir import Function
+
+
+@cache
+def _initialise() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()          # for inline assembly
+
+
+def machine(target: CpuTarget, jit: bool = False) -> Any:
+    """A new LLVM target machine. Kernels never use the red zone or anything else that a JIT could not place."""
+    _initialise()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault" if jit else "default",
+        jit=jit)
+
+
+def text(functions: Function | Iterable[Function], target: CpuTarget) -> str:
+    """The LLVM IR as it was lowered, before optimisation."""
+    from tilewright.ir.lower import AARCH64, X86, lower
+    return str(lower(functions, AARCH64 if target.triple.startswith("aarch64") else X86))
+
+
+def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: bool = False) -> tuple[Any, Any]:
+    """(module, target machine) after LLVM's -O3 pipeline. Loops stay as they were written: kernels unroll themselves."""
+    tm = machine(target, jit)
+    module = llvm.parse_assembly(text(functions, target))
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
+    llvm.create_pass_builder(tm, options).getModulePassManager().run(module, llvm.create_pass_builder(tm, options))
+    return module, tm
+
+
+def assembly(functions: Function | Iterable[Function], target: CpuTarget) -> str:
+    module, tm = optimise(functions, target)
+    return tm.emit_assembly(module)
+
+
+def object_code(functions: Function | Iterable[Function], target: CpuTarget) -> bytes:
+    """A relocatable object for this process's loader."""
+    module, tm = optimise(functions, target, jit=True)
+    return tm.emit_object(module)
+
+
+class Loaded:
+    """Object code placed in this process; it stays as long as this object lives."""
+
+    def __init__(self, code: bytes, target: CpuTarget) -> None:
+        tm = machine(target, jit=True)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(f'target triple = "{target.triple}"'), tm)
+        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self.engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        address = self.engine.get_function_address(name)
+        if not address:
+            raise KeyError(f"the object has no function {name}")
+        return address
+
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """The function as a ctypes callable, which releases the GIL while it runs."""
+        return ctypes.CFUNCTYPE(result, *arguments)(self.address(name))

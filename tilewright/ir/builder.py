@@ -1,0 +1,335 @@
+"""How a kernel is written: `k = Kernel(...)`, values with operators, `with k.loop(n) as p`, register tiles.
+
+A Python `for` unrolls; `with k.loop(n)` makes a loop; nothing else does.
+"""
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tilewright.ir import operations as ops
+from tilewright.ir.operations import Operation
+from tilewright.ir.program import (Array, Call, External, Function, If, Line, Load, Loop, Op, Read, Register, Return,
+                                   Store, While, Write)
+from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, vec
+
+_HERE = os.path.dirname(__file__)
+_ids = itertools.count()
+
+
+def _caller() -> Line:
+    """The line of the kernel that is being written: the innermost frame outside this package."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py"):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+class Value:
+    """A value inside the kernel. `p + i` moves a pointer by i elements, `p[i]` is its element; the rest is arithmetic.
+
+    Division and remainder are for indices: operands must not be negative.
+    """
+    __slots__ = ("k", "id", "type", "constant", "array", "strides")
+
+    def __init__(self, k: Kernel, type: Any, constant: Any = None, array: Array | None = None,
+                 strides: tuple = (1,), id: int | None = None) -> None:
+        self.k, self.type, self.constant, self.array, self.strides = k, type, constant, array, strides
+        self.id = next(_ids) if id is None else id
+
+    def __add__(self, other: Any) -> Value:
+        if isinstance(other, int) and other == 0:
+            return self
+        if isinstance(self.type, Pointer):
+            return self.k._op(ops.OFFSET, self.type, self, self.k._value(other, i64), array=self.array)
+        return self.k._binary(ops.ADD, self, other)
+
+    def __mul__(self, other: Any) -> Value:
+        return self if isinstance(other, int) and other == 1 else self.k._binary(ops.MUL, self, other)
+
+    def __sub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, self, other)
+    def __rsub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, other, self)
+    def __floordiv__(self, other: Any) -> Value: return self.k._binary(ops.DIV, self, other)
+    def __mod__(self, other: Any) -> Value: return self.k._binary(ops.REM, self, other)
+    def __and__(self, other: Any) -> Value: return self.k._binary(ops.AND, self, other)
+    def __or__(self, other: Any) -> Value: return self.k._binary(ops.OR, self, other)
+    def __xor__(self, other: Any) -> Value: return self.k._binary(ops.XOR, self, other)
+    def __lshift__(self, other: Any) -> Value: return self.k._binary(ops.SHL, self, other)
+    def __lt__(self, other: Any) -> Value: return self.k._binary(ops.LT, self, other, i1)
+    def __le__(self, other: Any) -> Value: return self.k._binary(ops.LE, self, other, i1)
+    def __gt__(self, other: Any) -> Value: return self.k._binary(ops.LT, other, self, i1)
+    def __ge__(self, other: Any) -> Value: return self.k._binary(ops.LE, other, self, i1)
+    def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
+    def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
+    __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
+
+    def __bool__(self) -> bool:
+        raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
+
+    def view(self, *strides: Any) -> Value:
+        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`."""
+        return Value(self.k, self.type, self.constant, self.array, strides, self.id)
+
+    def as_(self, element: Type) -> Value:
+        """The same address, seen as elements of another type."""
+        return Value(self.k, Pointer(element, self.type.space), self.constant, self.array, (1,), self.id)
+
+    def at(self, *index: Any) -> Value:
+        """The address of element [i, j, ...]; its vectors run along the last index."""
+        if len(index) != len(self.strides):
+            name = self.array.name if self.array else "this pointer"
+            raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")
+        address = self
+        for i, stride in zip(index, self.strides, strict=True):
+            address = address + i * stride
+        return address
+
+    def __getitem__(self, index: Any) -> Value:
+        if isinstance(self.type, Pointer):
+            return self.k.load(self.at(*(index if isinstance(index, tuple) else (index,))))
+        return self.k._op(ops.extract(index), self.type.scalar, self)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.k.store(self.at(*(index if isinstance(index, tuple) else (index,))), value)
+
+
+class Tile:
+    """A [rows, cols] array of registers, the same in every thread."""
+
+    def __init__(self, k: Kernel, rows: int, cols: int, type: Any) -> None:
+        self.k, self.rows, self.cols, self.type = k, rows, cols, type
+        self.registers = {(i, j): Register(type) for i in range(rows) for j in range(cols)}
+
+    def __getitem__(self, ij: tuple[int, int]) -> Value:
+        register = self.registers[ij]
+        return self.k._record(Read(Value(self.k, register.type), register, _caller())).result
+
+    def __setitem__(self, ij: tuple[int, int], value: Any) -> None:
+        register = self.registers[ij]
+        self.k._record(Write(register, self.k._value(value, register.type), _caller()))
+
+
+class Variable:
+    """One register with a name: `x = k.variable(i64, 0)`; `x.get()`, `x.set(...)`."""
+
+    def __init__(self, k: Kernel, type: Any, value: Any) -> None:
+        self.tile = Tile(k, 1, 1, type)
+        if value is not None:
+            self.set(value)
+
+    def get(self) -> Value: return self.tile[0, 0]
+    def set(self, value: Any) -> None: self.tile[0, 0] = value
+
+
+class Kernel:
+    """Records a Function. `params` are types by name; `threads` is the CTA's shape, absent for a CPU function.
+
+    `warp` is the number of lanes that a wave of the target has; only GPU kernels have more than one.
+    """
+
+    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, warp: int = 32,
+                 result: Any = None, noalias: bool = True, **params: Any) -> None:
+        shape = (threads, 1) if isinstance(threads, int) else threads
+        self.function = Function(name, shape, result, noalias=noalias)
+        self.warp = warp if shape else 1
+        self._body = self.function.body
+        for param, type in params.items():
+            array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
+            self.function.params.append((param, Value(self, type, array=array)))
+
+    @property
+    def args(self) -> list[Value]: return [value for _, value in self.function.params]
+
+    # ---- values
+
+    def _record(self, node: Any) -> Any:
+        self._body.append(node)
+        return node
+
+    def _op(self, operation: Operation, type: Any, *operands: Value, array: Array | None = None) -> Value:
+        return self._record(Op(operation, operands, (Value(self, type, array=array),), _caller())).results[0]
+
+    def _effect(self, operation: Operation, *operands: Value) -> None:
+        self._record(Op(operation, operands, (), _caller()))
+
+    def _value(self, x: Any, type: Any) -> Value:
+        """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
+        if not isinstance(x, Value):
+            return Value(self, type, constant=x)
+        if x.type == i32 and type == i64:
+            return self.cast(x, i64)
+        if x.type != type and not (isinstance(type, Pointer) and isinstance(x.type, Pointer)):
+            raise TypeError(f"expected {type}, got {x.type}")
+        return x
+
+    def _binary(self, operation: Operation, x: Any, y: Any, result: Any = None) -> Value:
+        types = [v.type for v in (x, y) if isinstance(v, Value)]
+        type = i64 if i64 in types else types[0]
+        if result is not None and isinstance(type, Type):
+            result = vec(result, type.length)
+        return self._op(operation, result or type, self._value(x, type), self._value(y, type))
+
+    def constant(self, type: Any, x: Any) -> Value: return Value(self, type, constant=x)
+    def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
+    def fma(self, a: Value, b: Value, c: Value) -> Value: return self._op(ops.FMA, c.type, a, b, c)
+    def broadcast(self, x: Value, length: int) -> Value: return self._op(ops.BROADCAST, vec(x.type, length), x)
+    def pack(self, *xs: Value) -> Value: return self._op(ops.PACK, vec(xs[0].type, len(xs)), *xs)
+    def sum(self, x: Value) -> Value: return self._op(ops.SUM, x.type.scalar, x)
+
+    def select(self, where: Value, x: Any, y: Any) -> Value:
+        type = next(v.type for v in (x, y) if isinstance(v, Value))
+        return self._op(ops.SELECT, type, where, self._value(x, type), self._value(y, type))
+
+    def min(self, x: Any, y: Any) -> Value: return self.select(self._binary(ops.LT, x, y, i1), x, y)
+    def max(self, x: Any, y: Any) -> Value: return self.select(self._binary(ops.LT, x, y, i1), y, x)
+
+    def ceil_div(self, x: Value, y: Any) -> Value: return (x + (y - 1)) // y
+
+    def lanes_below(self, n: Value, length: int) -> Value:
+        """A mask of `length` lanes: lane e is on where e < n."""
+        return self._op(ops.LANES_BELOW, vec(i1, length), n)
+
+    def shuffle(self, x: Value, y: Value, indices: Any) -> Value:
+        return self._op(ops.shuffle(tuple(indices)), vec(x.type.scalar, len(indices)), x, y)
+
+    def opaque(self, x: Value) -> Value:
+        """x, in a register, with its origin hidden from the optimiser (which would recompute an address per use)."""
+        return Value(self, x.type, array=x.array, strides=x.strides, id=self._op(ops.OPAQUE, x.type, x).id)
+
+    # ---- memory
+
+    def tile(self, rows: int, cols: int, type: Any, zero: bool = True) -> Tile:
+        tile = Tile(self, rows, cols, type)
+        for ij in tile.registers if zero else ():
+            tile[ij] = 0
+        return tile
+
+    def variable(self, type: Any, value: Any = None) -> Variable: return Variable(self, type, value)
+
+    def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str) -> Value:
+        strides = [1]
+        for extent in reversed(shape[1:]):
+            strides.insert(0, strides[0] * extent)
+        array = Array(name, element, space, strides[0] * shape[0])
+        pointer = Value(self, Pointer(element, space), array=array, strides=tuple(strides))
+        self.function.arrays[array] = pointer
+        return pointer
+
+    def smem(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
+        """A shared-memory array, row-major."""
+        return self._array(name, shape, element, "shared")
+
+    def local(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
+        """An array on this thread's own stack."""
+        return self._array(name, shape, element, "local")
+
+    def load(self, pointer: Value, type: Any = None, align: int | None = None, mask: Value | None = None) -> Value:
+        """One element, or a vector of consecutive ones; `align` in bytes, the type's own size unless given."""
+        type = type or pointer.type.element
+        align = align or (8 if isinstance(type, Pointer) else type.bytes)
+        array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
+        return self._record(Load(Value(self, type, array=array), pointer, align, mask, _caller())).result
+
+    def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
+              streaming: bool = False) -> None:
+        value = self._value(value, pointer.type.element) if not isinstance(value, Value) else value
+        align = align or (8 if isinstance(value.type, Pointer) else value.type.bytes)
+        self._record(Store(pointer, value, align, mask, _caller(), streaming))
+
+    def field(self, struct: Value, offset: int, type: Any) -> Value:
+        """The member of this type at `offset` bytes of a C struct."""
+        return self.load(struct.as_(i8) + offset, type)
+
+    def prefetch(self, pointer: Value, write: bool = False, locality: int = 3) -> None:
+        self._effect(ops.prefetch(write, locality), pointer)
+
+    def pointer(self, address: Any, element: Type) -> Value:
+        """An address that Python knows, or an i64, as a pointer."""
+        return self._op(ops.POINTER, Pointer(element), self._value(address, i64), array=Array("raw", element, "global"))
+
+    def address(self, pointer: Value) -> Value: return self._op(ops.ADDRESS, i64, pointer)
+
+    # ---- threads
+
+    def _builtin(self, name: str) -> Value:
+        return self.function.builtins.setdefault(name, Value(self, i32))
+
+    @property
+    def thread(self) -> tuple[Value, Value]:
+        """(x, y) of this thread in its CTA."""
+        return self._builtin("thread.x"), self._builtin("thread.y")
+
+    @property
+    def block(self) -> tuple[Value, Value]:
+        """(x, y) of this CTA in the grid."""
+        return self._builtin("block.x"), self._builtin("block.y")
+
+    # ---- control
+
+    @contextmanager
+    def _into(self, body: list) -> Iterator[None]:
+        outer, self._body = self._body, body
+        yield
+        self._body = outer
+
+    @contextmanager
+    def loop(self, stop: Any, start: Any = 0, step: Any = 1) -> Iterator[Value]:
+        """for (index = start; index < stop; index += step)"""
+        type = next((v.type for v in (stop, start, step) if isinstance(v, Value)), i32)
+        index = Value(self, type)
+        loop = Loop(index, *(self._value(v, type) for v in (start, stop, step)), [], _caller())
+        self._record(loop)
+        with self._into(loop.body):
+            yield index
+
+    @contextmanager
+    def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
+        """`condition` is called once, and what it records is evaluated before every round."""
+        head: list = []
+        with self._into(head):
+            value = condition()
+        node = self._record(While(head, value, [], _caller()))
+        with self._into(node.body):
+            yield
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        node = self._record(If(condition, [], [], _caller()))
+        with self._into(node.then):
+            yield
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        if not self._body or not isinstance(self._body[-1], If):
+            raise SyntaxError("k.otherwise() follows a k.when()")
+        with self._into(self._body[-1].otherwise):
+            yield
+
+    def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Value | None:
+        """Call a recorded function, or the function at an address (whose result type is then given)."""
+        if isinstance(callee, Function):
+            values = [self._value(x, value.type) for x, (_, value) in zip(operands, callee.params, strict=True)]
+            result = callee.result
+        else:
+            values = [x if isinstance(x, Value) else self._value(x, i64) for x in operands]
+        return self._call(callee, values, result)
+
+    def call_external(self, name: str, result: Any, *operands: Value, fixed: int | None = None) -> Value | None:
+        """Call a C function of this process by name; `fixed` parameters if it is variadic."""
+        return self._call(External(name, fixed), list(operands), result)
+
+    def _call(self, callee: Any, operands: list[Value], result: Any) -> Value | None:
+        array = Array("returned", result.element, result.space) if isinstance(result, Pointer) else None
+        value = None if result is None else Value(self, result, array=array)
+        self._record(Call(callee, tuple(operands), value, _caller()))
+        return value
+
+    def ret(self, value: Any = None) -> None:
+        """Leave the function. Nothing may be recorded after it in the same block."""
+        result = self.function.result
+        self._record(Return(None if result is None else self._value(value, result), _caller()))

@@ -1,0 +1,263 @@
+"""Reading 1: recorded functions become one LLVM module for one target."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite
+import llvmlite.ir as ll
+
+from tilewright.ir.program import (Call, External, Function, If, Load, Loop, Op, Read, Register, Return, Store, While,
+                                   Write)
+from tilewright.ir.types import Pointer, Type
+
+llvmlite.ir_layer_typed_pointers_enabled = False
+
+_FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one family of chips spells a kernel."""
+    triple: str
+    convention: str = ""                                        # calling convention of a kernel
+    spaces: tuple[tuple[str, int], ...] = (("global", 0), ("local", 0))
+    builtins: str = ""                                          # intrinsic that reads a thread index, with {} for it
+    attributes: tuple[str, ...] = ()                            # of every function
+
+
+X86 = Dialect("x86_64-unknown-linux-gnu",
+              attributes=("nounwind", '"prefer-vector-width"="512"', '"min-legal-vector-width"="512"', '"no-builtins"'))
+AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-builtins"'))
+
+
+class _Callee:
+    """A pointer that llvmlite's call takes for a function: it asks an operand for its function type."""
+
+    def __init__(self, pointer: Any, function_type: ll.FunctionType) -> None:
+        self.type, self.function_type, self.get_reference = pointer.type, function_type, pointer.get_reference
+
+
+def lower(functions: Function | Iterable[Function], dialect: Dialect) -> ll.Module:
+    """One module with these functions, which others may call by name, and with all that they call, which is internal."""
+    exported = [functions] if isinstance(functions, Function) else list(functions)
+    module = ll.Module(exported[0].name)
+    module.triple = dialect.triple
+    seen: dict[Function, None] = {}
+    for function in exported:
+        seen |= dict.fromkeys(function.callees()) | {function: None}
+    for function in seen:
+        _Lowering(module, function, dialect, function in exported).run()
+    return module
+
+
+class _Lowering:
+    """Walks one function once. Operations spell themselves through `b`, `type`, `call`, `splat`, `pack`."""
+
+    def __init__(self, module: ll.Module, function: Function, dialect: Dialect, exported: bool) -> None:
+        self.module, self.function, self.dialect, self.spaces = module, function, dialect, dict(dialect.spaces)
+        result = ll.VoidType() if function.result is None else self.type(function.result)
+        types = [self.type(value.type) for _, value in function.params]
+        fn = self.fn = ll.Function(module, ll.FunctionType(result, types), function.name)
+        fn.calling_convention = dialect.convention
+        if not exported:
+            fn.linkage = "internal"
+            fn.attributes.add("noinline")       # a micro-kernel wants all registers to itself
+        for attribute in dialect.attributes:
+            set.add(fn.attributes, attribute)   # set.add: llvmlite refuses attributes that are not on its list
+        self.values: dict[int, Any] = {}
+        self.slots: dict[Register, Any] = {}
+        self.labels = 0
+        for arg, (name, value) in zip(fn.args, function.params, strict=True):
+            arg.name, self.values[value.id] = name, arg
+            if function.noalias and isinstance(value.type, Pointer):
+                arg.add_attribute("noalias")
+        self.b = ll.IRBuilder(fn.append_basic_block("entry"))
+
+    def run(self) -> None:
+        for name, value in self.function.builtins.items():
+            register = name.replace("thread", "tid").replace("block", "ctaid")
+            self.values[value.id] = self.call(self.dialect.builtins.format(register), value.type, name=name)
+        for array, pointer in self.function.arrays.items():
+            self.values[pointer.id] = self.array(array)
+        body = self.fn.append_basic_block("body")
+        self.b.branch(body)
+        self.b.position_at_end(body)
+        self.block(self.function.body)
+        if not self.b.block.is_terminated:
+            self.b.ret_void() if self.function.result is None else self.b.unreachable()
+
+    # ---- spelling
+
+    def type(self, t: Any) -> ll.Type:
+        if isinstance(t, Pointer):
+            return ll.PointerType(addrspace=self.spaces[t.space])
+        if t.length > 1:
+            return ll.VectorType(self.type(t.scalar), t.length)
+        return ll.IntType(t.bits) if t.kind == "i" else _FLOATS[t.kind, t.bits]()
+
+    def is_float(self, x: Any) -> bool:
+        return isinstance(getattr(x.type, "element", x.type), tuple(_FLOATS.values()))
+
+    def bits(self, x: Any) -> int:
+        scalar = getattr(x.type, "element", x.type)
+        return getattr(scalar, "width", None) or next(bits for (_, bits), t in _FLOATS.items() if isinstance(scalar, t))
+
+    def int(self, bits: int) -> ll.IntType: return ll.IntType(bits)
+    def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
+
+    def constant(self, numbers: Sequence[int], bits: int) -> ll.Constant:
+        return ll.Constant(ll.VectorType(ll.IntType(bits), len(numbers)), list(numbers))
+
+    def call(self, intrinsic: str, result: Any, *operands: Any, name: str = "") -> Any:
+        t = ll.VoidType() if result is None else result if isinstance(result, ll.Type) else self.type(result)
+        f = self.module.globals.get(intrinsic) or ll.Function(
+            self.module, ll.FunctionType(t, [x.type for x in operands]), intrinsic)
+        return self.b.call(f, operands, name=name)
+
+    def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False) -> Any:
+        return self.b.asm(ll.FunctionType(result, [x.type for x in operands]), text, constraints, operands, effects)
+
+    def pack(self, xs: Sequence[Any], t: Type) -> Any:
+        vector = ll.Constant(self.type(t), ll.Undefined)
+        for e, x in enumerate(xs):
+            vector = self.b.insert_element(vector, x, self.i32(e), name="pack")
+        return vector
+
+    def splat(self, x: Any, length: int) -> Any:
+        undefined = ll.Constant(ll.VectorType(x.type, length), ll.Undefined)
+        first = self.b.insert_element(undefined, x, self.i32(0))
+        return self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(ll.IntType(32), length), None), "splat")
+
+    def horizontal_sum(self, x: Any, t: Type) -> Any:
+        while isinstance(x.type, ll.VectorType) and x.type.count > 1:
+            half = x.type.count // 2
+            low, high = (self.b.shuffle_vector(x, x, self.constant(range(h, h + half), 32)) for h in (0, half))
+            x = self.b.fadd(low, high, "sum")
+        return self.b.extract_element(x, self.i32(0))
+
+    def array(self, array: Any) -> Any:
+        t = ll.ArrayType(self.type(array.element), array.size)
+        if array.space == "local":
+            x = self.b.alloca(t, name=array.name)
+            x.align = 64
+            return x
+        g = ll.GlobalVariable(self.module, t, array.name, addrspace=self.spaces["shared"])
+        g.linkage, g.initializer, g.align = "internal", ll.Constant(t, ll.Undefined), 16
+        g.type = ll.PointerType(addrspace=self.spaces["shared"])    # llvmlite types it by its contents
+        return g
+
+    def slot(self, register: Register) -> Any:
+        """A register starts as an alloca; LLVM's SROA turns it into SSA, so nobody writes phi."""
+        if register not in self.slots:
+            with self.b.goto_entry_block():
+                self.slots[register] = self.b.alloca(self.type(register.type), name="reg")
+        return self.slots[register]
+
+    def __getitem__(self, value: Any) -> Any:
+        if value.constant is None:
+            return self.values[value.id]
+        t = self.type(value.type)
+        if isinstance(value.type, Pointer):
+            return ll.Constant(t, None)
+        return ll.Constant(t, [value.constant] * value.type.length if value.type.length > 1 else value.constant)
+
+    # ---- structure
+
+    def label(self, name: str) -> ll.Block: return self.fn.append_basic_block(name)
+
+    def block(self, nodes: list) -> None:
+        b = self.b
+        for node in nodes:
+            match node:
+                case Op(operation, operands, results):
+                    x = operation.llvm(self, results[0].type if results else None, *(self[x] for x in operands))
+                    if len(results) == 1:
+                        self.values[results[0].id] = x
+                    elif results:
+                        for result, y in zip(results, x, strict=True):
+                            self.values[result.id] = y
+                case Load(result, pointer, align, None):
+                    self.values[result.id] = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
+                case Load(result, pointer, align, mask):
+                    zero = ll.Constant(self.type(result.type), None)
+                    self.values[result.id] = self.call(f"llvm.masked.load.{result.type}.p0", zero.type, self[pointer],
+                                                       self.i32(align), self[mask], zero, name="load")
+                case Store(pointer, value, align, None):
+                    store = b.store(self[value], self[pointer], align=align)
+                    if node.streaming:
+                        store.set_metadata("nontemporal", self.module.add_metadata([self.i32(1)]))
+                case Store(pointer, value, align, mask):
+                    self.call(f"llvm.masked.store.{value.type}.p0", None, self[value], self[pointer], self.i32(align),
+                              self[mask])
+                case Read(result, register):
+                    self.values[result.id] = b.load(self.slot(register), typ=self.type(register.type), name="read")
+                case Write(register, value):
+                    b.store(self[value], self.slot(register))
+                case Loop():
+                    self.loop(node)
+                case While():
+                    self.while_(node)
+                case If():
+                    self.branch(node)
+                case Call():
+                    self.call_function(node)
+                case Return(value):
+                    b.ret_void() if value is None else b.ret(self[value])
+
+    def loop(self, loop: Loop) -> None:
+        """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""
+        b, guard = self.b, self.b.block
+        start, stop, step = self[loop.start], self[loop.stop], self[loop.step]
+        body, done = self.label("loop"), self.label("done")
+        b.cbranch(b.icmp_signed("<", start, stop), body, done)
+        b.position_at_end(body)
+        index = self.values[loop.index.id] = b.phi(start.type, "index")
+        index.add_incoming(start, guard)
+        self.block(loop.body)
+        following = b.add(index, step, flags=["nsw"], name="next")
+        index.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, stop), body, done)
+        b.position_at_end(done)
+
+    def while_(self, node: While) -> None:
+        b, head, body, done = self.b, self.label("head"), self.label("body"), self.label("done")
+        b.branch(head)
+        b.position_at_end(head)
+        self.block(node.head)
+        b.cbranch(self[node.condition], body, done)
+        b.position_at_end(body)
+        self.block(node.body)
+        if not b.block.is_terminated:
+            b.branch(head)
+        b.position_at_end(done)
+
+    def branch(self, node: If) -> None:
+        b, then, end = self.b, self.label("then"), self.label("end")
+        otherwise = self.label("else") if node.otherwise else end
+        b.cbranch(self[node.condition], then, otherwise)
+        for label, nodes in (then, node.then), (otherwise, node.otherwise):
+            if nodes or label is then:
+                b.position_at_end(label)
+                self.block(nodes)
+                if not b.block.is_terminated:
+                    b.branch(end)
+        b.position_at_end(end)
+
+    def call_function(self, node: Call) -> None:
+        operands = [self[x] for x in node.operands]
+        if isinstance(node.callee, Function):
+            callee = self.module.globals[node.callee.name]
+        else:
+            result = ll.VoidType() if node.result is None else self.type(node.result.type)
+            fixed = node.callee.fixed if isinstance(node.callee, External) else None
+            types = [x.type for x in (operands if fixed is None else operands[:fixed])]
+            t = ll.FunctionType(result, types, var_arg=fixed is not None)
+            if isinstance(node.callee, External):
+                callee = self.module.globals.get(node.callee.name) or ll.Function(self.module, t, node.callee.name)
+            else:
+                callee = _Callee(self[node.callee], t)
+        x = self.b.call(callee, operands)
+        if node.result is not None:
+            self.values[node.result.id] = x

@@ -1,0 +1,136 @@
+"""Every operation once: its LLVM spelling beside its NumPy meaning.
+
+`llvm(low, type, *operands)` returns the LLVM value; `low.b` is the instruction builder, `low.call` calls an intrinsic.
+`numpy(type, *operands)` returns an array: a scalar is [] when all threads agree on it, else [threads]; a vector has its
+elements first, [length, 1] or [length, threads].
+`role` says how it acts:
+  "thread"    each thread for itself (the default);
+  "group"     `scope` threads together, such as a matrix instruction: operands arrive as [..., groups, lanes], so that
+              the meaning can move data between lanes;
+  "effect"    it changes memory or the CTA: the meaning is called as numpy(gang, node, *operands), None: nothing to see;
+  "blocking"  an effect that may make the gang wait.
+An operation without a NumPy meaning (a system call, say) can be lowered but not simulated.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.exact import fused_multiply_add
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    llvm: Callable
+    numpy: Callable | None
+    kind: str = "integer"       # what the simulator counts it as
+    role: str = "thread"
+    scope: int = 1              # threads that execute it together: 1, a wave (32 or 64), a warpgroup (128)
+
+
+def _arithmetic(name: str, ufunc: Callable) -> Operation:
+    """fadd or add, by the type of the result."""
+    return Operation(name, lambda low, t, x, y: getattr(low.b, "f" * t.is_float + name)(x, y, name=name),
+                     lambda t, x, y: ufunc(x, y))
+
+
+def _unsigned(name: str, instruction: str, ufunc: Callable) -> Operation:
+    """Index arithmetic: operands are never negative, so that powers of two become shifts and masks."""
+    def meaning(t, x, y):
+        if np.any(np.less(x, 0)):
+            raise ArithmeticError(f"{name} of a negative index {np.min(x)}")
+        return ufunc(x, y)
+    return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name), meaning)
+
+
+def _compare(name: str, symbol: str, ufunc: Callable) -> Operation:
+    """Floats compare ordered (false with a NaN) except !=, which is true with one, as in IEEE 754 and NumPy."""
+    def spelling(low, t, x, y):
+        if low.is_float(x):
+            compare = low.b.fcmp_unordered if symbol == "!=" else low.b.fcmp_ordered
+        else:
+            compare = low.b.icmp_signed
+        return compare(symbol, x, y, name=name)
+    return Operation(name, spelling, lambda t, x, y: ufunc(x, y))
+
+
+def _bitwise(name: str, instruction: str, ufunc: Callable) -> Operation:
+    return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name),
+                     lambda t, x, y: ufunc(x, y))
+
+
+def _cast_llvm(low, t, x):
+    wider = t.bits > low.bits(x)
+    if low.is_float(x) == t.is_float:
+        how = ("fpext" if wider else "fptrunc") if t.is_float else ("sext" if wider else "trunc")
+    else:
+        how = "sitofp" if t.is_float else "fptosi"
+    return getattr(low.b, how)(x, low.type(t), name="cast")
+
+
+def _lanes_llvm(low, t, n):
+    """Compare in 32 bits: the iota constant is then half as long, and no vector has so many lanes."""
+    iota = low.constant([*range(t.length)], 32)
+    return low.b.icmp_signed(">", low.splat(low.b.trunc(n, low.int(32)), t.length), iota, name="mask")
+
+
+ADD, SUB, MUL = _arithmetic("add", np.add), _arithmetic("sub", np.subtract), _arithmetic("mul", np.multiply)
+DIV, REM = _unsigned("div", "udiv", np.floor_divide), _unsigned("rem", "urem", np.remainder)
+LT, LE = _compare("lt", "<", np.less), _compare("le", "<=", np.less_equal)
+EQ, NE = _compare("eq", "==", np.equal), _compare("ne", "!=", np.not_equal)
+AND, OR = _bitwise("and", "and_", np.bitwise_and), _bitwise("or", "or_", np.bitwise_or)
+XOR, SHL = _bitwise("xor", "xor", np.bitwise_xor), _bitwise("shl", "shl", np.left_shift)
+OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", source_etype=low.type(t.element)),
+                   lambda t, p, i: np.add(p, np.multiply(i, t.element.bytes, dtype=np.int64)))
+ADDRESS = Operation("address", lambda low, t, p: low.b.ptrtoint(p, low.type(t), name="address"), lambda t, p: p)
+POINTER = Operation("pointer", lambda low, t, x: low.b.inttoptr(x, low.type(t), name="pointer"), lambda t, x: x)
+CAST = Operation("cast", _cast_llvm, lambda t, x: np.asarray(x).astype(t.numpy)[()])
+SELECT = Operation("select", lambda low, t, c, x, y: low.b.select(c, x, y, name="select"),
+                   lambda t, c, x, y: np.where(c, x, y)[()])
+FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), fused_multiply_add, "fma")
+BROADCAST = Operation("broadcast", lambda low, t, x: low.splat(x, t.length),
+                      lambda t, x: np.broadcast_to(x, (t.length, *(np.shape(x) or (1,)))), "move")
+PACK = Operation("pack", lambda low, t, *xs: low.pack(xs, t),
+                 lambda t, *xs: np.stack(np.broadcast_arrays(*(np.atleast_1d(x) for x in xs))), "move")
+LANES_BELOW = Operation("lanes", _lanes_llvm, lambda t, n: np.arange(t.length)[:, None] < n)
+SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: _tree_sum(x))
+# x itself, but LLVM cannot see that: it keeps an address in a register instead of recomputing it in a loop
+OPAQUE = Operation("opaque", lambda low, t, x: low.asm("", low.type(t), "=r,0", x), lambda t, x: x)
+
+
+def _tree_sum(x: Any) -> Any:
+    """Halves are added until one element is left: the order of the lowered code."""
+    while len(x) > 1:
+        half = len(x) // 2
+        x = x[:half] + x[half:]
+    return x[0]
+
+
+@cache
+def extract(element: int) -> Operation:
+    """x[element] of a vector x."""
+    return Operation(f"extract{element}", lambda low, t, x: low.b.extract_element(x, low.i32(element), name="extract"),
+                     lambda t, x: x[element], "move")
+
+
+@cache
+def shuffle(indices: tuple[int, ...]) -> Operation:
+    """Elements of x (0 ... length - 1) and y (length ...) in this order."""
+    def meaning(t, x, y):
+        x, y = np.broadcast_arrays(x, y)
+        return np.concatenate([x, y])[list(indices)]
+    return Operation("shuffle", lambda low, t, x, y: low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle"),
+                     meaning, "move")
+
+
+@cache
+def prefetch(write: bool, locality: int) -> Operation:
+    """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults."""
+    def spelling(low, t, p):
+        low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
+    return Operation("prefetch", spelling, None, "prefetch", "effect")

@@ -1,0 +1,167 @@
+"""What is recorded: operations, memory accesses, calls, loops and ifs. No LLVM, no NumPy: data for both readings.
+
+Every node knows the Python line that wrote it, so that a register, a bank conflict or a fault has an address that the
+author of the kernel can open.
+"""
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tilewright.ir.operations import Operation
+from tilewright.ir.types import Pointer, Type
+
+
+class Line(NamedTuple):
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.number}"
+
+
+@dataclass(frozen=True)
+class Array:
+    """Memory with a name: what a pointer parameter points to, or `size` elements of shared or local memory."""
+    name: str
+    element: Type
+    space: str
+    size: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """results = operation(*operands); an effect has no result, a matrix instruction may have many."""
+    operation: Operation
+    operands: tuple[Any, ...]
+    results: tuple[Any, ...]
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class Load:
+    """`mask` (a vector of i1, or None) says which elements are read; the others are 0."""
+    result: Any
+    pointer: Any
+    align: int
+    mask: Any
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class Store:
+    pointer: Any
+    value: Any
+    align: int
+    mask: Any
+    line: Line
+    streaming: bool = False     # a hint: do not keep the line in cache
+
+
+@dataclass(eq=False, slots=True)
+class Register:
+    """One mutable value per thread: an element of a register tile."""
+    type: Type | Pointer
+
+
+@dataclass(eq=False, slots=True)
+class Read:
+    result: Any
+    register: Register
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class Write:
+    register: Register
+    value: Any
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """for (index = start; index < stop; index += step) body"""
+    index: Any
+    start: Any
+    stop: Any
+    step: Any
+    body: list
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class While:
+    """head; while (condition) { body; head }: `head` computes the condition anew each time."""
+    head: list
+    condition: Any
+    body: list
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class If:
+    condition: Any
+    then: list
+    otherwise: list
+    line: Line
+
+
+@dataclass(frozen=True)
+class External:
+    """A C function that the process already holds, such as libc's or CPython's."""
+    name: str
+    fixed: int | None = None        # how many parameters are fixed, when the function is variadic
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """result = callee(*operands). `callee` is a Function, a pointer value, or an External."""
+    callee: Any
+    operands: tuple[Any, ...]
+    result: Any
+    line: Line
+
+
+@dataclass(eq=False, slots=True)
+class Return:
+    value: Any
+    line: Line
+
+
+@dataclass(eq=False)
+class Function:
+    """One recorded function. `threads` is the CTA's shape (x, y), or None for a function that one CPU thread calls."""
+    name: str
+    threads: tuple[int, int] | None = None
+    result: Type | Pointer | None = None
+    params: list = field(default_factory=list)                  # (name, value)
+    noalias: bool = True                                        # what different pointer parameters reach is disjoint
+    builtins: dict[str, Any] = field(default_factory=dict)      # "thread.x" → the value that holds it
+    arrays: dict[Array, Any] = field(default_factory=dict)      # shared and local arrays → pointer to the first element
+    body: list = field(default_factory=list)
+
+    def walk(self, nodes: list | None = None) -> Iterator[Any]:
+        """Every node, in the order written."""
+        for node in self.body if nodes is None else nodes:
+            yield node
+            for inner in ("head", "body", "then", "otherwise"):
+                yield from self.walk(getattr(node, inner, []))
+
+    def callees(self) -> list[Function]:
+        """The recorded functions that this one calls, directly or not, innermost first."""
+        found: dict[Function, None] = {}
+
+        def visit(function: Function) -> None:
+            for node in function.walk():
+                if isinstance(node, Call) and isinstance(node.callee, Function) and node.callee not in found:
+                    visit(node.callee)
+                    found[node.callee] = None
+        visit(self)
+        return list(found)

@@ -1,0 +1,63 @@
+"""Types of the values in a kernel: scalars, short vectors, and pointers into one memory space."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Type:
+    """A number, or a short vector of `length` of them (LLVM's `<length x scalar>`)."""
+    kind: str           # "f": IEEE float, "bf": bfloat16, "i": integer (signedness belongs to the operation)
+    bits: int
+    length: int = 1
+
+    def __str__(self) -> str:           # also LLVM's name mangling: f32, i64, v4f32
+        return (f"v{self.length}" if self.length > 1 else "") + f"{self.kind}{self.bits}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind != "i"
+
+    @property
+    def scalar(self) -> Type:
+        return replace(self, length=1)
+
+    @property
+    def bytes(self) -> int:
+        return max(self.bits // 8, 1) * self.length
+
+    @cached_property
+    def numpy(self) -> np.dtype:
+        if self.kind == "bf":
+            import ml_dtypes
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(bool) if self.bits == 1 else np.dtype(f"{self.kind}{self.bits // 8}")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The address of elements of one scalar type, in "global", "shared" or "local" memory.
+
+    The element type says only what the next index steps over: memory itself is bytes, and `Value.as_` looks at the
+    same address as elements of another type.
+    """
+    element: Type
+    space: str = "global"
+
+    def __str__(self) -> str:
+        return f"{self.space} {self.element}*"
+
+
+f16, bf16, f32, f64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)
+i1, i8, i16, i32, i64 = (Type("i", bits) for bits in (1, 8, 16, 32, 64))
+
+
+def vec(scalar: Type, length: int) -> Type:
+    return replace(scalar, length=length)
+
+
+def ptr(element: Type, space: str = "global") -> Pointer:
+    return Pointer(element, space)
