@@ -1,0 +1,22 @@
+"""What every test stands on: an own cache directory, the same Hypothesis examples in every CI run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+from hypothesis import settings
+
+# Set before tilewright is imported, and inherited by child processes: no test may see the user's kernels or tuning
+# results, nor leave any behind.
+CACHE = tempfile.mkdtemp(prefix="tilewright-tests-")
+os.environ["TILEWRIGHT_CACHE_DIR"] = CACHE
+
+settings.register_profile("tilewright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.load_profile("tilewright")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(CACHE, ignore_errors=True)

@@ -1,0 +1,3 @@
+"""tilewright"""
+
+__version__ = "0.1.0"
