@@ -1,0 +1,98 @@
+"""Problems and number formats: what is derived, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tilewright import formats
+from tilewright.problem import Gemm
+
+
+def test_defaults():
+    p = Gemm(2, 3, 4)
+    assert (p.a, p.b, p.out, p.compute, p.layout, p.batch) == ("f32", "f32", "f32", "f32", "nn", 1)
+
+
+def test_b_follows_a_and_out_follows_numpy():
+    assert Gemm(1, 1, 1, a="f64").b == "f64"
+    assert Gemm(1, 1, 1, a="f32", b="f64").out == "f64"
+    assert Gemm(1, 1, 1, a="f64", out="f32").compute == "f64"
+    assert Gemm(1, 1, 1, a="f32", out="f64").compute == "f64"
+
+
+@pytest.mark.parametrize("spelling", ["f64", "float64", np.float64, np.dtype("f8"), float, formats.get("f64")])
+def test_spellings_of_a_format(spelling):
+    assert Gemm(1, 1, 1, a=spelling) == Gemm(1, 1, 1, a="f64")
+
+
+def test_counts():
+    p = Gemm(2, 3, 4, a="f32", b="f64", batch=5)
+    assert p.flops == 5 * 2 * 2 * 3 * 4
+    assert p.min_bytes == 5 * (2 * 4 * 4 + 4 * 3 * 8 + 2 * 3 * 8)
+    assert p.intensity == p.flops / p.min_bytes
+    assert Gemm(0, 0, 0).intensity == 0
+
+
+def test_shapes_in_memory():
+    assert [Gemm(2, 3, 4, layout=lay).shape_a for lay in ("nn", "nt", "tn", "tt")] == [(2, 4), (2, 4), (4, 2), (4, 2)]
+    assert [Gemm(2, 3, 4, layout=lay).shape_b for lay in ("nn", "nt", "tn", "tt")] == [(4, 3), (3, 4), (4, 3), (3, 4)]
+
+
+def test_key_tells_problems_apart():
+    problems = [
+        Gemm(2, 3, 4), Gemm(3, 2, 4), Gemm(2, 3, 4, a="f64"), Gemm(2, 3, 4, a="f64", b="f32"), Gemm(2, 3, 4, out="f64"),
+        Gemm(2, 3, 4, layout="tn"), Gemm(2, 3, 4, batch=2), Gemm(2, 34, 4), Gemm(23, 4, 4),
+    ]  # fmt: skip
+    assert len({p.key() for p in problems}) == len(problems)
+    assert problems[0].key() == str(problems[0]) == "gemm_f32_nn_2x3x4"
+
+
+def test_frozen_hashable_replaceable():
+    p = Gemm(2, 3, 4)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        p.m = 5  # type: ignore[misc]
+    assert {p: "yes"}[Gemm(2, 3, 4)] == "yes"
+    assert dataclasses.replace(p, n=7) == Gemm(2, 7, 4)
+    assert eval(repr(p)) == p
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({"m": -1}, ValueError, "m must be 0 or more, not -1"),
+        ({"k": 2.5}, TypeError, "k must be an integer, not 2.5"),
+        ({"layout": "xy"}, ValueError, "layout must be one of nn, nt, tn, tt, not 'xy'"),
+        ({"a": "f33"}, ValueError, "a must be one of f32, f64, not 'f33'"),
+        ({"b": np.int8}, ValueError, "b must be one of f32, f64, not"),
+        ({"out": "i8"}, ValueError, "out must be one of f32, f64, not 'i8'"),
+        ({"batch": -3}, ValueError, "batch must be 0 or more, not -3"),
+    ],
+)
+def test_refusals_name_the_argument(change, error, sentence):
+    with pytest.raises(error, match=sentence):
+        Gemm(**{"m": 2, "n": 3, "k": 4, **change})
+
+
+def test_numpy_integers_are_sizes():
+    assert Gemm(np.int32(2), 3, 4).key() == Gemm(2, 3, 4).key()
+    assert type(Gemm(np.int32(2), 3, 4).m) is int
+
+
+@pytest.mark.parametrize("fmt", formats.FORMATS.values(), ids=str)
+def test_derived_limits_agree_with_numpy(fmt):
+    info = np.finfo(fmt.dtype)
+    assert fmt.bits == info.bits
+    assert fmt.itemsize == fmt.dtype.itemsize
+    assert fmt.eps == float(info.eps)
+    assert fmt.largest == float(info.max)
+    assert fmt.smallest_normal == float(info.smallest_normal)
+    assert fmt.smallest_subnormal == float(info.smallest_subnormal)
+
+
+def test_find_knows_only_what_is_in_the_table():
+    assert formats.find(None) is None
+    assert formats.find("f16") is None  # NumPy's 16-byte float, and a format of a later version
+    assert formats.find(3) is None
