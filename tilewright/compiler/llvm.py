@@ -42,7 +42,8 @@ def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: b
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
-    llvm.create_pass_builder(tm, options).getModulePassManager().run(module, llvm.create_pass_builder(tm, options))
+    passes = llvm.create_pass_builder(tm, options)
+    passes.getModulePassManager().run(module, passes)
     return module, tm
 
 
