@@ -1,3 +1,92 @@
-"""tilewright"""
+"""problem → target → plan → kernel → compile → run → tune → bench: matrix multiplication in readable Python.
+
+    >>> import numpy as np
+    >>> import tilewright as tw
+    >>> a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)
+    >>> tw.matmul(a, b)
+    array([[4., 4.],
+           [4., 4.],
+           [4., 4.]], dtype=float32)
+
+`tw.matmul` follows numpy.matmul and `tw.gemm` follows BLAS. The eight nouns above are the package's parts in the order
+of processing; each has a function here:
+
+    >>> problem = tw.Gemm(3, 2, 4)               # what: sizes, formats, layouts
+    >>> target = tw.detect()                     # which chip
+    >>> plan = tw.plan(problem, target)          # how: tiles, loops, threads
+    >>> kernel = tw.compile(problem, target, plan)
+    >>> kernel(a, b).shape
+    (3, 2)
+
+Names are looked up when they are first used: `import tilewright` loads neither NumPy nor a compiler.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tilewright.api import gemm, matmul
+    from tilewright.compiler import compile
+    from tilewright.explanation import explain
+    from tilewright.plans import plan
+    from tilewright.problem import Gemm
+    from tilewright.runtime.pool import get_num_threads, set_num_threads, threads
+    from tilewright.simulator import simulate
+    from tilewright.targets import detect, target
+    from tilewright.tuner import tune
+
+__all__ = [
+    "Gemm",
+    "__version__",
+    "compile",
+    "detect",
+    "explain",
+    "gemm",
+    "get_num_threads",
+    "matmul",
+    "plan",
+    "set_num_threads",
+    "simulate",
+    "target",
+    "threads",
+    "tune",
+]
+
+# Where each public name lives. No module of the package bears the name of a public function, or importing it would
+# hide the function.
+_HOME = {
+    "Gemm": "tilewright.problem",
+    "compile": "tilewright.compiler",
+    "detect": "tilewright.targets",
+    "explain": "tilewright.explanation",
+    "gemm": "tilewright.api",
+    "get_num_threads": "tilewright.runtime.pool",
+    "matmul": "tilewright.runtime.call",
+    "plan": "tilewright.plans",
+    "set_num_threads": "tilewright.runtime.pool",
+    "simulate": "tilewright.simulator",
+    "target": "tilewright.targets",
+    "threads": "tilewright.runtime.pool",
+    "tune": "tilewright.tuner",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if name != "matmul" or not (error.name or "").startswith("tilewright.runtime"):
+            raise
+        from tilewright.api import matmul as value
+    globals()[name] = value  # so that this function is not asked again
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

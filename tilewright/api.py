@@ -1,0 +1,268 @@
+"""matmul and gemm: NumPy's and BLAS's semantics in front of the engines.
+
+Each function has a short way for the common call (plain matrices, nothing to convert) and a general way that ends in
+the same engine. Nothing is written to the caller's array before every argument has been checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tilewright import arguments, batch
+from tilewright.arguments import F32, F64, Array
+
+# How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
+# bounds only). Giving up costs a temporary.
+EFFORT: Any = 1000
+
+_cpu: Any = None
+
+
+def _engine() -> Any:
+    """tilewright.runtime.cpu, imported by the first product: importing tilewright must not load a compiler."""
+    global _cpu
+    if _cpu is None:
+        from tilewright.runtime import cpu
+
+        _cpu = cpu
+    return _cpu
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
+    *,
+    out_dtype: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    c: ArrayLike | None = None,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    epilogue: Any = None,
+    algorithm: str | None = None,
+    deterministic: bool = False,
+    threads: int | None = None,
+    plan: Any = None,
+) -> Any:
+    """The matrix product of a and b, as numpy.matmul gives it; in general alpha * (a @ b) + beta * c.
+
+    a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
+                axis it was given is taken away again. Leading axes are broadcast. Any strides; anything that
+                np.asarray takes. The result has the dtype np.matmul would give it, which must be float32 or float64.
+    out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
+                dtype to which the result can be cast by NumPy's rule same_kind. It may overlap a, b and c.
+                It is written only if the call succeeds, and returned.
+    out_dtype   "f32", "f64" or a NumPy dtype instead of NumPy's choice. The arithmetic runs in a type that holds both
+                the operands and the result: f32 operands with out_dtype="f64" are multiplied in f64, f64 operands with
+                out_dtype="f32" in f64 too, rounded once. So are integers with either.
+    alpha, beta real numbers. As in BLAS, beta == 0 never reads c, and alpha == 0 never reads a or b.
+    c           what is added, broadcast to the result; not modified unless it is also out. Its dtype counts for the
+                result's like those of a and b.
+    trans_a, trans_b  swap the last two axes of the operand first.
+    threads     how many threads at most, for this call; by default tilewright.get_num_threads().
+    plan        the plan to run, instead of the one tilewright.plan would choose.
+    deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
+    scale_a, scale_b, epilogue, algorithm  reserved for later versions: None.
+
+    NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
+    except masked arrays and arrays that override __array_ufunc__, which are refused.
+
+    Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
+    """
+    if (
+        type(a) is np.ndarray
+        and type(b) is np.ndarray
+        and a.ndim == 2 == b.ndim
+        and (dtype := a.dtype) is b.dtype
+        and (dtype is F32 or dtype is F64)
+        and out_dtype is c is scale_a is scale_b is epilogue is algorithm is threads is plan is None
+        and type(alpha) is int
+        and alpha == 1
+        and type(beta) is int
+        and beta == 0
+        and not (trans_a or trans_b)
+        and a.shape[1] == b.shape[0]
+        and a.flags.aligned
+        and b.flags.aligned
+    ):
+        shape = (a.shape[0], b.shape[1])
+        if out is None:
+            out = np.empty(shape, dtype)
+            (_cpu or _engine()).gemm(a, b, out)
+            return out
+        if (
+            type(out) is np.ndarray
+            and out.dtype is dtype
+            and out.shape == shape
+            and (flags := out.flags).forc
+            and flags.behaved
+            and not np.may_share_memory(out, a)
+            and not np.may_share_memory(out, b)
+        ):
+            (_cpu or _engine()).gemm(a, b, out)
+            return out
+    arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
+
+
+def gemm(
+    alpha: float,
+    a: ArrayLike,
+    b: ArrayLike,
+    beta: float,
+    c: NDArray[Any],
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    epilogue: Any = None,
+    algorithm: str | None = None,
+    deterministic: bool = False,
+    threads: int | None = None,
+    plan: Any = None,
+) -> NDArray[Any]:
+    """C = alpha * A @ B + beta * C, in place, as in BLAS; returns c.
+
+    c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
+    matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
+    """
+    arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if not isinstance(c, np.ndarray):
+        raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
+    _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
+    return c
+
+
+def _general(
+    a_in: Any, b_in: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: Any, c_in: Any,
+    trans_a: bool, trans_b: bool, threads: Any, plan: Any, out_name: str = "out",
+) -> Any:  # fmt: skip
+    """Everything that is not two plain matrices of one dtype."""
+    out = arguments.output(out_in, out_name)
+    a = arguments.transposed(arguments.operand(a_in, "a"), trans_a, "a")
+    b = arguments.transposed(arguments.operand(b_in, "b"), trans_b, "b")
+    alpha, beta = arguments.scalar(alpha, "alpha"), arguments.scalar(beta, "beta")
+    if c_in is not None:
+        c = arguments.operand(c_in, "c", least=0)
+    elif beta:
+        raise ValueError(f"beta = {beta} needs a c to multiply")
+    threads = arguments.thread_count(threads)
+    compute, result = arguments.dtypes(a, b, c_in, out_dtype)
+    if out is not None:
+        arguments.check_cast(result, out.dtype, out_name)
+        if out_dtype is not None and out.dtype != result:
+            raise TypeError(f"out has dtype {out.dtype}, but out_dtype asks for {result}")
+
+    # From here on a, b and the result have two axes or more; `vectors` are the axes to take away again.
+    vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    a, b = (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    shape = _result_shape(a, b, out, vectors, out_name)
+    public = tuple(n for i, n in enumerate(shape) if i - len(shape) not in vectors)
+    if c_in is not None:
+        try:
+            c = _as_matrices(np.broadcast_to(c, public), vectors)
+        except ValueError:
+            raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
+    if not alpha:  # as BLAS: not even a nan in a or b is looked at
+        a, b, alpha = a[..., :0], b[..., :0, :], 1.0
+    a, b = (x if arguments.ready(x, compute) else x.astype(compute) for x in (a, b))
+    a, b = (np.broadcast_to(x, (*shape[:-2], *x.shape[-2:])) for x in (a, b))
+
+    if out is not None:
+        target = _as_matrices(out, vectors)
+        in_place = _writes_in_place(target, a, b, compute) and (not beta or _same(target, c))
+        if in_place and _run(a, b, target, alpha, beta, threads, plan, whole=True):
+            return out_in[0] if isinstance(out_in, tuple) else out_in
+    product = np.empty(shape, compute)
+    if beta:
+        np.copyto(product, c)
+    _run(a, b, product, alpha, beta, threads, plan)
+    if out is not None:
+        # The cast may raise (np.errstate); the copy after it cannot.
+        np.copyto(target, product.astype(out.dtype, copy=False))
+        return out_in[0] if isinstance(out_in, tuple) else out_in
+    return arguments.wrap(product.astype(result, copy=False).reshape(public), a_in, b_in)
+
+
+def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...], out_name: str) -> tuple[int, ...]:
+    """The shape of the result, with the axes of vectors: that of a @ b, or out's, which may have more leading axes."""
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"a and b must agree in k, but a has {a.shape[-1]} columns and b has {b.shape[-2]} rows "
+            f"(as multiplied: a {a.shape}, b {b.shape})"
+        )
+    core = (a.shape[-2], b.shape[-1])
+    try:
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"the leading axes of a and b must broadcast together, but they are {a.shape[:-2]} and {b.shape[:-2]}"
+        ) from None
+    if out is None:
+        return (*lead, *core)
+    wanted = tuple(n for axis, n in zip((-2, -1), core) if axis not in vectors)
+    leading = out.shape[: out.ndim - len(wanted)]
+    try:
+        fits = out.shape[len(leading) :] == wanted and np.broadcast_shapes(lead, leading) == leading
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{out_name} must have the result's shape {(*lead, *wanted)}, but its shape is {out.shape}")
+    return (*leading, *core)
+
+
+def _as_matrices(array: Array, vectors: tuple[int, ...]) -> Array:
+    """A view with axes of length 1 where a vector has none."""
+    if -2 in vectors:
+        array = array[..., None] if -1 in vectors else array[..., None, :]
+    return array[..., None] if -1 in vectors else array
+
+
+def _writes_in_place(target: Array, a: Array, b: Array, compute: np.dtype[Any]) -> bool:
+    """May an engine write straight to target? Not if it needs a cast, overlaps an operand, or overlaps itself."""
+    return (
+        arguments.ready(target, compute)
+        and all(stride for stride, extent in zip(target.strides, target.shape) if extent > 1)
+        and not np.may_share_memory(target, a, max_work=EFFORT)
+        and not np.may_share_memory(target, b, max_work=EFFORT)
+    )
+
+
+def _same(x: Array, y: Array) -> bool:
+    """Are these two views of the very same elements?"""
+    return (
+        x.dtype == y.dtype
+        and x.shape == y.shape
+        and x.strides == y.strides
+        and x.__array_interface__["data"][0] == y.__array_interface__["data"][0]
+    )
+
+
+def _run(
+    a: Array, b: Array, c: Array, alpha: float, beta: float, threads: int | None, plan: Any, whole: bool = False
+) -> bool:
+    """Hand broadcast operands to the engine. With `whole`, only if one call does it all (else False, nothing done):
+
+    a caller's array must not be left half-written when the second of several calls is interrupted.
+    """
+    if c.size == 0:
+        return True
+    engine = _cpu or _engine()
+    a, b, c = batch.collapse(a, b, c)
+    if c.ndim == 2:
+        engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan)
+    elif c.ndim == 3:
+        engine.gemm_batched(a, b, c, alpha, beta, threads=threads, plan=plan)
+    elif whole:
+        return False
+    else:
+        for part in batch.pieces(a, b, c):
+            engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan)
+    return True

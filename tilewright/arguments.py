@@ -1,0 +1,166 @@
+"""What the arguments of matmul may be: NumPy's rules, and sentences for whoever breaks them.
+
+Each function looks at one argument, returns it in the form the engine wants, or raises an exception of the type that
+numpy.matmul raises and that names the argument, what it got and what it may be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+
+Array = NDArray[Any]
+
+F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+COMPUTE = (F32, F64)  # the dtypes that engines multiply
+
+
+def operand(value: Any, name: str, least: int = 1) -> Array:
+    """`value` as a plain ndarray of numbers with at least `least` axes."""
+    if type(value) is not np.ndarray:
+        _refuse_foreign(value, name)
+    array = np.asarray(value)
+    if array.dtype.kind in "USTMm" or array.dtype.type is np.void:  # text, times, records: no numbers in NumPy either
+        raise TypeError(f"{name} must hold numbers, but its dtype is {array.dtype}")
+    if array.ndim < least:
+        raise ValueError(f"{name} must have at least {least} axis, but it is a scalar; to scale a matrix use *")
+    return array
+
+
+def transposed(array: Array, flag: bool, name: str) -> Array:
+    """The last two axes swapped if `flag`."""
+    if not flag:
+        return array
+    if array.ndim < 2:
+        raise ValueError(f"trans_{name} needs {name} to have two axes or more, but its shape is {array.shape}")
+    return array.swapaxes(-1, -2)
+
+
+def output(value: Any, name: str = "out") -> Array | None:
+    """The array to write to, or None. A tuple of one is accepted because NumPy's ufuncs accept it."""
+    if isinstance(value, tuple):
+        if len(value) != 1:
+            raise ValueError(f"{name} must be an array or a tuple of one array, not a tuple of {len(value)}")
+        (value,) = value
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array, not {_kind(value)}")
+    if type(value) is not np.ndarray:
+        _refuse_foreign(value, name)
+    if not value.flags.writeable:
+        raise ValueError(f"{name} is read-only; it must be an array that can be written to")
+    return np.asarray(value)
+
+
+def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """The dtype to compute in and the dtype of the result.
+
+    The result has the dtype NumPy would give, or `out_dtype`. The arithmetic runs in a type that holds the operands
+    and the result, so that asking for a narrow result rounds once, at the end, and asking for a wide one gives all
+    its digits. A Python number as c is as weak as in NumPy.
+    """
+    inputs: dict[str, Any] = {"a": a.dtype, "b": b.dtype}
+    if c is not None:
+        inputs["c"] = c if isinstance(c, (bool, int, float)) else np.asarray(c).dtype
+    if out_dtype is None:
+        result = compute = _common(*inputs.values())
+    else:
+        result = formats.get(out_dtype, "out_dtype").dtype
+        compute = _common(*inputs.values(), result)
+    if compute is None or result is None or compute not in COMPUTE:
+        given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
+        meeting = f"which meet in {compute}" if compute is not None else "which have no common dtype"
+        integers = compute is not None and compute.kind in "biu"
+        hint = "; out_dtype='f64' would multiply them" if integers else ""
+        raise TypeError(f"this version multiplies in float32 and float64, but {given}, {meeting}{hint}")
+    return compute, result
+
+
+def _common(*inputs: Any) -> np.dtype[Any] | None:
+    try:
+        return np.result_type(*inputs)
+    except TypeError:  # no common dtype at all
+        return None
+
+
+def check_cast(source: np.dtype[Any], target: np.dtype[Any], name: str) -> None:
+    if not np.can_cast(source, target, "same_kind"):
+        raise TypeError(
+            f"{name} has dtype {target}, to which a result of dtype {source} cannot be cast (rule 'same_kind'); "
+            f"it may be any float or complex dtype"
+        )
+
+
+def scalar(value: Any, name: str) -> float:
+    """alpha and beta: real numbers."""
+    if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
+        raise TypeError(f"{name} must be a real number, not {_kind(value)}")
+    try:
+        return float(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a real number, not {_kind(value)}") from None
+
+
+def thread_count(value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        count = int(value.__index__())
+    except AttributeError:
+        raise TypeError(f"threads must be an integer, not {value!r}") from None
+    if count < 1:
+        raise ValueError(f"threads must be 1 or more, or None for the default, not {count}")
+    return count
+
+
+def not_yet(**options: Any) -> None:
+    """Options whose names are settled but which this version does not have."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} must be None in this version, not {value!r}")
+
+
+def ready(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Can an engine take `array` as it is: of the given dtype, aligned, in strides of whole elements?"""
+    return (
+        array.dtype == dtype
+        and array.flags.aligned
+        and all(stride % dtype.itemsize == 0 for stride, extent in zip(array.strides, array.shape) if extent > 1)
+    )
+
+
+def wrap(result: Array, *operands: Any) -> Any:
+    """The result as NumPy would return it: a scalar if it has no axes, an operand's subclass if one has a say."""
+    scalar_result = result.ndim == 0
+    having_a_say = [x for x in operands if type(x) is not np.ndarray and hasattr(x, "__array_wrap__")]
+    if not having_a_say:
+        return result[()] if scalar_result else result
+    chosen = max(having_a_say, key=lambda x: getattr(x, "__array_priority__", 0))
+    try:
+        return chosen.__array_wrap__(result, None, scalar_result)
+    except TypeError:  # written for NumPy 1
+        return chosen.__array_wrap__(result)
+
+
+def _refuse_foreign(value: Any, name: str) -> None:
+    """No silent conversion of arrays that have their own idea of a product."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask a product cannot honour; pass {name}.filled(0)")
+    override = getattr(type(value), "__array_ufunc__", np.ndarray.__array_ufunc__)
+    if override is not np.ndarray.__array_ufunc__:
+        raise TypeError(
+            f"{name} is {_kind(value)}, which handles NumPy's functions itself (__array_ufunc__); "
+            f"pass np.asarray({name}) to multiply it here"
+        )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray) and type(value) is np.ndarray:
+        return f"an array of shape {value.shape}"
+    module = type(value).__module__
+    return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
