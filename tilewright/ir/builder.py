@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tilewright.ir import atomics
 from tilewright.ir import operations as ops
 from tilewright.ir.operations import Operation
 from tilewright.ir.program import (Array, Call, External, Function, If, Line, Load, Loop, Op, Read, Register, Return,
@@ -253,6 +254,27 @@ class Kernel:
         return self._op(ops.POINTER, Pointer(element), self._value(address, i64), array=Array("raw", element, "global"))
 
     def address(self, pointer: Value) -> Value: return self._op(ops.ADDRESS, i64, pointer)
+
+    # ---- atomics between CPU threads; orders as LLVM names them
+
+    def atomic_load(self, pointer: Value, order: str = "acquire") -> Value:
+        return self._op(atomics.load(order), pointer.type.element, pointer)
+
+    def atomic_store(self, pointer: Value, value: Any, order: str = "release") -> None:
+        self._effect(atomics.store(order), pointer, self._value(value, pointer.type.element))
+
+    def atomic_add(self, pointer: Value, value: Any, order: str = "acq_rel") -> Value:
+        """p[0] += value; the value before."""
+        element = pointer.type.element
+        return self._op(atomics.add(order), element, pointer, self._value(value, element))
+
+    def atomic_replace(self, pointer: Value, old: Any, new: Any, order: str = "acquire") -> Value:
+        """Compare and swap: p[0] = new if p[0] is old; whether it was."""
+        element = pointer.type.element
+        return self._op(atomics.replace(order), i1, pointer, self._value(old, element), self._value(new, element))
+
+    def fence(self, order: str = "seq_cst") -> None: self._effect(atomics.fence(order))
+    def pause(self) -> None: self._effect(atomics.PAUSE)
 
     # ---- threads
 

@@ -1,0 +1,56 @@
+"""Operations by which CPU threads meet: atomic accesses, fences and the spin-wait hint.
+
+They have no NumPy meaning: the simulator runs what one thread of a CPU kernel does between two meetings.
+Orders are LLVM's: monotonic, acquire, release, acq_rel, seq_cst.
+"""
+from __future__ import annotations
+
+from functools import cache
+
+from tilewright.ir.operations import Operation
+
+
+def _store(low, order, p, x):
+    """Built by hand: IRBuilder.store_atomic asks an opaque pointer for its pointee."""
+    from llvmlite.ir import instructions
+    low.b._insert(instructions.StoreAtomicInstr(low.b.block, x, p, order, low.bits(x) // 8))
+
+
+def _pause(low, t):
+    arm = low.dialect.triple.startswith("aarch64")
+    low.call("llvm.aarch64.hint", None, low.i32(1)) if arm else low.call("llvm.x86.sse2.pause", None)
+
+
+@cache
+def load(order: str) -> Operation:
+    return Operation("atomic_load", lambda low, t, p: low.b.load_atomic(p, order, t.bytes, "atomic", low.type(t)), None,
+                     "atomic")
+
+
+@cache
+def store(order: str) -> Operation:
+    return Operation("atomic_store", lambda low, t, p, x: _store(low, order, p, x), None, "atomic")
+
+
+@cache
+def add(order: str) -> Operation:
+    """p[0] += x; what it was before."""
+    return Operation("atomic_add", lambda low, t, p, x: low.b.atomic_rmw("add", p, x, order, name="before"), None,
+                     "atomic")
+
+
+@cache
+def replace(order: str) -> Operation:
+    """p[0] = new if p[0] == old; whether it was so. When it was not, nothing is ordered."""
+    def spelling(low, t, p, old, new):
+        return low.b.extract_value(low.b.cmpxchg(p, old, new, order, "monotonic"), 1, name="replaced")
+    return Operation("atomic_replace", spelling, None, "atomic")
+
+
+@cache
+def fence(order: str) -> Operation:
+    return Operation("fence", lambda low, t: low.b.fence(order), None, "atomic")
+
+
+# Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
+PAUSE = Operation("pause", _pause, None, "atomic")
