@@ -1,5 +1,78 @@
-"""Which chip: frozen capability records, `detect()` for this machine and `target(name)` for a forced one."""
-from tilewright.targets.base import CpuTarget
-from tilewright.targets.x86 import detect, target
+"""Which chip: frozen capability records, `detect()` for this machine and `target(name)` for a forced one.
 
-__all__ = ["CpuTarget", "detect", "target"]
+The environment variable TILEWRIGHT_TARGET names what `detect()` returns: a narrower instruction set for benchmarks and
+tests, or one that this machine lacks, for looking at its plans and its code.
+"""
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+from tilewright.targets import isa, machine
+from tilewright.targets.base import CpuTarget
+
+__all__ = ["CpuTarget", "detect", "names", "target"]
+
+
+def names() -> list[str]:
+    """Every name that `target` takes, aliases left out."""
+    return [row.name for row in isa.ISAS]
+
+
+def target(name: str) -> CpuTarget:
+    """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64").
+
+    It has the caches and the cores of this machine where that is of the same family, else those of a well-known chip
+    and one core. Whether this machine can run it is another question: `.runnable`. ValueError for any other name.
+    """
+    return _target(isa.find(name).name)
+
+
+@cache
+def detect() -> CpuTarget:
+    """The widest instruction set that this machine can run, or the one that TILEWRIGHT_TARGET names."""
+    forced = os.environ.get("TILEWRIGHT_TARGET")
+    if forced:
+        try:
+            return target(forced)
+        except ValueError as error:
+            raise ValueError(f"TILEWRIGHT_TARGET: {error}") from None
+    here = machine.processor()
+    found = [target(row.name) for row in isa.ISAS if row.family == here.family]
+    for candidate in found:
+        if candidate.runnable:
+            return candidate
+    if found:
+        raise RuntimeError(f"tilewright needs at least {found[-1].name}, and this processor ({here.model}) lacks "
+                           f"{', '.join(found[-1].missing)}.")
+    raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: {', '.join(names())}.")
+
+
+@cache
+def _target(name: str) -> CpuTarget:
+    row, here = isa.find(name), machine.processor()
+    numbers: dict[str, Any] = {}
+    sources = [(field, row.manual) for field in ("vector_bytes", "registers", "masked", "arithmetic")]
+    if row.family == here.family:
+        cpus = machine.cpus()
+        missing = tuple(flag for flag in row.needs if flag not in here.flags)
+        sources += [("missing", f"/proc/cpuinfo against {row.level}"), ("cores", cpus.why)]
+        found = machine.caches(cpus.allowed[0], row.caches)
+        for level, cache_ in found.items():
+            numbers |= {level: cache_.size, f"{level}_ways": cache_.ways, f"{level}_cpus": cache_.cpus}
+            sources.append((level, cache_.source))
+        numbers["line"], numbers["cores"], numbers["smt"] = found["l1d"].line, cpus.count, cpus.smt
+        if "l3" not in found:
+            numbers["l3"] = 0
+            sources.append(("l3", "none: neither sysfs nor cpuid names one"))
+        numbers.pop("l1d_cpus")
+    else:
+        missing = (f"an {row.family} processor",)
+        for level in ("l1d", "l2", "l3"):
+            numbers |= {level: getattr(row.caches, level), f"{level}_ways": getattr(row.caches, f"{level}_ways")}
+            sources.append((level, f"default: {row.caches.source}"))
+        numbers["cores"] = 1
+        sources.append(("cores", "default: one"))
+    return CpuTarget(row.name, row.triple, row.cpu, row.features, row.vector_bytes, row.registers, row.masked,
+                     missing=missing, model=here.model, sources=tuple(sources), **numbers)

@@ -1,12 +1,16 @@
-"""The capability record of a CPU: what the planner and the emitters may know about a chip."""
+"""The capability record of a CPU: what the planner and the emitters may know about a chip, and from where."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
 class CpuTarget:
-    """One instruction set on one machine. Sizes in bytes; caches as one core sees them."""
+    """One instruction set on one machine. Sizes in bytes; caches as one core sees them.
+
+    Two records are equal when they lead to the same plans and the same code: model name and sources do not count.
+    """
     name: str                   # "x86-avx512": also what `target(name)` takes
     triple: str                 # LLVM's triple, CPU and feature string
     cpu: str
@@ -16,10 +20,21 @@ class CpuTarget:
     masked: bool                # loads and stores under a mask register cost the same as plain ones
     l1d: int
     l2: int
-    l3: int                     # shared by all cores; 0 when there is none
-    cores: int                  # that this process may use
+    l3: int                     # one of them; 0 when there is none
+    cores: int                  # CPUs that this process may use, when the record was made
+    line: int = 64
+    l1d_ways: int = 8
+    l2_ways: int = 8
+    l3_ways: int = 16
+    l2_cpus: int = 1            # CPUs of the machine that share one L2, one L3
+    l3_cpus: int = 1
+    smt: int = 1                # of the usable CPUs, how many are one core
+    arithmetic: tuple[str, ...] = ("f32", "f64")    # number formats that have a vector FMA
+    missing: tuple[str, ...] = ()                   # what this machine lacks to run the code
+    model: str = field(default="", compare=False)   # the processor's name for itself
+    sources: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)     # (field, where from)
 
-    @property
+    @cached_property
     def code_key(self) -> str:
         """What machine code depends on: equal keys may share compiled kernels."""
         return f"{self.triple} {self.cpu} {self.features}"
@@ -27,3 +42,18 @@ class CpuTarget:
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register."""
         return self.vector_bytes // itemsize
+
+    def source(self, name: str) -> str:
+        """Where the number in this field comes from: a manual's URL, "sysfs ...", "cpuid ...", "default: ..."."""
+        return dict(self.sources).get(name, "given by the caller")
+
+    @property
+    def runnable(self) -> bool:
+        """Whether this machine can run the code. Emitting it is always possible."""
+        return not self.missing
+
+    def require_runnable(self) -> None:
+        if self.missing:
+            raise RuntimeError(
+                f"{self.name} code cannot run on this machine ({self.model}): it lacks {', '.join(self.missing)}. "
+                "Such code can be planned, emitted and read as assembly here; `tilewright.detect()` says what can run.")
