@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
+from tilewright.compiler import gate
 from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ def machine(target: CpuTarget, jit: bool = False) -> Any:
 
 
 def text(functions: Function | Iterable[Function], target: CpuTarget) -> str:
-    """The LLVM IR as it was lowered, before optimisation."""
+    """The LLVM IR as it was lowered, before optimisation. NotImplementedError for what the target cannot do."""
     from tilewright.ir.lower import AARCH64, X86, lower
+    from tilewright.ir.program import Function
+    functions = [functions] if isinstance(functions, Function) else list(functions)
+    gate.check(functions, target)
     return str(lower(functions, AARCH64 if target.triple.startswith("aarch64") else X86))
 
 

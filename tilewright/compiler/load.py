@@ -30,6 +30,7 @@ def load(emit: Callable[..., Any], target: CpuTarget, *args: Any) -> Any:
 
 def _load(emit: Callable[..., Any], target: CpuTarget, args: tuple) -> Any:
     from tilewright.compiler import llvm
+    target.require_runnable()
     address = cache.key(emit.__module__, emit.__qualname__, target.code_key, args)
     code = cache.fetch(address, lambda: llvm.object_code(emit(target, *args), target))
     return llvm.Loaded(code, target)

@@ -1,0 +1,84 @@
+"""What a target cannot do, said in a sentence before LLVM sees it.
+
+LLVM answers an operation that it cannot select, or whose runtime function this process lacks, by ending the process; a
+vector wider than a register it splits in silence, which no kernel here ever means.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tilewright.ir.operations import CAST, FMA
+from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
+from tilewright.ir.types import Type
+from tilewright.targets.base import CpuTarget
+
+SPACES = ("global", "local")            # of memory, on a CPU
+MOVED = ("f16",)                        # formats without arithmetic that LLVM can still load, store and convert
+
+
+def check(functions: Function | Iterable[Function], target: CpuTarget) -> None:
+    """NotImplementedError with every refusal, if there is one."""
+    found = list(dict.fromkeys(refusals(functions, target)))
+    if found:
+        raise NotImplementedError("\n".join(found))
+
+
+def refusals(functions: Function | Iterable[Function], target: CpuTarget) -> Iterator[str]:
+    """One sentence for each thing that these functions, or what they call, do and the target cannot."""
+    for function in [functions] if isinstance(functions, Function) else functions:
+        for each in (*function.callees(), function):
+            yield from _refusals(each, target)
+
+
+def _refusals(function: Function, target: CpuTarget) -> Iterator[str]:
+    if function.threads is not None:
+        yield f"{function.name} is written for a grid of threads, and {target.name} is a CPU: it runs one thread"
+    for array in function.arrays:
+        if array.space not in SPACES:
+            yield f"{function.name}: {array.name} lies in {array.space} memory, and {target.name} has none"
+    for node in function.walk():
+        operation, types = _types(node)
+        for t in types:
+            if isinstance(t, Type):
+                why = _vector(t, target) or _format(t, operation, target)
+                if why:
+                    yield f"{function.name}, {_place(node)}: {why}"
+
+
+def _types(node: Any) -> tuple[Any, list[Any]]:
+    """The operation, if it is one, and the types of what the node touches."""
+    match node:
+        case Op(operation, operands, results):
+            return operation, [x.type for x in (*results, *operands)]
+        case Load(result):
+            return None, [result.type]
+        case Store(_, value):
+            return None, [value.type]
+        case Write(Register(t)):
+            return None, [t]
+    return None, []
+
+
+def _vector(t: Type, target: CpuTarget) -> str:
+    bits = 8 * target.vector_bytes
+    if t.length == 1 or t.bits == 1 or t.bits * t.length <= bits:
+        return ""
+    return f"{t} is a vector of {t.bits * t.length} bits, and {target.name} has registers of {bits}"
+
+
+def _format(t: Type, operation: Any, target: CpuTarget) -> str:
+    format = str(t.scalar)
+    if not t.is_float or format in target.arithmetic:
+        return ""
+    if format not in MOVED:
+        return f"{target.name} has no {format}"
+    if operation in (None, CAST) or operation.kind == "move":
+        return ""
+    name = "fused multiply-add" if operation is FMA else operation.name
+    return f"{target.name} has no {format} arithmetic, so no {name}: cast to {target.arithmetic[0]} first"
+
+
+def _place(node: Any) -> str:
+    line: Line = node.line
+    return str(line)
