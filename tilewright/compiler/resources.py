@@ -1,0 +1,211 @@
+"""What a compiled kernel uses, read from LLVM's assembly text: its hot loop, and the FMAs, loads, registers and spills.
+
+The hot loop is the innermost loop with the most FMAs. Loops are found in the control flow graph, not by the order of
+the text: LLVM places blocks where it likes. x86-64 in AT&T syntax and AArch64, as LLVM prints them.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HotLoop:
+    """One round of the loop, counted. A kernel that unrolls K steps has K times the FMAs of one step."""
+    function: str
+    text: str
+    fma: int                # vector FMA instructions
+    loads: int              # whole vectors read from memory, also by an FMA itself
+    elements: int           # single elements read from memory: broadcasts, and scalars that an FMA takes by lane
+    stores: int             # vectors written to memory
+    registers: int          # different vector registers
+    spills: int             # vectors moved to or from the stack in any loop of the function
+    stack_vectors: int      # the same anywhere in it
+
+    @property
+    def fma_per_load(self) -> float:
+        return self.fma / max(self.loads + self.elements, 1)
+
+
+def functions(asm: str) -> list[str]:
+    """The names of the functions in an assembly text, in its order."""
+    return re.findall(r"^\s*\.type\s+([\w.$]+),\s*[@%]function", asm, re.M)
+
+
+def hot_loop(asm: str, function: str | None = None) -> HotLoop:
+    """The hot loop of a function, or of the whole text. ValueError where there is no loop."""
+    if function is None:
+        found = []
+        for name in functions(asm):
+            try:
+                found.append(hot_loop(asm, name))
+            except ValueError:
+                continue            # no loop in this one
+        if not found:
+            raise ValueError("no function in this assembly has a loop")
+        return max(found, key=lambda loop: loop.fma)
+    body = _body(asm, function)
+    dialect = _X86(body) if re.search(r"%[a-z]", "\n".join(body)) else _AArch64(body)
+    blocks = _blocks(body, dialect)
+    loops = _loops(_edges(blocks, dialect))
+    if not loops:
+        raise ValueError(f"{function} has no loop")
+    innermost = [nodes for header, nodes in loops.items()
+                 if not any(other in nodes for other in loops if other != header)]
+    lines = [[line for node in sorted(nodes) for line in blocks[node][1]] for nodes in innermost]
+    counts = [dialect.count(each) for each in lines]
+    # without FMAs, in packing say, the loop that moves the most vectors
+    best = max(range(len(counts)), key=lambda n: (counts[n].fma, counts[n].loads + counts[n].stores))
+    everywhere = sorted({node for nodes in loops.values() for node in nodes})
+    in_loops = dialect.count(line for node in everywhere for line in blocks[node][1])
+    text = "\n".join("\n".join([f"{label}:"] * bool(label) + [f"\t{line}" for line in instructions])
+                     for label, instructions in (blocks[node] for node in sorted(innermost[best])))
+    hot = counts[best]
+    return HotLoop(function, text, hot.fma, hot.loads, hot.elements, hot.stores, len(hot.registers), in_loops.stack,
+                   dialect.count(body).stack)
+
+
+# ---- text to blocks to loops
+
+def _body(asm: str, function: str) -> list[str]:
+    """The instructions and labels between `name:` and the end of the function, without comments and directives."""
+    found = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", asm, re.M | re.S)
+    if not found:
+        raise ValueError(f"no function {function} in this assembly; there are: {', '.join(functions(asm))}")
+    lines = (re.sub(r"\s*(#\s|//|##).*", "", line.rstrip()) for line in found[1].splitlines())
+    return [line.strip() for line in lines if line.strip() and not re.match(r"\s+\.|\s*#", line)]
+
+
+def _blocks(body: list[str], dialect: _Dialect) -> list[tuple[str, list[str]]]:
+    """(label, instructions), in the order of the text. A block ends at a branch, and may have no label."""
+    blocks: list[tuple[str, list[str]]] = [("", [])]
+    for line in body:
+        if line.endswith(":"):
+            blocks.append((line[:-1], []))
+        else:
+            blocks[-1][1].append(line)
+            if dialect.branch.match(line):
+                blocks.append(("", []))
+    return [block for block in blocks if block != ("", [])]
+
+
+def _edges(blocks: list[tuple[str, list[str]]], dialect: _Dialect) -> list[set[int]]:
+    """The blocks that follow each block."""
+    index = {label: n for n, (label, _) in enumerate(blocks)}
+    successors: list[set[int]] = []
+    for n, (_, lines) in enumerate(blocks):
+        last = lines[-1] if lines else ""
+        targets = {index[label] for label in re.findall(r"\.LBB\w+", last)} if dialect.branch.match(last) else set()
+        falls = n + 1 < len(blocks) and not dialect.leaves.match(last)
+        successors.append(targets | ({n + 1} if falls else set()))
+    return successors
+
+
+def _loops(successors: list[set[int]]) -> dict[int, set[int]]:
+    """Natural loops: header → blocks. A back edge leads to a block that every path to its source goes through."""
+    count = len(successors)
+    predecessors: list[set[int]] = [set() for _ in range(count)]
+    for n, following in enumerate(successors):
+        for s in following:
+            predecessors[s].add(n)
+    dominators = [{0}] + [set(range(count)) for _ in range(count - 1)]
+    changed = True
+    while changed:
+        changed = False
+        for n in range(1, count):
+            # LLVM removes blocks that nothing reaches, so every block has predecessors
+            found = set.intersection(*(dominators[p] for p in predecessors[n])) | {n} if predecessors[n] else {n}
+            if found != dominators[n]:
+                dominators[n], changed = found, True
+    loops: dict[int, set[int]] = {}
+    for n in range(count):
+        for header in successors[n] & dominators[n]:
+            nodes = loops.setdefault(header, {header})
+            pending = [n]
+            while pending:
+                node = pending.pop()
+                if node not in nodes:
+                    nodes.add(node)
+                    pending.extend(predecessors[node])
+    return loops
+
+
+# ---- instructions
+
+class _Counts:
+    def __init__(self) -> None:
+        self.fma = self.loads = self.elements = self.stores = self.stack = 0
+        self.registers: set[int] = set()
+
+
+class _Dialect:
+    branch: re.Pattern
+    leaves: re.Pattern          # an instruction after which the next one is not reached
+
+    def count(self, lines: Iterable[str]) -> _Counts:
+        counts = _Counts()
+        for line in lines:
+            if not line.endswith(":"):
+                mnemonic, _, operands = line.partition("\t") if "\t" in line else line.partition(" ")
+                self.instruction(counts, mnemonic, operands)
+        return counts
+
+    def instruction(self, counts: _Counts, mnemonic: str, operands: str) -> None:
+        raise NotImplementedError
+
+
+class _X86(_Dialect):
+    branch = re.compile(r"j\w+\s")
+    leaves = re.compile(r"(jmp|ret|ud2|hlt)")
+    fma = re.compile(r"vf(n?)m(add|sub)\d{3}[ps][sd]")
+    element = re.compile(r"vbroadcast|vpbroadcast|vmovddup|vmovs[sd]$|vf\w+s[sd]$|v(add|sub|mul)s[sd]$")
+
+    def __init__(self, body: list[str]) -> None:
+        # %rbp is a register like any other, unless the function keeps its frame there
+        frame = any(re.match(r"movq\s+%rsp, %rbp", line) for line in body)
+        self.stack = re.compile(r"\(%r[sb]p" if frame else r"\(%rsp")
+
+    def instruction(self, counts: _Counts, mnemonic: str, operands: str) -> None:
+        registers = re.findall(r"%[xyz]mm(\d+)", operands)
+        counts.registers |= {int(r) for r in registers}
+        if not registers:
+            return
+        counts.fma += bool(self.fma.match(mnemonic)) and not mnemonic.endswith(("ss", "sd"))
+        if "(" not in operands:
+            return
+        counts.stack += bool(self.stack.search(operands))
+        if re.search(r"\)(\s*\{%k\d\})?$", operands):       # memory comes last where it is written
+            counts.stores += 1
+        elif "{1to" in operands or self.element.match(mnemonic):
+            counts.elements += 1
+        else:
+            counts.loads += 1
+
+
+class _AArch64(_Dialect):
+    branch = re.compile(r"(b(\.\w+)?|cbn?z|tbn?z)\s")
+    leaves = re.compile(r"(b\s|ret|br\s|brk)")
+
+    def __init__(self, body: list[str]) -> None:
+        frame = any(re.match(r"(mov\s+x29, sp|add\s+x29, sp)", line) for line in body)
+        self.stack = re.compile(r"\[(sp|x29)\b" if frame else r"\[sp\b")
+
+    def instruction(self, counts: _Counts, mnemonic: str, operands: str) -> None:
+        registers = re.findall(r"\b([vqds])(\d+)\b", operands)
+        counts.registers |= {int(r) for _, r in registers}
+        if not registers:
+            return
+        counts.fma += mnemonic in ("fmla", "fmls")
+        if "[" not in re.sub(r"\.\w\[\d+\]", "", operands):
+            return
+        moved = len(registers)
+        vectors = all(kind in "qv" for kind, _ in registers)
+        # callee-saved registers are their lower halves: a whole vector on the stack is a spill
+        counts.stack += moved * (vectors and bool(self.stack.search(operands)))
+        if mnemonic.startswith("st"):
+            counts.stores += moved * vectors
+        elif mnemonic == "ld1r" or not vectors or re.search(r"\}\[\d+\]", operands):
+            counts.elements += moved
+        else:
+            counts.loads += moved
