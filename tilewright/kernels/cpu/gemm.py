@@ -1,0 +1,131 @@
+"""The five loops: C = alpha * A @ B + beta * C by packed panels, for any number of threads.
+
+    for jc: columns of C, nc at a time                        (jc ways: each has its own columns, and its own B block)
+      for pc: k, kc at a time                                 the block of B, kc x nc, is packed into L3
+        for ic: rows of C, mc at a time                       (ic ways) the block of A, mc x kc, is packed into L2
+          for jr: column panels of B, NR wide                 (jr ways) one panel stays in L1
+            for ir: row panels of A                           micro-kernel: an MR x NR tile of C in registers
+
+Each thread packs its share of B's panels just before it uses them for the first time, so that packing a panel also
+brings it into its own cache; after one barrier all panels are there for everyone. The rows are cut into panels of equal
+height (or one less), so that no row of a tile is empty.
+
+The order of additions to an element of C depends on kc alone: any split over threads gives the same bits.
+"""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
+from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
+from tilewright.kernels.cpu.packing import SLACK
+from tilewright.kernels.cpu.pool import barrier
+from tilewright.targets.base import CpuTarget
+
+# What the caller fills in, 8 bytes each. Strides in elements; `table` holds the address of the micro-kernel for
+# (height, vectors) at [(height - 1)*NV + vectors - 1]; a_space and b_space are 64-byte aligned.
+JOB = {name: 8*index for index, name in enumerate((
+    "m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "ldc", "alpha", "beta",
+    "mc_panels", "kc", "nc_panels", "jc_ways", "ic_ways", "jr_ways",
+    "pack_a", "pack_b", "table", "a_space", "b_space", "barriers"))}
+BARRIER_BYTES = 128         # one barrier for each block of B, then one for each block of A: jc_ways * (1 + ic_ways)
+
+
+def panel_space(kc: Any, width: int) -> Any:
+    """Elements that a packed panel of `width` lines takes."""
+    return kc*width + SLACK
+
+
+def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
+    """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once."""
+    T = TYPES[dtype]
+    V = target.lanes(T.bytes)
+    NR = NV * V
+    k = Kernel(f"gemm_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), tid=i64)
+    job, tid = k.args
+    types = dict.fromkeys(("a", "b", "c", "a_space", "b_space"), ptr(T)) | {"alpha": T, "beta": T, "table": ptr(i64)} | \
+        dict.fromkeys(("pack_a", "pack_b", "barriers"), ptr(i8))
+    g = SimpleNamespace(**{name: k.field(job, offset, types.get(name, i64)) for name, offset in JOB.items()})
+    a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(g.ldc, 1)
+
+    jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
+    team = g.ic_ways * g.jr_ways                                            # threads that share a block of B
+    team_barrier = g.barriers + jc_id*BARRIER_BYTES
+    block_id = jc_id*g.ic_ways + ic_id                                      # and of A: jr_ways of them
+    block_barrier = g.barriers + (g.jc_ways + block_id)*BARRIER_BYTES
+
+    m_panels, n_panels = k.ceil_div(g.m, MR), k.ceil_div(g.n, NR)
+    height, taller = g.m // m_panels, g.m % m_panels                        # the first `taller` panels have one row more
+    def row(q: Value) -> Value: return q*height + k.min(q, taller)
+
+    q_lo, q_hi = split(m_panels, g.ic_ways, ic_id)
+    a_blocks = k.max(k.ceil_div(q_hi - q_lo, g.mc_panels), 1)
+    mc_panels = k.max(k.ceil_div(q_hi - q_lo, a_blocks), 1)
+    j_lo, j_hi = split(n_panels, g.jc_ways, jc_id)
+    b_blocks = k.max(k.ceil_div(j_hi - j_lo, g.nc_panels), 1)
+    nc_panels = k.max(k.ceil_div(j_hi - j_lo, b_blocks), 1)
+    kc_max = k.ceil_div(k.ceil_div(g.k, k.ceil_div(g.k, g.kc)), PACE) * PACE
+
+    a_space = g.a_space + block_id*(g.mc_panels*panel_space(g.kc, MR))
+    b_space = g.b_space + jc_id*(g.nc_panels*panel_space(g.kc, NR))
+
+    def pack_a(s: SimpleNamespace, q0: Value, q1: Value) -> None:
+        """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. Its jr_ways threads share the work."""
+        lo, hi = split(q1 - q0, g.jr_ways, jr_id)
+        with k.loop(hi, lo) as q:
+            i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
+            k.call(g.pack_a, s.kc, h, h, a.at(i, s.pc), g.rsa, g.csa, a_space + q*s.a_stride)
+        with k.when(g.jr_ways > 1):
+            barrier(k, block_barrier, g.jr_ways)
+
+    def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
+        """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
+        with k.loop(j1, j0) as jr:
+            j = (s.jc + jr)*NR
+            cols, b_panel = k.min(g.n - j, NR), b_space + jr*s.b_stride
+            vectors = k.ceil_div(cols, V)
+            if packing:
+                k.call(g.pack_b, s.kc, vectors*V, cols, b.at(s.pc, j), g.csb, g.rsb, b_panel)
+                following, step, more = b.at(s.pc, j + NR), g.rsb, (jr + 1 < j1) & g.csb.equals(1)
+            else:
+                following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1
+            with k.loop(q1, q0) as ir:
+                i, h = row(ir), row(ir + 1) - row(ir)
+                microkernel = k.load(g.table + ((h - 1)*NV + vectors - 1), ptr(i8))
+                seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
+                useful = more & (seen < s.kc)
+                k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, c.at(i, j), g.ldc,
+                       cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
+                       k.select(useful, step, 0))
+
+    with k.loop(j_hi, j_lo, nc_panels) as jc:
+        nc = k.min(nc_panels, j_hi - jc)
+        jr_lo, jr_hi = split(nc, g.jr_ways, jr_id)                          # panels that this thread multiplies,
+        own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, g.ic_ways, ic_id))    # and packs
+        with k.loop(g.k, step=kc_max) as pc:
+            kc = k.min(kc_max, g.k - pc)
+            s = SimpleNamespace(jc=jc, pc=pc, kc=kc, beta=k.select(pc.equals(0), g.beta, 1.0),
+                                a_stride=panel_space(kc, MR), b_stride=panel_space(kc, NR),
+                                ahead_rows=k.max(kc // PACE - (MR + LEAD), 0))
+            q1 = k.min(q_lo + mc_panels, q_hi)
+            pack_a(s, q_lo, q1)
+            multiply(s, own_lo, own_hi, q_lo, q1, packing=True)
+            with k.when(team > 1):
+                barrier(k, team_barrier, team)
+            multiply(s, jr_lo, own_lo, q_lo, q1, packing=False)
+            multiply(s, own_hi, jr_hi, q_lo, q1, packing=False)
+            with k.loop(q_hi, q_lo + mc_panels, mc_panels) as q0:
+                q1 = k.min(q0 + mc_panels, q_hi)
+                with k.when(g.jr_ways > 1):
+                    barrier(k, block_barrier, g.jr_ways)                    # everyone is done with the block before
+                pack_a(s, q0, q1)
+                multiply(s, jr_lo, jr_hi, q0, q1, packing=False)
+            with k.when(team > 1):
+                barrier(k, team_barrier, team)                              # before the block of B is packed over
+    return k.function
+
+
+def split(total: Value, ways: Value, rank: Value) -> tuple[Any, Any]:
+    """The share [lo, hi) of `rank` when `total` things are dealt out in `ways` nearly equal runs."""
+    return total*rank // ways, total*(rank + 1) // ways

@@ -1,0 +1,100 @@
+"""The micro-kernel: an MR x NR tile of C in registers, and kc rank-1 updates of it. One emitter for every register tile.
+
+Registers: MR*NV accumulators, NV for a row of B, one for the element of A that all lanes share; `plans.cpu` proves that
+they fit. NV vectors of V lanes make NR columns. Rows of C beyond the tile do not exist (a panel has a kernel of its own
+height); columns beyond it are masked.
+"""
+from __future__ import annotations
+
+from tilewright.ir import Function, Kernel, Value, f32, f64, i64, ptr, vec
+from tilewright.targets.base import CpuTarget
+
+TYPES = {"f32": f32, "f64": f64}
+PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
+LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
+
+
+def microkernel_name(dtype: str, mr: int, nr: int, a: str, b: str) -> str:
+    return f"microkernel_{dtype}_{mr}x{nr}_{a}_{b}"
+
+
+def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed") -> Function:
+    """C[MR, cols] = alpha * A[MR, kc] @ B[kc, cols] + beta * C, cols <= NR; beta = 0 never reads C.
+
+    A   "packed": a[p*MR + i]; "columns": a[p*lda + i]; "rows": a[i*lda + p]
+    B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
+    While it multiplies, a packed kernel asks for one row of `ahead` (stride ahead_step) every PACE steps, which is
+    the B panel that comes next, and towards the end for its rows of C.
+    """
+    T = TYPES[dtype]
+    V = target.lanes(T.bytes)
+    NR, VT = NV * V, vec(T, V)
+    k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(T), lda=i64, b=ptr(T), ldb=i64, c=ptr(T), ldc=i64,
+               cols=i64, alpha=T, beta=T, ahead=ptr(T), ahead_step=i64)
+    kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
+    c = c.view(ldc, 1)
+    row_of_a = _rows_in_place(k, a, lda, MR) if A == "rows" else None
+    step_a, step_b = {"packed": MR, "columns": lda, "rows": 1}[A], NR if B == "packed" else ldb
+    mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
+    align = VT.bytes if B == "packed" else T.bytes
+
+    acc = k.tile(MR, NV, VT)
+
+    def rank1(p: Value) -> None:                        # acc += A[:, p] * B[p, :]
+        b_row = b + p*step_b
+        b_reg = [k.load(b_row + j*V, VT, align, mask[j] if B == "masked" else None) for j in range(NV)]
+        for i in range(MR):
+            a_reg = k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V)
+            for j in range(NV):
+                acc[i, j] = k.fma(a_reg, b_reg[j], acc[i, j])
+
+    if A == "packed":
+        LINE = 64 // T.bytes
+        steps = kc // PACE
+        to_c = k.max(steps - (MR + LEAD), 0)            # rows of `ahead` before those of C
+        with k.loop(steps) as s:
+            row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
+            for j in (*range(0, NR, LINE), NR - 1):
+                k.prefetch(row + j, locality=2)
+            with k.loop(s*PACE + PACE, s*PACE) as p:    # rolled: LLVM's scheduler spills when it sees two steps
+                rank1(p)
+        with k.loop(kc, steps*PACE) as p:
+            rank1(p)
+    else:
+        with k.loop(kc) as p:
+            rank1(p)
+
+    with k.when(alpha.differs(1.0)):
+        for i in range(MR):
+            for j in range(NV):
+                acc[i, j] = acc[i, j] * k.broadcast(alpha, V)
+
+    def update(masks: list[Value] | list[None], read_c: bool) -> None:
+        for i in range(MR):
+            for j in range(NV):
+                cij = c.at(i, j*V)
+                x = acc[i, j]
+                if read_c:
+                    x = k.fma(k.broadcast(beta, V), k.load(cij, VT, T.bytes, masks[j]), x)
+                k.store(cij, x, T.bytes, masks[j])
+
+    with k.when(cols.equals(NR)):
+        with k.when(beta.equals(0.0)):
+            update([None] * NV, read_c=False)
+        with k.otherwise():
+            update([None] * NV, read_c=True)
+    with k.otherwise():
+        with k.when(beta.equals(0.0)):
+            update(mask, read_c=False)
+        with k.otherwise():
+            update(mask, read_c=True)
+    return k.function
+
+
+def _rows_in_place(k: Kernel, a: Value, lda: Value, MR: int):
+    """Row i of A as a pointer that costs no integer work per access: one base for four rows, which x86 reaches as
+    base, base + lda, base + 2*lda and base + lda3. LLVM would otherwise keep MR pointers and spill them."""
+    bases = [k.opaque(a + lda*i) for i in range(0, MR, 4)]
+    lda1, lda3 = k.opaque(lda), k.opaque(lda*3)
+    offsets = [0, lda1, lda1*2, lda3]
+    return lambda i: bases[i // 4] + offsets[i % 4]

@@ -1,0 +1,69 @@
+"""Packing: a panel of A or of B, from any layout, in the order in which the micro-kernel reads it.
+
+The panel is dst[p*width + i] = source[i*step_i + p*step_p]: rows of A or columns of B run along i, and p along k. So one
+emitter packs both operands. Vectors are stored whole and in order of address: what one writes past its row is written
+over by the next, and the last one reaches at most `SLACK` elements past the panel.
+"""
+from __future__ import annotations
+
+from tilewright.ir import Function, Kernel, Value, i64, ptr, vec
+from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.targets.base import CpuTarget
+
+SLACK = 64              # elements past a packed panel that may be written
+
+
+def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
+    """Pack `valid` <= width <= WIDTH lines of kc elements.
+
+    KIND says what is contiguous: "across" (step_i = 1, lines lie side by side), "along" (step_p = 1, each line by
+    itself), or "any". Lanes from `valid` to `width` get any values: what is computed from them is never stored.
+    """
+    T = TYPES[dtype]
+    V = target.lanes(T.bytes)
+    GROUPS, VT = -(-WIDTH // V), vec(T, V)
+    k = Kernel(f"pack_{dtype}_{WIDTH}_{KIND}", kc=i64, width=i64, valid=i64, source=ptr(T), step_i=i64, step_p=i64,
+               dst=ptr(T))
+    kc, width, valid, source, step_i, step_p, dst = k.args
+    source, dst = source.view(step_i, step_p), dst.view(width, 1)
+
+    def element_by_element(start: Value | int) -> None:
+        with k.loop(kc, start) as p:
+            with k.loop(valid) as i:
+                dst[p, i] = source[i, p]
+
+    if KIND == "across":
+        masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
+        with k.loop(kc) as p:
+            row = source.view(1, step_p)
+            for g in range(GROUPS):
+                k.store(dst.at(p, g*V), k.load(row.at(g*V, p), VT, T.bytes, masks[g]), T.bytes)
+    elif KIND == "along":
+        last, lines = valid - 1, source.view(step_i, 1)
+        starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
+        blocks = kc // V * V
+        with k.loop(blocks, step=V) as p:
+            rows = [k.load(start + p, VT, T.bytes) for start in starts]
+            columns = [transpose(k, rows[g*V:(g + 1)*V]) for g in range(GROUPS)]
+            for q in range(V):
+                for g in range(GROUPS):
+                    k.store(dst.at(p + q, g*V), columns[g][q], T.bytes)
+        element_by_element(blocks)
+    else:
+        element_by_element(0)
+    return k.function
+
+
+def transpose(k: Kernel, rows: list[Value]) -> list[Value]:
+    """The columns of V vectors of V elements: at each step, blocks of half the size swap across the diagonal."""
+    V = len(rows)
+    size = V // 2
+    while size:
+        upper = [e if not e & size else V + e - size for e in range(V)]
+        lower = [e + size if not e & size else V + e for e in range(V)]
+        for i in range(V):
+            if not i & size:
+                x, y = rows[i], rows[i + size]
+                rows[i], rows[i + size] = k.shuffle(x, y, upper), k.shuffle(x, y, lower)
+        size //= 2
+    return rows
