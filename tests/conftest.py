@@ -15,7 +15,8 @@ CACHE = tempfile.mkdtemp(prefix="tilewright-tests-")
 os.environ["TILEWRIGHT_CACHE_DIR"] = CACHE
 
 settings.register_profile("tilewright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
-settings.load_profile("tilewright")
+settings.register_profile("thorough", settings.get_profile("tilewright"), max_examples=3000)
+settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough looks for longer
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ def product(
     """alpha * A @ B + beta * C in float64; beta == 0 never reads C and alpha == 0 never reads A or B, as in BLAS."""
     a64, b64 = np.asarray(a, np.float64), np.asarray(b, np.float64)
     with np.errstate(all="ignore"):  # inf - inf is a result here, not an accident
-        result = alpha * np.matmul(a64, b64) if alpha else np.matmul(a64[..., :0], b64[..., :0, :])
+        result = alpha * np.matmul(a64, b64) if alpha else np.matmul(np.zeros_like(a64), np.zeros_like(b64))
         return result + beta * np.asarray(c, np.float64) if beta else result
 
 
