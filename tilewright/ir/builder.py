@@ -14,8 +14,23 @@ from typing import Any
 from tilewright.ir import atomics
 from tilewright.ir import operations as ops
 from tilewright.ir.operations import Operation
-from tilewright.ir.program import (Array, Call, External, Function, If, Line, Load, Loop, Op, Read, Register, Return,
-                                   Store, While, Write)
+from tilewright.ir.program import (
+    Array,
+    Call,
+    External,
+    Function,
+    If,
+    Line,
+    Load,
+    Loop,
+    Op,
+    Read,
+    Register,
+    Return,
+    Store,
+    While,
+    Write,
+)
 from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, vec
 
 _HERE = os.path.dirname(__file__)
@@ -36,7 +51,7 @@ class Value:
 
     Division and remainder are for indices: operands must not be negative.
     """
-    __slots__ = ("k", "id", "type", "constant", "array", "strides")
+    __slots__ = ("array", "constant", "id", "k", "strides", "type")
 
     def __init__(self, k: Kernel, type: Any, constant: Any = None, array: Array | None = None,
                  strides: tuple = (1,), id: int | None = None) -> None:

@@ -8,8 +8,21 @@ from typing import Any
 import llvmlite
 import llvmlite.ir as ll
 
-from tilewright.ir.program import (Call, External, Function, If, Load, Loop, Op, Read, Register, Return, Store, While,
-                                   Write)
+from tilewright.ir.program import (
+    Call,
+    External,
+    Function,
+    If,
+    Load,
+    Loop,
+    Op,
+    Read,
+    Register,
+    Return,
+    Store,
+    While,
+    Write,
+)
 from tilewright.ir.types import Pointer, Type
 
 llvmlite.ir_layer_typed_pointers_enabled = False

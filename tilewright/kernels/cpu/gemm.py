@@ -15,26 +15,13 @@ The order of additions to an element of C depends on kc alone: any split over th
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
+from tilewright.kernels.cpu.in_place import job_fields, split
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
-from tilewright.kernels.cpu.packing import SLACK
-from tilewright.kernels.cpu.pool import barrier
+from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.targets.base import CpuTarget
-
-# What the caller fills in, 8 bytes each. Strides in elements; `table` holds the address of the micro-kernel for
-# (height, vectors) at [(height - 1)*NV + vectors - 1]; a_space and b_space are 64-byte aligned.
-JOB = {name: 8*index for index, name in enumerate((
-    "m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "ldc", "alpha", "beta",
-    "mc_panels", "kc", "nc_panels", "jc_ways", "ic_ways", "jr_ways",
-    "pack_a", "pack_b", "table", "a_space", "b_space", "barriers"))}
-BARRIER_BYTES = 128         # one barrier for each block of B, then one for each block of A: jc_ways * (1 + ic_ways)
-
-
-def panel_space(kc: Any, width: int) -> Any:
-    """Elements that a packed panel of `width` lines takes."""
-    return kc*width + SLACK
 
 
 def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
@@ -44,9 +31,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     NR = NV * V
     k = Kernel(f"gemm_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    types = dict.fromkeys(("a", "b", "c", "a_space", "b_space"), ptr(T)) | {"alpha": T, "beta": T, "table": ptr(i64)} | \
-        dict.fromkeys(("pack_a", "pack_b", "barriers"), ptr(i8))
-    g = SimpleNamespace(**{name: k.field(job, offset, types.get(name, i64)) for name, offset in JOB.items()})
+    g = job_fields(k, job, PACKED, T)
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(g.ldc, 1)
 
     jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
@@ -56,7 +41,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     block_barrier = g.barriers + (g.jc_ways + block_id)*BARRIER_BYTES
 
     m_panels, n_panels = k.ceil_div(g.m, MR), k.ceil_div(g.n, NR)
-    height, taller = g.m // m_panels, g.m % m_panels                        # the first `taller` panels have one row more
+    height, taller = g.m // m_panels, g.m % m_panels                       # the first `taller` have one row more
     def row(q: Value) -> Value: return q*height + k.min(q, taller)
 
     q_lo, q_hi = split(m_panels, g.ic_ways, ic_id)
@@ -77,7 +62,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
             k.call(g.pack_a, s.kc, h, h, a.at(i, s.pc), g.rsa, g.csa, a_space + q*s.a_stride)
         with k.when(g.jr_ways > 1):
-            barrier(k, block_barrier, g.jr_ways)
+            emit_barrier(k, block_barrier, g.jr_ways)
 
     def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
         """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
@@ -112,20 +97,15 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             pack_a(s, q_lo, q1)
             multiply(s, own_lo, own_hi, q_lo, q1, packing=True)
             with k.when(team > 1):
-                barrier(k, team_barrier, team)
+                emit_barrier(k, team_barrier, team)
             multiply(s, jr_lo, own_lo, q_lo, q1, packing=False)
             multiply(s, own_hi, jr_hi, q_lo, q1, packing=False)
             with k.loop(q_hi, q_lo + mc_panels, mc_panels) as q0:
                 q1 = k.min(q0 + mc_panels, q_hi)
                 with k.when(g.jr_ways > 1):
-                    barrier(k, block_barrier, g.jr_ways)                    # everyone is done with the block before
+                    emit_barrier(k, block_barrier, g.jr_ways)               # everyone is done with the block before
                 pack_a(s, q0, q1)
                 multiply(s, jr_lo, jr_hi, q0, q1, packing=False)
             with k.when(team > 1):
-                barrier(k, team_barrier, team)                              # before the block of B is packed over
+                emit_barrier(k, team_barrier, team)                              # before the block of B is packed over
     return k.function
-
-
-def split(total: Value, ways: Value, rank: Value) -> tuple[Any, Any]:
-    """The share [lo, hi) of `rank` when `total` things are dealt out in `ways` nearly equal runs."""
-    return total*rank // ways, total*(rank + 1) // ways

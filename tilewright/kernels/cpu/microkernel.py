@@ -1,4 +1,4 @@
-"""The micro-kernel: an MR x NR tile of C in registers, and kc rank-1 updates of it. One emitter for every register tile.
+"""The micro-kernel: an MR x NR tile of C in registers, and kc rank-1 updates of it. One emitter for every tile size.
 
 Registers: MR*NV accumulators, NV for a row of B, one for the element of A that all lanes share; `plans.cpu` proves that
 they fit. NV vectors of V lanes make NR columns. Rows of C beyond the tile do not exist (a panel has a kernel of its own
@@ -7,15 +7,12 @@ height); columns beyond it are masked.
 from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.targets.base import CpuTarget
 
 TYPES = {"f32": f32, "f64": f64}
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
-
-
-def microkernel_name(dtype: str, mr: int, nr: int, a: str, b: str) -> str:
-    return f"microkernel_{dtype}_{mr}x{nr}_{a}_{b}"
 
 
 def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed") -> Function:

@@ -1,16 +1,15 @@
 """Packing: a panel of A or of B, from any layout, in the order in which the micro-kernel reads it.
 
-The panel is dst[p*width + i] = source[i*step_i + p*step_p]: rows of A or columns of B run along i, and p along k. So one
-emitter packs both operands. Vectors are stored whole and in order of address: what one writes past its row is written
-over by the next, and the last one reaches at most `SLACK` elements past the panel.
+The panel is dst[p*width + i] = source[i*step_i + p*step_p]: rows of A or columns of B run along i, and p along k. So
+one emitter packs both operands. Vectors are stored whole and in order of address: what one writes past its row is
+written over by the next, and the last one reaches at most `jobs.SLACK` elements past the panel.
 """
 from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.targets.base import CpuTarget
-
-SLACK = 64              # elements past a packed panel that may be written
 
 
 def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
@@ -22,7 +21,7 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     GROUPS, VT = -(-WIDTH // V), vec(T, V)
-    k = Kernel(f"pack_{dtype}_{WIDTH}_{KIND}", kc=i64, width=i64, valid=i64, source=ptr(T), step_i=i64, step_p=i64,
+    k = Kernel(packing_name(dtype, WIDTH, KIND), kc=i64, width=i64, valid=i64, source=ptr(T), step_i=i64, step_p=i64,
                dst=ptr(T))
     kc, width, valid, source, step_i, step_p, dst = k.args
     source, dst = source.view(step_i, step_p), dst.view(width, 1)

@@ -1,0 +1,67 @@
+"""GEMM without packing, for problems where packing costs more than it saves: m, n or k small.
+
+    for pc: k, kc at a time
+      for jr, ir (or ir, jr: the longer one outside, so that the panel of the shorter side stays in cache)
+        micro-kernel that reads A and B where they are
+
+B's rows must be contiguous; A may be read by rows or by columns. With few rows and a small kc this streams B row by
+row, which is how memory likes to be read; with few columns it streams A.
+"""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from tilewright.ir import Function, Kernel, Type, Value, i8, i64, ptr
+from tilewright.kernels.cpu.jobs import IN_PLACE, offsets
+from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.targets.base import CpuTarget
+
+
+def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
+    """in_place(job, part): block `part` of C = alpha * A @ B + beta * C."""
+    T = TYPES[dtype]
+    V = target.lanes(T.bytes)
+    NR = NV * V
+    k = Kernel(f"in_place_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, IN_PLACE, T)
+    b, c = g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)
+    a_row, a_col = k.select(g.by_rows.differs(0), g.lda, 1), k.select(g.by_rows.differs(0), 1, g.lda)
+    a = g.a.view(a_row, a_col)
+
+    m_panels, n_panels = k.ceil_div(g.m, MR), k.ceil_div(g.n, NR)
+    height, taller = g.m // m_panels, g.m % m_panels            # panels of equal height, the first ones one row more
+    q_lo, q_hi = split(m_panels, g.row_parts, part // g.col_parts)
+    j_lo, j_hi = split(n_panels, g.col_parts, part % g.col_parts)
+
+    def tile(pc: Value, kc: Value, beta: Value, q: Value, jr: Value) -> None:
+        j = jr * NR
+        cols = k.min(g.n - j, NR)
+        i, h = q*height + k.min(q, taller), height + k.select(q < taller, k.constant(i64, 1), 0)
+        kernel = ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(cols < NR, k.constant(i64, 1), 0)
+        k.call(k.load(g.table + kernel, ptr(i8)), kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols,
+               g.alpha, beta, b, k.constant(i64, 0))
+
+    with k.loop(g.k, step=g.kc) as pc:
+        kc = k.min(g.kc, g.k - pc)
+        beta = k.select(pc.equals(0), g.beta, 1.0)
+        with k.when(m_panels < n_panels):
+            with k.loop(j_hi, j_lo) as jr, k.loop(q_hi, q_lo) as q:
+                tile(pc, kc, beta, q, jr)
+        with k.otherwise():
+            with k.loop(q_hi, q_lo) as q, k.loop(j_hi, j_lo) as jr:
+                tile(pc, kc, beta, q, jr)
+    return k.function
+
+
+def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type) -> SimpleNamespace:
+    """The fields of a job as values, by name; operands are pointers to T."""
+    types = dict.fromkeys(("a", "b", "c", "a_space", "b_space"), ptr(T)) | \
+        dict.fromkeys(("pack_a", "pack_b", "barriers"), ptr(i8)) | {"alpha": T, "beta": T, "table": ptr(i64)}
+    where = offsets(fields)
+    return SimpleNamespace(**{name: k.field(job, where[name], types.get(name, i64)) for name in fields})
+
+
+def split(total: Value, ways: Value, rank: Value) -> tuple[Value, Value]:
+    """The share [lo, hi) of `rank` when `total` things are dealt out in `ways` nearly equal runs."""
+    return total*rank // ways, total*(rank + 1) // ways

@@ -1,0 +1,43 @@
+"""What a caller hands to an emitted driver: a block of 8-byte fields, at these offsets.
+
+Strides are in elements. Nothing here needs the emission layer: a process whose kernels are all cached never loads it.
+"""
+from __future__ import annotations
+
+PACKED = (
+    "m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "ldc", "alpha", "beta",
+    "mc_panels", "kc", "nc_panels", "jc_ways", "ic_ways", "jr_ways",
+    "pack_a", "pack_b",         # addresses of the packing functions for these strides
+    "table",                    # micro-kernel for (height, vectors): table[(height - 1)*NV + vectors - 1]
+    "a_space", "b_space",       # 64-byte aligned; jc_ways*ic_ways blocks of A, jc_ways blocks of B
+    "barriers",                 # zeroed; one for each block of B, then one for each block of A
+)
+IN_PLACE = (
+    "m", "n", "k", "a",
+    "lda",                      # A's row stride if by_rows, else its column stride; the other stride is 1
+    "b", "ldb", "c", "ldc", "alpha", "beta", "kc",
+    "row_parts", "col_parts",   # part i of row_parts*col_parts is one block of C
+    "by_rows",
+    "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
+)
+DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
+
+BARRIER_BYTES = 128
+SLACK = 64                      # elements past a packed panel that packing may write
+
+
+def offsets(job: tuple[str, ...]) -> dict[str, int]:
+    """Byte offset of each field."""
+    return {name: 8*index for index, name in enumerate(job)}
+
+
+def panel_space(kc, width):     # type: ignore[no-untyped-def]  # numbers, or values inside a kernel
+    """Elements that a packed panel of `width` lines takes."""
+    return kc*width + SLACK
+
+
+def packing_name(dtype: str, width: int, kind: str) -> str: return f"pack_{dtype}_{width}_{kind}"
+
+
+def microkernel_name(dtype: str, mr: int, nr: int, a: str, b: str) -> str:
+    return f"microkernel_{dtype}_{mr}x{nr}_{a}_{b}"
