@@ -76,6 +76,7 @@ class Value:
     def __or__(self, other: Any) -> Value: return self.k._binary(ops.OR, self, other)
     def __xor__(self, other: Any) -> Value: return self.k._binary(ops.XOR, self, other)
     def __lshift__(self, other: Any) -> Value: return self.k._binary(ops.SHL, self, other)
+    def __rshift__(self, other: Any) -> Value: return self.k._binary(ops.SHR, self, other)
     def __lt__(self, other: Any) -> Value: return self.k._binary(ops.LT, self, other, i1)
     def __le__(self, other: Any) -> Value: return self.k._binary(ops.LE, self, other, i1)
     def __gt__(self, other: Any) -> Value: return self.k._binary(ops.LT, other, self, i1)

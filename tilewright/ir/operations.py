@@ -85,6 +85,7 @@ LT, LE = _compare("lt", "<", np.less), _compare("le", "<=", np.less_equal)
 EQ, NE = _compare("eq", "==", np.equal), _compare("ne", "!=", np.not_equal)
 AND, OR = _bitwise("and", "and_", np.bitwise_and), _bitwise("or", "or_", np.bitwise_or)
 XOR, SHL = _bitwise("xor", "xor", np.bitwise_xor), _bitwise("shl", "shl", np.left_shift)
+SHR = _bitwise("shr", "ashr", np.right_shift)           # keeps the sign
 OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", source_etype=low.type(t.element)),
                    lambda t, p, i: np.add(p, np.multiply(i, t.element.bytes, dtype=np.int64)))
 ADDRESS = Operation("address", lambda low, t, p: low.b.ptrtoint(p, low.type(t), name="address"), lambda t, p: p)
