@@ -1,0 +1,236 @@
+"""Whom tilewright is compared with: every BLAS that is installed, each called as cheaply as it can be.
+
+NumPy and torch are called as their users call them.  OpenBLAS, MKL and BLIS are C libraries: they are called through
+a compiled wrapper with all arguments ready (thunk.py), so that neither ctypes nor any argument checking is held
+against them.  tilewright is called as `tilewright.matmul(a, b, out)`, argument checking included.
+
+A `Contender` binds operands to a ready call.  `find(threads)` returns those that are here, and for the others a reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench import thunk
+from tilewright.bench.machine import cpu_flags, cpu_vendor
+from tilewright.bench.measure import Call
+from tilewright.bench.operands import Operands
+
+OURS = "tilewright"
+NATIVE, AVX2 = "native", "avx2"
+ROW_MAJOR, NO_TRANS, TRANS = 101, 111, 112  # the CBLAS enumerations
+
+
+class Unavailable(Exception):
+    """Why a peer is left out, in words for the report."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One library, ready for a thread count."""
+
+    name: str
+    version: str
+    how: str  # what one timed call is
+    bind: Callable[[Operands], Call]
+
+
+def find(
+    threads: int, wanted: Iterable[str] | None = None, isa: str = NATIVE
+) -> tuple[list[Contender], dict[str, str]]:
+    """The contenders that are installed (tilewright first), and the reason for each peer that is not among them.
+
+    `isa` narrows BLIS here; the others are told by the environment that session.py starts the process with.
+    """
+    finders: dict[str, Callable[[int], Contender]] = {
+        OURS: tilewright,
+        "numpy": numpy,
+        "openblas": openblas,
+        "mkl": mkl,
+        "blis": partial(blis, isa=isa),
+        "torch": torch,
+    }
+    names = list(finders) if wanted is None else [OURS, *(name for name in wanted if name != OURS)]
+    unknown = [name for name in names if name not in finders]
+    if unknown:
+        raise ValueError(f"unknown peer {unknown[0]!r}; the peers are {', '.join(list(finders)[1:])}")
+    found, left_out = [], {}
+    for name in names:
+        try:
+            found.append(finders[name](threads))
+        except Unavailable as reason:
+            left_out[name] = str(reason)
+    return found, left_out
+
+
+def tilewright(threads: int) -> Contender:
+    import tilewright as tw
+
+    tw.set_num_threads(threads)
+    matmul = tw.matmul
+    return Contender(OURS, tw.__version__, "tilewright.matmul(a, b, out)", lambda o: (matmul, (o.a, o.b, o.c)))
+
+
+def numpy(threads: int) -> Contender:
+    """NumPy with the BLAS it was built with; its thread count comes from the environment child.py was started with."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    version = f"{np.__version__} ({blas.get('name', 'no BLAS')} {blas.get('version', '')})"
+    try:
+        import threadpoolctl
+    except ImportError:
+        pass
+    else:
+        threadpoolctl.threadpool_limits(limits=threads, user_api="blas")
+    return Contender("numpy", version, "numpy.matmul(a, b, out)", lambda o: (np.matmul, (o.a, o.b, o.c)))
+
+
+def torch(threads: int) -> Contender:
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable("torch is not installed")
+    import torch as t
+
+    t.set_num_threads(threads)
+
+    def bind(o: Operands) -> Call:
+        a, b, c = map(t.from_numpy, (o.a, o.b, o.c))
+        return partial(t.mm, out=c), (a, b)
+
+    return Contender("torch", str(t.__version__), "torch.mm(a, b, out=)", bind)
+
+
+def openblas(threads: int) -> Contender:
+    """The wheel scipy-openblas64: 64-bit integers and names of its own."""
+    if importlib.util.find_spec("scipy_openblas64") is None:
+        raise Unavailable("scipy-openblas64 is not installed")
+    import scipy_openblas64 as wheel
+
+    library = _load(Path(wheel.get_lib_dir()).glob("libscipy_openblas64_*"))
+    library.scipy_openblas_set_num_threads64_(threads)
+    library.scipy_openblas_get_config64_.restype = library.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
+    version = library.scipy_openblas_get_config64_().decode().split()[1]
+    core = library.scipy_openblas_get_corename64_().decode()
+    functions = {"f32": library.scipy_cblas_sgemm64_, "f64": library.scipy_cblas_dgemm64_}
+    return Contender("openblas", f"{version} ({core})", "cblas_?gemm, compiled call", partial(_cblas, functions, "l"))
+
+
+def mkl(threads: int) -> Contender:
+    """The wheel mkl, whose library lies in the environment's lib folder.
+
+    One thread takes the sequential layer, which has the cheapest call; several take Intel's OpenMP when it is there
+    and TBB otherwise.  The layer must be chosen before the library is loaded.
+    """
+    places = [Path(sys.prefix) / "lib", *_files_of("mkl")]
+    if not any(place.glob("libmkl_rt.so*") for place in places):
+        raise Unavailable("mkl is not installed")
+    openmp = any(any(place.glob("libiomp5.so")) for place in [*places, *_files_of("intel-openmp")])
+    layer = "SEQUENTIAL" if threads == 1 else "INTEL" if openmp else "TBB"
+    os.environ.setdefault("MKL_THREADING_LAYER", layer)
+    library = _load(file for place in places for file in place.glob("libmkl_rt.so*"))
+    library.MKL_Set_Num_Threads(threads)
+    text = ctypes.create_string_buffer(200)
+    library.MKL_Get_Version_String(text, 200)
+    number = re.search(r"Version ([\d.]+)", text.value.decode(errors="replace"))
+    version = f"{number[1] if number else '?'} ({os.environ['MKL_THREADING_LAYER'].lower()})"
+    functions = {"f32": library.cblas_sgemm, "f64": library.cblas_dgemm}
+    return Contender("mkl", version, "cblas_?gemm, compiled call", partial(_cblas, functions, "i"))
+
+
+def blis(threads: int, isa: str = NATIVE) -> Contender:
+    """The wheel blis: one thread only, its C interface inside a Python extension module.
+
+    It is an old BLIS that takes CPUs it has not heard of for generic ones, and cannot be told otherwise through the
+    environment; but every call may name the kernels (the "context") it wants.  Portable ones would say nothing of BLIS.
+    """
+    spec = importlib.util.find_spec("blis")
+    if spec is None or spec.origin is None:
+        raise Unavailable("blis is not installed")
+    if threads != 1:
+        raise Unavailable("the blis wheel is built without threads")
+    library = _load(Path(spec.origin).parent.glob("cy.*.so"))
+    try:
+        library.bli_init()
+        library.bli_arch_string.restype = library.bli_info_get_version_str.restype = ctypes.c_char_p
+        library.bli_gks_lookup_nat_cntx.restype = ctypes.c_void_p
+        if library.bli_info_get_int_type_size() != 64:
+            raise Unavailable("this blis was built with 32-bit integers")
+        functions = {"f32": library.bli_sgemm_ex, "f64": library.bli_dgemm_ex}
+        number = library.bli_arch_query_id()
+        if isa == AVX2 or library.bli_arch_string(number) == b"generic":
+            number = _blis_kernels(library, isa)
+        context = library.bli_gks_lookup_nat_cntx(number)
+    except AttributeError as missing:
+        raise Unavailable(f"this blis has no typed C interface ({missing})") from None
+    version = f"{library.bli_info_get_version_str().decode()} ({library.bli_arch_string(number).decode()})"
+    return Contender("blis", version, "bli_?gemm_ex, compiled call", partial(_bli, functions, context))
+
+
+def _blis_kernels(library: ctypes.CDLL, isa: str) -> int:
+    """The number of the kernels made for the CPUs most like this one."""
+    flags = cpu_flags()
+    if "fma" not in flags:
+        best = b"generic"
+    elif isa == NATIVE and "avx512vl" in flags and cpu_vendor() == "GenuineIntel":
+        best = b"skx"
+    else:
+        best = b"zen2" if cpu_vendor() == "AuthenticAMD" else b"haswell"
+    names = [library.bli_arch_string(number) for number in range(library.bli_arch_query_id() + 1)]
+    return names.index(best)
+
+
+def _cblas(functions: dict[str, Any], integer: str, o: Operands) -> Call:
+    """cblas_?gemm(order, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); `integer` is its width."""
+    p, (lda, ldb, ldc) = o.problem, o.leading
+    real = "f" if p.a == "f32" else "d"
+    i = integer
+    trans_a, trans_b = (NO_TRANS if letter == "n" else TRANS for letter in p.layout)
+    a, b, c = (x.ctypes.data for x in (o.a, o.b, o.c))
+    values = (ROW_MAJOR, trans_a, trans_b, p.m, p.n, p.k, 1.0, a, lda, b, ldb, 0.0, c, ldc)
+    signature = f"iii{i}{i}{i}{real}p{i}p{i}{real}p{i}"
+    return thunk.bind(_address(functions[p.a]), signature, values), ()
+
+
+def _bli(functions: dict[str, Any], context: int, o: Operands) -> Call:
+    """bli_?gemm_ex(transa, transb, m, n, k, &alpha, a, rsa, csa, b, rsb, csb, &beta, c, rsc, csc, context, NULL)."""
+    p, size = o.problem, o.c.itemsize
+    scalars = np.array([1.0, 0.0], o.c.dtype)
+    one, zero = scalars.ctypes.data, scalars.ctypes.data + size
+    # Row and column strides say how a matrix is stored, so nothing is ever "transposed" (0, 0).
+    a, b, c = ((x.ctypes.data, *(stride // size for stride in x.strides)) for x in (o.a, o.b, o.c))
+    values = (0, 0, p.m, p.n, p.k, one, *a, *b, zero, *c, context, 0)
+    return thunk.bind(_address(functions[p.a]), "iilllppllpllppllpp", values, keep=scalars), ()
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _files_of(distribution: str) -> list[Path]:
+    """The folders a wheel has put its shared libraries in."""
+    try:
+        files = importlib.metadata.files(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return sorted({Path(str(file.locate())).resolve().parent for file in files if ".so" in file.name})
+
+
+def _load(candidates: Iterable[Path]) -> ctypes.CDLL:
+    """The first candidate that the loader accepts; PyDLL would hold the GIL, which set-up calls need not."""
+    reason = "its shared library was not found"
+    for path in candidates:
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            reason = str(error)
+    raise Unavailable(reason)

@@ -1,0 +1,117 @@
+"""Keeping the rest of the machine still while one contender is timed, and saying how still it was.
+
+A BLAS keeps its idle threads spinning in case the next call comes soon: OpenBLAS for about 0.1 s, MKL's OpenMP for
+0.2 s (both seen in /proc here).  Whoever is timed next shares the cores with them; at 2 threads on 2 cores that halves
+the result.  `settle` watches for those threads to fall asleep and waits no longer than that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.targets.machine import cpus
+
+TASKS = Path("/proc/self/task")
+
+
+def running_threads(tasks: Path = TASKS) -> int | None:
+    """How many other threads of this process want a CPU now; None where /proc does not say."""
+    me, count = str(threading.get_native_id()), 0
+    try:
+        entries = os.listdir(tasks)
+    except OSError:
+        return None
+    for entry in entries:
+        if entry == me:
+            continue
+        try:
+            stat = (tasks / entry / "stat").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        # The name in parentheses may hold anything, so the state is found from the right.
+        count += stat[stat.rindex(")") + 2] == "R"
+    return count
+
+
+def settle(
+    limit_s: float = 0.5,
+    *,
+    running: Callable[[], int | None] = running_threads,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float:
+    """Wait until no other thread of this process runs (twice in a row); returns the seconds waited.
+
+    Without /proc it sleeps 0.25 s, longer than any peer seen here spins.  A thread that never sleeps costs `limit_s`.
+    """
+    start = clock()
+    calm = 0
+    while clock() - start < limit_s:
+        count = running()
+        if count is None:
+            sleep(0.25)
+            break
+        calm = calm + 1 if count == 0 else 0
+        if calm == 2:
+            break
+        sleep(0.0002 if calm else 0.002)
+    return clock() - start
+
+
+def fastest_cpu() -> int:
+    """Where to pin a one-thread run: a CPU of the highest clock; of those the last, as CPU 0 serves interrupts."""
+
+    def top_khz(cpu: int) -> int:
+        try:
+            return int(Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    return max(cpus().allowed, key=lambda cpu: (top_khz(cpu), cpu))
+
+
+@contextmanager
+def pinned(cpu: int | None = None) -> Iterator[int]:
+    """The calling thread on one CPU, and back afterwards.  Threads started inside would inherit it: start none."""
+    cpu = fastest_cpu() if cpu is None else cpu
+    if not hasattr(os, "sched_setaffinity"):
+        yield cpu
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield cpu
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the machine is: the load average of the last minute, and CPU ticks (all, and those given to others)."""
+
+    average: float | None
+    ticks: int
+    stolen: int
+
+    @classmethod
+    def now(cls) -> Load:
+        try:
+            average: float | None = os.getloadavg()[0]
+        except OSError:
+            average = None
+        try:
+            fields = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        except (OSError, ValueError):
+            fields = []
+        return cls(average, sum(fields), fields[7] if len(fields) > 7 else 0)
+
+    def stolen_since(self, earlier: Load) -> float:
+        """The share of CPU time the hypervisor gave to others between two looks, 0 to 1."""
+        ticks = self.ticks - earlier.ticks
+        return (self.stolen - earlier.stolen) / ticks if ticks > 0 else 0.0

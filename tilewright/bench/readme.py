@@ -1,0 +1,150 @@
+"""Writes the measured figures into the README, from committed results, so that no figure is typed by hand.
+
+A document marks each place with a pair of comments and says what goes between them:
+
+    <!-- figure: speed bench/results/zen4.json suite=square dtype=f32 threads=1 -->
+    ...replaced...
+    <!-- /figure -->
+
+    python -m tilewright.bench.readme            # rewrite README.md and docs/*.md of this checkout
+    python -m tilewright.bench.readme --check    # only say what is out of date (a test does the same)
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tilewright.bench import report as tables
+from tilewright.bench.measure import Sample, geomean
+from tilewright.bench.results import OURS, Report, Result, load
+
+_FIGURE = re.compile(r"(<!-- figure: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(<!-- /figure -->)", re.DOTALL)
+
+
+class FigureError(ValueError):
+    """A marker that asks for something that does not exist."""
+
+
+def _chosen(report: Report, options: dict[str, str]) -> list[Result]:
+    """The results of one table: options may fix suite, dtype, threads, isa and layout."""
+    found = report.results
+    for key, value in options.items():
+        if key not in ("suite", "dtype", "threads", "isa", "layout"):
+            raise FigureError(f"unknown option {key!r}")
+        found = [r for r in found if str(_facet(r, key)) == value]
+    if not found:
+        raise FigureError(f"no result has {options}")
+    return found
+
+
+def _facet(r: Result, key: str) -> object:
+    p = r.case.problem
+    return {"suite": r.case.suite, "dtype": p.a, "threads": r.threads, "isa": r.isa, "layout": p.layout}[key]
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---:"] * len(head), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def speed(report: Report, options: dict[str, str]) -> str:
+    """A table of rates, with our ratio to the fastest peer of each row."""
+    results = _chosen(report, options)
+    contenders = tables.names(results)
+    rows = []
+    for r in results:
+        best = tables.best_ratio(r)
+        against = f"{tables.quoted(best[1])} {best[0]}" if best else "-"
+        rows.append([r.case.size, *(tables.rate(r, name) for name in contenders), against])
+    unit = "ns per call" if results[0].case.suite == "overhead" else "GFLOP/s"
+    return _markdown([f"m x n x k, {unit}", *contenders, "against the fastest peer"], rows)
+
+
+def summary(report: Report, options: dict[str, str]) -> str:
+    """A line per suite, format and thread count: geometric mean and least of our ratios to the fastest peer."""
+    rows = []
+    for group, results in tables.groups(_chosen(report, options)):
+        found = [best[1].median for best in map(tables.best_ratio, results) if best]
+        if found:
+            sizes = f"{results[0].case.size} to {results[-1].case.size}"
+            rows.append([tables.title(group), sizes, f"{geomean(found):.2f}", f"{min(found):.2f}"])
+    return _markdown(["suite", "m x n x k", "geometric mean", "least"], rows)
+
+
+def machine(report: Report, options: dict[str, str]) -> str:
+    """Where and when, in a paragraph."""
+    del options
+    where, *peers = tables.heading(report)[1:]
+    commit = f", commit {report.commit}" if report.commit else ""
+    versions = "; ".join(line.split(": ")[0] for line in peers)
+    return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}; against {versions}.\n"
+
+
+def startup(report: Report, options: dict[str, str]) -> str:
+    """Seconds of wall clock per process."""
+    del options
+    samples = {name: Sample(tuple(s), 1).spread for name, s in report.extra["startup"].items()}
+    rows = [[name, f"{s.median:.3f} ({s.q1:.3f} to {s.q3:.3f})"] for name, s in samples.items()]
+    return _markdown(["a whole process", "seconds"], rows)
+
+
+def ladder(report: Report, options: dict[str, str]) -> str:
+    """A row per step at the largest size that all of them were timed at."""
+    results = _chosen(report, options)
+    everybody = set(tables.names(results))
+    complete = [r for r in results if all(r.sample(name) for name in everybody)] or results
+    last = complete[-1]
+    ours = last.gflops(OURS)
+    rows = []
+    for name in sorted(tables.names(results), key=lambda name: last.gflops(name) or 0.0):
+        rate = last.gflops(name)
+        share = f"{rate / ours:.2f}" if rate and ours else "-"
+        rows.append([name, tables.rate(last, name), share])
+    return _markdown([f"step, n = {last.case.size}", "GFLOP/s", "of tilewright.matmul"], rows)
+
+
+FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
+    f.__name__: f for f in (speed, summary, machine, startup, ladder)
+}
+
+
+def fill(text: str, root: Path) -> str:
+    """The document with every figure written anew; `root` is what the markers' paths are relative to."""
+
+    def replace(match: re.Match[str]) -> str:
+        kind, path, *rest = match["what"].split()
+        if kind not in FIGURES:
+            raise FigureError(f"unknown figure {kind!r}; there are {', '.join(FIGURES)}")
+        options = dict(option.split("=", 1) for option in rest)
+        return f"{match[1]}{FIGURES[kind](load(root / path), options)}{match[4]}"
+
+    return _FIGURE.sub(replace, text)
+
+
+def documents(root: Path) -> list[Path]:
+    return [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.exists()]
+
+
+def outdated(root: Path) -> dict[Path, str]:
+    """Documents that do not say what the results say, with what they should say."""
+    wanted = {path: fill(path.read_text(), root) for path in documents(root)}
+    return {path: text for path, text in wanted.items() if text != path.read_text()}
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(__file__).resolve().parents[2]
+    stale = outdated(root)
+    for path, text in stale.items():
+        if "--check" in arguments:
+            print(f"{path.relative_to(root)} is out of date; run python -m tilewright.bench.readme")
+        else:
+            path.write_text(text)
+            print(f"{path.relative_to(root)} rewritten")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""The command line: `tilewright doctor | plan | emit | asm | run | explain | tune | bench | cache`.
+
+Only typer is imported here and at the top of the command modules; each command imports what it needs when it runs, so
+that `tilewright --help` answers at once.
+
+    machine.py   doctor, cache: what there is
+    kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  listing.py finds the hot loop
+    files.py     run: multiply .npy files;  npy.py does it
+    tuning.py    tune
+    benches.py   bench and its studies
+    common.py    what they share: errors in one line, lists in options, target and problem from options
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import benches, files, kernels, machine, tuning
+
+app = typer.Typer(
+    name="tilewright",
+    help="Matrix multiplication written in readable Python, as fast as the chip allows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import tilewright
+
+        typer.echo(f"tilewright {tilewright.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(machine.doctor)
+app.command()(kernels.plan)
+app.command()(kernels.explain)
+app.command()(kernels.emit)
+app.command()(kernels.asm)
+app.command()(files.run)
+app.add_typer(tuning.app, name="tune")
+app.add_typer(benches.app, name="bench")
+app.add_typer(machine.cache_app, name="cache")

@@ -1,0 +1,120 @@
+"""tilewright bench and its studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import common
+
+app = typer.Typer(
+    help="Compare with every BLAS that is installed; see docs/benchmarking.md for the rules of measurement.",
+    invoke_without_command=True,
+)
+
+Threads = Annotated[
+    list[str] | None,
+    typer.Option("--threads", help="Thread counts, such as 1,4,all.", metavar="LIST", show_default="1,all"),
+]
+Dtypes = Annotated[
+    list[str] | None, typer.Option("--dtype", "-d", help="f32, f64 or both.", metavar="LIST", show_default=False)
+]
+Json = Annotated[Path | None, typer.Option("--json", help="Write every sample, with machine and versions.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Write a plot, such as out.png (needs matplotlib).")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peers", help="numpy, openblas, mkl, blis, torch.", metavar="LIST", show_default="all found"),
+]
+Isa = Annotated[str, typer.Option("--isa", help="native, or avx2 to hold every library to AVX2.")]
+
+
+@app.callback()
+def bench(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="The main sizes in f32, in under a minute.")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold.", metavar="LIST",
+                     show_default="all but cold"),
+    ] = None,
+    dtype: Dtypes = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    isa: Isa = "native",
+    json: Json = None,
+    plot: Plot = None,
+) -> None:  # fmt: skip
+    """Compare tilewright.matmul with the BLAS of NumPy, and with OpenBLAS, MKL, BLIS and torch where they are found.
+
+    Contenders take turns on the same random matrices; what is quoted is the median of the ratios of each round.  The
+    whole of it takes a quarter of an hour, --quick less than a minute.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with common.errors():
+        from tilewright.bench import commands
+
+        counts = common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()})
+        chosen = commands.Options(
+            suites=common.listed(suite, []), dtypes=common.listed(dtype, []), threads=counts,
+            peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
+        )  # fmt: skip
+        raise typer.Exit(commands.bench(chosen, common.console()))
+
+
+@app.command()
+def ladder(
+    quick: Annotated[bool, typer.Option("--quick", help="Six sizes up to 2000 instead of 200 to 10000.")] = False,
+    sizes: Annotated[
+        list[str] | None, typer.Option(help="Sizes, such as 256,1024.", metavar="LIST", show_default="200 to 10000")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu.")] = "cpu",
+    dtype: Dtypes = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Time the teaching steps of kernels/ladder beside NumPy and OpenBLAS: what each idea is worth.
+
+    A step that would need more than ten seconds for one call sits the larger sizes out.
+    """
+    with common.errors():
+        from tilewright.bench import commands
+
+        if device != "cpu":
+            raise common.BadInput(f"--device must be cpu, got {device!r}")
+        chosen = commands.Options(
+            dtypes=common.listed(dtype, []), threads=common.numbers(threads, ["1", "all"], "--threads",
+            {"all": commands.all_threads()}), sizes=common.numbers(sizes, [], "--sizes"),
+            peers=common.listed(peers, []) or None, quick=quick, json=json, plot=plot,
+        )  # fmt: skip
+        raise typer.Exit(commands.ladder(chosen, common.console()))
+
+
+@app.command()
+def tiles(
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
+    target: common.TargetName = "native",
+    quick: Annotated[bool, typer.Option("--quick", help="Only the tiles the article names and the best ones.")] = False,
+    json: Json = None,
+) -> None:
+    """Measure every legal register tile: registers used, FMAs per load, rate."""
+    with common.errors():
+        from tilewright.bench import tiles as study
+
+        raise typer.Exit(study.run(common.target(target), dtype, quick=quick, json=json, console=common.console()) or 0)
+
+
+@app.command()
+def startup(
+    rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 7,
+    json: Json = None,
+) -> None:
+    """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
+    with common.errors():
+        from tilewright.bench import commands
+
+        raise typer.Exit(commands.startup(rounds, json, common.console()))
