@@ -54,6 +54,7 @@ def _target(name: str) -> CpuTarget:
     row, here = isa.find(name), machine.processor()
     numbers: dict[str, Any] = {}
     sources = [(field, row.manual) for field in ("vector_bytes", "registers", "masked", "arithmetic")]
+    sources.append(("spare_registers", "measured: tests/test_resources.py"))
     if row.family == here.family:
         cpus = machine.cpus()
         missing = tuple(flag for flag in row.needs if flag not in here.flags)
@@ -75,4 +76,4 @@ def _target(name: str) -> CpuTarget:
         numbers["cores"] = 1
         sources.append(("cores", "default: one"))
     return CpuTarget(row.name, row.triple, row.cpu, row.features, row.vector_bytes, row.registers, row.masked,
-                     missing=missing, model=here.model, sources=tuple(sources), **numbers)
+                     spare_registers=row.spare_registers, missing=missing, model=here.model, sources=tuple(sources), **numbers)

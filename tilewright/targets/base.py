@@ -28,6 +28,7 @@ class CpuTarget:
     l3_ways: int = 16
     l2_cpus: int = 1            # CPUs of the machine that share one L2, one L3
     l3_cpus: int = 1
+    spare_registers: int = 0    # vector registers that LLVM needs free beside a register tile, or it spills
     smt: int = 1                # of the usable CPUs, how many are one core
     arithmetic: tuple[str, ...] = ("f32", "f64")    # number formats that have a vector FMA
     missing: tuple[str, ...] = ()                   # what this machine lacks to run the code
