@@ -1,0 +1,161 @@
+"""No hot loop spills a vector or has an FMA too many: read from the assembly of every register tile a plan may have."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.compiler import resources
+from tilewright.compiler.llvm import assembly
+from tilewright.compiler.resources import hot_loop
+from tilewright.kernels.cpu.microkernel import emit_microkernel
+from tilewright.targets import names, target
+
+MODES = (("packed", "packed"), ("rows", "rows"), ("columns", "rows"), ("rows", "masked"), ("packed", "masked"))
+
+
+def fits(t, mr: int, nv: int, b: str = "packed") -> bool:
+    """Accumulators, a row of B, an element of A; where masks are vectors, those too and the limits they come from."""
+    masks = 2 * nv if b == "masked" and not t.masked else 0
+    return mr * nv + nv + 1 + masks <= t.registers - t.spare_registers
+
+
+def tiles(t, b: str = "packed") -> list[tuple[int, int]]:
+    return [(mr, nv) for nv in range(1, 7) for mr in range(1, 33) if fits(t, mr, nv, b)]
+
+
+def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
+    loop = hot_loop(assembly(emit_microkernel(t, dtype, mr, nv, a, b), t))
+    assert loop.fma == mr * nv, loop.text
+    assert loop.spills == 0, loop.text
+    assert loop.registers <= t.registers
+    assert loop.loads == nv, loop.text          # each vector of B once
+    assert loop.elements == mr, loop.text       # each element of A once
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_largest_tiles(name):
+    """Of each width the tallest that fits, which has the fewest registers to spare."""
+    t = target(name)
+    for nv in range(1, 7):
+        mr = max((m for m, n in tiles(t) if n == nv), default=0)
+        if mr:
+            check(t, "f32", mr, nv, "packed", "packed")
+            check(t, "f64", mr, nv, "rows", "rows")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "mode"), [*[("f32", mode) for mode in MODES], ("f64", MODES[0])])
+@pytest.mark.parametrize("name", names())
+def test_every_tile(name, dtype, mode):
+    t = target(name)
+    if mode[1] == "masked" and name == "neon":
+        pytest.skip("NEON has no masked loads: LLVM reads the lanes one by one")
+    for mr, nv in tiles(t, mode[1]):
+        check(t, dtype, mr, nv, *mode)
+
+
+@pytest.mark.parametrize(("name", "mr", "nv"), [("x86-avx512", 16, 2), ("x86-avx2", 8, 2), ("neon", 10, 3)])
+def test_a_tile_that_does_not_fit_is_seen_to_spill(name, mr, nv):
+    """The test above has teeth: 35, 19 and 34 registers do not fit."""
+    t = target(name)
+    assert not fits(t, mr, nv)
+    loop = hot_loop(assembly(emit_microkernel(t, "f32", mr, nv), t))
+    assert loop.spills > 0
+    assert loop.stack_vectors >= loop.spills
+
+
+# ---- the reader itself, on texts
+
+X86 = """
+	.type	kernel,@function
+kernel:
+	pushq	%rbp
+	{frame}
+	vmovups	%zmm7, 64(%rsp)                 # 64-byte Spill
+	jmp	.LBB0_2
+.LBB0_4:                                # after the loop in time, before it in the text
+	vmovups	%zmm1, (%rdi)
+	retq
+.LBB0_2:                                # =>This Loop Header: Depth=1
+	vmovups	(%rbp), %zmm3
+	vmovaps	64(%rsp), %zmm4                 # 64-byte Reload
+	.p2align	4
+.LBB0_3:
+	vmovups	(%rsi,%rax), %zmm0 {{%k1}} {{z}}
+	vbroadcastss	4(%rdx), %zmm2
+	vfmadd231ps	%zmm2, %zmm0, %zmm1
+	vfmadd231ps	(%rcx){{1to16}}, %zmm0, %zmm5
+	vfmadd231ps	64(%rcx), %zmm0, %zmm6
+	vmovntps	%zmm6, (%r8)
+	vfmadd213ss	8(%rdx), %xmm0, %xmm1
+	decq	%rax
+	jne	.LBB0_3
+	vmovups	%zmm1, 128(%rdi)
+	decq	%rbx
+	jne	.LBB0_2
+	jmp	.LBB0_4
+.Lfunc_end0:
+	.size	kernel, .Lfunc_end0-kernel
+
+	.type	straight,@function
+straight:
+	retq
+.Lfunc_end1:
+"""
+
+
+def test_reading_x86():
+    loop = hot_loop(X86.format(frame=""), "kernel")
+    assert loop.text.startswith(".LBB0_3:\n\tvmovups\t(%rsi,%rax), %zmm0")
+    assert loop.text.endswith("jne\t.LBB0_3")
+    assert (loop.fma, loop.loads, loop.elements, loop.stores) == (3, 2, 3, 1)
+    assert loop.registers == 5
+    assert (loop.spills, loop.stack_vectors) == (1, 2)
+    assert loop.fma_per_load == 3 / 5
+    assert hot_loop(X86.format(frame="")) == loop
+
+
+def test_rbp_is_the_stack_only_where_the_function_keeps_its_frame_there():
+    assert hot_loop(X86.format(frame="movq	%rsp, %rbp"), "kernel").spills == 2
+
+
+def test_functions_and_what_is_not_there():
+    asm = X86.format(frame="")
+    assert resources.functions(asm) == ["kernel", "straight"]
+    with pytest.raises(ValueError, match="straight has no loop"):
+        hot_loop(asm, "straight")
+    with pytest.raises(ValueError, match="no function other in this assembly; there are: kernel, straight"):
+        hot_loop(asm, "other")
+    with pytest.raises(ValueError, match="no function in this assembly has a loop"):
+        hot_loop("")
+
+
+AARCH64 = """
+	.type	kernel,@function
+kernel:
+	stp	d9, d8, [sp, #-32]!
+	cbz	x0, .LBB0_2
+.LBB0_1:
+	ldp	q0, q1, [x1], #32
+	ldr	s2, [x2]
+	ld1r	{ v3.4s }, [x3]
+	ldp	s4, s5, [x2, #4]
+	str	q6, [sp, #16]
+	fmla	v16.4s, v0.4s, v2.s[0]
+	fmla	v17.4s, v1.4s, v3.4s
+	stp	q16, q17, [x4]
+	subs	x0, x0, #1
+	b.ne	.LBB0_1
+.LBB0_2:
+	ldp	d9, d8, [sp], #32
+	ret
+.Lfunc_end0:
+"""
+
+
+def test_reading_aarch64():
+    loop = hot_loop(AARCH64)
+    assert (loop.fma, loop.loads, loop.elements, loop.stores) == (2, 2, 4, 3)
+    assert loop.registers == 9
+    # the callee-saved halves of v8 and v9 are no spill
+    assert (loop.spills, loop.stack_vectors) == (1, 1)
