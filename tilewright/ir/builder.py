@@ -152,8 +152,8 @@ class Kernel:
     def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, warp: int = 32,
                  result: Any = None, noalias: bool = True, **params: Any) -> None:
         shape = (threads, 1) if isinstance(threads, int) else threads
-        self.function = Function(name, shape, result, noalias=noalias)
-        self.warp = warp if shape else 1
+        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1)
+        self.warp = self.function.warp
         self._body = self.function.body
         for param, type in params.items():
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
@@ -348,7 +348,7 @@ class Kernel:
         with self._into(self._body[-1].otherwise):
             yield
 
-    def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Value | None:
+    def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Any:
         """Call a recorded function, or the function at an address (whose result type is then given)."""
         if isinstance(callee, Function):
             values = [self._value(x, value.type) for x, (_, value) in zip(operands, callee.params, strict=True)]
@@ -357,11 +357,11 @@ class Kernel:
             values = [x if isinstance(x, Value) else self._value(x, i64) for x in operands]
         return self._call(callee, values, result)
 
-    def call_external(self, name: str, result: Any, *operands: Value, fixed: int | None = None) -> Value | None:
+    def call_external(self, name: str, result: Any, *operands: Value, fixed: int | None = None) -> Any:
         """Call a C function of this process by name; `fixed` parameters if it is variadic."""
         return self._call(External(name, fixed), list(operands), result)
 
-    def _call(self, callee: Any, operands: list[Value], result: Any) -> Value | None:
+    def _call(self, callee: Any, operands: list[Value], result: Any) -> Any:
         array = Array("returned", result.element, result.space) if isinstance(result, Pointer) else None
         value = None if result is None else Value(self, result, array=array)
         self._record(Call(callee, tuple(operands), value, _caller()))

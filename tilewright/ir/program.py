@@ -146,6 +146,7 @@ class Function:
     builtins: dict[str, Any] = field(default_factory=dict)      # "thread.x" → the value that holds it
     arrays: dict[Array, Any] = field(default_factory=dict)      # shared and local arrays → pointer to the first element
     body: list = field(default_factory=list)
+    warp: int = 1                                               # threads that execute an instruction together
 
     def walk(self, nodes: list | None = None) -> Iterator[Any]:
         """Every node, in the order written."""
