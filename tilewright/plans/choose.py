@@ -1,0 +1,101 @@
+"""candidates → legal → cost → min: the plan for a problem, by the model of the caches."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from tilewright.plans.cpu import CpuPlan, Order, Shape
+from tilewright.plans.model import Ceilings, cost
+from tilewright.plans.tiles import DOT_ROWS, MOST_DOTS, TILES
+from tilewright.targets.base import CpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+
+def plan(problem: Gemm | Shape, target: CpuTarget | None = None, threads: int = 1) -> CpuPlan:
+    """The plan that the model expects to be fastest. ValueError if no plan fits, with the reasons."""
+    if target is None:
+        from tilewright.targets import detect
+        target = detect()
+    return choose(problem if isinstance(problem, Shape) else shape_of(problem, threads), target)
+
+
+def shape_of(problem: Any, threads: int = 1) -> Shape:
+    """A Gemm with contiguous operands, as the planner sees it."""
+    order: dict[str, Order] = {"n": "rows", "t": "columns"}
+    return Shape(problem.compute, problem.m, problem.n, problem.k, order[problem.layout[0]], order[problem.layout[1]],
+                 threads)
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: Shape, target: CpuTarget) -> CpuPlan:
+    if shape.m == 0 or shape.n == 0 or shape.k == 0:
+        mr, vectors = TILES[target.registers][0]
+        return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
+    return ranked(shape, target)[0]
+
+
+def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1) -> list[CpuPlan]:
+    """All legal candidates, the one with the least predicted time first."""
+    legal = [p for p in dict.fromkeys(candidates(shape, target, tiles)) if not p.violations(shape, target)]
+    if not legal:
+        raise ValueError(f"no plan for {shape} on {target.name}")
+    return sorted(legal, key=lambda p: cost(shape, p, target, ceilings).seconds)
+
+
+def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuPlan]:
+    """Plans worth a look, legal or not, for the first `tiles` register tiles."""
+    lanes = target.lanes(shape.itemsize)
+    for mr, vectors in TILES[target.registers][:tiles]:
+        yield from packed_plans(shape, target, mr, vectors * lanes)
+        yield from in_place_plans(shape, target, mr, vectors * lanes)
+    if 1 < shape.m <= 8 * TILES[target.registers][0][0] and shape.b == "columns":  # few rows: B^T may be read in place
+        mr, vectors = TILES[target.registers][0]
+        for p in in_place_plans(shape.swapped, target, mr, vectors * lanes):
+            yield _swapped(p)
+    for s, swap in (shape, False), (shape.swapped, True):
+        if s.n <= MOST_DOTS:
+            rows = min(DOT_ROWS[target.registers], max(s.m, 1))
+            for threads in {1, min(shape.threads, s.m)}:
+                yield CpuPlan("dots", rows, max(s.n, 1), ic_ways=threads, swap=swap)
+
+
+def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
+    """The article's rules as a start: kc x nr in L1 (or streamed from L2), mc x kc in L2, kc x nc in L3."""
+    s = shape.itemsize
+    for kc in sorted({min(kc, _up(shape.k, 4)) for kc in (256, 384, 512, 768, 1024)}):
+        for share in (0.4, 0.66):
+            mc = max(int(share * target.l2 / (kc*s)) // mr, 1) * mr
+            mc = min(mc, _up(shape.m, mr))
+            l3 = target.l3 or 4 * target.l2
+            for ways in splits(shape.threads):
+                nc = max(int(l3 / 2 / ways[0] / (kc*s)) // nr, 1) * nr
+                yield CpuPlan("packed", mr, nr, mc, kc, min(nc, _up(shape.n, nr)), *ways)
+
+
+def in_place_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
+    for kc in {0} | {kc for kc in (16, 32, 64, 128, 256, 512) if kc < shape.k}:
+        for jc, ic, jr in splits(shape.threads):
+            if jr == 1:
+                yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
+
+
+def splits(threads: int) -> Iterator[tuple[int, int, int]]:
+    """Every (jc, ic, jr) with that many threads, and one thread alone: a small problem is not worth waking others."""
+    yield 1, 1, 1
+    for jc in range(1, threads + 1):
+        if threads % jc == 0:
+            for ic in range(1, threads // jc + 1):
+                if (threads // jc) % ic == 0 and threads > 1:
+                    yield jc, ic, threads // jc // ic
+
+
+def _swapped(p: CpuPlan) -> CpuPlan:
+    return CpuPlan(p.algorithm, p.mr, p.nr, p.mc, p.kc, p.nc, p.jc_ways, p.ic_ways, p.jr_ways, swap=True)
+
+
+def _up(x: int, multiple: int) -> int:
+    return max(ceil(x / multiple), 1) * multiple

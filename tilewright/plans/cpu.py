@@ -1,0 +1,149 @@
+"""CPU plans: the blocking of a GEMM on x86 and its relatives, and when one is legal.
+
+    packed     the five loops (kernels/cpu/gemm.py): B in blocks of kc x nc for L3, A in blocks of mc x kc for L2
+    in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C
+    dots       at most `nr` columns, each element a dot product along k (kernels/cpu/dots.py)
+
+`swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+from tilewright.targets.base import CpuTarget
+
+Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
+ITEMSIZE = {"f32": 4, "f64": 8}
+
+
+class Shape(NamedTuple):
+    """What the choice of a plan depends on: the problem as the engine meets it."""
+    dtype: str
+    m: int
+    n: int
+    k: int
+    a: Order
+    b: Order
+    threads: int = 1
+
+    @property
+    def swapped(self) -> Shape:
+        turn: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any"}
+        return self._replace(m=self.n, n=self.m, a=turn[self.b], b=turn[self.a])
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    algorithm: Literal["packed", "in_place", "dots"]
+    mr: int                 # register tile, rows x columns
+    nr: int
+    mc: int = 0             # block of A: mc x kc. Of B: kc x nc. 0: all there is
+    kc: int = 0
+    nc: int = 0
+    jc_ways: int = 1        # threads over column blocks, row blocks, column panels
+    ic_ways: int = 1
+    jr_ways: int = 1
+    swap: bool = False
+
+    def __str__(self) -> str:
+        """Short, and read back by `CpuPlan.parse`: packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1."""
+        blocks = "".join(f" {name}={value}" for name in ("mc", "kc", "nc") if (value := getattr(self, name)))
+        ways = f" ways={self.jc_ways}x{self.ic_ways}x{self.jr_ways}" if self.threads > 1 else ""
+        return f"{self.algorithm} {self.mr}x{self.nr}{blocks}{ways}{' swap' * self.swap}"
+
+    @classmethod
+    def parse(cls, text: str) -> CpuPlan:
+        """The plan that `str(plan)` wrote. ValueError for anything else."""
+        try:
+            algorithm, tile, *rest = text.split()
+            mr, nr = map(int, tile.split("x"))
+            values: dict[str, int] = {}
+            for word in rest:
+                if word == "swap":
+                    values["swap"] = True
+                elif word.startswith("ways="):
+                    values |= zip(("jc_ways", "ic_ways", "jr_ways"), map(int, word[5:].split("x")), strict=True)
+                else:
+                    name, value = word.split("=")
+                    if name not in {f.name for f in fields(cls)}:
+                        raise ValueError(name)
+                    values[name] = int(value)
+            return cls(algorithm, mr, nr, **values)    # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"not a plan: {text!r}; one looks like 'packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1'"
+                             ) from error
+
+    @property
+    def threads(self) -> int:
+        return self.jc_ways * self.ic_ways * self.jr_ways
+
+    @property
+    def key(self) -> str:
+        return str(self)
+
+    def violations(self, problem: Shape | object, target: CpuTarget) -> list[str]:
+        """Why this plan cannot run this problem on this target: sentences, none if it can."""
+        from tilewright.plans.choose import shape_of
+        shape = problem if isinstance(problem, Shape) else shape_of(problem)
+        if self.swap:
+            shape = shape.swapped
+        found = list(_tile_violations(self, shape, target))
+        for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
+            if getattr(self, name) < (1 if name.endswith("ways") else 0):
+                found.append(f"{name} is {getattr(self, name)}, and must not be less than {int(name.endswith('ways'))}.")
+        if self.algorithm == "packed":
+            found += _packed_violations(self)
+        if self.algorithm == "in_place":
+            if shape.b != "rows":
+                found.append(f"in_place reads rows of B where they lie, and B's {shape.b} are contiguous, not its rows."
+                             if shape.b == "columns" else "in_place reads rows of B, and nothing in B is contiguous.")
+            if shape.a == "any":
+                found.append("in_place reads A by rows or by columns, and neither is contiguous.")
+            if self.jr_ways > 1:
+                found.append(f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}.")
+        if self.algorithm == "dots":
+            if shape.a != "rows":
+                found.append("dots multiplies rows of A that are contiguous, and A's are not.")
+            if shape.n > self.nr:
+                found.append(f"dots has a register for each of {self.nr} columns, and C has {shape.n}.")
+            if self.jc_ways * self.jr_ways > 1:
+                found.append("dots splits rows (ic) alone.")
+        return found
+
+
+def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget):   # type: ignore[no-untyped-def]
+    mr, nr, have = plan.mr, plan.nr, target.registers
+    lanes = target.lanes(shape.itemsize)
+    if mr < 1 or nr < 1:
+        yield f"a register tile of {mr}x{nr} is empty."
+    elif plan.algorithm == "dots":
+        need = mr*nr + nr + 1
+        if need > have:
+            yield f"{mr}x{nr} dot products need {mr}*{nr} + {nr} + 1 = {need} registers, {target.name} has {have}."
+    elif nr % lanes:
+        yield f"nr = {nr} is not a multiple of the {lanes} {shape.dtype} lanes of a {target.name} vector."
+    else:
+        vectors = nr // lanes
+        need = mr*vectors + vectors + 1
+        if need > have:
+            yield (f"{mr}x{nr} {shape.dtype} needs {mr}*{vectors} + {vectors} + 1 = {need} registers, "
+                   f"{target.name} has {have}.")
+
+
+def _packed_violations(plan: CpuPlan):                                  # type: ignore[no-untyped-def]
+    for block, tile, name in (plan.mc, plan.mr, "m"), (plan.nc, plan.nr, "n"):
+        if 0 < block < tile:
+            yield f"{name}c = {block} is less than one panel of {name}r = {tile}."
+    if plan.mc == 0 or plan.kc == 0 or plan.nc == 0:
+        yield f"a packed plan needs block sizes, got mc = {plan.mc}, kc = {plan.kc}, nc = {plan.nc}."
+
+
+def registers(plan: CpuPlan, lanes: int) -> int:
+    """Vector registers that the register tile takes: accumulators, a row of B, one element of A."""
+    vectors = plan.nr if plan.algorithm == "dots" else plan.nr // lanes
+    return plan.mr*vectors + vectors + 1

@@ -1,0 +1,137 @@
+"""The strided engine: C = alpha * A @ B + beta * C on this CPU, for checked operands of any strides.
+
+A call looks up a `Recipe` by shape, strides and thread count; the first call of its kind chooses the plan and compiles.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.plans.choose import choose
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.runtime import pool, workspace
+from tilewright.runtime.recipe import Recipe, Strides, order
+from tilewright.targets import CpuTarget, detect
+
+Matrix = NDArray[Any]
+_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
+MOST_RECIPES = 1024
+
+_recipes: dict[tuple, tuple[Recipe, bool]] = {}
+
+
+def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
+         plan: CpuPlan | None = None, target: CpuTarget | None = None) -> None:
+    """a [m, k], b [k, n], c [m, n] of one dtype, float32 or float64, with strides that are multiples of its size.
+
+    c is writeable and shares nothing with a and b. beta == 0 never reads c.
+    """
+    m, k = a.shape
+    n = b.shape[1]
+    if m == 0 or n == 0:
+        return
+    if k == 0 or alpha == 0:
+        _scale(c, beta)
+        return
+    threads = threads or pool.get_num_threads()
+    key = (m, n, k, a.strides, b.strides, c.strides, c.dtype, threads, plan, target)
+    found = _recipes.get(key)
+    if found is None:
+        found = _remember(key, a, b, c, threads, plan, target)
+    recipe, swapped = found
+    if recipe.strides.csc != 1 and recipe.plan.algorithm != "dots":
+        _through_temporary(recipe, swapped, a, b, c, alpha, beta)
+        return
+    _run(recipe, swapped, a, b, c, alpha, beta)
+
+
+def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> None:
+    """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]; a batch stride may be 0 in a and b."""
+    for i in range(c.shape[0]):
+        gemm(a[i], b[i], c[i], alpha, beta, **options)
+
+
+def _scale(c: Matrix, beta: float) -> None:
+    if beta == 0:
+        c[...] = 0
+    elif beta != 1:
+        c *= c.dtype.type(beta)
+
+
+def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
+              target: CpuTarget | None) -> tuple[Recipe, bool]:
+    """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
+    target = target or detect()
+    shape, strides = _describe(a, b, c, threads)
+    turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
+    if turned:
+        shape, strides = shape.swapped, strides.swapped
+    chosen = plan or tuned(shape, target) or choose(shape, target)
+    if chosen.algorithm == "dots":
+        side = shape.swapped if chosen.swap else shape
+        if side.b != "columns":                             # a copy of B, which is small, has contiguous columns
+            strides = strides._replace(rsa=shape.k, csa=1) if chosen.swap else strides._replace(rsb=1, csb=shape.k)
+            shape = shape._replace(a="rows") if chosen.swap else shape._replace(b="columns")
+    recipe = Recipe(shape, strides, chosen, target)
+    if len(_recipes) >= MOST_RECIPES:
+        _recipes.clear()
+    _recipes[key] = found = recipe, turned != chosen.swap
+    return found
+
+
+def tuned(shape: Shape, target: CpuTarget) -> CpuPlan | None:
+    """What the tuner has measured to be best, if it has."""
+    return None
+
+
+def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Strides]:
+    (m, k), n, s = a.shape, b.shape[1], c.itemsize
+    rsa, csa = _strides(a, s)
+    rsb, csb = _strides(b, s)
+    rsc, csc = _strides(c, s)
+    shape = Shape(_NAMES[c.dtype], m, n, k, order(rsa, csa), order(rsb, csb), threads)
+    return shape, Strides(rsa, csa, rsb, csb, rsc, csc)
+
+
+def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
+    """In elements. An axis of length 1 has no stride of its own: it is taken to be whatever makes x contiguous."""
+    rows, cols = x.shape
+    rs, cs = (stride // itemsize for stride in x.strides)
+    if cols == 1:
+        cs = 1
+    if rows == 1:
+        rs = 1 if cs != 1 else cols
+    return rs, cs
+
+
+def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
+    x, y = (b, a) if swapped else (a, b)
+    if recipe.plan.algorithm == "dots" and recipe.strides.csb != _strides(y.T if swapped else y, y.itemsize)[1]:
+        y = np.ascontiguousarray(y if swapped else y.T)
+    recipe.run(x.ctypes.data, y.ctypes.data, c.ctypes.data, alpha, beta)
+
+
+def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,
+                       beta: float) -> None:
+    """C's rows are not contiguous in the roles that the recipe wants: multiply into a matrix whose rows are."""
+    shape = recipe.shape
+    whole = np.empty((shape.m, shape.n), c.dtype)
+    ours = recipe.strides._replace(rsc=shape.n, csc=1)
+    inner = _recipes.get((recipe, "temporary"))
+    if inner is None:
+        inner = Recipe(shape, ours, recipe.plan, recipe.target), swapped
+        _recipes[recipe, "temporary"] = inner
+    _run(inner[0], swapped, a, b, whole, alpha, 0.0)
+    result = whole.T if swapped else whole
+    if beta == 0:
+        c[...] = result
+    else:
+        if beta != 1:
+            c *= c.dtype.type(beta)
+        c += result
+
+
+def after_fork_in_child() -> None:
+    workspace.after_fork_in_child()

@@ -1,0 +1,140 @@
+"""A plan made ready for operands of given strides: kernels compiled, job filled in but for what differs per call."""
+from __future__ import annotations
+
+import ctypes
+import struct
+from array import array
+from dataclasses import replace
+from typing import NamedTuple
+
+from tilewright.kernels.cpu import jobs
+from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
+from tilewright.runtime import code, workspace
+from tilewright.runtime.pool import pool
+from tilewright.targets.base import CpuTarget
+
+WAKE_FLOPS = 3_000_000          # work worth waking threads for: tens of microseconds
+_DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
+_ALPHA_BETA = {dtype: struct.Struct("=f4x" if dtype == "f32" else "=d") for dtype in ITEMSIZE}
+
+
+class Strides(NamedTuple):
+    """In elements: of A, B and C, by row and by column. Those of an axis of length 1 are put to what suits."""
+    rsa: int
+    csa: int
+    rsb: int
+    csb: int
+    rsc: int
+    csc: int
+
+    @property
+    def swapped(self) -> Strides:
+        return Strides(self.csb, self.rsb, self.csa, self.rsa, self.csc, self.rsc)
+
+
+def order(row_stride: int, col_stride: int) -> Order:
+    return "rows" if col_stride == 1 else "columns" if row_stride == 1 else "any"
+
+
+class Recipe:
+    """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any)."""
+
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget) -> None:
+        problems = plan.violations(shape, target)
+        if problems:
+            raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
+        if plan.swap:
+            shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
+        if plan.algorithm == "packed" and plan.threads > 1:
+            got = pool().reserve(plan.threads)
+            if got < plan.threads:
+                plan = replace(plan, jc_ways=1, ic_ways=got, jr_ways=1)
+        self.shape, self.strides, self.plan, self.target = shape, strides, plan, target
+        self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr)
+        self.space = 0
+        self.parts = plan.threads
+        self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
+        fields = {"packed": self._packed, "in_place": self._in_place, "dots": self._dots}[plan.algorithm]()
+        layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS}[plan.algorithm]
+        self.template = array("q", [fields.pop(name, 0) for name in layout])
+        assert not fields, fields
+        self.at = {name: index for index, name in enumerate(layout)}
+        self.i_a, self.i_b, self.i_c = (self.at[name] for name in "abc")
+        self.i_alpha, self.i_beta = self.at["alpha"], self.at["beta"]
+        self.template[self.i_alpha] = self._bits(1.0)
+        self._call = _DRIVER(self.function)
+
+    def _bits(self, x: float) -> int:
+        """x as the job's field holds it: a number of the problem's type in the low bytes."""
+        return struct.unpack("=q", _ALPHA_BETA[self.shape.dtype].pack(x))[0]
+
+    def _packed(self) -> dict[str, int]:
+        shape, st, plan = self.shape, self.strides, self.plan
+        kernels = code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
+        kernels.need(shape.m, shape.n)
+        kc = -(-plan.kc // 4) * 4
+        mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
+        s = shape.itemsize
+        self.a_bytes = _page(plan.jc_ways * plan.ic_ways * mc_panels * jobs.panel_space(kc, plan.mr) * s)
+        self.b_bytes = _page(plan.jc_ways * nc_panels * jobs.panel_space(kc, plan.nr) * s)
+        self.barrier_bytes = _page(plan.jc_ways * (1 + plan.ic_ways) * jobs.BARRIER_BYTES)
+        self.space = self.barrier_bytes + self.a_bytes + self.b_bytes
+        # A is packed with its rows as lines, B with its columns
+        pack_a = code.packing(self.target, shape.dtype, plan.mr, _ALONG[order(st.rsa, st.csa)])
+        pack_b = code.packing(self.target, shape.dtype, plan.nr, _ALONG[order(st.csb, st.rsb)])
+        return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
+                "ldc": st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels, "jc_ways": plan.jc_ways,
+                "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways, "pack_a": pack_a, "pack_b": pack_b,
+                "table": kernels.address}
+
+    def _in_place(self) -> dict[str, int]:
+        shape, st, plan = self.shape, self.strides, self.plan
+        by_rows = st.csa == 1
+        kernels = code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
+        kernels.need(shape.m, shape.n)
+        return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
+                "ldc": st.rsc, "kc": plan.kc or shape.k, "row_parts": plan.ic_ways, "col_parts": plan.jc_ways,
+                "by_rows": int(by_rows), "table": kernels.address}
+
+    def _dots(self) -> dict[str, int]:
+        shape, st = self.shape, self.strides
+        return {"m": shape.m, "k": shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+                "parts": self.parts}
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+        job = self.template[:]
+        job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
+        if alpha != 1.0:
+            job[self.i_alpha] = self._bits(alpha)
+        if beta != 0.0:
+            job[self.i_beta] = self._bits(beta)
+        if self.space:
+            self._run_packed(job)
+        elif self.parts == 1:
+            self._call(job.buffer_info()[0], 0)
+        else:
+            pool().reserve(self.parts)
+            pool().run_parts(self.function, job.buffer_info()[0], self.parts, self.parts, self.wake)
+
+    def _run_packed(self, job: array) -> None:
+        space = workspace.take(self.space)
+        try:
+            at, address = self.at, job.buffer_info()[0]
+            job[at["barriers"]] = space.address
+            job[at["a_space"]] = space.address + self.barrier_bytes
+            job[at["b_space"]] = space.address + self.barrier_bytes + self.a_bytes
+            if self.parts > 1:
+                if pool().run_team(self.function, address, self.parts):
+                    return
+                # The pool is taken: this thread alone, in the same blocks of k, so with the same bits.
+                job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
+            self._call(address, 0)
+        finally:
+            workspace.give(space)
+
+
+_ALONG = {"rows": "along", "columns": "across", "any": "any"}
+
+
+def _page(size: int) -> int:
+    return -(-size // 4096) * 4096
