@@ -154,11 +154,11 @@ class _Lowering:
         t = ll.ArrayType(self.type(array.element), array.size)
         if array.space == "local":
             x = self.b.alloca(t, name=array.name)
-            x.align = 64
+            x.align, x.type = 64, ll.PointerType()              # llvmlite types it by its contents
             return x
         g = ll.GlobalVariable(self.module, t, array.name, addrspace=self.spaces["shared"])
         g.linkage, g.initializer, g.align = "internal", ll.Constant(t, ll.Undefined), 16
-        g.type = ll.PointerType(addrspace=self.spaces["shared"])    # llvmlite types it by its contents
+        g.type = ll.PointerType(addrspace=self.spaces["shared"])    # as above
         return g
 
     def slot(self, register: Register) -> Any:

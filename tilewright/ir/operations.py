@@ -55,10 +55,12 @@ def _unsigned(name: str, instruction: str, divide: Callable) -> Operation:
     return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name), meaning, partial=True)
 
 
-def _shift_left(t, x, y):
-    if ((y < 0) | (y >= t.bits)).any():
-        raise ArithmeticError(f"a number of {t.bits} bits is shifted by {y.max()}")
-    return x << y
+def _shift(name: str, instruction: str, meaning: Callable) -> Operation:
+    def checked(t, x, y):
+        if ((y < 0) | (y >= t.bits)).any():
+            raise ArithmeticError(f"a number of {t.bits} bits is shifted by {y.max()}")
+        return meaning(x, y)
+    return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name), checked, partial=True)
 
 
 def _compare(name: str, symbol: str, meaning: Callable) -> Operation:
@@ -108,7 +110,7 @@ LT, LE = _compare("lt", "<", operator.lt), _compare("le", "<=", operator.le)
 EQ, NE = _compare("eq", "==", operator.eq), _compare("ne", "!=", operator.ne)
 AND, OR = _bitwise("and", "and_", operator.and_), _bitwise("or", "or_", operator.or_)
 XOR = _bitwise("xor", "xor", operator.xor)
-SHL = Operation("shl", lambda low, t, x, y: low.b.shl(x, y, name="shl"), _shift_left, partial=True)
+SHL, SHR = _shift("shl", "shl", operator.lshift), _shift("shr", "ashr", operator.rshift)     # right keeps the sign
 OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", source_etype=low.type(t.element)),
                    lambda t, p, i: p + i * t.element.bytes)
 ADDRESS = Operation("address", lambda low, t, p: low.b.ptrtoint(p, low.type(t), name="address"), lambda t, p: p)
