@@ -93,8 +93,10 @@ def _cast_numpy(t, x):
     """Whole numbers keep their lowest bits; a float outside the range of the integer is undefined."""
     if t.bits == 1:
         return (x & 1).astype(bool)
-    if not t.is_float and x.dtype.kind == "f" and not (np.abs(x) < 2.0 ** (t.bits - 1)).all():
-        raise ArithmeticError(f"{x[~(np.abs(x) < 2.0 ** (t.bits - 1))].flat[0]} does not fit {t}")
+    if not t.is_float and x.dtype.kind == "f":
+        limit = 2.0 ** (t.bits - 1)
+        if not ((x >= -limit) & (x < limit)).all():         # not all: a NaN fits nowhere
+            raise ArithmeticError(f"a float that {t} cannot hold")
     return x.astype(t.numpy)
 
 
