@@ -1,0 +1,267 @@
+"""tilewright.matmul as CPython sees it: a METH_FASTCALL | METH_KEYWORDS builtin, emitted.
+
+    PyObject *matmul(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+
+The common call is done here: (a, b), (a, b, out) or (a, b, out=out) with exact ndarrays of two dimensions, one native
+dtype, float32 or float64, strides in whole elements, shapes that agree, an `out` that can be written row by row and
+does not share its range of bytes with a or b, and sizes that the small kernel takes. Every other call goes to the
+Python function with the same arguments, which does the rest of the work or raises.
+
+There are two ways of reading an array. `emit_entry` reads NumPy's structure itself, whose layout runtime/call.py
+verifies first. `emit_buffer_entry` asks through the buffer protocol, which takes 100 ns longer, and serves a NumPy or
+Python that is laid out differently.
+
+What depends on the process is not in the code but in the context, the state of the module that is the builtin's
+`self`: so the code can be cached on disk.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from tilewright.ir import Function, Kernel, Value, i8, i16, i32, i64, ptr
+from tilewright.targets.base import CpuTarget
+
+# The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64.
+PYTHON, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL = 0, 8, 16, 24, 32, 40, 48
+CONTEXT_SIZE = SMALL + 32
+
+# PyArrayObject, after the object's header; and PyArray_Descr: one word that holds byteorder and type_num
+DATA, ND, DIMS, STRIDES, DESCR, FLAGS = 0, 8, 16, 24, 40, 48
+KIND, KIND_MASK = 8, 0xffff_ffff_00ff_0000
+NATIVE_F32, NATIVE_F64 = (number << 32 | ord("=") << 16 for number in (11, 12))
+ALIGNED, WRITEABLE, WARN_ON_WRITE = 0x100, 0x400, 1 << 31
+
+# Py_buffer, whose layout is part of Python's stable ABI, and what is asked of an exporter
+VIEW_ITEMSIZE, VIEW_NDIM, VIEW_FORMAT, VIEW_SHAPE, VIEW_STRIDES, VIEW_SIZE = 24, 36, 40, 48, 56, 80
+BUF_WRITABLE, BUF_FORMAT, BUF_STRIDES = 1, 4, 0x18
+
+LONGEST = 1 << 20           # of m, n, k: their product stays below 2**63
+
+
+@dataclass
+class Matrix:
+    """data and strides in bytes, as integers"""
+    data: Value
+    rows: Value
+    cols: Value
+    row_stride: Value
+    col_stride: Value
+
+
+@cache
+def _general() -> Function:
+    """Hand the call to the Python function."""
+    k = Kernel("matmul_general", context=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8),
+               noalias=False)
+    context, args, nargs, kwnames = k.args
+    k.ret(k.call_external("PyObject_Vectorcall", ptr(i8), k.field(context, PYTHON, ptr(i8)), args, nargs, kwnames))
+    return k.function
+
+
+def _decline() -> Function:
+    """What stands where there is no small kernel: it takes no call."""
+    k = Kernel("matmul_decline", result=i64)
+    k.ret(0)
+    return k.function
+
+
+def _begin(k: Kernel) -> tuple[Value, Callable[[Value], None], Value]:
+    """Record what both entries start with: (context, refuse_when, whether there is an out, as args[2])."""
+    module, args, nargs, kwnames = k.args
+    context = k.call_external("PyModule_GetState", ptr(i8), module)
+    general = _general()
+
+    def refuse_when(bad: Value) -> None:
+        with k.when(bad):
+            k.ret(k.call(general, context, args, nargs, kwnames))
+
+    named = k.variable(i64, 0)
+    with k.when(kwnames.differs(0)):
+        named.set(k.call_external("PyTuple_Size", i64, kwnames))
+        refuse_when(nargs.differs(2) | named.get().differs(1))
+        name = k.call_external("PyTuple_GetItem", i64, kwnames, k.constant(i64, 0))
+        refuse_when(name.differs(k.field(context, OUT, i64)))           # keyword names are interned
+    count = nargs + named.get()
+    refuse_when((count < 2) | (count > 3))
+    return context, refuse_when, count.equals(3)
+
+
+def _shapes(k: Kernel, context: Value, a: Matrix, b: Matrix) -> tuple[Value, Value]:
+    """(they do not fit or are not for the small kernel, m * n * k)"""
+    m, n, p = a.rows, b.cols, a.cols
+    volume = m * n * p
+    longest = (m | n | p) >= LONGEST
+    return (b.rows.differs(p) | longest | (volume <= 0) | (volume > k.field(context, LARGEST, i64)), volume)
+
+
+def _range(k: Kernel, x: Matrix, itemsize: Value) -> tuple[Value, Value]:
+    """The bytes from the first that x may touch to beyond the last."""
+    zero = k.constant(i64, 0)
+    steps = [(x.rows - 1) * x.row_stride, (x.cols - 1) * x.col_stride]
+    low, high = (x.data + pick(steps[0], zero) + pick(steps[1], zero) for pick in (k.min, k.max))
+    return low, high + itemsize
+
+
+def _unsuitable_out(k: Kernel, out: Matrix, a: Matrix, b: Matrix, itemsize: Value) -> Value:
+    """Its shape is wrong, its rows are not consecutive elements or overlap each other, or it overlaps a or b."""
+    bad = out.rows.differs(a.rows) | out.cols.differs(b.cols) | out.col_stride.differs(itemsize)
+    bad = bad | (out.row_stride < out.cols * itemsize)
+    low, high = _range(k, out, itemsize)
+    for x in (a, b):
+        x_low, x_high = _range(k, x, itemsize)
+        bad = bad | ((low < x_high) & (x_low < high))
+    return bad
+
+
+def _broken_elements(itemsize: Value, *matrices: Matrix) -> Value:
+    """A stride is not a whole number of elements."""
+    strides = [stride for x in matrices for stride in (x.row_stride, x.col_stride)]
+    both = strides[0]
+    for stride in strides[1:]:
+        both = both | stride
+    return (both & (itemsize - 1)).differs(0)
+
+
+def _multiply(k: Kernel, context: Value, double: Value, volume: Value, a: Matrix, b: Matrix, c_data: Value,
+              c_row_stride: Value) -> Value:
+    """Call the small kernel, without the GIL if it takes long; 0 if it declines."""
+    size = double + 2
+    small = context + (double * 16 + SMALL)
+    operands = [k.field(small, 8, ptr(i8)), a.rows, b.cols, a.cols,
+                *(x for y in (a, b) for x in (y.data, y.row_stride >> size, y.col_stride >> size)),
+                c_data, c_row_stride >> size]
+    gemm, done = k.field(small, 0, ptr(i8)), k.variable(i64, 0)
+    long = volume >= k.field(context, RELEASE_ABOVE, i64)
+    with k.when(long):
+        state = k.call_external("PyEval_SaveThread", ptr(i8))
+        done.set(k.call(gemm, *operands, result=i64))
+        k.call_external("PyEval_RestoreThread", None, state)
+    with k.otherwise():
+        done.set(k.call(gemm, *operands, result=i64))
+    return done.get()
+
+
+# ---- reading NumPy's structure
+
+def _array(k: Kernel, o: Value, header: int) -> Matrix:
+    """The fields of an ndarray known to have two dimensions."""
+    dims, strides = (k.field(o, header + offset, ptr(i64)) for offset in (DIMS, STRIDES))
+    return Matrix(k.field(o, header + DATA, i64), dims[0], dims[1], strides[0], strides[1])
+
+
+def _kind(k: Kernel, o: Value, header: int) -> Value:
+    return k.field(k.field(o, header + DESCR, ptr(i8)), header + KIND, i64) & (KIND_MASK - (1 << 64))
+
+
+def emit_entry(target: CpuTarget, header: int) -> list[Function]:
+    """`header` is the size of PyObject, whose last member is the type."""
+    k = Kernel("matmul_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8), noalias=False)
+    _, args, nargs, kwnames = k.args
+    context, refuse_when, has_out = _begin(k)
+    ndarray = k.field(context, NDARRAY, i64)
+    a_object, b_object = (k.load(args + i, ptr(i8)) for i in range(2))
+
+    def foreign(o: Value) -> Value: return k.field(o, header - 8, i64).differs(ndarray)
+    refuse_when(foreign(a_object) | foreign(b_object))
+    kind = _kind(k, a_object, header)
+    double = k.cast(kind.equals(NATIVE_F64), i64)
+    bad = (kind.differs(NATIVE_F32) & kind.differs(NATIVE_F64)) | _kind(k, b_object, header).differs(kind)
+    for o in (a_object, b_object):
+        bad = bad | k.field(o, header + ND, i32).differs(2) | (k.field(o, header + FLAGS, i32) & ALIGNED).equals(0)
+    refuse_when(bad)
+    a, b, itemsize = _array(k, a_object, header), _array(k, b_object, header), k.constant(i64, 4) << double
+    bad, volume = _shapes(k, context, a, b)
+    refuse_when(bad | _broken_elements(itemsize, a, b))
+
+    result, c_data, c_row_stride = k.variable(ptr(i8), 0), k.variable(i64), k.variable(i64)
+    with k.when(has_out):
+        out = k.load(args + 2, ptr(i8))
+        refuse_when(foreign(out))
+        flags = k.field(out, header + FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
+        refuse_when(_kind(k, out, header).differs(kind) | k.field(out, header + ND, i32).differs(2)
+                    | flags.differs(ALIGNED | WRITEABLE))
+        c = _array(k, out, header)
+        refuse_when(_unsuitable_out(k, c, a, b, itemsize) | _broken_elements(itemsize, c))
+        result.set(out)
+        c_data.set(c.data)
+        c_row_stride.set(c.row_stride)
+        k.call_external("Py_IncRef", None, out)
+    with k.otherwise():
+        dims = k.local("dims", (2,), i64)
+        dims[0], dims[1] = a.rows, b.cols
+        nothing, zero = k.constant(ptr(i8), 0), k.constant(i32, 0)
+        number = k.cast(double, i32) + 11
+        new = k.call(k.field(context, NEW, ptr(i8)), ndarray, k.constant(i32, 2), dims, number, nothing, nothing, zero,
+                     zero, nothing, result=ptr(i8))
+        with k.when(new.equals(0)):
+            k.ret(new)                              # MemoryError is set
+        result.set(new)
+        c_data.set(k.field(new, header + DATA, i64))
+        c_row_stride.set(b.cols * itemsize)
+
+    done = _multiply(k, context, double, volume, a, b, c_data.get(), c_row_stride.get())
+    with k.when(done.equals(0)):
+        k.call_external("Py_DecRef", None, result.get())
+        k.ret(k.call(_general(), context, args, nargs, kwnames))
+    k.ret(result.get())
+    return [k.function, _decline()]
+
+
+# ---- asking through the buffer protocol
+
+def _release() -> Function:
+    k = Kernel("matmul_release", views=ptr(i8), held=i64, noalias=False)
+    views, held = k.args
+    with k.loop(held) as i:
+        k.call_external("PyBuffer_Release", None, views + i * VIEW_SIZE)
+    k.ret()
+    return k.function
+
+
+def emit_buffer_entry(target: CpuTarget) -> list[Function]:
+    """The same for calls with `out`, through Python's stable interface alone; views are given back on every path."""
+    k = Kernel("matmul_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8), noalias=False)
+    _, args, nargs, kwnames = k.args
+    context, refuse_when, has_out = _begin(k)
+    refuse_when(has_out.equals(0))
+    objects = [k.load(args + i, ptr(i8)) for i in range(3)]
+    for o in objects:
+        kind = k.call_external("PyObject_Type", ptr(i8), o)
+        k.call_external("Py_DecRef", None, kind)            # o holds it
+        refuse_when(k.address(kind).differs(k.field(context, NDARRAY, i64)))
+
+    views, held, release = k.local("views", (3 * VIEW_SIZE,), i8), k.variable(i64, 0), _release()
+
+    def leave_when(bad: Value) -> None:
+        with k.when(bad):
+            k.call(release, views, held.get())
+            k.ret(k.call(_general(), context, args, nargs, kwnames))
+
+    matrices, formats = [], []
+    for i, o in enumerate(objects):
+        view = views + i * VIEW_SIZE
+        wanted = BUF_STRIDES | BUF_FORMAT | (BUF_WRITABLE if i == 2 else 0)
+        failed = k.call_external("PyObject_GetBuffer", i32, o, view, k.constant(i32, wanted)).differs(0)
+        with k.when(failed):
+            k.call_external("PyErr_Clear", None)
+        leave_when(failed)
+        held.set(i + 1)
+        leave_when(k.field(view, VIEW_NDIM, i32).differs(2))
+        shape, strides = k.field(view, VIEW_SHAPE, ptr(i64)), k.field(view, VIEW_STRIDES, ptr(i64))
+        matrices.append(Matrix(k.field(view, 0, i64), shape[0], shape[1], strides[0], strides[1]))
+        formats.append(k.load(k.field(view, VIEW_FORMAT, ptr(i16)), i16, align=1))     # "f" or "d" and the NUL
+
+    a, b, c = matrices
+    double, itemsize = k.cast(formats[0].equals(ord("d")), i64), k.field(views, VIEW_ITEMSIZE, i64)
+    bad, volume = _shapes(k, context, a, b)
+    bad = bad | (formats[0].differs(ord("f")) & formats[0].differs(ord("d")))
+    bad = bad | formats[1].differs(formats[0]) | formats[2].differs(formats[0])
+    bad = bad | _broken_elements(itemsize, a, b, c) | ((a.data | b.data | c.data) & (itemsize - 1)).differs(0)
+    leave_when(bad | _unsuitable_out(k, c, a, b, itemsize))
+    leave_when(_multiply(k, context, double, volume, a, b, c.data, c.row_stride).equals(0))
+    k.call(release, views, held.get())
+    k.call_external("Py_IncRef", None, objects[2])
+    k.ret(objects[2])
+    return [k.function, _decline()]

@@ -1,0 +1,162 @@
+"""`tilewright.matmul` as a CPython builtin: the emitted entry of kernels/cpu/entry.py, its context, what it relies on.
+
+A module object is made through the C API, as an extension's C code would do it. Its state is the context that the
+entry reads: the Python function for everything uncommon, and per dtype the address of a kernel for small problems.
+
+    small_gemm(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, 0: please take another way
+
+Strides are in elements, those of a and b of any sign; the rows of c are consecutive. It is called with the GIL held
+when m*n*k is below `release_above`. Nothing is taken before `Entry.enable` names such kernels.
+
+Before the entry may read NumPy's arrays itself, their layout is compared with what Python says about some real ones.
+If it differs the entry asks through the buffer protocol; without CPython there is only the Python function.
+"""
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# The context and NumPy's structure as kernels/cpu/entry.py lays them out; a test compares
+PYTHON, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 80
+DATA, ND, DIMS, STRIDES, DESCR, FLAGS, BYTEORDER, TYPE_NUM = 0, 8, 16, 24, 40, 48, 10, 12
+NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
+
+RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
+PYTHON_API_VERSION, METH_FASTCALL, METH_KEYWORDS = 1013, 0x80, 0x02
+
+
+class _Method(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p)]
+
+
+class _Module(ctypes.Structure):
+    _fields_ = [("head", ctypes.c_char * object.__basicsize__), ("init", ctypes.c_void_p), ("index", ctypes.c_ssize_t),
+                ("copy", ctypes.c_void_p), ("name", ctypes.c_char_p), ("doc", ctypes.c_char_p),
+                ("size", ctypes.c_ssize_t), ("methods", ctypes.c_void_p), ("slots", ctypes.c_void_p),
+                ("traverse", ctypes.c_void_p), ("clear", ctypes.c_void_p), ("free", ctypes.c_void_p)]
+
+
+_kept: list[Any] = []       # what CPython only points to: it must outlive the builtins
+
+
+class Entry:
+    """One builtin in front of one Python function. `.matmul` is what users call."""
+
+    def __init__(self, python: Callable[..., Any], buffers: bool = False) -> None:
+        from tilewright.compiler.load import load
+        from tilewright.targets import detect
+        new = _array_constructor() if not buffers and layout_agrees() else None
+        if new is not None:
+            code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
+        else:
+            code = load("tilewright.kernels.cpu.entry:emit_buffer_entry", detect())
+        self.reads_fields = new is not None
+        doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__ or ""}".encode()
+        methods = (_Method * 2)(_Method(b"matmul", code.address("matmul_entry"), METH_FASTCALL | METH_KEYWORDS,
+                                        doc), _Method())
+        # the name makes matmul.__module__, by which pickle finds it again
+        definition = _Module(name=b"tilewright", size=CONTEXT_SIZE, methods=ctypes.addressof(methods))
+        create, state = ctypes.pythonapi.PyModule_Create2, ctypes.pythonapi.PyModule_GetState
+        create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_int]
+        state.restype, state.argtypes = ctypes.c_void_p, [ctypes.py_object]
+        module = create(ctypes.addressof(definition), PYTHON_API_VERSION)
+        self._context: int = state(module)
+        out = sys.intern("out")
+        _kept.append((methods, definition, doc, module, python, out))
+        self._decline = code.address("matmul_decline")
+        for offset, word in ((PYTHON, id(python)), (NDARRAY, id(np.ndarray)), (OUT, id(out)), (NEW, new or 0),
+                             (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (SMALL, self._decline), (SMALL + 16, self._decline)):
+            self._word(offset).value = word
+        self.matmul: Callable[..., Any] = module.matmul
+
+    def _word(self, offset: int) -> ctypes.c_int64:
+        return ctypes.c_int64.from_address(self._context + offset)
+
+    def enable(self, dtype: str, small_gemm: int, context: int) -> None:
+        """Take the common call of "f32" or "f64" with this function and its context, both addresses; 0: do not."""
+        slot = SMALL + 16 * ("f32", "f64").index(dtype)
+        # the function last, and the one that declines first: another thread may call at any time
+        self._word(slot).value = self._decline
+        self._word(slot + 8).value = context
+        self._word(slot).value = small_gemm or self._decline
+
+    def limit(self, largest: int, release_above: int = RELEASE_GIL_ABOVE) -> None:
+        """Leave products with m*n*k above `largest` to the Python function; release the GIL from `release_above` on."""
+        self._word(LARGEST).value, self._word(RELEASE_ABOVE).value = largest, release_above
+
+
+def entry(python: Callable[..., Any]) -> Entry | None:
+    """An Entry in front of this function; None where there can be none: only CPython has builtins, and the target
+    must be the machine (the Python function then says what is wrong when it is called)."""
+    from tilewright.targets import detect
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    try:
+        detect().require_runnable()
+    except (RuntimeError, ValueError):
+        return None
+    return Entry(python)
+
+
+def _signature(f: Any) -> str:
+    """Parameters as in CPython's __text_signature__, which inspect.signature reads; inspect is slow to import."""
+    code, optional = f.__code__, f.__defaults__ or ()
+    positional = code.co_varnames[:code.co_argcount]
+    named = code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
+    defaults = dict(zip(positional[len(positional) - len(optional):], optional)) | (f.__kwdefaults__ or {})
+    return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "")
+                      for name in (*positional, *(("*",) if named else ()), *named)])
+
+
+def layout_agrees() -> bool:
+    """Whether arrays, their dtypes and the head of every object are laid out as the entry reads them."""
+    block = np.arange(420, dtype=np.float32).reshape(3, 5, 28)
+    readonly = block[1].copy()
+    readonly.flags.writeable = False
+    samples = (block, block[:, ::-1, ::3], block.T, readonly, readonly.astype(np.float64)[::-1], block.astype(">f4"),
+               np.zeros(41, np.int8)[1:].view(np.float32), np.empty((0, 11), np.int64), np.array(1.5))
+    return all(map(_agrees, samples))
+
+
+def _agrees(x: np.ndarray) -> bool:
+    head = object.__basicsize__
+    start, dtype = id(x) + head, id(x.dtype) + head
+
+    def at(kind: Any, address: int) -> Any: return kind.from_address(address).value
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    if (at(pointer, start - 8), at(pointer, start + DATA), at(number, start + ND)) != (
+            id(type(x)), x.__array_interface__["data"][0], x.ndim):
+        return False
+    if (at(pointer, start + DESCR), at(number, start + FLAGS)) != (id(x.dtype), x.flags.num):
+        return False
+    order = at(ctypes.c_char, dtype + BYTEORDER).decode()
+    if (order, at(number, dtype + TYPE_NUM)) != (x.dtype.byteorder, x.dtype.num):
+        return False
+    lists = [at(pointer, start + offset) for offset in (DIMS, STRIDES)]
+    return x.ndim == 0 or [tuple((ctypes.c_ssize_t * x.ndim).from_address(p)) for p in lists] == [x.shape, x.strides]
+
+
+def _array_constructor() -> int | None:
+    """The address of PyArray_New, tried out; None if NumPy's table is not what it was in NumPy 1 and 2."""
+    umath = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
+    capsule = getattr(umath, "_ARRAY_API", None)
+    if type(capsule).__name__ != "PyCapsule":
+        return None
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = (ctypes.c_void_p * (NEW_INDEX + 1)).from_address(get(capsule, None))
+    address = table[NEW_INDEX]
+    if table[NDARRAY_INDEX] != id(np.ndarray) or not address:
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, number, pointer, number, pointer, pointer, number,
+                            number, pointer)(address)
+    dims = (ctypes.c_ssize_t * 2)(3, 7)
+    made = [new(np.ndarray, 2, ctypes.addressof(dims), number, None, None, 0, 0, None) for number in (11, 12)]
+    good = all(type(x) is np.ndarray and x.shape == (3, 7) and x.flags.carray and x.flags.owndata for x in made)
+    return address if good and [x.dtype for x in made] == [np.float32, np.float64] else None
