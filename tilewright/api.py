@@ -167,13 +167,14 @@ def _general(
     public = tuple(n for i, n in enumerate(shape) if i - len(shape) not in vectors)
     if c_in is not None:
         try:
-            c = _as_matrices(np.broadcast_to(c, public), vectors)
+            c = _as_matrices(c if c.shape == public else np.broadcast_to(c, public), vectors)
         except ValueError:
             raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
     if not alpha:  # as BLAS: not even a nan in a or b is looked at
         a, b, alpha = a[..., :0], b[..., :0, :], 1.0
     a, b = (x if arguments.ready(x, compute) else x.astype(compute) for x in (a, b))
-    a, b = (np.broadcast_to(x, (*shape[:-2], *x.shape[-2:])) for x in (a, b))
+    if len(shape) > 2:
+        a, b = (np.broadcast_to(x, (*shape[:-2], *x.shape[-2:])) for x in (a, b))
 
     if out is not None:
         target = _as_matrices(out, vectors)
@@ -200,7 +201,7 @@ def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...
         )
     core = (a.shape[-2], b.shape[-1])
     try:
-        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
         raise ValueError(
             f"the leading axes of a and b must broadcast together, but they are {a.shape[:-2]} and {b.shape[:-2]}"
@@ -210,7 +211,9 @@ def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...
     wanted = tuple(n for axis, n in zip((-2, -1), core) if axis not in vectors)
     leading = out.shape[: out.ndim - len(wanted)]
     try:
-        fits = out.shape[len(leading) :] == wanted and np.broadcast_shapes(lead, leading) == leading
+        fits = out.shape[len(leading) :] == wanted and (
+            lead == leading or np.broadcast_shapes(lead, leading) == leading
+        )
     except ValueError:
         fits = False
     if not fits:
@@ -255,7 +258,8 @@ def _run(
     if c.size == 0:
         return True
     engine = _cpu or _engine()
-    a, b, c = batch.collapse(a, b, c)
+    if c.ndim > 2:
+        a, b, c = batch.collapse(a, b, c)
     if c.ndim == 2:
         engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan)
     elif c.ndim == 3:

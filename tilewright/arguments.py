@@ -64,6 +64,8 @@ def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], n
     and the result, so that asking for a narrow result rounds once, at the end, and asking for a wide one gives all
     its digits. A Python number as c is as weak as in NumPy.
     """
+    if out_dtype is None and a.dtype is b.dtype in COMPUTE and (c is None or getattr(c, "dtype", None) is a.dtype):
+        return a.dtype, a.dtype
     inputs: dict[str, Any] = {"a": a.dtype, "b": b.dtype}
     if c is not None:
         inputs["c"] = c if isinstance(c, (bool, int, float)) else np.asarray(c).dtype
@@ -89,7 +91,7 @@ def _common(*inputs: Any) -> np.dtype[Any] | None:
 
 
 def check_cast(source: np.dtype[Any], target: np.dtype[Any], name: str) -> None:
-    if not np.can_cast(source, target, "same_kind"):
+    if source is not target and not np.can_cast(source, target, "same_kind"):
         raise TypeError(
             f"{name} has dtype {target}, to which a result of dtype {source} cannot be cast (rule 'same_kind'); "
             f"it may be any float or complex dtype"

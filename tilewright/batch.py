@@ -35,6 +35,8 @@ def collapse(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
         else:
             break
         axes.pop()
+    if len(axes) == c.ndim - 2:
+        return a, b, c
     extents = tuple(extent for extent, _ in axes)
     lead_a, lead_b, lead_c = (tuple(strides[i] for _, strides in axes) for i in range(3))
     return (
