@@ -56,7 +56,7 @@ class Entry:
         else:
             code = load("tilewright.kernels.cpu.entry:emit_buffer_entry", detect())
         self.reads_fields = new is not None
-        doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__ or ""}".encode()
+        doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__}".encode()
         methods = (_Method * 2)(_Method(b"matmul", code.address("matmul_entry"), METH_FASTCALL | METH_KEYWORDS,
                                         doc), _Method())
         # the name makes matmul.__module__, by which pickle finds it again
