@@ -1,0 +1,43 @@
+"""The second reading: a recorded function runs on NumPy, and everything it does to memory is checked and counted.
+
+    report = simulator.run(emit_microkernel(target, "f32", 14, 2), kc, a, 14, b, 32, c, n, n, 1.0, 0.0, b, 0)
+    print(report)
+
+memory    bytes at flat addresses; arrays, functions and pointers in it
+access    one load or store: locate, check, count, move
+gang      threads at one point, who of them is active, their calls
+code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
+machine   arguments in, threads started and run to the end
+report    traffic by line and array, instructions by kind
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilewright.ir.program import Function
+from tilewright.simulator.fault import Fault
+from tilewright.simulator.machine import Machine
+from tilewright.simulator.memory import Memory, uninitialised
+from tilewright.simulator.report import Report, Traffic
+
+__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "uninitialised"]
+
+
+def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: Memory | None = None,
+        externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
+    """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
+
+    A pointer parameter takes an array of any type and strides (what it points to is the first element), a recorded
+    function, or an address from `memory`, which is needed only where addresses are stored in arrays:
+
+        memory = simulator.Memory()
+        table[:] = [memory.address(f) for f in functions]
+        simulator.run(caller, table, memory=memory)
+
+    `externals` gives C functions a meaning by name, to be called with NumPy scalars. What is recorded for the CTAs of a
+    GPU runs once for each CTA of `grid`.
+    """
+    if function.threads is None and tuple(grid) != (1, 1):
+        raise ValueError(f"{function.name} is a CPU function: it has no grid")
+    return Machine(function, memory or Memory(), externals or {}).run(args, grid)

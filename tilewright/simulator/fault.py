@@ -1,0 +1,16 @@
+"""What a kernel can do wrong, as an exception that says where."""
+from __future__ import annotations
+
+from tilewright.ir.program import Line
+
+
+class Fault(Exception):
+    """`kind` in a word or two, then line, function, array and thread; the source line follows.
+
+    Kinds: out of bounds, misaligned, uninitialised, read-only, no memory, arithmetic, no meaning, no result, divergent,
+    deadlock.
+    """
+
+    def __init__(self, kind: str, line: Line, function: str, message: str) -> None:
+        super().__init__(f"{kind} at {line} in {function}: {message}\n    {line.text}")
+        self.kind, self.line, self.function = kind, line, function

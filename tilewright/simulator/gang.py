@@ -1,0 +1,99 @@
+"""Threads that stand at one point of the program and move on together: one NumPy operation does the work of all.
+
+A CPU thread is a gang of one. On a GPU a gang holds whole warps, of one CTA or several. Lanes that part company inside
+a warp are masked.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tilewright.simulator.code import Code
+    from tilewright.simulator.machine import Machine
+    from tilewright.simulator.memory import Region
+
+Mask = NDArray[np.bool_] | None             # which of a gang's threads; None stands for all
+
+
+class Frame:
+    """A call in progress. `env` holds its values by slot, for all threads of the gang along the last axis."""
+    __slots__ = ("code", "entered", "env", "locals", "masks", "pc", "pending", "result", "returned")
+
+    def __init__(self, code: Code, env: list[Any], mask: Mask, returned: int | None, locals: list[Region]) -> None:
+        self.code, self.pc, self.env, self.locals = code, 0, env, locals
+        self.entered = mask                 # the threads that made the call
+        self.masks: list[Mask] = [mask]     # those still in it; then those active in each region entered since
+        self.returned = returned            # the caller's slot for the result
+        self.result: Any = None             # of the threads that have returned
+        self.pending: list[Any] | None = None       # functions still to be called where threads call different ones
+
+
+class Gang:
+    """`threads` are numbered through all CTAs that run at once. A scalar value is [] where all threads agree, else
+    [threads]; a vector is [length, 1] or [length, threads]."""
+
+    def __init__(self, machine: Machine, threads: NDArray[np.int64]) -> None:
+        self.machine, self.threads, self.size = machine, threads, len(threads)
+        self.frames: list[Frame] = []
+        self.frame: Frame
+        self.activate(None)
+
+    # ---- who is active
+
+    def activate(self, mask: Mask) -> None:
+        self.mask = mask
+        if mask is None:
+            self.active_threads, self.active_warps = self.size, self.size // self.machine.warp
+        else:
+            self.active_threads = int(np.count_nonzero(mask))
+            self.active_warps = int(np.count_nonzero(mask.reshape(-1, self.machine.warp).any(1)))
+
+    def enter(self, mask: Mask) -> None:
+        """Only the threads in `mask` are active from here to the matching leave()."""
+        self.frame.masks.append(mask)
+        self.activate(mask)
+
+    def leave(self) -> None:
+        self.frame.masks.pop()
+        self.activate(self.frame.masks[-1])
+
+    def active(self) -> NDArray[np.bool_]:
+        return np.ones(self.size, bool) if self.mask is None else self.mask
+
+    def merge(self, new: Any, old: Any) -> Any:
+        """A value that only the active threads have assigned; `old` is None if nobody has before."""
+        return new if self.mask is None or old is None else np.where(self.mask, new, old)
+
+    # ---- calls
+
+    def call(self, code: Code, operands: list[Any], mask: Mask, returned: int | None) -> None:
+        """Start a function in the threads of `mask`; the frame below goes on when all have returned."""
+        env, locals = code.prepare(self, operands)
+        self.frame = Frame(code, env, mask, returned, locals)
+        self.frames.append(self.frame)
+        self.activate(mask)
+
+    def ret(self, value: Any, skip: int) -> None:
+        """The active threads leave the function. If others are still in it, they go on at `skip`."""
+        frame, mask = self.frame, self.mask
+        frame.result = self.merge(value, frame.result)
+        inside = frame.masks[0]
+        if mask is not inside and mask is not None and not (mask == (True if inside is None else inside)).all():
+            frame.masks = [~mask if m is None else m & ~mask for m in frame.masks]
+            self.activate(frame.masks[-1])
+            frame.pc = skip
+            return
+        self.frames.pop()
+        if self.frames:
+            self.frame = self.frames[-1]
+            self.activate(frame.entered)
+            if frame.returned is not None:
+                self.frame.env[frame.returned] = self.merge(frame.result, self.frame.env[frame.returned])
+            self.activate(self.frame.masks[-1])
+
+    def by(self, thread: Any) -> str:
+        """Whose doing it is, for messages; a CPU function has one thread, which needs no name."""
+        return self.machine.by(int(self.threads[thread]))

@@ -1,0 +1,140 @@
+"""Memory of the simulated machine: bytes at flat 64-bit addresses, seen through typed views.
+
+An address tells which allocation it points into, whatever the kernel did to it on the way: stored it in a table, passed
+it to another function, moved it backwards. Allocations lie so far apart that an overrun never reaches the next one.
+"""
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.program import Array, Function
+from tilewright.ir.types import Pointer, Type
+
+SPAN_BITS = 40                              # an allocation owns 2^40 addresses and begins in the middle of them
+_MIDDLE = 1 << (SPAN_BITS - 1)
+
+
+def numpy_type(t: Type | Pointer) -> np.dtype[Any]:
+    """How a value of this type is held: an address is an integer."""
+    return np.dtype(np.int64) if isinstance(t, Pointer) else t.numpy
+
+
+@dataclass(frozen=True)
+class Uninitialised:
+    """An array whose contents mean nothing yet: reading an element that the kernel has not written is a fault."""
+    array: NDArray[Any]
+
+
+def uninitialised(array: NDArray[Any]) -> Uninitialised:
+    """Wrap an argument of `run` whose contents the kernel must not read before it has written them."""
+    return Uninitialised(array)
+
+
+class Region:
+    """One allocation. Shared and local arrays have a copy for each CTA or thread, `pitch` bytes apart, gaps between."""
+
+    def __init__(self, name: str, space: str, base: int, data: NDArray[np.uint8], *, writable: bool = True,
+                 initialised: bool = True, size: int | None = None, pitch: int | None = None) -> None:
+        self.name, self.space, self.base, self.data, self.writable = name, space, base, data, writable
+        self.size = data.size if size is None else size         # bytes of one copy
+        self.pitch = pitch                                      # None: there is one copy
+        self.written = None if initialised else np.zeros(data.size, bool)
+        self._views: dict[tuple[Any, int], NDArray[Any]] = {}
+
+    def view(self, dtype: np.dtype[Any], phase: int) -> NDArray[Any]:
+        """[n, 1] elements of this type, the first `phase` bytes after the base."""
+        found = self._views.get((dtype, phase))
+        if found is None:
+            whole = (self.data.size - phase) // dtype.itemsize * dtype.itemsize
+            found = self._views[dtype, phase] = self.data[phase:phase + whole].view(dtype)[:, None]
+        return found
+
+    def holds(self, offset: Any, size: int) -> Any:
+        """Are these `size` bytes inside one copy?"""
+        if self.pitch is None:
+            return (offset >= 0) & (offset + size <= self.size)
+        return (offset >= 0) & (offset % self.pitch + size <= self.size) & (offset < self.data.size)
+
+
+class Memory:
+    """All allocations and functions, by address.
+
+    `alignment`: the addresses of arrays are multiples of it, and of nothing larger, so that a kernel which counts on
+    more is found out. Take addresses from a Memory to build tables of pointers, and pass it to `run`.
+    """
+
+    def __init__(self, alignment: int = 64) -> None:
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"alignment must be a power of two, not {alignment}")
+        self.alignment = alignment
+        self._regions: dict[int, Region] = {}
+        self._arrays: dict[tuple[int, int], Region] = {}
+        self._kept: list[Any] = []                              # owners of the bytes that regions look at
+        self._temporary: WeakValueDictionary[int, Region] = WeakValueDictionary()     # live as long as their frames
+        self._functions: dict[int, Function] = {}
+        self._addresses: dict[Function, int] = {}
+        self._last = 0
+
+    def address(self, x: NDArray[Any] | Uninitialised | Function, name: str = "array") -> int:
+        """The address of an array's first element, or of a function. The same bytes keep the same address."""
+        if isinstance(x, Function):
+            if x not in self._addresses:
+                self._addresses[x] = self._base()
+                self._functions[self._addresses[x]] = x
+            return self._addresses[x]
+        array = x.array if isinstance(x, Uninitialised) else x
+        low, high = _bounds(array)
+        region = self._arrays.get((low, high))
+        if region is None:
+            data = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
+            region = Region(name, "global", self._base() + self.alignment, data, writable=array.flags.writeable)
+            self._arrays[low, high] = self._regions[region.base >> SPAN_BITS] = region
+            self._kept.append(array)
+        if isinstance(x, Uninitialised):
+            region.written = np.zeros(region.data.size, bool)
+        return region.base + array.ctypes.data - low
+
+    def allocate(self, array: Array, copies: int) -> Region:
+        """A shared or local array, uninitialised, until nobody refers to the region any more."""
+        assert array.size is not None
+        size = array.size * array.element.bytes
+        pitch = None if copies == 1 else max(64, 1 << (2*size - 1).bit_length())
+        data = np.zeros(size if pitch is None else copies * pitch, np.uint8)
+        region = Region(array.name, array.space, self._base(), data, initialised=False, size=size, pitch=pitch)
+        self._temporary[region.base >> SPAN_BITS] = region
+        return region
+
+    def find(self, address: int) -> Region | None:
+        """The allocation that this address was made from, whether it is still inside or not."""
+        index = address >> SPAN_BITS
+        return self._regions.get(index) or self._temporary.get(index)
+
+    def function(self, address: int) -> Function | None:
+        return self._functions.get(address)
+
+    def is_function(self, address: int) -> bool:
+        """Was this address made from a function's?"""
+        return any(address >> SPAN_BITS == at >> SPAN_BITS for at in self._functions)
+
+    def _base(self) -> int:
+        self._last += 1
+        return (self._last << SPAN_BITS) + _MIDDLE
+
+
+def _bounds(array: NDArray[Any]) -> tuple[int, int]:
+    """First and one past the last byte of the elements; what lies between the elements of a view is inside too."""
+    low = high = array.ctypes.data
+    if array.size == 0:
+        return low, high
+    for extent, stride in zip(array.shape, array.strides):
+        if stride < 0:
+            low += (extent - 1) * stride
+        else:
+            high += (extent - 1) * stride
+    return low, high + array.itemsize

@@ -1,0 +1,165 @@
+"""Straight-line code: operations, loads and stores, registers. A run of such nodes is one step of a gang."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.ir.program import Load, Op, Read, Store, Write
+from tilewright.ir.types import Type
+from tilewright.simulator.access import Access
+from tilewright.simulator.fault import Fault
+from tilewright.simulator.report import Block
+
+if TYPE_CHECKING:
+    from tilewright.simulator.code import Code
+    from tilewright.simulator.gang import Gang
+
+Step = Callable[["Gang", list], None]       # of a gang and its slots
+
+
+def emit(code: Code, nodes: list) -> None:
+    """Add one step that does all of `nodes` and counts their instructions at once."""
+    if not nodes:
+        return
+    steps = [step for node in nodes if (step := _step(code, node)) is not None]
+    block = Block(Counter(kind for node in nodes if (kind := _kind(node))), sum(map(_flops, nodes)))
+    code.machine.report.blocks.append(block)
+
+    def run(gang: Gang) -> None:
+        frame = gang.frame
+        env = frame.env
+        for step in steps:
+            step(gang, env)
+        block.runs += gang.active_warps
+        block.threads += gang.active_threads
+        frame.pc += 1
+    code.steps.append(run)
+
+
+def _step(code: Code, node: Any) -> Step | None:
+    match node:
+        case Op():
+            return _operation(code, node)
+        case Load(result, pointer, _, mask):
+            access, d, p = Access(code.machine, code.name, node), code.slot(result), code.slot(pointer)
+            m = code.slot(mask) if mask is not None else None
+
+            def load(gang: Gang, env: list) -> None:
+                env[d] = access.load(gang, env[p], env[m] if m is not None else None)
+            return load
+        case Store(pointer, value, _, mask):
+            access, p, x = Access(code.machine, code.name, node), code.slot(pointer), code.slot(value)
+            m = code.slot(mask) if mask is not None else None
+
+            def store(gang: Gang, env: list) -> None:
+                access.store(gang, env[p], env[x], env[m] if m is not None else None)
+            return store
+        case Read(result, register, line):
+            d, r = code.slot(result), code.slot(register)
+
+            def read(gang: Gang, env: list) -> None:
+                env[d] = env[r]
+                if env[d] is None:
+                    raise Fault("uninitialised", line, code.name, "it reads a register that was never written")
+            return read
+        case Write(register, value):
+            r, x = code.slot(register), code.slot(value)
+
+            def write(gang: Gang, env: list) -> None:
+                env[r] = env[x] if gang.mask is None else gang.merge(env[x], env[r])
+            return write
+    raise TypeError(f"{code.name}: the simulator does not know {node}")
+
+
+def _operation(code: Code, node: Op) -> Step | None:
+    operation, xs, ds = node.operation, [code.slot(x) for x in node.operands], [code.slot(y) for y in node.results]
+    meaning, t = operation.numpy, node.results[0].type if node.results else None
+    if meaning is None:
+        return None if operation.role == "effect" else _unknown(code, node)
+    if operation.role == "effect":
+        def effect(gang: Gang, env: list) -> None:
+            y = meaning(gang, node, *[env[x] for x in xs])
+            if ds:
+                env[ds[0]] = y
+        return effect
+    if operation.role != "thread":
+        return _unknown(code, node)
+    if len(ds) > 1:
+        def several(gang: Gang, env: list) -> None:
+            for d, y in zip(ds, meaning(t, *[env[x] for x in xs]), strict=True):
+                env[d] = y
+        return several
+    d, = ds
+    if operation.partial:
+        def partial(gang: Gang, env: list) -> None:
+            try:
+                env[d] = meaning(t, *[env[x] for x in xs])
+            except ArithmeticError as error:
+                env[d] = _active_only(code, node, gang, [env[x] for x in xs], str(error))
+        return partial
+    if len(xs) == 1:
+        a, = xs
+
+        def unary(gang: Gang, env: list) -> None:
+            env[d] = meaning(t, env[a])
+        return unary
+    if len(xs) == 2:
+        a, b = xs
+
+        def binary(gang: Gang, env: list) -> None:
+            env[d] = meaning(t, env[a], env[b])
+        return binary
+
+    def step(gang: Gang, env: list) -> None:
+        env[d] = meaning(t, *[env[x] for x in xs])
+    return step
+
+
+def _unknown(code: Code, node: Op) -> Step:
+    def unknown(gang: Gang, env: list) -> None:
+        raise Fault("no meaning", node.line, code.name, f"{node.operation.name} can be compiled but not simulated")
+    return unknown
+
+
+def _active_only(code: Code, node: Op, gang: Gang, xs: list, why: str) -> Any:
+    """The operation again, now that it has refused an operand, without what idle threads happen to hold."""
+    t = node.results[0].type
+    if gang.mask is not None:
+        first = int(np.argmax(gang.mask))
+        xs = [x if np.shape(x)[-1:] in ((), (1,)) else np.where(gang.mask, x, x[..., first:first + 1]) for x in xs]
+        try:
+            assert node.operation.numpy is not None
+            return node.operation.numpy(t, *xs)
+        except ArithmeticError as error:
+            why = str(error)
+    raise Fault("arithmetic", node.line, code.name, why)
+
+
+# ---- counting
+
+def _float(x: Any) -> bool:
+    return isinstance(x.type, Type) and x.type.is_float
+
+
+def _kind(node: Any) -> str | None:
+    match node:
+        case Op(operation, operands, results):
+            integer = operation.kind == "integer" and not any(map(_float, [*operands, *results]))
+            return "float" if operation.kind == "integer" and not integer else operation.kind
+        case Load(_, pointer) | Store(pointer):
+            space = pointer.type.space
+            return type(node).__name__.lower() + ("" if space == "global" else f" {space}")
+    return None                             # registers cost nothing: a Read or Write only names a value
+
+
+_FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1}
+
+
+def _flops(node: Any) -> int:
+    match node:
+        case Op(operation, _, (result,)) if _float(result):
+            return _FLOPS.get(operation.name, 0) * result.type.length
+    return 0
