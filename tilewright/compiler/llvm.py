@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-from tilewright.compiler import gate
 from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def text(functions: Function | Iterable[Function], target: CpuTarget) -> str:
     from tilewright.ir.lower import AARCH64, X86, lower
     from tilewright.ir.program import Function
     functions = [functions] if isinstance(functions, Function) else list(functions)
+    from tilewright.compiler import gate
     gate.check(functions, target)
     return str(lower(functions, AARCH64 if target.triple.startswith("aarch64") else X86))
 
