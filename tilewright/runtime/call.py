@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ class _Module(ctypes.Structure):
 
 
 _kept: list[Any] = []       # what CPython only points to: it must outlive the builtins
+_made: list[Entry | None] = []
+_lock = threading.Lock()
 
 
 class Entry:
@@ -90,9 +93,17 @@ class Entry:
         self._word(LARGEST).value, self._word(RELEASE_ABOVE).value = largest, release_above
 
 
-def entry(python: Callable[..., Any]) -> Entry | None:
-    """An Entry in front of this function; None where there can be none: only CPython has builtins, and the target
-    must be the machine (the Python function then says what is wrong when it is called)."""
+def entry() -> Entry | None:
+    """The one in front of tilewright.api.matmul, made when first asked for. None where there can be none: only CPython
+    has builtins, and the target must be this machine (if not, the Python function says so when it is called)."""
+    with _lock:
+        if not _made:
+            _made.append(_make())
+        return _made[0]
+
+
+def _make() -> Entry | None:
+    from tilewright.api import matmul
     from tilewright.targets import detect
     if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return None
@@ -100,7 +111,18 @@ def entry(python: Callable[..., Any]) -> Entry | None:
         detect().require_runnable()
     except (RuntimeError, ValueError):
         return None
-    return Entry(python)
+    return Entry(matmul)
+
+
+def __getattr__(name: str) -> Any:
+    """`matmul`, the builtin, or the Python function where there is none."""
+    if name != "matmul":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = entry()
+    if found is not None:
+        return found.matmul
+    from tilewright.api import matmul
+    return matmul
 
 
 def _signature(f: Any) -> str:
