@@ -1,0 +1,127 @@
+"""The ladder: every step, on every awkward size, in both formats, on every x86 vector width that this machine has."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright.targets as targets
+from tilewright.compiler.llvm import assembly
+from tilewright.compiler.resources import hot_loop
+from tilewright.kernels import reference
+from tilewright.kernels.ladder import STEPS, cpu4_blocked
+from tilewright.kernels.ladder.tiling import tiling
+from tilewright.runtime.ladder import prepare
+
+DTYPES = {"f32": np.float32, "f64": np.float64}
+ISAS = ("x86-avx2", "x86-avx512")
+
+
+@pytest.fixture(params=ISAS)
+def target(request):
+    found = targets.target(request.param)
+    if not found.runnable:
+        pytest.skip(f"this machine lacks {', '.join(found.missing)}")
+    return found
+
+
+def awkward_sizes(target, dtype):
+    """Nothing, one, primes, and one less and more than tiles and blocks; m, n and k all different."""
+    _, V, MR, _, NR = tiling(target, dtype)
+    MC, KC, _ = cpu4_blocked.blocks(target, dtype)
+    return [(0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (1, NR, 7), (MR, 1, 5), (MR, NR, 4), (MR - 1, NR - 1, 3),
+            (MR + 1, NR + 1, 5), (2 * MR, V + 1, 9), (2, 5 * NR, 1), (13, 17, 19), (97, 101, 103),
+            (31, 2 * NR + 3, 131), (MC + 1, 3, 2), (3, 5, 2 * KC + 1), (MR + 2, NR - 2, KC)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("step", STEPS)
+def test_awkward_sizes(step, dtype, target):
+    """Exact on integers, within the rounding errors of any order of summation on others; every element is written."""
+    rng = np.random.default_rng(1)
+    for m, n, k in awkward_sizes(target, dtype):
+        multiply = prepare(step, m, n, k, dtype, target)
+        a, b = (rng.integers(-8, 9, shape).astype(DTYPES[dtype]) for shape in ((m, k), (k, n)))
+        c = np.full((m, n), np.nan, DTYPES[dtype])
+        multiply(a, b, c)
+        np.testing.assert_array_equal(c, reference.product(a, b), f"{m} x {n} x {k}")
+        a, b = (rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in ((m, k), (k, n)))
+        multiply(a, b, c)
+        error = np.abs(c - reference.product(a, b))
+        assert (error <= reference.error_bound(a, b, dtype=DTYPES[dtype])).all(), (m, n, k)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_is_written_around_c_nor_read_around_a_and_b(step, target):
+    """A and B end where NaN begins, C lies between rows that must stay as they are."""
+    m, n, k = 29, 37, 41
+    rng = np.random.default_rng(2)
+
+    def between_nan(rows, columns):
+        whole = np.full((rows + 8, columns), np.nan, np.float32)
+        return whole, whole[4:-4]
+
+    (_, a), (_, b), (c_around, c) = between_nan(m, k), between_nan(k, n), between_nan(m, n)
+    a[...], b[...] = rng.integers(-8, 9, a.shape), rng.integers(-8, 9, b.shape)
+    prepare(step, m, n, k, "f32", target)(a, b, c)
+    np.testing.assert_array_equal(c, reference.product(a, b))
+    assert np.isnan(c_around[:4]).all()
+    assert np.isnan(c_around[-4:]).all()
+
+
+def test_inf_and_nan_stay_in_their_row_and_column(target):
+    """What padding multiplies with zero is not stored."""
+    a, b = np.ones((15, 5), np.float32), np.ones((5, 33), np.float32)
+    a[14, 2], b[3, 32] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = a @ b
+    for step in STEPS:
+        c = np.empty((15, 33), np.float32)
+        prepare(step, 15, 33, 5, "f32", target)(a, b, c)
+        np.testing.assert_array_equal(c, expected, step)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_any_team_gives_the_same_bits(threads, target):
+    m, n, k = 211, 307, 97
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+    alone, together = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+    prepare("micro", m, n, k, "f32", target)(a, b, alone)
+    multiply = prepare("parallel", m, n, k, "f32", target, threads=threads)
+    for _ in range(20):
+        together.fill(np.nan)
+        multiply(a, b, together)
+        np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("step", STEPS)
+def test_hot_loops_hold_the_tile_in_registers(step, dtype, name):
+    """One FMA per vector of the tile and step of k, no vector of it in memory. Step 1 has no vectors."""
+    target = targets.target(name)
+    _, _, MR, NV, _ = tiling(target, dtype)
+    loop = hot_loop(assembly(STEPS[step].emit(target, dtype, *STEPS[step].blocks(target, dtype, 2)), target))
+    unrolled = 4 if step in ("micro", "parallel") else 1
+    assert loop.fma == (0 if step == "naive" else unrolled * MR * NV), loop.text
+    assert loop.spills == 0, loop.text
+
+
+def test_the_tiles_are_the_articles():
+    """16x6 by columns is 6x16 by rows on AVX2; AVX-512 has room for 14x32."""
+    tiles = {(name, dtype): tiling(targets.target(name), dtype)[2::2] for name in ISAS for dtype in DTYPES}
+    assert tiles == {("x86-avx2", "f32"): (6, 16), ("x86-avx2", "f64"): (6, 8), ("x86-avx512", "f32"): (14, 32),
+                     ("x86-avx512", "f64"): (14, 16)}
+
+
+def test_errors_say_what_is_wrong():
+    with pytest.raises(ValueError, match="no step 'fast'; the steps are naive, registers"):
+        prepare("fast", 1, 1, 1)
+    multiply = prepare("naive", 2, 3, 4)
+    a, b, c = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
+    for bad in ((a, b, c.T), (a.astype(np.float64), b, c), (np.asfortranarray(a), b, c)):
+        with pytest.raises(ValueError, match="must be a C-contiguous float32 array"):
+            multiply(*bad)
+    c.flags.writeable = False
+    with pytest.raises(ValueError, match="writeable"):
+        multiply(a, b, c)
