@@ -19,17 +19,5 @@ settings.register_profile("thorough", settings.get_profile("tilewright"), max_ex
 settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough looks for longer
 
 
-@pytest.fixture(autouse=True)
-def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference in the engine's place, only for as long as there is no engine."""
-    try:
-        from tilewright.runtime import cpu  # noqa: F401
-    except ImportError:
-        from tilewright import api
-        from tilewright.kernels import reference
-
-        monkeypatch.setattr(api, "_cpu", reference)
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(CACHE, ignore_errors=True)

@@ -11,12 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
+import tilewright
 from tests.arrays import small_integers, storages
 from tilewright import api
 from tilewright.api import gemm, matmul
 from tilewright.kernels import reference
 
 F32, F64 = np.float32, np.float64
+# tilewright.matmul is a builtin that takes the common call itself and leaves the others to the Python function
+BOTH = pytest.mark.parametrize("matmul", [api.matmul, tilewright.matmul], ids=["function", "builtin"])
 SEEDS = st.integers(0, 2**31)
 FLOATS = st.sampled_from([F32, F64])
 
@@ -46,13 +49,15 @@ def identical(ours, theirs):
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
+@BOTH
 @given(operands())
-def test_equals_numpy_bit_for_bit(ab):
+def test_equals_numpy_bit_for_bit(matmul, ab):
     identical(matmul(*ab), np.matmul(*ab))
 
 
+@BOTH
 @given(operands(), st.data())
-def test_out_of_any_kind(ab, data):
+def test_out_of_any_kind(matmul, ab, data):
     expected = np.matmul(*ab)
     shape = (*data.draw(st.sampled_from([(), (), (1,), (2,)])), *expected.shape)
     dtype = data.draw(st.sampled_from([expected.dtype, F32, F64, np.longdouble, np.complex128]))
@@ -63,8 +68,9 @@ def test_out_of_any_kind(ab, data):
     assert np.array_equal(out, np.broadcast_to(expected, shape))
 
 
+@BOTH
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.data())
-def test_overlapping_operands_and_out(m, n, k, data):
+def test_overlapping_operands_and_out(matmul, m, n, k, data):
     """a, b and out are views into one small buffer, anywhere."""
     buffer = small_integers(0, (300,), data.draw(FLOATS))
 
@@ -90,8 +96,9 @@ def test_blocks_of_one_matrix_need_no_temporary(dtype, spy):
     assert np.shares_memory(spy.calls[0].c, x)
 
 
+@BOTH
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 200), FLOATS, SEEDS, st.sampled_from([1.0, 1e-3, 1e4]))
-def test_real_data_within_the_error_bound(m, n, k, dtype, seed, spread):
+def test_real_data_within_the_error_bound(matmul, m, n, k, dtype, seed, spread):
     rng = np.random.default_rng(seed)
     a = (rng.standard_normal((m, k)) * spread ** rng.standard_normal((m, k))).astype(dtype)
     b = (rng.standard_normal((k, n)) * spread ** rng.standard_normal((k, n))).astype(dtype)
@@ -124,9 +131,10 @@ def test_gemm_updates_c_in_place(ab, data):
     assert np.array_equal(c, expected)
 
 
+@BOTH
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [F32, F64])
-def test_nan_and_inf_propagate(bad, dtype):
+def test_nan_and_inf_propagate(matmul, bad, dtype):
     a, b = small_integers(0, (9, 11), dtype), small_integers(1, (11, 7), dtype)
     a[3, 5] = b[8, 2] = bad
     with np.errstate(invalid="ignore"):
@@ -156,8 +164,11 @@ def test_transposition_flags(trans_a, trans_b):
 
 
 def test_no_floating_point_noise():
+    c = np.full((4, 6), 1e308)[:, ::2]
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
+        assert np.all(np.isinf(gemm(1e308, np.ones((4, 2)), np.ones((2, 3)), 2, c)))
+        assert np.all(np.isinf(gemm(1, np.ones((4, 0)), np.ones((0, 3)), -np.inf, np.ones((4, 3)))))
         assert np.isnan(matmul([[np.inf, -np.inf]], [[1.0], [1.0]]))[0, 0]
         assert matmul(np.full((2, 2), 1e300), np.full((2, 2), 1e300))[0, 0] == np.inf
 
@@ -207,8 +218,9 @@ def outcome(function, *args, **kwargs):
         return ValueError
 
 
+@BOTH
 @given(st.data())
-def test_random_shapes_fail_or_succeed_like_numpy(data):
+def test_random_shapes_fail_or_succeed_like_numpy(matmul, data):
     sides = {"min_dims": 0, "max_dims": 3, "min_side": 0, "max_side": 3}
     a, b, out = (np.ones(data.draw(array_shapes(**sides))) for _ in range(3))
     out = data.draw(st.sampled_from([None, out, out.astype(F32)] + [out.astype(int)] * (a.ndim > 0 < b.ndim)))
@@ -249,8 +261,9 @@ BAD = {
 }
 
 
+@BOTH
 @pytest.mark.parametrize("arguments", BAD.values(), ids=BAD)
-def test_bad_arguments_fail_like_numpy(arguments):
+def test_bad_arguments_fail_like_numpy(matmul, arguments):
     *ab, out = arguments if len(arguments) == 3 else (*arguments, None)
     theirs = outcome(np.matmul, *ab, out=out)
     assert theirs in (TypeError, ValueError)
