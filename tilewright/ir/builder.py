@@ -7,8 +7,9 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 from tilewright.ir import atomics
@@ -84,6 +85,7 @@ class Value:
     def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
     def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
     __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
+    __iter__ = None                 # or Python would index a pointer without end
 
     def __bool__(self) -> bool:
         raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
@@ -109,10 +111,17 @@ class Value:
     def __getitem__(self, index: Any) -> Value:
         if isinstance(self.type, Pointer):
             return self.k.load(self.at(*(index if isinstance(index, tuple) else (index,))))
+        _check_elements((index,), self.type.length, f"{self.type}")
         return self.k._op(ops.extract(index), self.type.scalar, self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.k.store(self.at(*(index if isinstance(index, tuple) else (index,))), value)
+
+
+def _check_elements(elements: Iterable[Any], length: int, what: str) -> None:
+    for e in elements:
+        if not isinstance(e, int) or not 0 <= e < length:
+            raise IndexError(f"there is no element {e} of {what}: it must be a Python number from 0 to {length - 1}")
 
 
 class Tile:
@@ -122,12 +131,17 @@ class Tile:
         self.k, self.rows, self.cols, self.type = k, rows, cols, type
         self.registers = {(i, j): Register(type) for i in range(rows) for j in range(cols)}
 
+    def _register(self, ij: tuple[int, int]) -> Register:
+        if ij not in self.registers:
+            raise IndexError(f"there is no register {ij} of a {self.rows} x {self.cols} tile")
+        return self.registers[ij]
+
     def __getitem__(self, ij: tuple[int, int]) -> Value:
-        register = self.registers[ij]
+        register = self._register(ij)
         return self.k._record(Read(Value(self.k, register.type), register, _caller())).result
 
     def __setitem__(self, ij: tuple[int, int], value: Any) -> None:
-        register = self.registers[ij]
+        register = self._register(ij)
         self.k._record(Write(register, self.k._value(value, register.type), _caller()))
 
 
@@ -177,7 +191,9 @@ class Kernel:
     def _value(self, x: Any, type: Any) -> Value:
         """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
         if not isinstance(x, Value):
-            return Value(self, type, constant=x)
+            return self.constant(type, x)
+        if x.k is not self:
+            raise ValueError(f"a value of {x.k.function.name} is used in {self.function.name}")
         if x.type == i32 and type == i64:
             return self.cast(x, i64)
         if x.type != type and not (isinstance(type, Pointer) and isinstance(x.type, Pointer)):
@@ -191,12 +207,28 @@ class Kernel:
             result = vec(result, type.length)
         return self._op(operation, result or type, self._value(x, type), self._value(y, type))
 
-    def constant(self, type: Any, x: Any) -> Value: return Value(self, type, constant=x)
+    def constant(self, type: Any, x: Any) -> Value:
+        """A Python number as a value; of all addresses only 0, the null pointer, is a constant."""
+        if isinstance(type, Pointer):
+            fits = isinstance(x, Integral) and x == 0
+        elif type.is_float:
+            fits = isinstance(x, Real)
+        else:
+            fits = isinstance(x, Integral) and -(1 << type.bits - 1) <= x < 1 << type.bits
+        if not fits:
+            raise TypeError(f"{x!r} is not of type {type}")
+        return Value(self, type, constant=x)
+
     def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
     def fma(self, a: Value, b: Value, c: Value) -> Value: return self._op(ops.FMA, c.type, a, b, c)
     def broadcast(self, x: Value, length: int) -> Value: return self._op(ops.BROADCAST, vec(x.type, length), x)
     def pack(self, *xs: Value) -> Value: return self._op(ops.PACK, vec(xs[0].type, len(xs)), *xs)
-    def sum(self, x: Value) -> Value: return self._op(ops.SUM, x.type.scalar, x)
+
+    def sum(self, x: Value) -> Value:
+        """The sum of a vector's elements, by halves."""
+        if not x.type.is_float or x.type.length & (x.type.length - 1):
+            raise TypeError(f"a sum of {x.type}: it must be of 1, 2, 4, 8 ... floating-point numbers")
+        return self._op(ops.SUM, x.type.scalar, x)
 
     def select(self, where: Value, x: Any, y: Any) -> Value:
         type = next(v.type for v in (x, y) if isinstance(v, Value))
@@ -212,6 +244,8 @@ class Kernel:
         return self._op(ops.LANES_BELOW, vec(i1, length), n)
 
     def shuffle(self, x: Value, y: Value, indices: Any) -> Value:
+        """Elements of x, counted from 0, and of y, counted on from x's length, in this order."""
+        _check_elements(indices, 2 * x.type.length, f"two {x.type}")
         return self._op(ops.shuffle(tuple(indices)), vec(x.type.scalar, len(indices)), x, y)
 
     def opaque(self, x: Value) -> Value:
@@ -254,7 +288,11 @@ class Kernel:
 
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
-        value = self._value(value, pointer.type.element) if not isinstance(value, Value) else value
+        element = pointer.type.element
+        if not isinstance(value, Value) or value.type == i32:
+            value = self._value(value, element)
+        if isinstance(value.type, Type) and value.type.scalar != element:
+            raise TypeError(f"a {value.type} cannot be stored through a pointer to {element}")
         align = align or (8 if isinstance(value.type, Pointer) else value.type.bytes)
         self._record(Store(pointer, value, align, mask, _caller(), streaming))
 
@@ -325,19 +363,24 @@ class Kernel:
         with self._into(loop.body):
             yield index
 
+    def _condition(self, condition: Value) -> Value:
+        if not isinstance(condition, Value) or condition.type != i1:
+            raise TypeError(f"a condition is an i1, not {getattr(condition, 'type', condition)}")
+        return condition
+
     @contextmanager
     def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
         """`condition` is called once, and what it records is evaluated before every round."""
         head: list = []
         with self._into(head):
-            value = condition()
+            value = self._condition(condition())
         node = self._record(While(head, value, [], _caller()))
         with self._into(node.body):
             yield
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        node = self._record(If(condition, [], [], _caller()))
+        node = self._record(If(self._condition(condition), [], [], _caller()))
         with self._into(node.then):
             yield
 
@@ -351,7 +394,10 @@ class Kernel:
     def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Any:
         """Call a recorded function, or the function at an address (whose result type is then given)."""
         if isinstance(callee, Function):
-            values = [self._value(x, value.type) for x, (_, value) in zip(operands, callee.params, strict=True)]
+            if len(operands) != len(callee.params):
+                names = ", ".join(param for param, _ in callee.params)
+                raise TypeError(f"{callee.name} takes {len(callee.params)} arguments ({names}), not {len(operands)}")
+            values = [self._value(x, value.type) for x, (_, value) in zip(operands, callee.params)]
             result = callee.result
         else:
             values = [x if isinstance(x, Value) else self._value(x, i64) for x in operands]
@@ -370,4 +416,6 @@ class Kernel:
     def ret(self, value: Any = None) -> None:
         """Leave the function. Nothing may be recorded after it in the same block."""
         result = self.function.result
+        if (value is None) != (result is None):
+            raise TypeError(f"{self.function.name} returns {result or 'nothing'}")
         self._record(Return(None if result is None else self._value(value, result), _caller()))
