@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import subprocess
 import sys
 
@@ -64,6 +65,12 @@ def test_import_is_light():
     script = f"import sys, tilewright; print([name for name in {heavy} if name in sys.modules])"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+def test_the_example_of_the_package():
+    failed, tried = doctest.testmod(tw)
+    assert tried
+    assert not failed
 
 
 def test_public_names():
