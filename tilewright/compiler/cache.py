@@ -53,11 +53,11 @@ def fetch(address: str, build: Callable[[], bytes]) -> bytes:
     if content and hashlib.sha256(content).digest() == digest:
         return content
     content = build()
-    _store(path, hashlib.sha256(content).digest() + content)
+    store(path, hashlib.sha256(content).digest() + content)
     return content
 
 
-def _store(path: Path, entry: bytes) -> None:
+def store(path: Path, entry: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
