@@ -1,0 +1,177 @@
+"""The report of `tilewright doctor`: what this machine is, what tilewright makes of it, and what it can do at most.
+
+`report` is plain data, as JSON has it; `text` makes it readable.
+"""
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from tilewright.targets import CpuTarget, detect, machine, names, target
+
+ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR")
+PEERS = {"OpenBLAS": "scipy-openblas64", "MKL": "mkl", "BLIS": "blis", "torch": "torch"}
+
+
+def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
+    """`quick` measures for a second instead of ten; without `measured`, only what was measured before is shown."""
+    at, cpus = detect(), machine.cpus()
+    return {
+        "versions": _versions(),
+        "processor": {"model": at.model, "family": machine.processor().family},
+        "target": at.name,
+        "targets": [_target(target(name)) for name in names()],
+        "caches": [_cache(at, level) for level in ("l1d", "l2", "l3") if getattr(at, level)],
+        "cpus": {"usable": cpus.count, "why": cpus.why, "allowed": list(cpus.allowed), "quota": cpus.quota,
+                 "threads_per_core": cpus.smt, "threads": _threads()},
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        "cache": _kernel_cache(),
+        "peers": _peers(),
+        "ceilings": _ceilings(quick, measured),
+    }
+
+
+def _versions() -> dict[str, str]:
+    import llvmlite.binding as llvm
+
+    from tilewright import __version__
+    return {"tilewright": __version__, "python": platform.python_version(),
+            "llvm": ".".join(map(str, llvm.llvm_version_info)),
+            **{package: metadata.version(package) for package in ("llvmlite", "numpy", "ml_dtypes")}}
+
+
+def _target(t: CpuTarget) -> dict[str, Any]:
+    return {"name": t.name, "vector_bits": 8*t.vector_bytes, "registers": t.registers, "runnable": t.runnable,
+            "missing": list(t.missing), "source": t.source("vector_bytes")}
+
+
+def _cache(t: CpuTarget, level: str) -> dict[str, Any]:
+    return {"level": level, "bytes": getattr(t, level), "ways": getattr(t, f"{level}_ways"), "line": t.line,
+            "cpus": getattr(t, f"{level}_cpus", 1), "source": t.source(level)}
+
+
+def _threads() -> int:
+    from tilewright.runtime import pool
+    return pool.get_num_threads()
+
+
+def _kernel_cache() -> dict[str, Any]:
+    from tilewright.compiler import cache
+    info = cache.info()
+    there = str(info["directory"])
+    while not os.path.exists(there):            # it is made when the first kernel is stored
+        there = os.path.dirname(there) or "."
+    return {**info, "writable": os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)}
+
+
+def _peers() -> dict[str, str | None]:
+    """What `tilewright bench` can compare with: version, None where it is not installed."""
+    import numpy as np
+    found: dict[str, str | None] = {}
+    try:
+        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        found["NumPy"] = f"{np.__version__} with {blas['name']} {blas['version']}"
+    except (KeyError, TypeError):
+        found["NumPy"] = np.__version__
+    for name, package in PEERS.items():
+        try:
+            found[name] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _ceilings(quick: bool, measured: bool) -> dict[str, Any] | None:
+    from dataclasses import asdict
+
+    from tilewright.runtime import probes
+    if measured:
+        return asdict(probes.ceilings(probes.widest(), cached=False, quick=quick, progress=_say))
+    known = probes.remembered()
+    return None if known is None else asdict(known)
+
+
+def _say(what: str) -> None:
+    """On a terminal only: one line that is written over."""
+    if sys.stderr.isatty():
+        print(f"\r\033[Kmeasuring {what} ...", end="", file=sys.stderr, flush=True)
+
+
+# ---- text
+
+def text(found: dict[str, Any]) -> str:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return "\n".join(_lines(found))
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    versions, cpus, cache = found["versions"], found["cpus"], found["cache"]
+    yield _row("tilewright", ", ".join(f"{name} {version}" for name, version in versions.items()
+                                       if name != "tilewright"), versions["tilewright"])
+    yield _row("processor", found["processor"]["family"], found["processor"]["model"])
+    yield _row("target", "forced by TILEWRIGHT_TARGET" if "TILEWRIGHT_TARGET" in found["environment"]
+               else "the widest that runs here", found["target"])
+    for t in found["targets"]:
+        state = "runs here" if t["runnable"] else f"emitted only: this machine lacks {', '.join(t['missing'])}"
+        yield _row("", f"{t['registers']} registers of {t['vector_bits']} bits; {state}", t["name"])
+    for c in found["caches"]:
+        shared = f", one for {c['cpus']} CPUs" if c["cpus"] > 1 else ""
+        yield _row(c["level"][:2].upper() + ("d" if c["level"] == "l1d" else ""),
+                   f"{c['ways']} ways{shared}  ({c['source']})", size(c["bytes"]))
+    yield _row("CPUs", cpus["why"], str(cpus["usable"]))
+    chosen = [f"{name}={found['environment'][name]}" for name in ENVIRONMENT[1:3] if name in found["environment"]]
+    yield _row("threads", ", ".join(chosen) or "as many as CPUs; TILEWRIGHT_NUM_THREADS changes it",
+               str(cpus["threads"]))
+    state = "" if cache["writable"] else ", NOT WRITABLE: kernels are compiled anew in every process"
+    yield _row("cache", f"{cache['directory']}, {size(cache['bytes'])}{state}", f"{cache['entries']} kernels")
+    for name, version in found["peers"].items():
+        yield _row("peer", "" if version else "not installed: pip install 'tilewright[peers]'"
+                   if name != "torch" else "not installed: pip install 'tilewright[peers-torch]'",
+                   f"{name} {version or ''}".strip())
+    yield ""
+    yield from _ceiling_lines(found["ceilings"])
+
+
+def _row(label: str, detail: str, value: str) -> str:
+    return f"{label:<11} {value:<22}  {detail}".rstrip()
+
+
+def _ceiling_lines(c: dict[str, Any] | None) -> Iterator[str]:
+    if c is None:
+        yield "Ceilings: not measured yet."
+        return
+    every = f"{c['threads']} threads"
+    clock = c["clock"] / 1e9
+    yield f"Ceilings measured {c['date'][:10]}{', quickly' if c['quick'] else ''}; best of several turns"
+    yield f"  clock {clock:.2f} GHz; calling an empty function through ctypes {c['call']*1e9:.0f} ns"
+    yield f"  {'multiply-adds':<22}{'1 thread':>16}{every:>16}   per cycle of one core"
+    for isa, row in c["flops"].items():
+        for dtype, (one, everyone) in row.items():
+            yield (f"  {isa + ' ' + dtype:<22}{one/1e9:>9.1f} GFLOP/s{everyone/1e9:>8.1f} GFLOP/s"
+                   f"   {one/1e9/clock:.1f} flops")
+    yield f"  {'bytes':<22}{'1 thread':>16}{every:>16}"
+    for level, row in c["bandwidth"].items():
+        for kind, (one, everyone) in row.items():
+            what = {"stream": "streamed write"}.get(kind, kind)
+            extra = ""
+            if kind == "read":
+                extra = f"   over {size(c['sizes'][level])}"
+                if level in c["latency"]:
+                    extra += f", a load takes {c['latency'][level]*1e9:.1f} ns"
+            yield f"  {level + ' ' + what:<22}{one/1e9:>11.1f} GB/s{everyone/1e9:>11.1f} GB/s{extra}"
+    for note in c["notes"]:
+        yield f"  note: {note}"
+
+
+def size(count: float) -> str:
+    """1048576 → 1 MiB"""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
