@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
 import tilewright
-from tests.arrays import small_integers, storages
+from tests.arrays import Storage, small_integers, storages
 from tilewright import api
 from tilewright.api import gemm, matmul
 from tilewright.kernels import reference
@@ -150,6 +151,20 @@ def test_beta_zero_never_reads_c_and_alpha_zero_never_reads_a_or_b(trash):
     a[:] = trash
     assert np.array_equal(matmul(a, b, alpha=0), np.zeros((5, 3)))
     assert np.array_equal(gemm(0, a, b, 2, c), 2 * np.full((5, 3), 4.0))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (3, 1, 2), (1, 3, 2), (4, 3, 1), (17, 3, 5)], ids=str)
+def test_every_way_to_lie_with_every_other(shape):
+    """So small that strides of one way of lying are those of another: an engine must not take one for the other."""
+    m, n, k = shape
+    ways = [
+        Storage(order, steps) for order in ((0, 1), (1, 0)) for steps in ((1, 1), (1, 2), (1, -1), (-1, 1), (2, -2))
+    ]
+    a, b, c = small_integers(0, (m, k), F32), small_integers(1, (k, n), F32), small_integers(2, (m, n), F32)
+    expected = a @ b - 2 * c
+    for ways_abc in product(ways, repeat=3):
+        stored = [way.hold(x) for way, x in zip(ways_abc, (a, b, c))]
+        assert np.array_equal(gemm(1, *stored[:2], -2, stored[2]), expected), ways_abc
 
 
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(False, True), (True, False), (True, True)])
