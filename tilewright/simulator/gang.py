@@ -93,6 +93,8 @@ class Gang:
             if frame.returned is not None:
                 self.frame.env[frame.returned] = self.merge(frame.result, self.frame.env[frame.returned])
             self.activate(self.frame.masks[-1])
+        else:
+            self.machine.report.result = frame.result
 
     def by(self, thread: Any) -> str:
         """Whose doing it is, for messages; a CPU function has one thread, which needs no name."""

@@ -81,7 +81,7 @@ class Memory:
         self._addresses: dict[Function, int] = {}
         self._last = 0
 
-    def address(self, x: NDArray[Any] | Uninitialised | Function, name: str = "array") -> int:
+    def address(self, x: NDArray[Any] | Uninitialised | Function, name: str | None = None) -> int:
         """The address of an array's first element, or of a function. The same bytes keep the same address."""
         if isinstance(x, Function):
             if x not in self._addresses:
@@ -89,13 +89,14 @@ class Memory:
                 self._functions[self._addresses[x]] = x
             return self._addresses[x]
         array = x.array if isinstance(x, Uninitialised) else x
-        low, high = _bounds(array)
+        low, high = extent(array)
         region = self._arrays.get((low, high))
         if region is None:
             data = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
-            region = Region(name, "global", self._base() + self.alignment, data, writable=array.flags.writeable)
+            region = Region("array", "global", self._base() + self.alignment, data, writable=array.flags.writeable)
             self._arrays[low, high] = self._regions[region.base >> SPAN_BITS] = region
             self._kept.append(array)
+        region.name = name or region.name
         if isinstance(x, Uninitialised):
             region.written = np.zeros(region.data.size, bool)
         return region.base + array.ctypes.data - low
@@ -127,7 +128,7 @@ class Memory:
         return (self._last << SPAN_BITS) + _MIDDLE
 
 
-def _bounds(array: NDArray[Any]) -> tuple[int, int]:
+def extent(array: NDArray[Any]) -> tuple[int, int]:
     """First and one past the last byte of the elements; what lies between the elements of a view is inside too."""
     low = high = array.ctypes.data
     if array.size == 0:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class Block:
 
 
 class Report:
-    """`traffic[line, array, space, verb]`, `instructions[kind]` and `flops` of one run.
+    """`traffic[line, array, space, verb]`, `instructions[kind]`, `flops` and the `result` of one run.
 
     Instructions are counted as recorded, before LLVM optimises: fma, loads and stores are exact, integer ones an upper
     bound. A vector instruction counts once; a warp's too.
@@ -82,6 +82,7 @@ class Report:
 
     def __init__(self, granule: int) -> None:
         self.granule = granule
+        self.result: Any = None                 # what the function returned
         self.traffic: dict[Site, Traffic] = {}
         self.blocks: list[Block] = []
 
@@ -116,11 +117,12 @@ class Report:
         for site, t in sorted(self.traffic.items()):
             if t.requests:
                 counts = (f"{n:,}" for n in (t.requests, t.elements, t.bytes, t.distinct, t.moved))
-                rows.append([str(site.line), site.array, site.verb, *counts, f"{t.efficiency:.0%}", site.line.text[:60]])
+                source = site.line.text[:60]
+                rows.append([str(site.line), site.array, site.verb, *counts, f"{t.efficiency:.0%}", source])
         widths = [max(map(len, column)) for column in zip(*rows)]
-        table = ["  ".join(x.rjust(w) if 3 <= i < 9 else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths))).rstrip()
+        table = ["  ".join(x.rjust(w) if 3 <= i < 9 else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths)))
                  for row in rows]
         unit = "cache lines" if self.granule == 64 else "sectors"
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.instructions.most_common())
-        return "\n".join([*table, f"moved: {unit} of {self.granule} bytes; ideal: the fewest possible, by moved",
+        return "\n".join([*map(str.rstrip, table), f"moved: {unit} of {self.granule} bytes; ideal: the fewest, by moved",
                           f"instructions: {kinds or 'none'}", f"flops: {self.flops:,}"])

@@ -1,0 +1,79 @@
+"""Run a recorded function in both readings, as machine code and in the simulator, and compare every bit."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import simulator
+from tilewright.compiler import llvm
+from tilewright.ir import Function, Pointer
+from tilewright.simulator.memory import extent
+from tilewright.targets import detect
+
+
+def native(functions: Sequence[Function]) -> llvm.Loaded:
+    return llvm.Loaded(llvm.object_code(functions, detect()), detect())
+
+
+def c_type(t: Any) -> Any:
+    if t is None:
+        return None
+    return ctypes.c_void_p if isinstance(t, Pointer) else np.ctypeslib.as_ctypes_type(t.numpy)
+
+
+def same_bits(x: Any, y: Any) -> bool:
+    """Equal, with 0 and -0 told apart, and every NaN like every other."""
+    x, y = np.atleast_1d(x), np.atleast_1d(y)
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    if x.dtype.kind != "f":
+        return bool((x == y).all())
+    return bool((((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))).all())
+
+
+def both(function: Function, *args: Any, also: Sequence[Function] = (), externals: dict[str, Callable] | None = None,
+         memory: simulator.Memory | None = None, code: llvm.Loaded | None = None) -> tuple[simulator.Report, list[Any]]:
+    """(report, arguments as both readings left them).
+
+    Arrays are copied for each reading. An argument that is a Python function is called in each with `address`, which
+    tells where another argument (by its index) or a recorded function (one of `also`) is: it returns an array of
+    pointers.
+    """
+    code = code or native([function, *also])
+    memory = memory or simulator.Memory()
+    readings = []
+    for simulated in (False, True):
+        held = [_aligned(x) if isinstance(x, np.ndarray) else x for x in args]
+
+        def address(x: int | Function, held=held, simulated=simulated) -> int:
+            if simulated:
+                return memory.address(x if isinstance(x, Function) else held[x])
+            return code.address(x.name) if isinstance(x, Function) else held[x].ctypes.data
+        held = [x(address) if callable(x) else x for x in held]
+        if simulated:
+            report = simulator.run(function, *held, memory=memory, externals=externals)
+        else:
+            types = [c_type(value.type) for _, value in function.params]
+            call = code.function(function.name, c_type(function.result), *types)
+            result = call(*(x.ctypes.data if isinstance(x, np.ndarray) else x for x in held))
+        readings.append(held)
+    for index, (x, y) in enumerate(zip(*readings)):
+        if isinstance(args[index], np.ndarray):
+            assert same_bits(x, y), f"{function.params[index][0]} differs:\n{x}\n{y}"
+    if function.result is not None and not isinstance(function.result, Pointer):
+        assert same_bits(function.result.numpy.type(result), report.result), (result, report.result)
+    return report, readings[1]
+
+
+def _aligned(x: np.ndarray) -> np.ndarray:
+    """A copy with the same strides in a buffer of its own, its first byte 64-byte aligned."""
+    low, high = extent(x)
+    buffer = np.zeros(high - low + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    copy = np.ndarray(x.shape, x.dtype, buffer, start + x.ctypes.data - low, x.strides)
+    copy[...] = x
+    return copy
