@@ -151,7 +151,7 @@ def run(job: Job, emit: Emit) -> None:
         emit("case", number=number, label=case.label)
         emit("result", number=number, result=bench.run(case).to_json())
     after = quiet.Load.now()
-    emit("done", load=after.average, stolen=after.stolen_since(before))
+    emit("done", load=after.average, stolen=after.stolen_since(before), others=after.others_since(before))
 
 
 def _contenders(job: Job) -> tuple[list[peers.Contender], dict[str, str]]:

@@ -50,9 +50,13 @@ def register_tile() -> tuple[int, int]:
     return int(plan.mr), int(plan.nr)
 
 
-def measured_peaks(dtypes: Iterable[str], threads: Iterable[int]) -> dict[str, float]:
-    """{"f32 1": GFLOP/s, ...}: what a loop of nothing but FMAs reaches, for "percent of peak"."""
-    return {}
+def measured_peaks(dtypes: Iterable[str], threads: Iterable[int], isa: str) -> dict[str, float]:
+    """{"f32 1 native": GFLOP/s, ...}: what loops of nothing but multiply-adds reach, for "percent of peak"."""
+    from tilewright.runtime import probes
+
+    found = probes.ceilings()
+    name = session.ISA_ENVIRONMENT[isa].get("TILEWRIGHT_TARGET")
+    return {f"{d} {n} {isa}": round(found.peak_flops(d, n, name) / 1e9, 2) for d in dtypes for n in threads}
 
 
 def all_threads() -> int:
@@ -84,6 +88,7 @@ def bench(options: Options, console: Console) -> int:
             )  # fmt: skip
 
     report = _run("bench", jobs(), len(cases) * len(options.threads), options, console)
+    report.extra["peak_gflops"] = measured_peaks(dtypes, options.threads, options.isa)
     picture = options.plot or (QUICK_PLOT if options.quick and plots.available() else None)
     return _finish(report, options, picture, began, console)
 
@@ -98,7 +103,7 @@ def ladder(options: Options, console: Console) -> int:
     longest = 1.0 if options.quick else 10.0  # the naive step needs minutes for one large product
     jobs = [Job(n, NATIVE, cases, rule, "ladder", options.peers, max_call_s=longest) for n, rule in rules.items()]
     report = _run("ladder", jobs, len(cases) * len(jobs), options, console)
-    report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads)
+    report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads, NATIVE)
     return _finish(report, options, options.plot, began, console)
 
 
@@ -135,7 +140,7 @@ def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: 
 
 def _listener(bar: Any, task: Any) -> Callable[[Job, dict[str, Any]], None]:
     def listen(job: Job, event: dict[str, Any]) -> None:
-        threads = f"{job.threads} thread{'s' * (job.threads != 1)}"
+        threads = tables.plural(job.threads, "thread")
         if event["event"] == "contenders":
             bar.update(task, description=f"{threads}: {', '.join(c['name'] for c in event['contenders'])}")
         elif event["event"] == "case":

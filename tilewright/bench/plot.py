@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.report import groups, names, title
+from tilewright.bench.report import groups, names, peak_of, title
 from tilewright.bench.results import OURS, Report, Result
 
 MISSING = "plots need matplotlib: pip install 'tilewright[plot]'"
@@ -47,7 +47,7 @@ def draw(report: Report, path: Path, suites: Sequence[str] | None = None) -> Non
     figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4), squeeze=False, layout="constrained")
     try:
         for axis, (group, results) in zip(axes[0], panels):
-            _panel(axis, results, report.extra.get("peak_gflops", {}).get(f"{group[1]} {group[2]}"))
+            _panel(axis, results, peak_of(report, group))
             axis.set_title(title(group))
         # One legend for all panels, because a peer may be missing from one of them (a BLIS without threads).
         handles = {label: h for axis in axes[0] for h, label in zip(*axis.get_legend_handles_labels())}

@@ -93,11 +93,14 @@ def pinned(cpu: int | None = None) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Load:
-    """How busy the machine is: the load average of the last minute, and CPU ticks (all, and those given to others)."""
+    """How busy the machine is: the load average, and what /proc/stat has counted for all CPUs, in seconds."""
 
     average: float | None
-    ticks: int
-    stolen: int
+    total: float  # CPU time there was
+    busy: float  # of it, used by any process
+    stolen: float  # of it, given to other machines by the hypervisor
+    own: float  # CPU time this process has used
+    at: float  # by the monotonic clock
 
     @classmethod
     def now(cls) -> Load:
@@ -106,12 +109,19 @@ class Load:
         except OSError:
             average = None
         try:
-            fields = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+            ticks = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         except (OSError, ValueError):
-            fields = []
-        return cls(average, sum(fields), fields[7] if len(fields) > 7 else 0)
+            ticks = []
+        user, nice, system, idle, waiting, hard, soft, stolen = (t / os.sysconf("SC_CLK_TCK") for t in ticks or [0] * 8)
+        busy = user + nice + system + hard + soft
+        return cls(average, busy + idle + waiting + stolen, busy, stolen, time.process_time(), time.monotonic())
 
     def stolen_since(self, earlier: Load) -> float:
-        """The share of CPU time the hypervisor gave to others between two looks, 0 to 1."""
-        ticks = self.ticks - earlier.ticks
-        return (self.stolen - earlier.stolen) / ticks if ticks > 0 else 0.0
+        """The share of CPU time that the hypervisor gave to others between two looks, 0 to 1."""
+        total = self.total - earlier.total
+        return (self.stolen - earlier.stolen) / total if total > 0 else 0.0
+
+    def others_since(self, earlier: Load) -> float:
+        """How many CPUs other processes have kept busy between two looks."""
+        used = (self.busy - earlier.busy) - (self.own - earlier.own)
+        return max(0.0, used) / max(self.at - earlier.at, 1e-9) if self.total else 0.0

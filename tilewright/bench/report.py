@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tilewright.bench.measure import Spread, geomean
 from tilewright.bench.results import BESIDE, OURS, Report, Result
 from tilewright.bench.shapes import size
+from tilewright.runtime.doctor import size as bytes_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,11 @@ def groups(results: Iterable[Result]) -> Iterator[tuple[Group, list[Result]]]:
 
 def title(group: Group) -> str:
     suite, dtype, threads, isa = group
-    return f"{suite}, {dtype}, {threads} thread{'s' * (threads != 1)}" + ("" if isa == "native" else f", held to {isa}")
+    return f"{suite}, {dtype}, {plural(threads, 'thread')}" + ("" if isa == "native" else f", held to {isa}")
+
+
+def plural(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def names(results: Iterable[Result]) -> list[str]:
@@ -55,45 +60,72 @@ def quoted(ratio: Spread) -> str:
 
 
 def best_ratio(result: Result) -> tuple[str, Spread] | None:
-    """The fastest peer and how we compare with it."""
-    peer = result.fastest_peer()
+    """The fastest peer and how we compare with it.  The ladder's steps are no peers: it has shares of the peak."""
+    peer = result.fastest_peer() if result.case.suite != "ladder" else None
     ratio = result.ratio(peer) if peer else None
     return (peer, ratio) if peer and ratio else None
 
 
-def table(group: Group, results: list[Result]) -> Table:
+def peak_of(report: Report, group: Group) -> float | None:
+    """GFLOP/s that multiply-adds alone reach on these threads, if that was measured."""
+    _, dtype, threads, isa = group
+    peak: float | None = report.extra.get("peak_gflops", {}).get(f"{dtype} {threads} {isa}")
+    return peak
+
+
+Column = tuple[str, Callable[[Result], str]]
+
+
+def _columns(group: Group, results: list[Result], peak: float | None) -> Iterator[Column]:
+    """Heading and cell of every column that this table has something to say in."""
+    suite = group[0]
+    yield "m x n x k", lambda r: r.case.size
+    if len({r.case.problem.layout for r in results}) > 1:
+        yield "layout", lambda r: r.case.problem.layout
+    for name in names(results):
+        yield name, lambda r, name=name: rate(r, name) + _share(r, name, peak if suite == "ladder" else None)  # type: ignore[misc]
+    if suite == "skinny":
+        yield f"{OURS} GB/s", _bandwidth
+    if any(r.case.beside for r in results):
+        yield "against itself at", _beside
+    if any(map(best_ratio, results)):
+        against = "called from Python" if suite == "overhead" else "peer"
+        yield f"against the fastest {against}", _against
+
+
+def table(group: Group, results: list[Result], peak: float | None = None) -> Table:
     from rich.table import Table
 
-    overhead = group[0] == "overhead"
-    shown = Table(title=title(group), caption="ns per call" if overhead else "GFLOP/s", title_justify="left",
-                  caption_justify="left")  # fmt: skip
-    shown.add_column("m x n x k", justify="right", no_wrap=True)
-    many_layouts = len({r.case.problem.layout for r in results}) > 1
-    if many_layouts:
-        shown.add_column("layout")
-    contenders = names(results)
-    for name in contenders:
-        shown.add_column(name, justify="right", style="bold" if name == OURS else "")
-    beside = any(r.case.beside for r in results)
-    peers = len(contenders) > 1
-    if beside:
-        shown.add_column("against itself at", no_wrap=True)
-    if peers:
-        shown.add_column(
-            "against the fastest called from Python" if overhead else "against the fastest peer", no_wrap=True
-        )
-    for r in results:
-        cells = [r.case.size, *([r.case.problem.layout] if many_layouts else []), *(rate(r, n) for n in contenders)]
-        if beside:
-            cells.append(_beside(r))
-        if peers:
-            best = best_ratio(r)
-            cells.append(f"{_coloured(best[1])} {best[0]}" if best else "-")
-        shown.add_row(*cells)
-    found = [b[1].median for b in map(best_ratio, results) if b]
+    caption = ["ns per call" if group[0] == "overhead" else "GFLOP/s"]
+    if peak and group[0] != "overhead":
+        caption.append(f"multiply-adds alone reach {peak:.1f}")
+    found = [best[1].median for best in map(best_ratio, results) if best]
     if len(found) > 1:
-        shown.caption = f"{shown.caption}; geometric mean of the ratios {geomean(found):.3f}, least {min(found):.3f}"
+        caption.append(f"geometric mean of the ratios {geomean(found):.3f}, least {min(found):.3f}")
+    shown = Table(title=title(group), caption="; ".join(caption), title_justify="left", caption_justify="left")
+    columns = list(_columns(group, results, peak))
+    for heading, _ in columns:
+        words = heading.startswith("against")
+        shown.add_column(heading, justify="left" if words else "right", no_wrap=True, style="bold" * (heading == OURS))
+    for r in results:
+        shown.add_row(*(cell(r) for _, cell in columns))
     return shown
+
+
+def _share(r: Result, name: str, peak: float | None) -> str:
+    gflops = r.gflops(name)
+    return f" ({gflops / peak:.0%})" if gflops and peak else ""
+
+
+def _bandwidth(r: Result) -> str:
+    """What had to move at the least, per second: to be held against the bandwidth of memory."""
+    sample = r.sample(OURS)
+    return f"{r.case.problem.min_bytes / sample.spread.median / 1e9:.1f}" if sample else "-"
+
+
+def _against(r: Result) -> str:
+    best = best_ratio(r)
+    return f"{_coloured(best[1])} {best[0]}" if best else "-"
 
 
 def _coloured(ratio: Spread) -> str:
@@ -119,14 +151,14 @@ def show(report: Report, console: Console) -> None:
         console.print(escape(line), highlight=False)
     for group, results in groups(report.results):
         console.print()
-        console.print(table(group, results))
+        console.print(table(group, results, peak_of(report, group)))
     for line in remarks(report):
         console.print(escape(line), style="yellow", highlight=False)
 
 
 def heading(report: Report) -> list[str]:
     machine = report.machine
-    caches = ", ".join(f"{name} {size_of(number)}" for name, number in machine["caches"].items())
+    caches = ", ".join(f"{name} {bytes_of(number)}" for name, number in machine["caches"].items())
     lines = [
         f"tilewright {report.tilewright}{f' ({report.commit})' if report.commit else ''}, {report.created}",
         f"{machine['cpu']}, {machine['cpus_allowed']} CPUs{' (virtual)' if machine['virtual'] else ''}; {caches}",
@@ -134,31 +166,23 @@ def heading(report: Report) -> list[str]:
     versions: dict[str, str] = {}
     for session in report.sessions:
         for c in session.contenders:
-            versions.setdefault(c["name"], f"{c['name']} {c['version']}: {c['how']}")
+            versions.setdefault(c["name"], f"{c['name']} {c['version']}".strip() + f": {c['how']}")
     return lines + [line for name, line in versions.items() if name != OURS]
-
-
-def size_of(number: int) -> str:
-    """1048576 -> "1 MiB"."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if number >= factor:
-            return f"{number / factor:.4g} {unit}"
-    return f"{number} B"
 
 
 def remarks(report: Report) -> list[str]:
     """What is missing or doubtful: peers left out, wrong results, a busy machine."""
     said = []
     for session in report.sessions:
-        where = f"{session.threads} thread{'s' * (session.threads != 1)}"
+        where = plural(session.threads, "thread")
         said += [f"{where}: {name} left out: {reason}" for name, reason in session.left_out.items()]
         said += [f"{where}: {note}" for note in session.notes]
         if session.stolen is not None and session.stolen > 0.02:
             said.append(f"{where}: the hypervisor gave {session.stolen:.0%} of the CPU time away; trust ratios only")
-        if session.load_before is not None and session.load_before > 0.3 * report.machine["cpus_allowed"]:
-            said.append(f"{where}: the machine was busy (load {session.load_before:.1f}); trust ratios only")
+        if session.others is not None and session.others > 0.1:
+            said.append(f"{where}: other processes kept {session.others:.1f} CPUs busy; trust ratios only")
     for result in report.results:
         for row in result.rows:
             if row.error and not row.error.startswith("left out"):
-                said.append(f"{row.name}, {result.case.label}, {result.threads} threads: {row.error}")
+                said.append(f"{row.name}, {result.case.label}, {plural(result.threads, 'thread')}: {row.error}")
     return [text for text, _ in groupby(said)]

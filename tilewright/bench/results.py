@@ -2,7 +2,7 @@
 
     {"schema": 1, "kind": "bench", "created": ..., "tilewright": ..., "commit": ..., "machine": {...},
      "sessions": [{"threads", "isa", "contenders": [{"name", "version", "how"}], "left_out": {name: reason},
-                   "load_before", "load_after", "stolen"}],
+                   "load_before", "load_after", "stolen", "others", "notes"}],
      "results": [{"suite", "m", "n", "k", "dtype", "layout", "cold", "beside"?, "threads", "isa",
                   "rows": [{"name", "reps", "seconds": [per round], "median_s", "q1_s", "q3_s", "gflops"}
                            or {"name", "error": sentence}]}]}
@@ -110,7 +110,8 @@ class Session:
     left_out: dict[str, str] = field(default_factory=dict)
     load_before: float | None = None
     load_after: float | None = None
-    stolen: float | None = None
+    stolen: float | None = None  # share of CPU time that the hypervisor gave away
+    others: float | None = None  # CPUs that other processes kept busy
     notes: list[str] = field(default_factory=list)
 
 
@@ -167,5 +168,5 @@ def save(report: Report, path: Path) -> None:
 def load(path: Path) -> Report:
     try:
         return Report.from_json(json.loads(path.read_text()))
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a result of tilewright bench: {error}") from error

@@ -106,7 +106,7 @@ def _note(event: dict[str, Any], session: Session, report: Report) -> None:
     elif kind == "left_out":
         session.notes.append(f"{event['label']} was left out: {event['reason']}")
     elif kind == "done":
-        session.load_after, session.stolen = event["load"], event["stolen"]
+        session.load_after, session.stolen, session.others = event["load"], event["stolen"], event["others"]
 
 
 def _why(code: int, errors: str) -> str:

@@ -86,10 +86,3 @@ def target(name: str) -> Any:
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)
-
-
-def size(number: int) -> str:
-    """1048576 -> "1 MiB"."""
-    from tilewright.bench.report import size_of
-
-    return size_of(number)

@@ -12,13 +12,21 @@ cache_app = typer.Typer(help="The compiled kernels on disk.", no_args_is_help=Tr
 
 
 def doctor(
-    measure: Annotated[bool, typer.Option(help="Measure what the machine can do (seconds).")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure for one second instead of ten.")] = False,
+    measure: Annotated[bool, typer.Option(help="Measure now, or show what was measured before.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
 ) -> None:
-    """Print what this machine is and can do: instruction sets, caches, cores, threads, peers, measured ceilings."""
+    """Print what this machine is and can do: instruction sets, caches, threads, peers, measured ceilings."""
     with common.errors():
-        from tilewright.cli import checkup
+        from tilewright.runtime import doctor
 
-        checkup.show(common.console(), measure)
+        found = doctor.report(quick, measure)
+        if json:
+            import json as notation
+
+            typer.echo(notation.dumps(found, indent=1))
+        else:
+            typer.echo(doctor.text(found))
 
 
 @cache_app.command("info")
@@ -26,9 +34,10 @@ def cache_info() -> None:
     """Where the cache is, how many kernels it holds, how large it is."""
     with common.errors():
         from tilewright.compiler import cache
+        from tilewright.runtime.doctor import size
 
         for name, value in cache.info().items():
-            typer.echo(f"{name:<10} {common.size(value) if name == 'bytes' and isinstance(value, int) else value}")
+            typer.echo(f"{name:<10} {size(value) if name == 'bytes' and isinstance(value, int) else value}")
 
 
 @cache_app.command("clear")

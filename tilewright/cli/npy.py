@@ -43,7 +43,7 @@ def open_matrix(path: Path) -> Array:
     except EOFError:
         raise BadInput(f"{path} is empty") from None
     except (ValueError, OSError) as error:
-        raise BadInput(f"{path}: {_reason(path, error)}") from None
+        raise BadInput(f"{path}: {_reason(error)}") from None
     if not isinstance(array, np.ndarray):
         array.close()
         raise BadInput(f"{path} is an archive of arrays (.npz); one array in a .npy file is needed")
@@ -55,19 +55,16 @@ def open_matrix(path: Path) -> Array:
     return array.view(np.ndarray)  # np.memmap's own class would only slow the call down
 
 
-def _reason(path: Path, error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """What np.load's message means to somebody who has a file in hand."""
     message = " ".join(str(error).split())
+    if "Python objects" in message:
+        return "it holds Python objects, not numbers"
     if "pickle" in message or "magic" in message:
-        return "this is not a .npy file" if not _is_npy(path) else "it holds Python objects, not numbers"
+        return "this is not a .npy file"
     if "mmap length" in message or "reading array header" in message or "EOF" in message:
         return "the file is truncated"
     return message
-
-
-def _is_npy(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(6) == b"\x93NUMPY"
 
 
 def product_shape(a: Array, b: Array, names: tuple[Path, Path]) -> tuple[int, ...]:
@@ -140,9 +137,8 @@ def _check(a: Array, b: Array, c: Array) -> None:
     from tilewright.bench import check
 
     rows, columns = a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
-    result = c[..., None, :] if a.ndim == 1 else c
-    result = result[..., None] if b.ndim == 1 else result
-    batch = result.shape[:-2]
+    batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
+    result = c.reshape(*batch, rows.shape[-2], columns.shape[-1])
     for index in np.ndindex(*batch):
         wrong = check.wrong(
             np.broadcast_to(rows, (*batch, *rows.shape[-2:]))[index],

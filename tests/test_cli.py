@@ -1,0 +1,303 @@
+"""Every command's help, what `tilewright run` makes of good and bad files, errors in one line with status 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import tilewright
+from tilewright.cli import app, common, npy
+
+ROOT = Path(__file__).resolve().parent.parent
+runner = CliRunner()
+
+
+def call(*arguments: object) -> Any:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """The one line that a command refuses its arguments with."""
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return str(lines[0])
+
+
+# ---- help
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, sub in getattr(command, "commands", {}).items():
+        yield from commands(sub, (*path, name))
+
+
+COMMANDS = list(commands(get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_and_every_option(path: tuple[str, ...]) -> None:
+    result = call(*path, "--help")
+    assert result.exit_code == 0
+    command = get_command(app)
+    for name in path:
+        command = command.commands[name]  # type: ignore[attr-defined]
+    assert (command.help or "").strip()
+    for parameter in command.params:
+        assert getattr(parameter, "help", None) or parameter.name in ("help", "context"), (path, parameter.name)
+
+
+def test_the_issue_s_commands_are_there() -> None:
+    top = {path[0] for path in COMMANDS if path}
+    assert top >= {"doctor", "plan", "emit", "asm", "run", "explain", "tune", "bench", "cache"}
+
+
+def test_version_and_no_arguments() -> None:
+    assert call("--version").output == f"tilewright {tilewright.__version__}\n"
+    assert "Usage" in call().output
+
+
+def test_the_command_line_loads_nothing_that_help_does_not_need() -> None:
+    heavy = "numpy llvmlite matplotlib sqlite3 torch tilewright.api tilewright.bench.peers tilewright.plans"
+    program = (
+        "import sys, tilewright.cli\n"
+        f"loaded = [name for name in {heavy.split()!r} if name in sys.modules]\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+# ---- run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """a.npy [5, 7] and b.npy [7, 3] of f32."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "a.npy", rng.standard_normal((5, 7), np.float32))
+    np.save(tmp_path / "b.npy", rng.standard_normal((7, 3), np.float32))
+    return tmp_path
+
+
+def multiply(files: Path, *options: object) -> Any:
+    return call("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy", *options)
+
+
+def expected(files: Path) -> Any:
+    return np.matmul(np.load(files / "a.npy"), np.load(files / "b.npy"))
+
+
+def temporaries(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.suffix == ".part"]
+
+
+def test_run_multiplies_files(files: Path) -> None:
+    result = multiply(files, "--check", "--threads", 1)
+    assert result.exit_code == 0, result.output
+    assert "5 x 3 float32" in result.output
+    assert "agrees with float64" in result.output
+    c = np.load(files / "c.npy")
+    assert c.dtype == np.float32
+    np.testing.assert_allclose(c, expected(files), rtol=1e-5, atol=1e-5)
+    assert temporaries(files) == []
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b"),
+    [((4,), (4,)), ((4,), (4, 3)), ((2, 4), (4,)), ((3, 2, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (2, 4, 1)),
+     ((0, 4), (4, 3)), ((3, 0), (0, 2)), ((2, 0, 4), (4, 3)), ((1, 1), (1, 1))],
+)  # fmt: skip
+@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f8", "f8"), ("f4", "f8")])
+def test_run_follows_numpy(tmp_path: Path, shape_a: Any, shape_b: Any, dtypes: tuple[str, str]) -> None:
+    rng = np.random.default_rng(1)
+    np.save(tmp_path / "a.npy", rng.standard_normal(shape_a).astype(dtypes[0]))
+    np.save(tmp_path / "b.npy", rng.standard_normal(shape_b).astype(dtypes[1]))
+    result = multiply(tmp_path, "--check")
+    assert result.exit_code == 0, result.output
+    c, wanted = np.load(tmp_path / "c.npy"), expected(tmp_path)
+    assert (c.dtype, c.shape) == (wanted.dtype, wanted.shape)
+    np.testing.assert_allclose(c, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_run_takes_columns_first_and_foreign_byte_order(files: Path) -> None:
+    np.save(files / "a.npy", np.asfortranarray(np.load(files / "a.npy")))
+    np.save(files / "b.npy", np.load(files / "b.npy").astype(">f4"))
+    assert multiply(files, "--check").exit_code == 0
+    np.testing.assert_allclose(np.load(files / "c.npy"), expected(files), rtol=1e-5, atol=1e-5)
+
+
+def test_run_may_replace_its_own_input(files: Path) -> None:
+    np.save(files / "a.npy", np.eye(7, dtype=np.float32) * 2)
+    wanted = expected(files)
+    assert call("run", files / "a.npy", files / "b.npy", "-o", files / "b.npy").exit_code == 0
+    np.testing.assert_array_equal(np.load(files / "b.npy"), wanted)
+
+
+def test_run_gives_the_output_the_permissions_of_any_new_file(files: Path) -> None:
+    multiply(files)
+    (files / "new").touch()
+    assert (files / "c.npy").stat().st_mode == (files / "new").stat().st_mode
+
+
+def broken(kind: str, path: Path) -> None:
+    good = path.read_bytes()
+    if kind == "missing":
+        path.unlink()
+    elif kind == "directory":
+        path.unlink()
+        path.mkdir()
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_text("1 2 3\n4 5 6\n" * 20)
+    elif kind == "truncated":
+        path.write_bytes(good[:-5])
+    elif kind == "no data":
+        path.write_bytes(good[:90])
+    elif kind == "header cut":
+        path.write_bytes(good[:9])
+    elif kind == "objects":
+        np.save(path, np.array([[{}]], object), allow_pickle=True)
+    elif kind == "archive":
+        with open(path, "wb") as file:
+            np.savez(file, x=np.ones(2))
+    elif kind == "integers":
+        np.save(path, np.ones((5, 7), np.int64))
+    elif kind == "scalar":
+        np.save(path, np.float32(3))
+    elif kind == "forbidden":
+        path.chmod(0)
+
+
+BROKEN = {
+    "missing": "does not exist",
+    "directory": "is a directory",
+    "empty": "is empty",
+    "text": "this is not a .npy file",
+    "truncated": "truncated",
+    "no data": "truncated",
+    "header cut": "truncated",
+    "objects": "it holds Python objects",
+    "archive": "is an archive",
+    "integers": "holds int64; float32 or float64 is needed",
+    "scalar": "holds a single number",
+    "forbidden": "may not be read",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_bad_file_is_one_line(files: Path, kind: str) -> None:
+    broken(kind, files / "a.npy")
+    if kind == "forbidden" and os.access(files / "a.npy", os.R_OK):
+        pytest.skip("root reads everything")
+    (files / "c.npy").write_text("precious")
+    message = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+    assert message.startswith(f"tilewright: {files / 'a.npy'}")
+    assert BROKEN[kind] in message
+    assert (files / "c.npy").read_text() == "precious"
+    assert temporaries(files) == []
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b", "words"),
+    [((5, 7), (6, 3), "(7) must be as long as the rows of the second (6)"), ((5, 7), (6,), "must be as long as"),
+     ((2, 5, 7), (3, 7, 2), "the leading axes do not broadcast")],
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_one_line(files: Path, shape_a: Any, shape_b: Any, words: str) -> None:
+    np.save(files / "a.npy", np.ones(shape_a, np.float32))
+    np.save(files / "b.npy", np.ones(shape_b, np.float32))
+    message = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+    assert words in message
+    assert str(shape_a) in message
+    assert not (files / "c.npy").exists()
+
+
+def test_an_output_that_cannot_be_written_is_one_line(files: Path) -> None:
+    assert "it is a directory" in refused("run", files / "a.npy", files / "b.npy", "-o", files)
+    assert "no directory" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "x" / "c.npy")
+
+
+def test_a_full_disk_is_an_error_before_anything_is_computed(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert "No space left on device" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+    assert temporaries(files) == []
+    assert not (files / "c.npy").exists()
+
+
+def test_a_failed_check_writes_nothing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tilewright, "matmul", lambda a, b, c, threads=None: c.fill(1e6))
+    message = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy", "--check")
+    assert "the check against float64 failed, and nothing was written" in message
+    assert not (files / "c.npy").exists()
+    assert temporaries(files) == []
+
+
+def test_an_interrupted_run_leaves_no_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tilewright, "matmul", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        npy.multiply(files / "a.npy", files / "b.npy", files / "c.npy")
+    assert not (files / "c.npy").exists()
+    assert temporaries(files) == []
+
+
+def test_a_traceback_can_be_had(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_TRACEBACK", "1")
+    assert isinstance(call("run", "nowhere.npy", files / "b.npy", "-o", files / "c.npy").exception, common.BadInput)
+
+
+# ---- options
+
+
+def test_lists_may_be_written_with_commas_or_repeated() -> None:
+    assert common.listed(["f32,f64", " nn "], []) == ["f32", "f64", "nn"]
+    assert common.listed(None, ["x"]) == common.listed([], ["x"]) == ["x"]
+    assert common.numbers(["1,all", "1"], [], "--threads", {"all": 8}) == [1, 8]
+    for bad in ("0", "-1", "two", "1.5"):
+        with pytest.raises(common.BadInput, match=f"--threads takes a positive whole number or 'all'.*got {bad!r}"):
+            common.numbers([bad], [], "--threads", {"all": 8})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--threads", "none"), "--threads takes"),
+        (("--suite", "round"), "unknown suite 'round'"),
+        (("--dtype", "f16"), "unknown dtype 'f16'"),
+        (("--isa", "sse"), "isa must be one of native, avx2"),
+        (("--json", "no/such/folder/x.json"), "there is no directory no/such/folder"),
+        (("ladder", "--device", "tpu"), "--device must be cpu"),
+        (("ladder", "--sizes", "0"), "--sizes takes a positive whole number"),
+    ],
+)
+def test_bench_refuses_before_it_measures(arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused("bench", *arguments)
+
+
+# ---- cache
+
+
+def test_cache_info_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    (tmp_path / "kernel.o").write_bytes(b"x" * 2048)
+    said = call("cache", "info").output
+    assert str(tmp_path) in said
+    assert "2 KiB" in said
+    assert call("cache", "clear").output == "1 kernel removed\n"
+    assert call("cache", "clear").output == "0 kernels removed\n"
