@@ -81,7 +81,7 @@ class Memory:
         self._addresses: dict[Function, int] = {}
         self._last = 0
 
-    def address(self, x: NDArray[Any] | Uninitialised | Function, name: str | None = None) -> int:
+    def address(self, x: NDArray[Any] | Uninitialised | Function) -> int:
         """The address of an array's first element, or of a function. The same bytes keep the same address."""
         if isinstance(x, Function):
             if x not in self._addresses:
@@ -96,7 +96,6 @@ class Memory:
             region = Region("array", "global", self._base() + self.alignment, data, writable=array.flags.writeable)
             self._arrays[low, high] = self._regions[region.base >> SPAN_BITS] = region
             self._kept.append(array)
-        region.name = name or region.name
         if isinstance(x, Uninitialised):
             region.written = np.zeros(region.data.size, bool)
         return region.base + array.ctypes.data - low

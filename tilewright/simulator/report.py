@@ -124,5 +124,5 @@ class Report:
                  for row in rows]
         unit = "cache lines" if self.granule == 64 else "sectors"
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.instructions.most_common())
-        return "\n".join([*map(str.rstrip, table), f"moved: {unit} of {self.granule} bytes; ideal: the fewest, by moved",
+        return "\n".join([*map(str.rstrip, table), f"moved: {unit} of {self.granule} bytes; ideal: fewest by moved",
                           f"instructions: {kinds or 'none'}", f"flops: {self.flops:,}"])
