@@ -78,12 +78,7 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_HOME[name]), name)
-    except ModuleNotFoundError as error:
-        if name != "matmul" or not (error.name or "").startswith("tilewright.runtime"):
-            raise
-        from tilewright.api import matmul as value
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # so that this function is not asked again
     return value
 
