@@ -23,7 +23,7 @@ import numpy as np
 
 # The context and NumPy's structure as kernels/cpu/entry.py lays them out; a test compares
 PYTHON, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 80
-DATA, ND, DIMS, STRIDES, DESCR, FLAGS, BYTEORDER, TYPE_NUM = 0, 8, 16, 24, 40, 48, 10, 12
+DATA, ND, DIMS, STRIDES, BASE, DESCR, FLAGS, BYTEORDER, TYPE_NUM = 0, 8, 16, 24, 32, 40, 48, 10, 12
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
 
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
@@ -141,26 +141,26 @@ def layout_agrees() -> bool:
     readonly = block[1].copy()
     readonly.flags.writeable = False
     samples = (block, block[:, ::-1, ::3], block.T, readonly, readonly.astype(np.float64)[::-1], block.astype(">f4"),
-               np.zeros(41, np.int8)[1:].view(np.float32), np.empty((0, 11), np.int64), np.array(1.5))
+               np.zeros(41, np.int8)[1:].view(np.float32), np.empty((0, 11), np.int64))
     return all(map(_agrees, samples))
 
 
 def _agrees(x: np.ndarray) -> bool:
-    head = object.__basicsize__
-    start, dtype = id(x) + head, id(x.dtype) + head
-
+    """Pointers are followed only when all around them is right: another layout must not end in a bad access. NumPy
+    keeps the sizes and the strides of an array in one piece of memory, which tells that these two are pointers."""
     def at(kind: Any, address: int) -> Any: return kind.from_address(address).value
+    start, dtype = id(x) + object.__basicsize__, id(x.dtype) + object.__basicsize__
     pointer, number = ctypes.c_void_p, ctypes.c_int
-    if (at(pointer, start - 8), at(pointer, start + DATA), at(number, start + ND)) != (
-            id(type(x)), x.__array_interface__["data"][0], x.ndim):
+    kind, data, base, descr, dims, strides = (
+        at(pointer, start + offset) or 0 for offset in (-8, DATA, BASE, DESCR, DIMS, STRIDES))
+    found = kind, data, at(number, start + ND), base, descr, at(number, start + FLAGS), strides - dims
+    owner = 0 if x.base is None else id(x.base)
+    if found != (id(type(x)), x.__array_interface__["data"][0], x.ndim, owner, id(x.dtype), x.flags.num, 8 * x.ndim):
         return False
-    if (at(pointer, start + DESCR), at(number, start + FLAGS)) != (id(x.dtype), x.flags.num):
-        return False
-    order = at(ctypes.c_char, dtype + BYTEORDER).decode()
+    order = at(ctypes.c_char, dtype + BYTEORDER).decode("latin-1")
     if (order, at(number, dtype + TYPE_NUM)) != (x.dtype.byteorder, x.dtype.num):
         return False
-    lists = [at(pointer, start + offset) for offset in (DIMS, STRIDES)]
-    return x.ndim == 0 or [tuple((ctypes.c_ssize_t * x.ndim).from_address(p)) for p in lists] == [x.shape, x.strides]
+    return [tuple((ctypes.c_ssize_t * x.ndim).from_address(p)) for p in (dims, strides)] == [x.shape, x.strides]
 
 
 def _array_constructor() -> int | None:
