@@ -73,7 +73,8 @@ class Bench:
     def seated(self, case: Case) -> tuple[list[peers.Contender], dict[str, str]]:
         """Who takes part in a case, and why the others do not.  tilewright and NumPy leave only if far too slow."""
         expected = {c.name: self.forecast.seconds(c.name, case) for c in self.contenders}
-        out = {name: f"one call would take about {s:.0f} s" for name, s in expected.items() if s > self.job.max_call_s}
+        limits = {c.name: min(c.max_call_s, self.job.max_call_s) for c in self.contenders}
+        out = {name: f"one call would take about {s:.0f} s" for name, s in expected.items() if s > limits[name]}
         stays = [name for name in expected if name not in out]
         slowest = sorted((name for name in stays if name not in (OURS, "numpy")), key=expected.__getitem__)
         while self.job.max_case_s and len(stays) > 3 and slowest and self._need(stays, expected) > self.job.max_case_s:

@@ -100,8 +100,7 @@ def ladder(options: Options, console: Console) -> int:
     sizes = options.sizes or (shapes.LADDER_QUICK if options.quick else shapes.LADDER)
     cases = [case for dtype in options.dtypes or ["f32"] for case in shapes.squares("ladder", sizes, dtype)]
     rules = {threads: replace(Rules.choose(threads, options.quick), min_rounds=3) for threads in options.threads}
-    longest = 1.0 if options.quick else 10.0  # the naive step needs minutes for one large product
-    jobs = [Job(n, NATIVE, cases, rule, "ladder", options.peers, max_call_s=longest) for n, rule in rules.items()]
+    jobs = [Job(n, NATIVE, cases, rule, "ladder", options.peers) for n, rule in rules.items()]
     report = _run("ladder", jobs, len(cases) * len(jobs), options, console)
     report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads, NATIVE)
     return _finish(report, options, options.plot, began, console)
@@ -116,7 +115,7 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     options = Options(json=json)
     _check_outputs(options)
     report = Report.start("startup", rounds=rounds)
-    with _progress(console) as bar:
+    with progress(console) as bar:
         task = bar.add_task("starting processes", total=rounds * len(study.PROGRAMS))
         samples = study.run(rounds, lambda: bar.advance(task))
     shown = Table(title="wall clock of a whole process", caption="seconds: median (quartiles)", title_justify="left")
@@ -133,7 +132,7 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
 
 
 def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: Console) -> Report:
-    with _progress(console) as bar:
+    with progress(console) as bar:
         task = bar.add_task("starting", total=total)
         return session.run(kind, jobs, _listener(bar, task), **options.recorded())
 
@@ -151,7 +150,7 @@ def _listener(bar: Any, task: Any) -> Callable[[Job, dict[str, Any]], None]:
     return listen
 
 
-def _progress(console: Console) -> Any:
+def progress(console: Console) -> Any:
     """A bar that is redrawn twice a second: it runs on the cores that are being measured."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

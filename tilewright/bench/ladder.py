@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tilewright.bench import peers
 from tilewright.bench.measure import Call
 from tilewright.bench.operands import Operands
 from tilewright.bench.peers import Contender
+
+UNBLOCKED = ("naive", "registers", "padded")  # what they do to a cache makes minutes of a large product
+MAX_CALL_S = 2.0
 
 
 def contenders(
@@ -17,11 +21,14 @@ def contenders(
     from tilewright.kernels.ladder import STEPS
 
     found, left_out = peers.find(threads, wanted or ("numpy", "openblas"), isa)
+    here = {name: step for name, step in STEPS.items() if step.parallel == (threads > 1)}
+    others = ", ".join(step.title for name, step in STEPS.items() if name not in here)
+    left_out[others] = "they run on one thread" if threads > 1 else "with one thread it is step 5"
+    limited = ", ".join(step.title for name, step in here.items() if name in UNBLOCKED)
+    if limited:
+        left_out[limited] = f"where one call would take more than {MAX_CALL_S:.0f} s"
     steps = []
-    for name, step in STEPS.items():
-        if step.parallel == (threads == 1):
-            left_out[step.title] = "it is step 5 when it has one thread" if step.parallel else "it runs on one thread"
-            continue
+    for name, step in here.items():
 
         def bind(o: Operands, name: str = name) -> Call:
             from tilewright.runtime.ladder import prepare
@@ -29,5 +36,6 @@ def contenders(
             p = o.problem
             return prepare(name, p.m, p.n, p.k, p.a, threads=threads), (o.a, o.b, o.c)
 
-        steps.append(Contender(step.title, "", step.idea, bind))
+        limit = MAX_CALL_S if name in UNBLOCKED else math.inf
+        steps.append(Contender(step.title, "", step.idea, bind, limit))
     return [found[0], *steps, *found[1:]], left_out

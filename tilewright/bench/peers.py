@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -45,6 +46,7 @@ class Contender:
     version: str
     how: str  # what one timed call is
     bind: Callable[[Operands], Call]
+    max_call_s: float = math.inf  # it sits a case out where one call would take longer than this
 
 
 def find(

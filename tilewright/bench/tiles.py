@@ -128,7 +128,7 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
 
 def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) -> tuple[list[Measured], Spread]:
     """All tiles, fastest first, and the GFLOP/s of the FMA loop that took turns with them."""
-    from tilewright.bench.commands import _progress
+    from tilewright.bench.commands import progress
     from tilewright.runtime import timing
 
     calls: dict[str, list[Call]] = {}
@@ -138,7 +138,7 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
         rounds = max(1, round(CALL_FLOPS / per_round))
         calls[name], flops[name] = [(call, (rounds,))], rounds * per_round
 
-    with _progress(console) as bar, quiet.pinned():
+    with progress(console) as bar, quiet.pinned():
         compiling = bar.add_task("compiling", total=len(tiles))
         for tile in tiles:
             enter(tile.name, *probe(target, dtype, tile))
@@ -154,7 +154,7 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
 
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
-    """(call(rounds), operations per round).  A panel of B, and panels of A that take at most half of L2; checked once."""
+    """(call(rounds), operations per round): a panel of B, and panels of A that fill at most half of L2; checked."""
     from tilewright.compiler.load import load
     from tilewright.kernels.ladder.tile_probe import emit_tile_probe
 
