@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -301,3 +302,42 @@ def test_cache_info_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "2 KiB" in said
     assert call("cache", "clear").output == "1 kernel removed\n"
     assert call("cache", "clear").output == "0 kernels removed\n"
+
+
+# ---- plan, doctor
+
+
+def test_plan_shows_the_plan_and_its_prediction() -> None:
+    said = call("plan", 512, 512, 512, "--target", "x86-avx2", "--threads", 2).output
+    assert "gemm_f32_nn_512x512x512 on x86-avx2, 2 threads" in said
+    assert "6x16" in said
+    assert call("plan", 0, 4, 4).exit_code == 0
+
+
+def test_plan_refuses_what_does_not_fit_with_the_arithmetic() -> None:
+    result = call("plan", 512, 512, 512, "-t", "x86-avx2", "--check", "packed 16x32 mc=96 kc=256 nc=4096")
+    assert result.exit_code == 1
+    assert "16*4 + 4 + 1 = 69 registers, x86-avx2 has 16" in result.output
+    good = call("plan", 512, 512, 512, "-t", "x86-avx2", "--check", "packed 6x16 mc=96 kc=256 nc=4096")
+    assert good.exit_code == 0, good.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--target", "sparc"), "there is no target 'sparc'"),
+        (("--dtype", "f8"), "must be one of f32, f64"),
+        (("--layout", "xx"), "layout must be one of"),
+        (("--check", "fast please"), "not a plan: 'fast please'"),
+    ],
+)
+def test_plan_refuses_unknown_names(options: tuple[str, ...], words: str) -> None:
+    assert words in refused("plan", 8, 8, 8, *options)
+
+
+def test_doctor_without_measuring() -> None:
+    result = call("doctor", "--no-measure")
+    assert result.exit_code == 0, result.output
+    for word in ("processor", "x86-avx2", "threads", "cache", "NumPy"):
+        assert word in result.output
+    assert "numpy" in json.loads(call("doctor", "--no-measure", "--json").output)["versions"]

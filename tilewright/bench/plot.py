@@ -45,9 +45,12 @@ def draw(report: Report, path: Path, suites: Sequence[str] | None = None) -> Non
     if not panels:
         raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
     figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4), squeeze=False, layout="constrained")
+    everybody = dict.fromkeys(name for _, results in panels for name in names(results))
+    spare = iter(CYCLE * 3)  # one for all panels: a line has one colour in the common legend
+    colours = {name: COLOURS.get(name) or next(spare) for name in everybody}
     try:
         for axis, (group, results) in zip(axes[0], panels):
-            _panel(axis, results, peak_of(report, group))
+            _panel(axis, results, peak_of(report, group), colours)
             axis.set_title(title(group))
         # One legend for all panels, because a peer may be missing from one of them (a BLIS without threads).
         handles = {label: h for axis in axes[0] for h, label in zip(*axis.get_legend_handles_labels())}
@@ -64,16 +67,14 @@ def _drawable(results: list[Result], suites: Sequence[str] | None) -> bool:
     return wanted and square and len(results) > 1 and not any(r.case.beside for r in results)
 
 
-def _panel(axis: Any, results: list[Result], peak: float | None) -> None:
+def _panel(axis: Any, results: list[Result], peak: float | None, colours: dict[str, str]) -> None:
     """Lines of medians with quartiles shaded; the sizes that were measured are the ticks, while they are few."""
-    spare = iter(CYCLE * 3)
     for name in names(results):
         points = [(r.case.problem.n, r.flops(), s.spread) for r in results if (s := r.sample(name))]
         if not points:
             continue
         x = [n for n, _, _ in points]
-        colour = COLOURS.get(name) or next(spare)
-        ours = name == OURS
+        colour, ours = colours[name], name == OURS
         style = {"color": colour, "linewidth": 2.2 if ours else 1.2, "zorder": 3 if ours else 2}
         axis.plot(x, [f / s.median / 1e9 for _, f, s in points], marker="o", markersize=3, label=name, **style)
         low, high = [f / s.q3 / 1e9 for _, f, s in points], [f / s.q1 / 1e9 for _, f, s in points]

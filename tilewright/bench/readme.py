@@ -21,7 +21,8 @@ from tilewright.bench import report as tables
 from tilewright.bench.measure import Sample, geomean
 from tilewright.bench.results import OURS, Report, Result, load
 
-_FIGURE = re.compile(r"(<!-- figure: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(<!-- /figure -->)", re.DOTALL)
+# At the start of a line: an indented pair is an example, as above.
+_FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?) -->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)
 
 
 class FigureError(ValueError):

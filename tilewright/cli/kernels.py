@@ -13,17 +13,59 @@ from tilewright.cli import common
 def plan(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
+    threads: Annotated[int, typer.Option(min=1, help="Threads to split the work over.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="How many plans to show, the best by the model first.")] = 1,
+    check: Annotated[
+        str | None,
+        typer.Option(help="A plan to judge instead, such as 'packed 6x16 mc=96 kc=256 nc=4080'.", show_default=False),
+    ] = None,
 ) -> None:  # fmt: skip
-    """Print the plan for a problem: register tile, cache blocks, loops, threads."""
+    """Print the plan for a problem and what the model expects of it, or judge one of your own.
+
+    A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
+    """
     with common.errors():
-        import tilewright as tw
+        from tilewright.plans import CpuPlan, shape_of
+        from tilewright.plans.choose import plan as choose
+        from tilewright.plans.choose import ranked
 
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-        chosen = tw.plan(problem, chip)
-        typer.echo(f"{problem} on {chip.name}")
-        typer.echo(str(chosen))
-        for sentence in chosen.violations(problem, chip):
-            typer.echo(f"not legal: {sentence}")
+        shape = shape_of(problem, threads)
+        typer.echo(f"{problem} on {chip.name}, {threads} thread{'s' * (threads != 1)}")
+        if check is not None:
+            chosen = CpuPlan.parse(check)
+            reasons = chosen.violations(shape, chip)
+            for sentence in reasons:
+                typer.echo(f"not legal: {sentence}")
+            if reasons:
+                raise typer.Exit(1)
+            found = [chosen]
+        elif top == 1 or 0 in (m, n, k):
+            found = [choose(shape, chip)]
+        else:
+            found = ranked(shape, chip, tiles=2)[:top]
+        common.console().print(_predictions(found, shape, chip))
+
+
+def _predictions(plans: list[Any], shape: Any, chip: Any) -> Any:
+    """A row per plan: predicted time, and the bytes that cross each level of the memory."""
+    from rich.table import Table
+
+    from tilewright.plans.model import cost
+    from tilewright.runtime.doctor import size
+
+    table = Table("plan", caption="time and traffic as the model of the caches predicts them", caption_justify="left")
+    for heading in ("seconds", "GFLOP/s", "L1", "L2", "L3", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    flops = 2 * shape.m * shape.n * shape.k
+    for plan in plans:
+        if not flops:
+            table.add_row(str(plan), *["-"] * 6)
+            continue
+        expected = cost(shape, plan, chip)
+        traffic = (size(count) for count in expected.bytes_by_level.values())
+        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{flops / expected.seconds / 1e9:.1f}", *traffic)
+    return table
 
 
 def explain(
