@@ -175,7 +175,8 @@ def test_a_target_that_cannot_run_has_no_ceiling():
 
 
 def figures(threads: int = 4) -> Measured:
-    flops = {"wide": {"f32": (100e9, 400e9), "f64": (50e9, 200e9)}, "narrow": {"f32": (110e9, 340e9), "f64": (50e9, 90e9)}}
+    flops = {"wide": {"f32": (100e9, 400e9), "f64": (50e9, 200e9)},
+             "narrow": {"f32": (110e9, 340e9), "f64": (50e9, 90e9)}}
     bandwidth = {"L1": {"read": (200e9, 800e9)}, "L2": {"read": (90e9, 360e9)}, "memory": {"read": (20e9, 50e9)}}
     return Measured("m", "2026", True, threads, 3e9, 1e-7, flops, bandwidth, {}, {})
 

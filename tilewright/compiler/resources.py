@@ -20,7 +20,8 @@ class HotLoop:
     elements: int           # single elements read from memory: broadcasts, and scalars that an FMA takes by lane
     stores: int             # vectors written to memory
     registers: int          # different vector registers
-    spills: int             # vectors moved to or from the stack in any loop of the function
+    hot_spills: int         # vectors moved to or from the stack in this loop
+    spills: int             # the same in any loop of the function
     stack_vectors: int      # the same anywhere in it
 
     @property
@@ -62,8 +63,8 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     text = "\n".join("\n".join([f"{label}:"] * bool(label) + [f"\t{line}" for line in instructions])
                      for label, instructions in (blocks[node] for node in sorted(innermost[best])))
     hot = counts[best]
-    return HotLoop(function, text, hot.fma, hot.loads, hot.elements, hot.stores, len(hot.registers), in_loops.stack,
-                   dialect.count(body).stack)
+    return HotLoop(function, text, hot.fma, hot.loads, hot.elements, hot.stores, len(hot.registers), hot.stack,
+                   in_loops.stack, dialect.count(body).stack)
 
 
 # ---- text to blocks to loops

@@ -40,6 +40,11 @@ class CpuTarget:
         """What machine code depends on: equal keys may share compiled kernels."""
         return f"{self.triple} {self.cpu} {self.features}"
 
+    @property
+    def tile_registers(self) -> int:
+        """Vector registers that a register tile may take: accumulators, a row of B, an element of A."""
+        return self.registers - self.spare_registers
+
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register."""
         return self.vector_bytes // itemsize
