@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright.targets as targets
+from tilewright.bench import ladder, readme, results, tiles
 from tilewright.compiler.llvm import assembly
 from tilewright.compiler.resources import hot_loop
 from tilewright.kernels import reference
@@ -125,3 +126,63 @@ def test_errors_say_what_is_wrong():
     c.flags.writeable = False
     with pytest.raises(ValueError, match="writeable"):
         multiply(a, b, c)
+
+
+# ---- what measures them
+
+
+def test_bench_ladder_times_the_steps_that_use_the_threads():
+    one, out_of_one = ladder.contenders(1, ["numpy"])
+    titles = [step.title for step in STEPS.values()]
+    assert [c.name for c in one] == ["tilewright", *titles[:5], "numpy"]
+    assert out_of_one == {"6 parallel": "with one thread it is step 5",
+                          "1 naive, 2 registers, 3 padded": "where one call would take more than 2 s"}
+    assert [c.max_call_s for c in one[1:6]] == [2.0, 2.0, 2.0, np.inf, np.inf]
+    two, out_of_two = ladder.contenders(2, ["numpy"])
+    assert [c.name for c in two] == ["tilewright", "6 parallel", "numpy"]
+    assert out_of_two == {", ".join(titles[:5]): "they run on one thread"}
+
+
+def test_every_tile_of_the_article_is_legal_on_avx2():
+    found = tiles.legal(targets.target("x86-avx2"), 4)
+    assert {t.article for t in found} == {"", "16x6", "8x8", "8x12", "8x13", "8x14", "32x2"}
+    assert len({t.name for t in found}) == len(found)
+    assert max(t.registers for t in found) == 16
+    by_name = {t.name: t for t in found}
+    assert (by_name["6x16"].registers, by_name["6x16"].fma_per_load) == (15, 1.5)
+    assert "7x16" not in by_name        # 14 + 2 + 1 registers
+
+
+def test_bench_tiles(monkeypatch, tmp_path):
+    """A whole run, with short turns: what it counts and writes, and what a document makes of it."""
+    from rich.console import Console
+
+    target = targets.target("x86-avx2")
+    if not target.runnable:
+        pytest.skip(f"this machine lacks {', '.join(target.missing)}")
+    monkeypatch.setattr(tiles, "RULES", tiles.Rules(turn_s=0, warm_s=0, min_rounds=2, max_rounds=2))
+    monkeypatch.setattr(tiles, "CALL_FLOPS", 1.0)
+    file = tmp_path / "tiles.json"
+    assert tiles.run(target, "f64", quick=True, json=file, console=Console(quiet=True)) == 0
+    extra = results.load(file).extra
+    by_name = {f"{t['mr']}x{t['nr']}": t for t in extra["tiles"]}
+    assert by_name["6x8"]["registers"] == {"formula": 15, "assembly": 15}
+    assert by_name["6x8"]["fma_per_load"] == {"formula": 1.5, "assembly": 1.5}
+    assert not any(t["spills"] for t in extra["tiles"])
+    assert all(t["gflops"]["median"] > 0 for t in extra["tiles"])
+    assert extra["fma_loop_gflops"]["median"] > 0
+    filled = readme.fill("<!-- figure: tiles tiles.json others=1 -->\n<!-- /figure -->\n", tmp_path)
+    best = extra["tiles"][0]        # in f64 none of the article's tiles fits 16 registers
+    assert [line.split(" | ")[0] for line in filled.splitlines()[3:-1]] == [f"| {best['mr']}x{best['nr']}"]
+
+
+def test_bench_tiles_refuses_what_it_cannot_do(tmp_path):
+    from rich.console import Console
+
+    target = targets.detect()
+    with pytest.raises(ValueError, match="there is no directory"):
+        tiles.run(target, "f32", quick=True, json=tmp_path / "no" / "x.json", console=Console(quiet=True))
+    with pytest.raises(ValueError, match="dtype must be one of f32, f64, got 'f16'"):
+        tiles.run(target, "f16", quick=True, json=None, console=Console(quiet=True))
+    with pytest.raises(RuntimeError, match="cannot run on this machine"):
+        tiles.run(targets.target("neon"), "f32", quick=True, json=None, console=Console(quiet=True))

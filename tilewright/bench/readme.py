@@ -107,8 +107,27 @@ def ladder(report: Report, options: dict[str, str]) -> str:
     return _markdown([f"step, n = {last.case.size}", "GFLOP/s", "of tilewright.matmul"], rows)
 
 
+def rates(report: Report, options: dict[str, str]) -> str:
+    """A table of rates as the terminal shows it: for the ladder, with shares of what multiply-adds alone reach."""
+    ((group, results),) = tables.groups(_chosen(report, options))
+    columns = list(tables.columns(group, results, tables.peak_of(report, group)))
+    return _markdown([heading for heading, _ in columns], [[cell(r) for _, cell in columns] for r in results])
+
+
+def tiles(report: Report, options: dict[str, str]) -> str:
+    """Register tiles, fastest first: those that the article names and the best `others` (0 unless given)."""
+    rows, others = [], int(options.get("others", 0))
+    for t in report.extra["tiles"]:
+        if t["article"] or others:
+            others -= not t["article"]
+            registers, loads = t["registers"]["formula"], f"{t['fma_per_load']['formula']:.2f}"
+            rate, share = f"{t['gflops']['median']:.1f}", f"{t['of_peak']['median']:.0%}"
+            rows.append([f"{t['mr']}x{t['nr']}", t["article"] or "", str(registers), loads, rate, share])
+    return _markdown(["tile", "article", "registers", "FMAs per load", "GFLOP/s", "of an FMA loop"], rows)
+
+
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    f.__name__: f for f in (speed, summary, machine, startup, ladder)
+    f.__name__: f for f in (speed, summary, machine, startup, ladder, rates, tiles)
 }
 
 

@@ -76,7 +76,7 @@ def peak_of(report: Report, group: Group) -> float | None:
 Column = tuple[str, Callable[[Result], str]]
 
 
-def _columns(group: Group, results: list[Result], peak: float | None) -> Iterator[Column]:
+def columns(group: Group, results: list[Result], peak: float | None) -> Iterator[Column]:
     """Heading and cell of every column that this table has something to say in."""
     suite = group[0]
     yield "m x n x k", lambda r: r.case.size
@@ -103,12 +103,12 @@ def table(group: Group, results: list[Result], peak: float | None = None) -> Tab
     if len(found) > 1:
         caption.append(f"geometric mean of the ratios {geomean(found):.3f}, least {min(found):.3f}")
     shown = Table(title=title(group), caption="; ".join(caption), title_justify="left", caption_justify="left")
-    columns = list(_columns(group, results, peak))
-    for heading, _ in columns:
+    cells = list(columns(group, results, peak))
+    for heading, _ in cells:
         words = heading.startswith("against")
         shown.add_column(heading, justify="left" if words else "right", no_wrap=True, style="bold" * (heading == OURS))
     for r in results:
-        shown.add_row(*(cell(r) for _, cell in columns))
+        shown.add_row(*(cell(r) for _, cell in cells))
     return shown
 
 
