@@ -33,7 +33,10 @@ def processor(cpuinfo: Path = CPUINFO) -> Processor:
         return Processor(family, machine, _flags_from_llvm())
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
     model = fields.get("model name") or fields.get("Model") or fields.get("CPU part", machine)
-    return Processor(family, model, frozenset((fields.get("flags") or fields.get("Features") or "").split()))
+    flags = (fields.get("flags", "") + " " + fields.get("Features", "")).split()
+    if family == "aarch64":
+        flags.append("asimd")       # part of the calling convention; an emulator may show the cpuinfo of its host
+    return Processor(family, model, frozenset(flags))
 
 
 def _flags_from_llvm() -> frozenset[str]:
