@@ -14,6 +14,8 @@ from tilewright.targets.base import CpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
+SMALL_SHARE = 0.27          # of L2, for one operand: up to there, reading in place is fastest
+
 
 def plan(problem: Gemm | Shape, target: CpuTarget | None = None, threads: int = 1) -> CpuPlan:
     """The plan that the model expects to be fastest. ValueError if no plan fits, with the reasons."""
@@ -24,10 +26,11 @@ def plan(problem: Gemm | Shape, target: CpuTarget | None = None, threads: int = 
 
 
 def shape_of(problem: Any, threads: int = 1) -> Shape:
-    """A Gemm with contiguous operands, as the planner sees it."""
-    order: dict[str, Order] = {"n": "rows", "t": "columns"}
-    return Shape(problem.compute, problem.m, problem.n, problem.k, order[problem.layout[0]], order[problem.layout[1]],
-                 threads)
+    """A Gemm with contiguous operands, as the planner sees it. A vector has both orders: it counts as rows."""
+    def order(letter: str, rows: int, cols: int) -> Order:
+        return "rows" if letter == "n" or 1 in (rows, cols) else "columns"
+    m, n, k = problem.m, problem.n, problem.k
+    return Shape(problem.compute, m, n, k, order(problem.layout[0], m, k), order(problem.layout[1], k, n), threads)
 
 
 @lru_cache(maxsize=4096)
@@ -57,7 +60,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuP
         for p in in_place_plans(shape.swapped, target, mr, vectors * lanes):
             yield _swapped(p)
     for s, swap in (shape, False), (shape.swapped, True):
-        if s.n <= MOST_DOTS:
+        if s.n <= MOST_DOTS and not stays_in_cache(shape, target):
             rows = min(DOT_ROWS[target.registers], max(s.m, 1))
             for threads in {1, min(shape.threads, s.m)}:
                 yield CpuPlan("dots", rows, max(s.n, 1), ic_ways=threads, swap=swap)
@@ -81,6 +84,12 @@ def in_place_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterato
         for jc, ic, jr in splits(shape.threads):
             if jr == 1:
                 yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
+
+
+def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
+    """Small and readable in place: what the emitted builtin takes without asking anyone."""
+    most = int(SMALL_SHARE * target.l2) // shape.itemsize
+    return shape.b == "rows" and shape.a != "any" and max(shape.m, shape.n) * shape.k <= most
 
 
 def splits(threads: int) -> Iterator[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime import pool, workspace
+from tilewright.runtime import pool, small, workspace
 from tilewright.runtime.recipe import Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
 
@@ -57,7 +57,8 @@ def _scale(c: Matrix, beta: float) -> None:
     if beta == 0:
         c[...] = 0
     elif beta != 1:
-        c *= c.dtype.type(beta)
+        with np.errstate(all="ignore"):
+            c *= c.dtype.type(beta)
 
 
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
@@ -75,6 +76,8 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
             strides = strides._replace(rsa=shape.k, csa=1) if chosen.swap else strides._replace(rsb=1, csb=shape.k)
             shape = shape._replace(a="rows") if chosen.swap else shape._replace(b="columns")
     recipe = Recipe(shape, strides, chosen, target)
+    if plan is None and target is detect() and not turned:
+        small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
         _recipes.clear()
     _recipes[key] = found = recipe, turned != chosen.swap
@@ -108,7 +111,7 @@ def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
 
 def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
     x, y = (b, a) if swapped else (a, b)
-    if recipe.plan.algorithm == "dots" and recipe.strides.csb != _strides(y.T if swapped else y, y.itemsize)[1]:
+    if recipe.plan.algorithm == "dots" and recipe.strides[2:4] != _strides(y.T if swapped else y, y.itemsize):
         y = np.ascontiguousarray(y if swapped else y.T)
     recipe.run(x.ctypes.data, y.ctypes.data, c.ctypes.data, alpha, beta)
 
@@ -128,9 +131,10 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     if beta == 0:
         c[...] = result
     else:
-        if beta != 1:
-            c *= c.dtype.type(beta)
-        c += result
+        with np.errstate(all="ignore"):         # the caller may have asked NumPy to raise: not halfway through C
+            if beta != 1:
+                c *= c.dtype.type(beta)
+            c += result
 
 
 def after_fork_in_child() -> None:

@@ -108,12 +108,12 @@ class Recipe:
             job[self.i_alpha] = self._bits(alpha)
         if beta != 0.0:
             job[self.i_beta] = self._bits(beta)
+        pool().reserve(self.parts)          # also after a fork, and it tells emitted code how many threads it may use
         if self.space:
             self._run_packed(job)
         elif self.parts == 1:
             self._call(job.buffer_info()[0], 0)
         else:
-            pool().reserve(self.parts)
             pool().run_parts(self.function, job.buffer_info()[0], self.parts, self.parts, self.wake)
 
     def _run_packed(self, job: array) -> None:

@@ -21,6 +21,12 @@ IN_PLACE = (
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
 )
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
+SMALL = (                       # the context of kernels/cpu/small.py
+    "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels
+    "pool", "run_parts",
+    "most_elements",                                # of A and of B: they stay in cache without packing
+    "parallel_above", "wake_above",                 # multiplications
+)
 
 BARRIER_BYTES = 128
 SLACK = 64                      # elements past a packed panel that packing may write

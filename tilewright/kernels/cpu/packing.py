@@ -11,6 +11,8 @@ from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.targets.base import CpuTarget
 
+AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too
+
 
 def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
     """Pack `valid` <= width <= WIDTH lines of kc elements.
@@ -42,6 +44,8 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
         starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
         blocks = kc // V * V
         with k.loop(blocks, step=V) as p:
+            for start in starts:
+                k.prefetch(start + p + AHEAD // T.bytes)
             rows = [k.load(start + p, VT, T.bytes) for start in starts]
             columns = [transpose(k, rows[g*V:(g + 1)*V]) for g in range(GROUPS)]
             for q in range(V):

@@ -1,0 +1,50 @@
+"""Small products straight from the builtin: per dtype, the context of the emitted function that runs them."""
+from __future__ import annotations
+
+from array import array
+
+from tilewright.compiler.load import load
+from tilewright.kernels.cpu.jobs import SMALL
+from tilewright.plans.choose import SMALL_SHARE
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.tiles import TILES
+from tilewright.runtime import call, code
+from tilewright.runtime.pool import pool
+from tilewright.targets import CpuTarget
+
+PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
+WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
+_contexts: dict[str, array] = {}
+_excluded: set[str] = set()
+
+
+def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
+    """A recipe for this problem was made. From the first small one in place on, the builtin takes such calls."""
+    mr, vectors = TILES[target.registers][0]
+    ours = plan.algorithm == "in_place" and not plan.kc and plan.mr == mr and not plan.swap
+    if shape.dtype in _contexts or shape.dtype in _excluded or not ours:
+        return
+    entry = call.entry()
+    if entry is None:
+        return
+    driver = code.driver(target, "in_place", shape.dtype, mr, plan.nr)
+    tables = (code.microkernels(target, shape.dtype, mr, plan.nr, a).address for a in ("rows", "columns"))
+    values = (driver, *tables, pool().address, pool().parts_address, most_elements(shape.dtype, target),
+              PARALLEL_ABOVE, WAKE_ABOVE)
+    assert len(values) == len(SMALL)
+    context = _contexts[shape.dtype] = array("q", values)
+    small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
+    entry.limit(16 * most_elements("f32", target) ** 2)
+    entry.enable(shape.dtype, small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), context.buffer_info()[0])
+
+
+def exclude(dtype: str) -> None:
+    """A tuned plan for a small shape wants to be asked: products of this dtype go through Python."""
+    _excluded.add(dtype)
+    entry = call.entry()
+    if dtype in _contexts and entry is not None:
+        entry.enable(dtype, 0, 0)
+
+
+def most_elements(dtype: str, target: CpuTarget) -> int:
+    return int(SMALL_SHARE * target.l2) // (4 if dtype == "f32" else 8)
