@@ -10,6 +10,7 @@ It reads one JSON object from standard input and writes one JSON object a line: 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -77,7 +78,8 @@ class Bench:
         out = {name: f"one call would take about {s:.0f} s" for name, s in expected.items() if s > limits[name]}
         stays = [name for name in expected if name not in out]
         slowest = sorted((name for name in stays if name not in (OURS, "numpy")), key=expected.__getitem__)
-        while self.job.max_case_s and len(stays) > 3 and slowest and self._need(stays, expected) > self.job.max_case_s:
+        limit = min(self.job.max_case_s or math.inf, self._left())
+        while len(stays) > 3 and slowest and self._need(stays, expected) > limit:
             name = slowest.pop()
             stays.remove(name)
             out[name] = "slower than others at the size before, and time is short"
@@ -87,13 +89,17 @@ class Bench:
         """Seconds for a case of long calls: each is made once for the check, then once per round."""
         return (1 + self.job.rules.min_rounds) * sum(expected[name] for name in names)
 
+    def _left(self) -> float:
+        """Seconds until the deadline."""
+        return (math.inf if self.job.deadline_s is None else self.job.deadline_s) - (self.clock() - self.began)
+
     def too_late(self, case: Case) -> str | None:
         """A sentence if this case would end after the deadline."""
         if self.job.deadline_s is None:
             return None
         names = [c.name for c in self.seated(case)[0]]
         need = self._need(names, {name: self.forecast.seconds(name, case) for name in names})
-        left = self.job.deadline_s - (self.clock() - self.began)
+        left = self._left()
         if need <= left:
             return None
         return f"about {need:.0f} s more, and {max(left, 0):.0f} s are left of the {self.job.deadline_s:.0f} s planned"

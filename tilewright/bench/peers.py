@@ -1,8 +1,8 @@
 """Whom tilewright is compared with: every BLAS that is installed, each called as cheaply as it can be.
 
 NumPy and torch are called as their users call them.  OpenBLAS, MKL and BLIS are C libraries: they are called through
-a compiled wrapper with all arguments ready (thunk.py), so that neither ctypes nor any argument checking is held
-against them.  tilewright is called as `tilewright.matmul(a, b, out)`, argument checking included.
+a compiled wrapper with all arguments ready (thunk.py), gemv where m or n is 1, so that neither ctypes nor any argument
+checking is held against them.  tilewright is called as `tilewright.matmul(a, b, out)`, argument checking included.
 
 A `Contender` binds operands to a ready call.  `find(threads)` returns those that are here, and for the others a reason.
 """
@@ -31,6 +31,8 @@ from tilewright.bench.operands import Operands
 
 OURS = "tilewright"
 NATIVE, AVX2 = "native", "avx2"
+CBLAS = "cblas_?gemm and ?gemv, compiled call"
+Functions = dict[str, tuple[Any, Any]]  # number format -> its gemm and its gemv
 ROW_MAJOR, NO_TRANS, TRANS = 101, 111, 112  # the CBLAS enumerations
 
 
@@ -123,8 +125,11 @@ def openblas(threads: int) -> Contender:
     library.scipy_openblas_get_config64_.restype = library.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
     version = library.scipy_openblas_get_config64_().decode().split()[1]
     core = library.scipy_openblas_get_corename64_().decode()
-    functions = {"f32": library.scipy_cblas_sgemm64_, "f64": library.scipy_cblas_dgemm64_}
-    return Contender("openblas", f"{version} ({core})", "cblas_?gemm, compiled call", partial(_cblas, functions, "l"))
+    functions = {
+        "f32": (library.scipy_cblas_sgemm64_, library.scipy_cblas_sgemv64_),
+        "f64": (library.scipy_cblas_dgemm64_, library.scipy_cblas_dgemv64_),
+    }
+    return Contender("openblas", f"{version} ({core})", CBLAS, partial(_cblas, functions, "l"))
 
 
 def mkl(threads: int) -> Contender:
@@ -145,8 +150,11 @@ def mkl(threads: int) -> Contender:
     library.MKL_Get_Version_String(text, 200)
     number = re.search(r"Version ([\d.]+)", text.value.decode(errors="replace"))
     version = f"{number[1] if number else '?'} ({os.environ['MKL_THREADING_LAYER'].lower()})"
-    functions = {"f32": library.cblas_sgemm, "f64": library.cblas_dgemm}
-    return Contender("mkl", version, "cblas_?gemm, compiled call", partial(_cblas, functions, "i"))
+    functions = {
+        "f32": (library.cblas_sgemm, library.cblas_sgemv),
+        "f64": (library.cblas_dgemm, library.cblas_dgemv),
+    }
+    return Contender("mkl", version, CBLAS, partial(_cblas, functions, "i"))
 
 
 def blis(threads: int, isa: str = NATIVE) -> Contender:
@@ -167,7 +175,10 @@ def blis(threads: int, isa: str = NATIVE) -> Contender:
         library.bli_gks_lookup_nat_cntx.restype = ctypes.c_void_p
         if library.bli_info_get_int_type_size() != 64:
             raise Unavailable("this blis was built with 32-bit integers")
-        functions = {"f32": library.bli_sgemm_ex, "f64": library.bli_dgemm_ex}
+        functions = {
+            "f32": (library.bli_sgemm_ex, library.bli_sgemv_ex),
+            "f64": (library.bli_dgemm_ex, library.bli_dgemv_ex),
+        }
         number = library.bli_arch_query_id()
         if isa == AVX2 or library.bli_arch_string(number) == b"generic":
             number = _blis_kernels(library, isa)
@@ -175,7 +186,7 @@ def blis(threads: int, isa: str = NATIVE) -> Contender:
     except AttributeError as missing:
         raise Unavailable(f"this blis has no typed C interface ({missing})") from None
     version = f"{library.bli_info_get_version_str().decode()} ({library.bli_arch_string(number).decode()})"
-    return Contender("blis", version, "bli_?gemm_ex, compiled call", partial(_bli, functions, context))
+    return Contender("blis", version, "bli_?gemm_ex and ?gemv_ex, compiled call", partial(_bli, functions, context))
 
 
 def _blis_kernels(library: ctypes.CDLL, isa: str) -> int:
@@ -191,27 +202,38 @@ def _blis_kernels(library: ctypes.CDLL, isa: str) -> int:
     return names.index(best)
 
 
-def _cblas(functions: dict[str, Any], integer: str, o: Operands) -> Call:
+def _cblas(functions: Functions, integer: str, o: Operands) -> Call:
     """cblas_?gemm(order, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); `integer` is its width."""
     p, (lda, ldb, ldc) = o.problem, o.leading
-    real = "f" if p.a == "f32" else "d"
-    i = integer
-    trans_a, trans_b = (NO_TRANS if letter == "n" else TRANS for letter in p.layout)
+    i, real = integer, "f" if p.a == "f32" else "d"
     a, b, c = (x.ctypes.data for x in (o.a, o.b, o.c))
+    gemm, gemv = functions[p.a]
+    if 1 in (p.m, p.n):
+        # cblas_?gemv(order, trans, rows, columns, alpha, matrix, ld, x, incx, beta, y, incy), as NumPy would call it
+        matrix, ld, x, trans = (a, lda, b, p.layout[0] == "t") if p.n == 1 else (b, ldb, a, p.layout[1] == "n")
+        rows, columns = p.shape_a if p.n == 1 else p.shape_b
+        values = (ROW_MAJOR, TRANS if trans else NO_TRANS, rows, columns, 1.0, matrix, ld, x, 1, 0.0, c, 1)
+        return thunk.bind(_address(gemv), f"ii{i}{i}{real}p{i}p{i}{real}p{i}", values), ()
+    trans_a, trans_b = (NO_TRANS if letter == "n" else TRANS for letter in p.layout)
     values = (ROW_MAJOR, trans_a, trans_b, p.m, p.n, p.k, 1.0, a, lda, b, ldb, 0.0, c, ldc)
-    signature = f"iii{i}{i}{i}{real}p{i}p{i}{real}p{i}"
-    return thunk.bind(_address(functions[p.a]), signature, values), ()
+    return thunk.bind(_address(gemm), f"iii{i}{i}{i}{real}p{i}p{i}{real}p{i}", values), ()
 
 
-def _bli(functions: dict[str, Any], context: int, o: Operands) -> Call:
+def _bli(functions: Functions, context: int, o: Operands) -> Call:
     """bli_?gemm_ex(transa, transb, m, n, k, &alpha, a, rsa, csa, b, rsb, csb, &beta, c, rsc, csc, context, NULL)."""
     p, size = o.problem, o.c.itemsize
     scalars = np.array([1.0, 0.0], o.c.dtype)
     one, zero = scalars.ctypes.data, scalars.ctypes.data + size
     # Row and column strides say how a matrix is stored, so nothing is ever "transposed" (0, 0).
     a, b, c = ((x.ctypes.data, *(stride // size for stride in x.strides)) for x in (o.a, o.b, o.c))
+    gemm, gemv = functions[p.a]
+    if 1 in (p.m, p.n):
+        # bli_?gemv_ex(transa, conjx, rows, columns, &alpha, matrix, rs, cs, x, incx, &beta, y, incy, context, NULL)
+        rows, (at, rs, cs), x = (p.m, a, b) if p.n == 1 else (p.n, (b[0], b[2], b[1]), a)
+        values = (0, 0, rows, p.k, one, at, rs, cs, x[0], 1, zero, c[0], 1, context, 0)
+        return thunk.bind(_address(gemv), "iillppllplpplpp", values, keep=scalars), ()
     values = (0, 0, p.m, p.n, p.k, one, *a, *b, zero, *c, context, 0)
-    return thunk.bind(_address(functions[p.a]), "iilllppllpllppllpp", values, keep=scalars), ()
+    return thunk.bind(_address(gemm), "iilllppllpllppllpp", values, keep=scalars), ()
 
 
 def _address(function: Any) -> int:
