@@ -35,35 +35,43 @@ def same_bits(x: Any, y: Any) -> bool:
     return bool((((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))).all())
 
 
-def both(function: Function, *args: Any, also: Sequence[Function] = (), externals: dict[str, Callable] | None = None,
-         memory: simulator.Memory | None = None, code: llvm.Loaded | None = None) -> tuple[simulator.Report, list[Any]]:
-    """(report, arguments as both readings left them).
+def both(function: Function, *args: Any, arrays: dict[str, np.ndarray] | None = None, also: Sequence[Function] = (),
+         externals: dict[str, Callable] | None = None, memory: simulator.Memory | None = None,
+         code: llvm.Loaded | None = None) -> tuple[simulator.Report, dict[str, Any]]:
+    """(report, arguments and `arrays` by name, as both readings left them).
 
-    Arrays are copied for each reading. An argument that is a Python function is called in each with `address`, which
-    tells where another argument (by its index) or a recorded function (one of `also`) is: it returns an array of
-    pointers.
+    Arrays are copied for each reading. An argument that is a Python function makes an array of pointers: each reading
+    calls it with `address`, which tells where an argument or one of `arrays` is, by name, or a recorded function.
     """
     code = code or native([function, *also])
     memory = memory or simulator.Memory()
+    names = [name for name, _ in function.params]
+    given = (arrays or {}) | dict(zip(names, args, strict=True))
     readings = []
     for simulated in (False, True):
-        held = [_aligned(x) if isinstance(x, np.ndarray) else x for x in args]
+        held = {name: _aligned(x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
 
-        def address(x: int | Function, held=held, simulated=simulated) -> int:
-            if simulated:
-                return memory.address(x if isinstance(x, Function) else held[x])
-            return code.address(x.name) if isinstance(x, Function) else held[x].ctypes.data
-        held = [x(address) if callable(x) else x for x in held]
+        def address(x: str | Function, held=held, simulated=simulated) -> int:
+            if isinstance(x, Function):
+                return memory.address(x) if simulated else code.address(x.name)
+            if callable(held[x]):
+                held[x] = held[x](address)
+            return memory.address(held[x], x) if simulated else held[x].ctypes.data
+        for name, x in held.items():
+            if callable(x):
+                address(name)
+        operands = [held[name] for name in names]
         if simulated:
-            report = simulator.run(function, *held, memory=memory, externals=externals)
+            report = simulator.run(function, *operands, memory=memory, externals=externals)
         else:
             types = [c_type(value.type) for _, value in function.params]
             call = code.function(function.name, c_type(function.result), *types)
-            result = call(*(x.ctypes.data if isinstance(x, np.ndarray) else x for x in held))
+            result = call(*(x.ctypes.data if isinstance(x, np.ndarray) else x for x in operands))
         readings.append(held)
-    for index, (x, y) in enumerate(zip(*readings)):
-        if isinstance(args[index], np.ndarray):
-            assert same_bits(x, y), f"{function.params[index][0]} differs:\n{x}\n{y}"
+    for name, x in given.items():
+        if isinstance(x, np.ndarray):
+            ours, theirs = readings[1][name], readings[0][name]
+            assert same_bits(ours, theirs), f"{name} differs; simulated:\n{ours}\nnative:\n{theirs}"
     if function.result is not None and not isinstance(function.result, Pointer):
         assert same_bits(function.result.numpy.type(result), report.result), (result, report.result)
     return report, readings[1]

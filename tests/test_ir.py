@@ -50,7 +50,7 @@ def elementwise(t, body, *operands, result=None, count=64):
         k.store(z + i * result.length, body(k, *values), result.scalar.bytes)
     data = [x for _, x in operands]
     z = np.zeros(count * result.length, result.scalar.numpy)
-    return both(k.function, count, *data, z)[1][-1]
+    return both(k.function, count, *data, z)[1]["z"]
 
 
 @pytest.mark.parametrize("t", TYPES, ids=str)
@@ -210,8 +210,8 @@ def test_loops():
         rounds.set(rounds.get() + 1)
     out[0], out[1] = sum_.get(), rounds.get()
     for bounds in [(0, 5, 1), (0, 0, 1), (3, 3, 1), (7, 3, 2), (-4, 9, 3), (0, 10, 4), (2, 1, 1)]:
-        _, (*_, out) = both(k.function, *bounds, np.zeros(2, np.int64))
-        assert out[1] == len(range(*bounds))
+        _, after = both(k.function, *bounds, np.zeros(2, np.int64))
+        assert after["out"][1] == len(range(*bounds))
 
 
 def test_while_with_a_head_that_computes():
@@ -227,8 +227,8 @@ def test_while_with_a_head_that_computes():
             x.set(x.get() // 2)
         steps[0] = steps[0] + 1
     for n, expected in ((1, 0), (6, 8), (27, 111)):
-        _, (_, steps) = both(k.function, n, np.zeros(1, np.int64))
-        assert steps[0] == expected
+        _, after = both(k.function, n, np.zeros(1, np.int64))
+        assert after["steps"][0] == expected
 
 
 def test_early_returns():
@@ -258,8 +258,8 @@ def test_calls_of_recorded_functions():
     with k.loop(n) as i:
         k.call(poke.function, x + i, x[i])
     k.ret(k.call(square.function, x[n - 1]))
-    report, (_, x) = both(k.function, 4, np.arange(4.0))
-    np.testing.assert_array_equal(x, np.arange(4.0) ** 2 + 1)
+    report, after = both(k.function, 4, np.arange(4.0))
+    np.testing.assert_array_equal(after["x"], np.arange(4.0) ** 2 + 1)
     assert report.instructions["call"] == 9
     assert report.result == 100
 
@@ -274,9 +274,9 @@ def test_function_pointers_in_a_table():
         f = k.load((table + i % 2).as_(i64).as_(i8), ptr(i8))
         out[i] = k.call(f, out[i], i + 2, result=i64)
     functions = [add.function, mul.function]
-    _, (_, _, out) = both(k.function, 5, lambda address: np.array([address(f) for f in functions]), np.arange(5),
+    _, after = both(k.function, 5, lambda address: np.array([address(f) for f in functions]), np.arange(5),
                           also=functions)  # fmt: skip
-    np.testing.assert_array_equal(out, [2, 3, 6, 15, 10])
+    np.testing.assert_array_equal(after["out"], [2, 3, 6, 15, 10])
 
 
 def test_functions_outside_have_the_meaning_that_is_given():
@@ -294,8 +294,8 @@ def test_local_arrays():
         stack[i // 4, i % 4] = x[i]
     with k.loop(n) as i:
         x[i] = stack[(n - 1 - i) // 4, (n - 1 - i) % 4]
-    _, (_, x) = both(k.function, 13, np.arange(13, dtype=np.float32))
-    np.testing.assert_array_equal(x, np.arange(13)[::-1])
+    _, after = both(k.function, 13, np.arange(13, dtype=np.float32))
+    np.testing.assert_array_equal(after["x"], np.arange(13)[::-1])
 
 
 def test_pointers_are_stored_selected_compared_and_moved_backwards():
@@ -312,12 +312,8 @@ def test_pointers_are_stored_selected_compared_and_moved_backwards():
     x, y = np.arange(10.0), np.arange(10.0)[::-1]
     for which, step in ((0, 1), (0, 2), (1, -1), (1, -3)):
         n = 9 // abs(step) + 1
-
-        def caller(address, x=x, y=y):
-            return np.array([address(4), address(5), 0])
-        outer = Kernel("outer", noalias=False, table=ptr(i64), n=i64, step=i64, which=i64, x=ptr(f64), y=ptr(f64))
-        outer.call(k.function, *outer.args[:4])
-        both(outer.function, caller, n, step, which, x, y)
+        table = lambda address: np.array([address("x"), address("y"), 0])  # noqa: E731
+        both(k.function, table, n, step, which, arrays={"x": x, "y": y})
 
 
 def test_prefetches_and_opaque_values_change_nothing():

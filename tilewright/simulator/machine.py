@@ -26,7 +26,6 @@ class Machine:
         if self.cta % self.warp:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
         self.report = Report(SECTOR if function.threads else CACHE_LINE)
-        self._named: set[Region] = set()
         self._codes: dict[Function, Code] = {}
         self._blocks: list[tuple[int, int]] = []        # the CTAs that run now
 
@@ -65,12 +64,7 @@ class Machine:
         if isinstance(x, (np.ndarray, Uninitialised, Function)):
             if not isinstance(t, Pointer):
                 raise TypeError(f"{param} must be a number ({t}), not an array")
-            address = self.memory.address(x)
-            region = self.memory.find(address)
-            if region is not None and region not in self._named:    # the first parameter that brings an array names it
-                region.name = param
-                self._named.add(region)
-            return np.int64(address)
+            return np.int64(self.memory.address(x, param))
         if isinstance(t, Pointer):
             if not isinstance(x, (int, np.integer)):
                 raise TypeError(f"{param} must be an array, a recorded function or an address, not {x!r}")

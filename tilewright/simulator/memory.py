@@ -81,8 +81,9 @@ class Memory:
         self._addresses: dict[Function, int] = {}
         self._last = 0
 
-    def address(self, x: NDArray[Any] | Uninitialised | Function) -> int:
-        """The address of an array's first element, or of a function. The same bytes keep the same address."""
+    def address(self, x: NDArray[Any] | Uninitialised | Function, name: str | None = None) -> int:
+        """The address of an array's first element, or of a function. The same bytes keep the same address, and the
+        first name that they were given."""
         if isinstance(x, Function):
             if x not in self._addresses:
                 self._addresses[x] = self._base()
@@ -93,9 +94,10 @@ class Memory:
         region = self._arrays.get((low, high))
         if region is None:
             data = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
-            region = Region("array", "global", self._base() + self.alignment, data, writable=array.flags.writeable)
+            region = Region("", "global", self._base() + self.alignment, data, writable=array.flags.writeable)
             self._arrays[low, high] = self._regions[region.base >> SPAN_BITS] = region
             self._kept.append(array)
+        region.name = region.name or name or ""
         if isinstance(x, Uninitialised):
             region.written = np.zeros(region.data.size, bool)
         return region.base + array.ctypes.data - low

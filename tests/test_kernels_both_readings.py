@@ -1,0 +1,313 @@
+"""The CPU kernels as machine code and in the simulator: the same bits, in bounds, and the operations they should need.
+
+Arrays end exactly where the kernel's operand ends, so that one element too far is a fault.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.readings import both, native
+from tilewright import simulator
+from tilewright.ir.exact import fused_multiply_add
+from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.dots import emit_dots
+from tilewright.kernels.cpu.gemm import emit_gemm
+from tilewright.kernels.cpu.in_place import emit_in_place
+from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
+from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.targets import names, target
+
+DTYPES = {"f32": np.float32, "f64": np.float64}
+HERE = [name for name in names() if target(name).runnable]
+TILES = {"x86-avx512": (14, 2), "x86-avx2": (6, 2), "neon": (8, 3)}
+MODES = [("packed", "packed"), ("rows", "rows"), ("columns", "masked")]
+
+
+@cache
+def microkernel(name, dtype, MR, NV, A="packed", B="packed"):
+    return emit_microkernel(target(name), dtype, MR, NV, A, B)
+
+
+@cache
+def code(function):
+    """Compiled for the widest instruction set here, which has the narrower ones."""
+    return native([function])
+
+
+def random(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(DTYPES[dtype])
+
+
+def in_a_wider(matrix, more):
+    """The same numbers as part of rows that are `more` elements longer; nothing follows the last element."""
+    rows, cols = matrix.shape
+    flat = np.full(max((rows - 1) * (cols + more) + cols, 0), np.nan, matrix.dtype)
+    view = np.lib.stride_tricks.as_strided(flat, matrix.shape, ((cols + more) * flat.itemsize, flat.itemsize))
+    view[...] = matrix
+    return view
+
+
+def in_order(T, a, b, c, alpha, beta):
+    """What the micro-kernel promises, element by element: an fma for each p, in order, then alpha, then beta."""
+    acc = np.zeros(c.shape, c.dtype)
+    for p in range(a.shape[1]):
+        acc = fused_multiply_add(T, a[:, p, None], b[None, p], acc)
+    acc = acc * c.dtype.type(alpha) if alpha != 1 else acc
+    return fused_multiply_add(T, c.dtype.type(beta), c, acc) if beta else acc
+
+
+@pytest.mark.parametrize("alpha_beta", [(1.0, 0.0), (0.5, 1.0), (-1.25, 0.75)], ids=str)
+@pytest.mark.parametrize("kc", [0, 1, 2, 7, 64])
+@pytest.mark.parametrize("mode", MODES, ids="-".join)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", HERE)
+def test_microkernel(name, dtype, mode, kc, alpha_beta):
+    A, B = mode
+    (MR, NV), T = TILES[name], TYPES[dtype]
+    V, (alpha, beta) = target(name).lanes(T.bytes), alpha_beta
+    NR = NV * V
+    function = microkernel(name, dtype, MR, NV, A, B)
+    for cols in (NR, NR - 1, V + 1, V, 1) if kc < 64 else (NR, V + 3):
+        a, b, c = random((MR, kc), dtype, 1), random((kc, NR), dtype, 2), in_a_wider(random((MR, cols), dtype, 3), 5)
+        if B == "masked":
+            b = in_a_wider(b[:, :cols], 3)
+        lda, ldb = {"packed": MR, "columns": MR + 2, "rows": kc + 1}[A], NR if B != "masked" else cols + 3
+        in_memory = {"packed": a.T.copy(), "columns": in_a_wider(a.T, 2), "rows": in_a_wider(a, 1)}[A]
+        before = c.copy()
+        report, after = both(function, kc, in_memory, lda, b, ldb, c, cols + 5, cols, alpha, beta, b, 0,
+                             code=code(function))  # fmt: skip
+        expected = in_order(T, a, b[:, :cols], before, alpha, beta)
+        np.testing.assert_array_equal(after["c"], expected)
+
+        vectors = -(-cols // V)     # of C; those of B beyond cols are there unless they are masked
+        updates = MR * NV if beta else 0
+        assert report.instructions["fma"] == MR * NV * kc + updates
+        assert report.of("a", "load").elements == report.of("a", "load").requests == MR * kc
+        assert report.of("b", "load").requests == kc * (vectors if B == "masked" else NV)
+        assert report.of("b", "load").elements == kc * (cols if B == "masked" else NR)
+        assert report.of("c", "load").elements == (MR * cols if beta else 0)
+        assert report.of("c", "store").requests == MR * vectors
+        assert report.of("c", "store").elements == MR * cols
+        assert report.of("c").distinct == MR * cols * T.bytes
+        assert report.of(verb="store").bytes == report.of("c", "store").bytes
+
+
+@pytest.mark.parametrize("MR", [1, 2, 3, 13])
+@pytest.mark.parametrize("NV", [1, 2])
+def test_microkernel_of_every_height(MR, NV):
+    name = HERE[0]
+    V = target(name).lanes(4)
+    function = microkernel(name, "f32", MR, NV)
+    a, b, c = random((5, MR), "f32", 1), random((5, NV * V), "f32", 2), random((MR, NV * V), "f32", 3)
+    report, after = both(function, 5, a, MR, b, NV * V, c, NV * V, NV * V, 1.0, 0.0, b, 0)
+    np.testing.assert_array_equal(after["c"], in_order(TYPES["f32"], a.T, b, c, 1.0, 0.0))
+    assert report.instructions["fma"] == 5 * MR * NV
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in HERE])
+def test_microkernel_of_a_chip_that_is_not_here(name):
+    """Simulated only: it still does what it promises, in bounds."""
+    (MR, NV), V = TILES[name], target(name).lanes(4)
+    a, b = random((9, MR), "f32", 1), random((9, NV * V), "f32", 2)
+    c = in_a_wider(random((MR, NV * V - 1), "f32", 3), 2)
+    before = c.copy()
+    simulator.run(microkernel(name, "f32", MR, NV), 9, a, MR, b, NV * V, c, NV * V + 1, NV * V - 1, 2.0, 0.5, b, 0)
+    np.testing.assert_array_equal(c, in_order(TYPES["f32"], a.T, b[:, :-1], before, 2.0, 0.5))
+
+
+def test_a_microkernel_that_counts_on_more_than_it_is_promised_is_found_out():
+    """Packed panels are 64-byte aligned; C and operands in place need no more than an element's alignment."""
+    name = HERE[0]
+    V = target(name).lanes(4)
+    a, b, c = np.zeros((3, 2), np.float32), np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)
+    with pytest.raises(simulator.Fault, match=r"misaligned .*load of b\[0\]"):
+        simulator.run(microkernel(name, "f32", 2, 1), 3, a, 2, b, V, c, V, V, 1.0, 1.0, b, 0,
+                      memory=simulator.Memory(alignment=4))  # fmt: skip
+    simulator.run(microkernel(name, "f32", 2, 1, "rows", "rows"), 3, a, 3, b, V, c, V, V, 1.0, 1.0, b, 0,
+                  memory=simulator.Memory(alignment=4))  # fmt: skip
+
+
+def test_an_empty_c_is_not_read():
+    """beta = 0: C may be uninitialised."""
+    name = HERE[0]
+    V = target(name).lanes(4)
+    a, b, c = random((3, 2), "f32"), random((3, V), "f32"), np.full((2, V), np.nan, np.float32)
+    call = (microkernel(name, "f32", 2, 1), 3, a, 2, b, V, simulator.uninitialised(c), V, V, 1.0)
+    simulator.run(*call, 0.0, b, 0)
+    assert np.isfinite(c).all()
+    with pytest.raises(simulator.Fault, match=r"uninitialised .*load of c\[0\]"):
+        simulator.run(*call, 1.0, b, 0)
+
+
+# ---- packing
+
+@pytest.mark.parametrize("kc", [0, 1, 3, 16, 37])
+@pytest.mark.parametrize("kind", ["across", "along", "any"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", HERE)
+def test_packing(name, dtype, kind, kc):
+    WIDTH = 14
+    T, V = TYPES[dtype], target(name).lanes(TYPES[dtype].bytes)
+    function = _pack(name, dtype, WIDTH, kind)
+    for width, valid in ((14, 14), (14, 9), (11, 11), (1, 1)):
+        lines = random((valid, kc), dtype)          # what is packed; line i lies along row i
+        source = {"across": in_a_wider(lines.T, 3).T, "along": in_a_wider(lines, 2), "any": stored(lines, "any")}[kind]
+        for backwards in (False, True):
+            x = source[::-1, ::-1] if backwards and kind == "any" else source
+            step_i, step_p = (s // x.itemsize for s in x.strides)
+            dst = np.full(kc * width + jobs.SLACK, 7, x.dtype)
+            report, after = both(function, kc, width, valid, x, step_i, step_p, dst, code=code(function))
+            panel = after["dst"][: kc * width].reshape(kc, width)
+            np.testing.assert_array_equal(panel[:, :valid], x.T)
+            assert report.of("source").distinct == valid * kc * T.bytes
+            if kind == "across":
+                assert report.of("source").elements == valid * kc
+                assert report.of("dst", "store").requests == kc * -(-WIDTH // V)
+            if kind == "any":
+                assert report.of("source").elements == report.of("dst", "store").elements == valid * kc
+            assert report.flops == 0
+
+
+@cache
+def _pack(name, dtype, WIDTH, kind):
+    return emit_pack(target(name), dtype, WIDTH, kind)
+
+
+# ---- the drivers: whole products, through tables of kernels
+
+def table_of(functions, size):
+    """An array with a pointer at each index for which there is a function."""
+    def table(address):
+        pointers = np.zeros(size, np.int64)
+        for index, function in functions.items():
+            pointers[index] = address(function)
+        return pointers
+    return table
+
+
+def job_of(layout, T, **fields):
+    """A job as an array of 8-byte fields. What is a string is the name of an array, whose address is meant."""
+    def job(address):
+        x = np.zeros(len(layout), np.int64)
+        for index, name in enumerate(layout):
+            value = fields.get(name, 0)
+            if isinstance(value, float):
+                x[index:index + 1].view(T.numpy)[0] = value
+            else:
+                x[index] = address(value) if not isinstance(value, int) else value
+        return x
+    return job
+
+
+@cache
+def packed_driver(name, dtype, MR, NV):
+    t = target(name)
+    tiles = [(mr, nv) for mr in range(1, MR + 1) for nv in range(1, NV + 1)]
+    kernels = {(mr - 1) * NV + nv - 1: emit_microkernel(t, dtype, mr, nv) for mr, nv in tiles}
+    widths = (MR, NV * t.lanes(TYPES[dtype].bytes))
+    packs = {(w, kind): emit_pack(t, dtype, w, kind) for w in widths for kind in ("across", "along", "any")}
+    driver = emit_gemm(t, dtype, MR, NV)
+    return driver, kernels, packs, native([driver, *kernels.values(), *packs.values()])
+
+
+def stored(x, order):
+    """x with its rows or its columns contiguous, or neither."""
+    if order == "any":
+        whole = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
+        whole[::2, ::3] = x
+        return whole[::2, ::3]
+    return np.ascontiguousarray(x) if order == "rows" else np.asfortranarray(x)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "a_order", "b_order", "beta"),
+    [(9, 70, 21, "rows", "rows", 0.0), (13, 33, 10, "columns", "columns", 0.5), (4, 32, 1, "any", "any", 1.0)],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_five_loops(dtype, m, n, k, a_order, b_order, beta):
+    name, MR, NV, T = HERE[0], 4, 2, TYPES[dtype]
+    NR, s = NV * target(name).lanes(T.bytes), T.bytes
+    driver, kernels, packs, compiled = packed_driver(name, dtype, MR, NV)
+    a, b = stored(random((m, k), dtype, 1), a_order), stored(random((k, n), dtype, 2), b_order)
+    c = random((m, n), dtype, 3)
+    mc_panels, kc, nc_panels = 2, 8, 1
+    along = {"rows": "along", "columns": "across", "any": "any"}
+    across = {"rows": "across", "columns": "along", "any": "any"}
+
+    def space(panels, width):
+        return np.zeros(panels * jobs.panel_space(kc, width), DTYPES[dtype])
+    functions = list(kernels.values())
+    job = job_of(jobs.PACKED, T, m=m, n=n, k=k, a="a", rsa=a.strides[0] // s, csa=a.strides[1] // s, b="b",
+                 rsb=b.strides[0] // s, csb=b.strides[1] // s, c="c", ldc=n, alpha=1.5, beta=beta, mc_panels=mc_panels,
+                 kc=kc, nc_panels=nc_panels, jc_ways=1, ic_ways=1, jr_ways=1, pack_a=packs[MR, along[a_order]],
+                 pack_b=packs[NR, across[b_order]], table="table", a_space="a_space", b_space="b_space",
+                 barriers="barriers")  # fmt: skip
+    arrays = {"a": a, "b": b, "c": c, "a_space": space(mc_panels, MR), "b_space": space(nc_panels, NR),
+              "barriers": np.zeros(64, np.int64), "table": table_of(kernels, MR * NV)}  # fmt: skip
+    report, after = both(driver, job, 0, arrays=arrays, also=[*functions, *packs.values()], code=compiled)
+    exact = 1.5 * a.astype(np.float64) @ b + beta * c.astype(np.float64)
+    np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)
+
+    k_blocks, n_blocks = -(-k // kc), -(-n // NR)
+    assert report.of("b", "load").distinct == k * n * s
+    assert report.of("c", "store").elements == m * n * k_blocks
+    assert report.of("c", "load").elements == m * n * (k_blocks - (beta == 0))
+    assert report.instructions["call"] > 0
+    if a_order != "rows":
+        assert report.of("a", "load").elements == m * k * n_blocks      # packed again for each block of B
+    if b_order != "columns":
+        assert report.of("b", "load").elements == k * n                 # packed once
+
+
+@cache
+def in_place_driver(name, dtype, MR, NV, A):
+    t = target(name)
+    tiles = [(mr, nv, b) for mr in range(1, MR + 1) for nv in range(1, NV + 1) for b in ("rows", "masked")]
+    kernels = {i: emit_microkernel(t, dtype, mr, nv, A, b) for i, (mr, nv, b) in enumerate(tiles)}
+    driver = emit_in_place(t, dtype, MR, NV)
+    return driver, kernels, native([driver, *kernels.values()])
+
+
+@pytest.mark.parametrize(("m", "n", "k", "order"), [(7, 41, 11, "rows"), (3, 16, 5, "columns"), (1, 65, 9, "columns")])
+def test_products_in_place(m, n, k, order):
+    """A and B lie inside wider arrays that end with their last element; two parts of C, one after the other."""
+    name, MR, NV, dtype = HERE[0], 3, 2, "f32"
+    driver, kernels, compiled = in_place_driver(name, dtype, MR, NV, order)
+    a, b, c = random((m, k), dtype, 1), random((k, n), dtype, 2), in_a_wider(random((m, n), dtype, 3), 4)
+    a = in_a_wider(a, 2) if order == "rows" else in_a_wider(a.T, 2).T
+    b, beta = in_a_wider(b, 1), 0.5
+    lda = (k if order == "rows" else m) + 2
+    job = job_of(jobs.IN_PLACE, TYPES[dtype], m=m, n=n, k=k, a="a", lda=lda, b="b", ldb=n + 1, c="c", ldc=n + 4,
+                 alpha=1.0, beta=beta, kc=4, row_parts=1, col_parts=2, by_rows=int(order == "rows"),
+                 table="table")  # fmt: skip
+    exact = a.astype(np.float64) @ b + beta * c.astype(np.float64)
+    table = table_of(kernels, 2 * MR * NV)
+    for part in (0, 1):
+        arrays = {"a": a, "b": b, "c": c, "table": table}
+        report, after = both(driver, job, part, arrays=arrays, also=list(kernels.values()), code=compiled)
+        c = after["c"]
+        assert report.of("c", "load").elements == report.of("c", "store").elements
+    np.testing.assert_allclose(c, exact, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize(("m", "k"), [(7, 40), (1, 3), (4, 16), (5, 0)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dot_products(dtype, m, k, beta):
+    ROWS, COLS, T = 3, 2, TYPES[dtype]
+    V = target(HERE[0]).lanes(T.bytes)
+    driver = emit_dots(target(HERE[0]), dtype, ROWS, COLS)
+    a, b = in_a_wider(random((m, k), dtype, 1), 1), in_a_wider(random((COLS, k), dtype, 2), 2)
+    c = random((COLS, m), dtype, 3).T
+    job = job_of(jobs.DOTS, T, m=m, k=k, a="a", lda=k + 1, b="b", ldb=k + 2, c="c", rsc=1, csc=m, alpha=0.5, beta=beta,
+                 parts=1)  # fmt: skip
+    exact = 0.5 * (a.astype(np.float64) @ b.astype(np.float64).T) + beta * c.astype(np.float64)
+    report, after = both(driver, job, 0, arrays={"a": a, "b": b, "c": c})
+    np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)
+    assert report.of("a").elements == m * k
+    assert report.of("b").elements == (m // ROWS + m % ROWS) * COLS * k
+    assert report.instructions["fma"] == m * COLS * (-(-k // V) + (beta != 0))
