@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tilewright.targets as targets
+from tests.fenced import fenced
 from tilewright.bench import ladder, readme, results, tiles
 from tilewright.compiler.llvm import assembly
 from tilewright.compiler.resources import hot_loop
@@ -51,22 +52,16 @@ def test_awkward_sizes(step, dtype, target):
         assert (error <= reference.error_bound(a, b, dtype=DTYPES[dtype])).all(), (m, n, k)
 
 
+@pytest.mark.parametrize("end", [True, False])
 @pytest.mark.parametrize("step", STEPS)
-def test_nothing_is_written_around_c_nor_read_around_a_and_b(step, target):
-    """A and B end where NaN begins, C lies between rows that must stay as they are."""
-    m, n, k = 29, 37, 41
+def test_nothing_is_touched_beside_the_matrices(step, end, target):
+    """Each matrix lies against a page that may not be touched."""
     rng = np.random.default_rng(2)
-
-    def between_nan(rows, columns):
-        whole = np.full((rows + 8, columns), np.nan, np.float32)
-        return whole, whole[4:-4]
-
-    (_, a), (_, b), (c_around, c) = between_nan(m, k), between_nan(k, n), between_nan(m, n)
-    a[...], b[...] = rng.integers(-8, 9, a.shape), rng.integers(-8, 9, b.shape)
-    prepare(step, m, n, k, "f32", target)(a, b, c)
-    np.testing.assert_array_equal(c, reference.product(a, b))
-    assert np.isnan(c_around[:4]).all()
-    assert np.isnan(c_around[-4:]).all()
+    for m, n, k in ((29, 37, 41), (5, 70, 3), (1, 1, 1)):
+        a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+        c = fenced(np.zeros((m, n), np.float32), end)
+        prepare(step, m, n, k, "f32", target, threads=3)(fenced(a, end), fenced(b, end), c)
+        np.testing.assert_array_equal(c, a @ b)
 
 
 def test_inf_and_nan_stay_in_their_row_and_column(target):
