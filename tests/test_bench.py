@@ -686,12 +686,12 @@ def test_figures_are_written_between_their_markers(measured: Report, tmp_path: P
     document = "".join(
         f"<!-- figure: {kind} r.json{options} -->\nold\n<!-- /figure -->\nprose\n"
         for kind, options in {
-            "speed": " suite=square dtype=f32 threads=1", "summary": "", "machine": "", "startup": "", "ladder": "",
+            "rates": " suite=square dtype=f32 threads=1", "summary": "", "machine": "", "startup": "",
         }.items()
     )  # fmt: skip
     filled = readme.fill(document, tmp_path)
     assert "old" not in filled
-    assert filled.count("prose") == 5
+    assert filled.count("prose") == 4
     assert "| 64 | 524.3 | 262.1 | 476.6 | 1.10 (0.83 to 1.10) mkl |" in filled
     assert "| import tilewright | 0.110 (0.105 to 0.115) |" in filled
     assert "against numpy 1.0; mkl 1.0." in filled
@@ -702,8 +702,9 @@ def test_figures_are_written_between_their_markers(measured: Report, tmp_path: P
     ("marker", "message"),
     [
         ("pie r.json", "unknown figure 'pie'"),
-        ("speed r.json colour=red", "unknown option"),
-        ("speed r.json dtype=f16", "no"),
+        ("rates r.json colour=red", "unknown option"),
+        ("rates r.json dtype=f16", "no"),
+        ("rates r.json", "chooses 3 tables"),
     ],
 )
 def test_markers_that_ask_for_nothing_are_errors(measured: Report, tmp_path: Path, marker: str, message: str) -> None:

@@ -341,3 +341,31 @@ def test_doctor_without_measuring() -> None:
     for word in ("processor", "x86-avx2", "threads", "cache", "NumPy"):
         assert word in result.output
     assert "numpy" in json.loads(call("doctor", "--no-measure", "--json").output)["versions"]
+
+
+# ---- emit, asm
+
+
+def test_emit_writes_every_form(tmp_path: Path) -> None:
+    printed = call("emit", 20, 30, 40, "--target", "neon").output
+    assert "define void @" in printed
+    for suffix, start in ((".ll", printed[:20].encode()), (".s", b"\t"), (".o", b"\x7fELF")):
+        path = tmp_path / f"kernel{suffix}"
+        assert call("emit", 20, 30, 40, "--target", "neon", "-o", path).exit_code == 0
+        assert path.read_bytes().startswith(start)
+    assert "must end in .ll" in refused("emit", 8, 8, 8, "-o", tmp_path / "kernel.txt")
+    assert "cannot run" in refused("emit", 8, 8, 8, "-t", "x86-avx2", "--plan", "packed 16x32 mc=96 kc=256 nc=4096")
+
+
+def test_asm_shows_the_hot_loop_of_any_function() -> None:
+    said = call("asm", 96, 96, 96, "--target", "x86-avx2").output
+    assert "vfmadd" in said
+    assert "12 FMAs" in said
+    assert "0 spills" in said
+    names = call("asm", 96, 96, 96, "--target", "x86-avx2", "--list").output.split()
+    assert len(names) >= 2
+    assert names[-1] in call("asm", 96, 96, 96, "--target", "x86-avx2", "--function", names[-1]).output
+    whole = call("asm", 96, 96, 96, "--target", "x86-avx2", "--whole").output
+    assert all(f"{name}:" in whole for name in names)
+    assert "no function nonsense" in refused("asm", 96, 96, 96, "--function", "nonsense")
+    assert "has a loop" in refused("asm", 0, 1, 1)

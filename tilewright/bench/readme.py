@@ -2,7 +2,7 @@
 
 A document marks each place with a pair of comments and says what goes between them:
 
-    <!-- figure: speed bench/results/zen4.json suite=square dtype=f32 threads=1 -->
+    <!-- figure: rates bench/results/zen4.json suite=square dtype=f32 threads=1 -->
     ...replaced...
     <!-- /figure -->
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tilewright.bench import report as tables
 from tilewright.bench.measure import Sample, geomean
-from tilewright.bench.results import OURS, Report, Result, load
+from tilewright.bench.results import Report, Result, load
 
 # At the start of a line: an indented pair is an example, as above.
 _FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?) -->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)
@@ -51,17 +51,13 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
-def speed(report: Report, options: dict[str, str]) -> str:
-    """A table of rates, with our ratio to the fastest peer of each row."""
-    results = _chosen(report, options)
-    contenders = tables.names(results)
-    rows = []
-    for r in results:
-        best = tables.best_ratio(r)
-        against = f"{tables.quoted(best[1])} {best[0]}" if best else "-"
-        rows.append([r.case.size, *(tables.rate(r, name) for name in contenders), against])
-    unit = "ns per call" if results[0].case.suite == "overhead" else "GFLOP/s"
-    return _markdown([f"m x n x k, {unit}", *contenders, "against the fastest peer"], rows)
+def rates(report: Report, options: dict[str, str]) -> str:
+    """A table as the terminal shows it."""
+    (group, results), *more = tables.groups(_chosen(report, options))
+    if more:
+        raise FigureError(f"{options} chooses {1 + len(more)} tables; suite, dtype, threads and isa choose one")
+    columns = list(tables.columns(group, results, tables.peak_of(report, group)))
+    return _markdown([heading for heading, _ in columns], [[cell(r) for _, cell in columns] for r in results])
 
 
 def summary(report: Report, options: dict[str, str]) -> str:
@@ -92,28 +88,6 @@ def startup(report: Report, options: dict[str, str]) -> str:
     return _markdown(["a whole process", "seconds"], rows)
 
 
-def ladder(report: Report, options: dict[str, str]) -> str:
-    """A row per step at the largest size that all of them were timed at."""
-    results = _chosen(report, options)
-    everybody = set(tables.names(results))
-    complete = [r for r in results if all(r.sample(name) for name in everybody)] or results
-    last = complete[-1]
-    ours = last.gflops(OURS)
-    rows = []
-    for name in sorted(tables.names(results), key=lambda name: last.gflops(name) or 0.0):
-        rate = last.gflops(name)
-        share = f"{rate / ours:.2f}" if rate and ours else "-"
-        rows.append([name, tables.rate(last, name), share])
-    return _markdown([f"step, n = {last.case.size}", "GFLOP/s", "of tilewright.matmul"], rows)
-
-
-def rates(report: Report, options: dict[str, str]) -> str:
-    """A table of rates as the terminal shows it: for the ladder, with shares of what multiply-adds alone reach."""
-    ((group, results),) = tables.groups(_chosen(report, options))
-    columns = list(tables.columns(group, results, tables.peak_of(report, group)))
-    return _markdown([heading for heading, _ in columns], [[cell(r) for _, cell in columns] for r in results])
-
-
 def tiles(report: Report, options: dict[str, str]) -> str:
     """Register tiles, fastest first: those that the article names and the best `others` (0 unless given)."""
     rows, others = [], int(options.get("others", 0))
@@ -127,7 +101,7 @@ def tiles(report: Report, options: dict[str, str]) -> str:
 
 
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    f.__name__: f for f in (speed, summary, machine, startup, ladder, rates, tiles)
+    f.__name__: f for f in (rates, summary, machine, startup, tiles)
 }
 
 

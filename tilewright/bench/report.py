@@ -108,7 +108,9 @@ def table(group: Group, results: list[Result], peak: float | None = None) -> Tab
         words = heading.startswith("against")
         shown.add_column(heading, justify="left" if words else "right", no_wrap=True, style="bold" * (heading == OURS))
     for r in results:
-        shown.add_row(*(cell(r) for _, cell in cells))
+        best = best_ratio(r)
+        colour = "green" if best and best[1].median >= 1 else "red"
+        shown.add_row(*(f"[{colour}]{cell(r)}[/]" if cell is _against else cell(r) for _, cell in cells))
     return shown
 
 
@@ -125,12 +127,7 @@ def _bandwidth(r: Result) -> str:
 
 def _against(r: Result) -> str:
     best = best_ratio(r)
-    return f"{_coloured(best[1])} {best[0]}" if best else "-"
-
-
-def _coloured(ratio: Spread) -> str:
-    colour = "green" if ratio.median >= 1 else "red"
-    return f"[{colour}]{quoted(ratio)}[/]"
+    return f"{quoted(best[1])} {best[0]}" if best else "-"
 
 
 def _beside(r: Result) -> str:

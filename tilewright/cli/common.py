@@ -38,7 +38,7 @@ def errors() -> Iterator[None]:
     """
     try:
         yield
-    except (BadInput, ValueError, TypeError, OSError) as error:
+    except (BadInput, ValueError, TypeError, OSError, RuntimeError) as error:
         if os.environ.get("TILEWRIGHT_TRACEBACK"):
             raise
         typer.echo(f"tilewright: {' '.join(str(error).split())}", err=True)

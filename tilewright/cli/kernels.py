@@ -68,6 +68,12 @@ def _predictions(plans: list[Any], shape: Any, chip: Any) -> Any:
     return table
 
 
+Plan = Annotated[
+    str | None,
+    typer.Option("--plan", "-p", help="A plan, as `tilewright plan` prints it.", show_default="what matmul would use"),
+]
+
+
 def explain(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
@@ -76,52 +82,63 @@ def explain(
     with common.errors():
         import tilewright as tw
 
-        common.console().print(tw.explain(common.problem(m, n, k, dtype, layout), common.target(target)))
+        typer.echo(str(tw.explain(common.problem(m, n, k, dtype, layout), common.target(target))))
 
 
 def emit(
     m: common.M, n: common.N, k: common.K,
-    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here: .ll, .s or .o.")] = None,
+    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here: .ll, .s or .o.", show_default="print the IR")
+    ] = None,
 ) -> None:  # fmt: skip
-    """Print the LLVM IR of the kernel for a problem, or write its IR, assembly or object code to a file."""
+    """Print the LLVM IR of the kernels for a problem, or write IR, assembly or object code to a file.
+
+    Nothing is run, so the target may be one that this machine lacks.
+    """
     with common.errors():
-        kernel = _compiled(m, n, k, dtype, layout, target)
+        if output is not None and output.suffix not in (".ll", ".s", ".o"):
+            raise common.BadInput(f"--output must end in .ll (IR), .s (assembly) or .o (object code), got {output}")
+        kernel = _compiled(m, n, k, dtype, layout, target, plan)
         if output is None:
             typer.echo(kernel.llvm)
-            return
-        forms = {".ll": lambda: kernel.llvm.encode(), ".s": lambda: kernel.asm.encode(), ".o": lambda: kernel.object}
-        if output.suffix not in forms:
-            raise common.BadInput(f"--output must end in .ll (IR), .s (assembly) or .o (object code), got {output}")
-        output.write_bytes(forms[output.suffix]())
-        typer.echo(f"{output} written", err=True)
+        elif output.suffix == ".o":
+            output.write_bytes(kernel.object)
+        else:
+            output.write_text(kernel.llvm if output.suffix == ".ll" else kernel.asm)
 
 
 def asm(
     m: common.M, n: common.N, k: common.K,
-    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
-    whole: Annotated[bool, typer.Option("--whole", help="The whole kernel, not only its hot loop.")] = False,
+    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
+    function: Annotated[
+        str | None,
+        typer.Option("--function", "-f", help="Of this function; --list names them.", show_default="most FMAs"),
+    ] = None,
+    names: Annotated[bool, typer.Option("--list", help="Only name the functions.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
 ) -> None:  # fmt: skip
-    """Print the hot loop of the kernel for a problem, with its FMAs, loads, registers and spills counted."""
+    """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted."""
     with common.errors():
         from tilewright.compiler import resources
 
-        text = _compiled(m, n, k, dtype, layout, target).asm
+        text = _compiled(m, n, k, dtype, layout, target, plan).asm
+        if names:
+            typer.echo("\n".join(resources.functions(text)))
+            return
         if whole:
             typer.echo(text)
             return
-        loop = resources.hot_loop(text)
+        loop = resources.hot_loop(text, function)
         typer.echo(loop.text)
         counts = {
             "FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
-            "vector registers": loop.registers, "spills in loops": loop.spills,
+            "vector registers": loop.registers, "spills": loop.spills,
         }  # fmt: skip
         typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
 
 
-def _compiled(m: int, n: int, k: int, dtype: str, layout: str, target: str) -> Any:
-    """The kernel for a problem.  Nothing of it is run, so any target will do."""
+def _compiled(m: int, n: int, k: int, dtype: str, layout: str, target: str, plan: str | None) -> Any:
     import tilewright as tw
 
-    problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-    return tw.compile(problem, chip, tw.plan(problem, chip))
+    return tw.compile(common.problem(m, n, k, dtype, layout), common.target(target), plan)
