@@ -35,7 +35,7 @@ class Effort:
     turns: int
 
 
-QUICK, FULL = Effort(0.0025, 8), Effort(0.02, 10)
+QUICK, FULL = Effort(0.0025, 6), Effort(0.02, 10)
 
 
 def best_rate(prepare: Callable[[], Probe], cpus: Sequence[int], effort: Effort) -> float:
@@ -78,8 +78,10 @@ def _seconds(call: Callable[[int], Any], rounds: int) -> float:
 
 
 def _rounds(call: Callable[[int], Any], turn_s: float) -> int:
-    """How many make a turn. The first calls also bring the clock up and the data in."""
-    rounds = 1
+    """How many make a turn. Two turns' time before that brings the clock up and the data in."""
+    rounds, start = 1, time.perf_counter()
+    while time.perf_counter() - start < 2 * turn_s:
+        call(1)
     while (seconds := _seconds(call, rounds)) < turn_s / 4:
         rounds = max(2 * rounds, min(16 * rounds, int(rounds * turn_s / 2 / max(seconds, 1e-9))))
     return max(1, math.ceil(rounds * turn_s / seconds))

@@ -76,4 +76,5 @@ def _target(name: str) -> CpuTarget:
         numbers["cores"] = 1
         sources.append(("cores", "default: one"))
     return CpuTarget(row.name, row.triple, row.cpu, row.features, row.vector_bytes, row.registers, row.masked,
-                     spare_registers=row.spare_registers, missing=missing, model=here.model, sources=tuple(sources), **numbers)
+                     spare_registers=row.spare_registers, missing=missing, model=here.model, sources=tuple(sources),
+                     **numbers)
