@@ -38,6 +38,8 @@ def errors() -> Iterator[None]:
     """
     try:
         yield
+    except typer.Exit:  # itself a RuntimeError
+        raise
     except (BadInput, ValueError, TypeError, OSError, RuntimeError) as error:
         if os.environ.get("TILEWRIGHT_TRACEBACK"):
             raise
