@@ -23,6 +23,7 @@ LAYERS = [
     ["kernels"],
     ["simulator", "compiler"],
     ["runtime"],
+    ["compiler.kernel"],  # what tilewright.compile makes can also be called
     ["batch", "arguments", "api"],
     ["runtime.call"],
     ["tuner"],

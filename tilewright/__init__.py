@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tilewright.api import gemm, matmul
-    from tilewright.compiler import compile
+    from tilewright.compiler.kernel import compile
     from tilewright.explanation import explain
     from tilewright.plans import plan
     from tilewright.problem import Gemm
@@ -60,7 +60,7 @@ __all__ = [
 # hide the function.
 _HOME = {
     "Gemm": "tilewright.problem",
-    "compile": "tilewright.compiler",
+    "compile": "tilewright.compiler.kernel",
     "detect": "tilewright.targets",
     "explain": "tilewright.explanation",
     "gemm": "tilewright.api",
