@@ -208,6 +208,7 @@ def _cblas(functions: Functions, integer: str, o: Operands) -> Call:
     i, real = integer, "f" if p.a == "f32" else "d"
     a, b, c = (x.ctypes.data for x in (o.a, o.b, o.c))
     gemm, gemv = functions[p.a]
+    values: tuple[float, ...]
     if 1 in (p.m, p.n):
         # cblas_?gemv(order, trans, rows, columns, alpha, matrix, ld, x, incx, beta, y, incy), as NumPy would call it
         matrix, ld, x, trans = (a, lda, b, p.layout[0] == "t") if p.n == 1 else (b, ldb, a, p.layout[1] == "n")
@@ -227,6 +228,7 @@ def _bli(functions: Functions, context: int, o: Operands) -> Call:
     # Row and column strides say how a matrix is stored, so nothing is ever "transposed" (0, 0).
     a, b, c = ((x.ctypes.data, *(stride // size for stride in x.strides)) for x in (o.a, o.b, o.c))
     gemm, gemv = functions[p.a]
+    values: tuple[float, ...]
     if 1 in (p.m, p.n):
         # bli_?gemv_ex(transa, conjx, rows, columns, &alpha, matrix, rs, cs, x, incx, &beta, y, incy, context, NULL)
         rows, (at, rs, cs), x = (p.m, a, b) if p.n == 1 else (p.n, (b[0], b[2], b[1]), a)
