@@ -5,8 +5,10 @@ takes the plan with the least `seconds`.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.targets.base import CpuTarget
@@ -24,23 +26,42 @@ class Ceilings:
     memory: float = 20e9
 
 
+class Term(NamedTuple):
+    """`size` bytes that cross a level `times` times: once for each of something."""
+    what: str
+    size: int
+    times: int
+    each: str
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.times
+
+
 @dataclass(frozen=True)
 class Cost:
     """Totals over all threads, but `seconds` of the slowest one."""
-    vectors: int            # multiply-add instructions, with the lanes that edges leave empty
-    l1: int                 # bytes that registers take from L1: what the micro-kernels load
-    l2: int                 # bytes that come into L1 from beyond it
-    l3: int                 # bytes that come into L2
-    memory: int             # bytes that come from memory and go back
-    seconds: float
+    vectors: int                            # multiply-add instructions, with the lanes that edges leave empty
+    traffic: dict[str, tuple[Term, ...]]    # by level. L1: what micro-kernels load and store. L2, L3: what crosses from
+    #                                         there to the level before. memory: what comes from it and goes back
+    parts: tuple[tuple[str, float], ...]    # what the seconds consist of
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds for _, seconds in self.parts)
 
     @property
     def bytes_by_level(self) -> dict[str, int]:
-        return {"L1": self.l1, "L2": self.l2, "L3": self.l3, "memory": self.memory}
+        return {level: total(terms) for level, terms in self.traffic.items()}
+
+
+def total(terms: Iterable[Term]) -> int:
+    return sum(size * times for _, size, times, _ in terms)
 
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of the traffic beyond L2 that prefetching hides behind arithmetic, in packed plans
+OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 
 
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
@@ -65,20 +86,29 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
 
     a, b, c = m*k*s, k*n*s, m*n*s
     b_panel_stays = kc*plan.nr*s <= target.l1d // 2
-    l1 = (a * ceil(n / lanes)) + b * row_panels + 2*c*k_blocks              # an element of A is loaded per vector of B
-    l2 = a * col_panels + (b * m_blocks if b_panel_stays else b * row_panels) + 2*c*k_blocks
-    packing = 2*a * n_blocks + 2*b
-    l3 = a * n_blocks + b * m_blocks + 2*c*k_blocks + packing
     fits = (a + b + c) <= target.l3 // 2
-    memory = a * (1 if fits else n_blocks) + b + c * (1 if fits else 2*k_blocks - 1)
-
+    a_per_panel = Term("A", a, col_panels, "panel of columns")
+    b_per_panel = Term("B", b, row_panels, "panel of rows")
+    c_passes = Term("C", c, 2*k_blocks, "reading and writing, in each block of k")
+    b_per_block = Term("B", b, m_blocks, "block of rows")
+    packing = Term("A", a, 2*n_blocks, "packing, there and back, for each block of columns"), Term("B", b, 2, "packing")
+    traffic = {
+        "L1": (a_per_panel, b_per_panel, c_passes),
+        "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
+        "L3": (Term("A", a, n_blocks, "block of columns"), b_per_block, c_passes, *packing),
+        "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "block of columns"), Term("B", b, 1, _ONCE),
+                   Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "reading and writing")),
+    }
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
     work = (vectors + CALL*tiles) * busiest / ceilings.vectors
-    traffic = (packing + l3) / threads / ceilings.l3 + (0 if fits else memory / ceilings.memory / threads)
-    spill = max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work            # a block of A that L2 has no room for
-    barriers = 2e-6 * k_blocks * n_blocks * (threads > 1)
-    return Cost(vectors, l1, l2, l3, memory, work + (1 - HIDDEN)*traffic + spill + barriers)
+    waiting = ((total(packing) + total(traffic["L3"])) / threads / ceilings.l3
+               + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
+    return Cost(vectors, traffic, (
+        ("multiply-adds and calls of micro-kernels", work),
+        ("traffic beyond L2 that prefetching does not hide", (1 - HIDDEN)*waiting),
+        ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
+        ("barriers", 2e-6 * k_blocks * n_blocks * (threads > 1))))
 
 
 def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -90,28 +120,50 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     vectors = m * ceil(n / lanes) * k
     a, b, c = m*k*s, k*n*s, m*n*s
     columns_outside = row_panels < col_panels
-    l1 = a * ceil(n / lanes) + b * row_panels + 2*c*k_blocks
-    l2 = (a * col_panels + b if columns_outside else a + b * row_panels) + 2*c*k_blocks
     inner = (m*kc if columns_outside else n*kc) * s                         # re-read for each panel of the outer loop
     again = 1 if inner <= target.l2 // 2 else min(row_panels, col_panels)
-    l3 = (a if columns_outside else b) * again + (b if columns_outside else a) + (2*c*k_blocks if c > target.l2 else c)
     fits = a + b + c <= target.l3 // 2
-    memory = a + b + (c if fits else 2*c)
+    a_per_panel, a_once = Term("A", a, col_panels, "panel of columns"), Term("A", a, 1, _ONCE)
+    b_per_panel, b_once = Term("B", b, row_panels, "panel of rows"), Term("B", b, 1, _ONCE)
+    c_passes = Term("C", c, 2*k_blocks, "reading and writing, in each block of k")
+    a_again, b_again = (Term(x, size, again, "panel" if again > 1 else _ONCE) for x, size in (("A", a), ("B", b)))
+    traffic = {
+        "L1": (a_per_panel, b_per_panel, c_passes),
+        "L2": (*((a_per_panel, b_once) if columns_outside else (a_once, b_per_panel)), c_passes),
+        "L3": (*((a_again, b_once) if columns_outside else (a_once, b_again)),
+               c_passes if c > target.l2 else Term("C", c, 1, _ONCE)),
+        "memory": (a_once, b_once, Term("C", c, 1 if fits else 2, _ONCE if fits else "reading and writing")),
+    }
     threads = plan.threads
     busiest = min(ceil(row_panels/plan.ic_ways)*plan.mr, m) * min(ceil(col_panels/plan.jc_ways)*plan.nr, n) / (m*n)
     work = (vectors + CALL * row_panels * col_panels * k_blocks) * busiest / ceilings.vectors
-    traffic = l3 / threads / ceilings.l3 + (0 if fits else memory / ceilings.memory / threads)
+    waiting = (total(traffic["L3"]) / threads / ceilings.l3
+               + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
     strided = 0.0 if b <= target.l2 * 0.3 or k_blocks > 1 else 0.05 * work  # a column of panels is a page per row
-    return Cost(vectors, l1, l2, l3, memory, max(work, traffic) + 0.2*min(work, traffic) + strided + 1e-6*(threads > 1))
+    return Cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
+                                   ("waking threads", 1e-6*(threads > 1))))
 
 
 def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     vectors = m * n * ceil(k / target.lanes(s))
     a, b, c = m*k*s, k*n*s, m*n*s
-    l1 = a + b * ceil(m / plan.mr) + 2*c
+    steps = ceil(m / plan.mr)
     fits = a + b + c <= target.l3 // 2
-    memory = a + b + c
-    work = (vectors + CALL * ceil(m / plan.mr)) / plan.threads / ceilings.vectors
-    traffic = memory / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    return Cost(vectors, l1, a + b * ceil(m / plan.mr), a + b + c, memory, max(work, traffic) + 1e-6*(plan.threads > 1))
+    a_once, c_once = Term("A", a, 1, _ONCE), Term("C", c, 1, _ONCE)
+    b_per_step = Term("B", b, steps, f"{plan.mr} rows")
+    once = a_once, Term("B", b, 1, _ONCE), c_once
+    traffic = {"L1": (a_once, b_per_step, Term("C", c, 2, "reading and writing")), "L2": (a_once, b_per_step),
+               "L3": once, "memory": once}
+    work = (vectors + CALL * steps) / plan.threads / ceilings.vectors
+    waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
+    return Cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
+
+
+_ONCE = "product"
+
+
+def _overlapping(work: float, waiting: float, rest: float) -> tuple[tuple[str, float], ...]:
+    """The longer one counts in full, of the shorter one `rest`."""
+    return (("multiply-adds and calls", work if work >= waiting else rest*work),
+            ("traffic beyond L2", waiting if work < waiting else rest*waiting))
