@@ -5,7 +5,7 @@ takes the plan with the least `seconds`.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class Term(NamedTuple):
 class Cost:
     """Totals over all threads, but `seconds` of the slowest one."""
     vectors: int                            # multiply-add instructions, with the lanes that edges leave empty
-    traffic: dict[str, tuple[Term, ...]]    # by level. L1: what micro-kernels load and store. L2, L3: what crosses from
+    traffic: Mapping[str, tuple[Term, ...]] # by level. L1: what micro-kernels load and store. L2, L3: what crosses from
     #                                         there to the level before. memory: what comes from it and goes back
     parts: tuple[tuple[str, float], ...]    # what the seconds consist of
 
@@ -69,7 +69,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     ceilings = ceilings or Ceilings()
     if plan.swap:
         shape = shape.swapped
-    return {"packed": _packed, "in_place": _in_place, "dots": _dots}[plan.algorithm](shape, plan, target, ceilings)
+    return {"packed": _packed, "in_place": _in_place, "dots": _dots, "stream": _stream}[plan.algorithm](shape, plan, target, ceilings)
 
 
 def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -121,7 +121,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     a, b, c = m*k*s, k*n*s, m*n*s
     columns_outside = row_panels < col_panels
     inner = (m*kc if columns_outside else n*kc) * s                         # re-read for each panel of the outer loop
-    again = 1 if inner <= target.l2 // 2 else min(row_panels, col_panels)
+    again = 1 if inner <= target.l2 // 2 else max(row_panels, col_panels)
     fits = a + b + c <= target.l3 // 2
     a_per_panel, a_once = Term("A", a, col_panels, "panel of columns"), Term("A", a, 1, _ONCE)
     b_per_panel, b_once = Term("B", b, row_panels, "panel of rows"), Term("B", b, 1, _ONCE)
@@ -142,6 +142,18 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     strided = 0.0 if b <= target.l2 * 0.3 or k_blocks > 1 else 0.05 * work  # a column of panels is a page per row
     return Cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
                                    ("waking threads", 1e-6*(threads > 1))))
+
+
+def _stream(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
+    m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
+    vectors = m * ceil(n / target.lanes(s)) * k
+    a, b, c = m*k*s, k*n*s, m*n*s
+    passes = ceil(k / plan.nr)
+    l1 = b + 2*c*passes
+    fits = a + b + c <= target.l3 // 2
+    work = (vectors + 2*c*passes // target.vector_bytes) / plan.threads / ceilings.vectors
+    traffic = b / (ceilings.l3 if fits else ceilings.memory) / plan.threads
+    return Cost(vectors, l1, a + b, a + b + c, a + b + c, max(work, traffic) + 1e-6*(plan.threads > 1))
 
 
 def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
