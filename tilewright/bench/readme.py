@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tilewright.bench import report as tables
 from tilewright.bench.measure import Sample, geomean
-from tilewright.bench.results import Report, Result, load
+from tilewright.bench.results import OURS, Report, Result, load
 
 # At the start of a line: an indented pair is an example, as above.
 _FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?) -->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)
@@ -74,9 +74,11 @@ def summary(report: Report, options: dict[str, str]) -> str:
 def machine(report: Report, options: dict[str, str]) -> str:
     """Where and when, in a paragraph."""
     del options
-    where, *peers = tables.heading(report)[1:]
+    where = tables.heading(report)[1]
     commit = f", commit {report.commit}" if report.commit else ""
-    versions = "; ".join(line.split(": ")[0] for line in peers)
+    everybody = [c for session in report.sessions for c in session.contenders if c["name"] != OURS]
+    # the ladder's steps are no libraries and have no version
+    versions = "; ".join(dict.fromkeys(f"{c['name']} {c['version']}" for c in everybody if c["version"]))
     return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}; against {versions}.\n"
 
 
