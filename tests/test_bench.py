@@ -655,6 +655,19 @@ def test_a_busy_machine_is_mentioned(measured: Report) -> None:
     assert any("10%" in line for line in said)
 
 
+def test_a_narrow_terminal_loses_spreads_but_no_figure(measured: Report) -> None:
+    from rich.console import Console
+
+    for width in (80, 200):
+        console = Console(width=width, record=True, file=io.StringIO())
+        report.show(measured, console)
+        text = console.export_text()
+        assert "…" not in text
+        assert "524.3" in text
+        assert "1.10" in text
+        assert ("1.10 (0.83 to 1.10) mkl" in text) or width == 80
+
+
 def test_plots_are_pictures(measured: Report, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "p.png"

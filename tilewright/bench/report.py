@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -76,24 +77,27 @@ def peak_of(report: Report, group: Group) -> float | None:
 Column = tuple[str, Callable[[Result], str]]
 
 
-def columns(group: Group, results: list[Result], peak: float | None) -> Iterator[Column]:
-    """Heading and cell of every column that this table has something to say in."""
+def columns(group: Group, results: list[Result], peak: float | None, narrow: bool = False) -> Iterator[Column]:
+    """Heading and cell of every column that this table can fill; `narrow` leaves out spreads and shares."""
     suite = group[0]
-    yield "m x n x k", lambda r: r.case.size
+    square = all(r.case.size.isdecimal() for r in results)
+    yield ("n" if narrow else "m = n = k") if square else "m x n x k", lambda r: r.case.size
     if len({r.case.problem.layout for r in results}) > 1:
         yield "layout", lambda r: r.case.problem.layout
+    top = peak if suite == "ladder" and not narrow else None
     for name in names(results):
-        yield name, lambda r, name=name: rate(r, name) + _share(r, name, peak if suite == "ladder" else None)  # type: ignore[misc]
+        yield name, lambda r, name=name: rate(r, name) + _share(r, name, top)  # type: ignore[misc]
     if suite == "skinny":
         yield f"{OURS} GB/s", _bandwidth
     if any(r.case.beside for r in results):
-        yield "against itself at", _beside
+        yield "against itself" if narrow else "against itself at", lambda r: _beside(r, narrow)
     if any(map(best_ratio, results)):
         against = "called from Python" if suite == "overhead" else "peer"
-        yield f"against the fastest {against}", _against
+        yield f"against the fastest {against}", lambda r: _against(r, narrow)
 
 
-def table(group: Group, results: list[Result], peak: float | None = None) -> Table:
+def table(group: Group, results: list[Result], peak: float | None = None, narrow: bool = False) -> Table:
+    from rich import box
     from rich.table import Table
 
     caption = ["ns per call" if group[0] == "overhead" else "GFLOP/s"]
@@ -103,14 +107,17 @@ def table(group: Group, results: list[Result], peak: float | None = None) -> Tab
     if len(found) > 1:
         caption.append(f"geometric mean of the ratios {geomean(found):.3f}, least {min(found):.3f}")
     shown = Table(title=title(group), caption="; ".join(caption), title_justify="left", caption_justify="left")
-    cells = list(columns(group, results, peak))
+    shown.box, shown.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
+    cells = list(columns(group, results, peak, narrow))
     for heading, _ in cells:
         words = heading.startswith("against")
-        shown.add_column(heading, justify="left" if words else "right", no_wrap=True, style="bold" * (heading == OURS))
+        lines = textwrap.fill(heading, 6 if narrow else 12, break_long_words=False)
+        shown.add_column(lines, justify="left" if words else "right", no_wrap=True, style="bold" * (heading == OURS))
     for r in results:
         best = best_ratio(r)
         colour = "green" if best and best[1].median >= 1 else "red"
-        shown.add_row(*(f"[{colour}]{cell(r)}[/]" if cell is _against else cell(r) for _, cell in cells))
+        texts = [cell(r) for _, cell in cells]
+        shown.add_row(*texts[:-1], f"[{colour}]{texts[-1]}[/]" if best else texts[-1])
     return shown
 
 
@@ -125,30 +132,34 @@ def _bandwidth(r: Result) -> str:
     return f"{r.case.problem.min_bytes / sample.spread.median / 1e9:.1f}" if sample else "-"
 
 
-def _against(r: Result) -> str:
+def _against(r: Result, narrow: bool) -> str:
     best = best_ratio(r)
-    return f"{quoted(best[1])} {best[0]}" if best else "-"
+    if best is None:
+        return "-"
+    return f"{best[1].median:.2f} {best[0]}" if narrow else f"{quoted(best[1])} {best[0]}"
 
 
-def _beside(r: Result) -> str:
+def _beside(r: Result, narrow: bool) -> str:
     """Our rate here over our rate on the neighbouring case: 0.98 of 512."""
-    if r.case.beside is None:
-        return ""
-    ratio = r.ratio(BESIDE)
-    other = r.case.beside
-    name = size(other) + ("" if other.layout == r.case.problem.layout else f" {other.layout}")
-    return f"{ratio.median:.2f} of {name}" if ratio else f"- of {name}"
+    ratio, other = r.ratio(BESIDE), r.case.beside
+    if other is None or ratio is None:
+        return "-"
+    layout = "" if other.layout == r.case.problem.layout else f" {other.layout}"
+    return f"{ratio.median:.2f}" if narrow else f"{ratio.median:.2f} of {size(other)}{layout}"
 
 
 def show(report: Report, console: Console) -> None:
     """Print everything a reader needs to judge the figures: machine, contenders, tables, what is missing and why."""
     from rich.markup import escape
+    from rich.measure import Measurement
 
     for line in heading(report):
         console.print(escape(line), highlight=False)
     for group, results in groups(report.results):
         console.print()
-        console.print(table(group, results, peak_of(report, group)))
+        peak = peak_of(report, group)
+        whole = Measurement.get(console, console.options.update(max_width=1000), table(group, results, peak))
+        console.print(table(group, results, peak, narrow=whole.maximum > console.width))
     for line in remarks(report):
         console.print(escape(line), style="yellow", highlight=False)
 
