@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,12 @@ from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
+
+
+# llvmlite lets one thread at a time into LLVM. None may be there while the process forks, or the child finds the lock
+# taken by a thread that it does not have. llvmlite has no public way to say so.
+_in_llvm = llvm.ffi.lib._lock
+os.register_at_fork(before=_in_llvm.__enter__, after_in_parent=_in_llvm.__exit__, after_in_child=_in_llvm.__exit__)
 
 
 @cache
