@@ -25,7 +25,7 @@ from typing import Any
 from tilewright.runtime.count import default_threads
 
 # The block as kernels/cpu/pool.py lays it out; a test compares. Importing that module would cost the emission layer.
-SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID, MOST = 131712, 384, 392, 400, 512, 128, 24, 32, 1024
+SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID, MOST = 131584, 384, 392, 400, 512, 128, 24, 32, 1024
 
 SPIN = 500_000              # ns that an idle worker spins before it sleeps: covers the gaps of a loop of products
 SPIN_CROWDED = 20_000       # the same when there are more threads than CPUs, and spinning takes one from who works

@@ -64,16 +64,21 @@ def emit_wait(k: Kernel, pending: Callable[[], Value]) -> None:
             tries.set(PATIENCE - 32)
 
 
-def emit_barrier(k: Kernel, counter: Value, team: Value) -> None:
+def emit_barrier(k: Kernel, barrier: Value, team: Value) -> None:
     """Record: no member goes on before all `team` members (i64) of a run_team have come here.
 
-    `counter` points to an i64 in a cache line of its own, 0 when the job starts; it only grows, so any number of
-    barriers may share it. What members wrote before is visible to all afterwards.
+    `barrier` points to 16 bytes (in a pair of cache lines of its own), zero when first used: how many have come, and
+    how often all have. Every use leaves it ready for the next, by whatever team. What members wrote before is visible
+    to all afterwards.
     """
-    counter = counter.as_(i64)
+    come, times = _field(barrier, 0, i64), _field(barrier, 8, i64)
     with k.when(team > 1):
-        complete = (k.atomic_add(counter, 1) // team + 1) * team
-        emit_wait(k, lambda: k.atomic_load(counter) < complete)
+        before = k.atomic_load(times)
+        with k.when((k.atomic_add(come, 1) + 1).equals(team)):
+            k.atomic_store(come, 0, "monotonic")
+            k.atomic_store(times, before + 1)
+        with k.otherwise():
+            emit_wait(k, lambda: k.atomic_load(times).equals(before))
 
 
 @cache
