@@ -47,7 +47,7 @@ def emit_small(target) -> list[Function]:
 def emit_jobs(target) -> list[Function]:
     """Jobs for the pool. Memory of both: int64, 64-byte aligned.
 
-    meet(job, tid): job[0] barrier, [8] team, [9] rounds, [10] errors, [16 + 8 * tid] the last round of this member
+    meet(job, tid): job[0:2] barrier, [8] team, [9] rounds, [10] errors, [16 + 8 * tid] the last round of this member
     mark(job, part): job[part] += 1, after job[-1] pauses
     nested(job, tid): job is [pool_run_team, pool, fn, its job, sum of what pool_run_team says, team]
     """
@@ -64,7 +64,7 @@ def emit_jobs(target) -> list[Function]:
 
     k = Kernel("mark", job=ptr(i64), part=i64, noalias=False)
     job, part = k.args
-    with k.loop(k.load(job - 1)):
+    with k.loop(k.load(job + -1)):
         k.pause()
     k.atomic_add(job + part, 1)
     mark = k.function
