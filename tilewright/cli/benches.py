@@ -9,10 +9,7 @@ import typer
 
 from tilewright.cli import common
 
-app = typer.Typer(
-    help="Compare with every BLAS that is installed; see docs/benchmarking.md for the rules of measurement.",
-    invoke_without_command=True,
-)
+app = typer.Typer(invoke_without_command=True)
 
 Threads = Annotated[
     list[str] | None,
@@ -46,10 +43,10 @@ def bench(
     json: Json = None,
     plot: Plot = None,
 ) -> None:  # fmt: skip
-    """Compare tilewright.matmul with the BLAS of NumPy, and with OpenBLAS, MKL, BLIS and torch where they are found.
+    """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.
 
     Contenders take turns on the same random matrices; what is quoted is the median of the ratios of each round.  The
-    whole of it takes a quarter of an hour, --quick less than a minute.
+    whole of it takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has the rules.
     """
     if context.invoked_subcommand is not None:
         return
