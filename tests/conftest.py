@@ -19,5 +19,9 @@ settings.register_profile("thorough", settings.get_profile("tilewright"), max_ex
 settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough looks for longer
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(CACHE, ignore_errors=True)

@@ -60,18 +60,17 @@ def in_order(T, a, b, c, alpha, beta):
     return fused_multiply_add(T, c.dtype.type(beta), c, acc) if beta else acc
 
 
-@pytest.mark.parametrize("alpha_beta", [(1.0, 0.0), (0.5, 1.0), (-1.25, 0.75)], ids=str)
-@pytest.mark.parametrize("kc", [0, 1, 2, 7, 64])
+@pytest.mark.parametrize(("kc", "alpha", "beta"), [(0, 1, 0), (0, 1, 2), (1, 0.5, 1), (7, -1.25, 0.75), (64, 1, 0)])
 @pytest.mark.parametrize("mode", MODES, ids="-".join)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", HERE)
-def test_microkernel(name, dtype, mode, kc, alpha_beta):
+def test_microkernel(name, dtype, mode, kc, alpha, beta):
     A, B = mode
     (MR, NV), T = TILES[name], TYPES[dtype]
-    V, (alpha, beta) = target(name).lanes(T.bytes), alpha_beta
+    V = target(name).lanes(T.bytes)
     NR = NV * V
     function = microkernel(name, dtype, MR, NV, A, B)
-    for cols in (NR, NR - 1, V + 1, V, 1) if kc < 64 else (NR, V + 3):
+    for cols in (NR, NR - 1, V, 1) if kc < 64 else (V + 3,):
         a, b, c = random((MR, kc), dtype, 1), random((kc, NR), dtype, 2), in_a_wider(random((MR, cols), dtype, 3), 5)
         if B == "masked":
             b = in_a_wider(b[:, :cols], 3)

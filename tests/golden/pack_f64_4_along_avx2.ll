@@ -1,0 +1,108 @@
+; ModuleID = "pack_f64_4_along"
+target triple = "x86_64-unknown-linux-gnu"
+target datalayout = ""
+
+define void @"pack_f64_4_along"(i64 %"kc", i64 %"width", i64 %"valid", ptr noalias %"source", i64 %"step_i", i64 %"step_p", ptr noalias %"dst") "min-legal-vector-width"="512" "no-builtins" "prefer-vector-width"="512" nounwind
+{
+entry:
+  br label %"body"
+body:
+  %"sub" = sub i64 %"valid", 1
+  %"lt" = icmp slt i64 %"sub", 0
+  %"select" = select  i1 %"lt", i64 %"sub", i64 0
+  %"mul" = mul i64 %"select", %"step_i"
+  %"at" = getelementptr double, ptr %"source", i64 %"mul"
+  %"lt.1" = icmp slt i64 %"sub", 1
+  %"select.1" = select  i1 %"lt.1", i64 %"sub", i64 1
+  %"mul.1" = mul i64 %"select.1", %"step_i"
+  %"at.1" = getelementptr double, ptr %"source", i64 %"mul.1"
+  %"lt.2" = icmp slt i64 %"sub", 2
+  %"select.2" = select  i1 %"lt.2", i64 %"sub", i64 2
+  %"mul.2" = mul i64 %"select.2", %"step_i"
+  %"at.2" = getelementptr double, ptr %"source", i64 %"mul.2"
+  %"lt.3" = icmp slt i64 %"sub", 3
+  %"select.3" = select  i1 %"lt.3", i64 %"sub", i64 3
+  %"mul.3" = mul i64 %"select.3", %"step_i"
+  %"at.3" = getelementptr double, ptr %"source", i64 %"mul.3"
+  %"div" = udiv i64 %"kc", 4
+  %"mul.4" = mul i64 %"div", 4
+  %".10" = icmp slt i64 0, %"mul.4"
+  br i1 %".10", label %"loop", label %"done"
+loop:
+  %"index" = phi  i64 [0, %"body"], [%"next", %"loop"]
+  %"at.4" = getelementptr double, ptr %"at", i64 %"index"
+  %"at.5" = getelementptr double, ptr %"at.4", i64 128
+  call void @"llvm.prefetch.p0"(ptr %"at.5", i32 0, i32 3, i32 1)
+  %"at.6" = getelementptr double, ptr %"at.1", i64 %"index"
+  %"at.7" = getelementptr double, ptr %"at.6", i64 128
+  call void @"llvm.prefetch.p0"(ptr %"at.7", i32 0, i32 3, i32 1)
+  %"at.8" = getelementptr double, ptr %"at.2", i64 %"index"
+  %"at.9" = getelementptr double, ptr %"at.8", i64 128
+  call void @"llvm.prefetch.p0"(ptr %"at.9", i32 0, i32 3, i32 1)
+  %"at.10" = getelementptr double, ptr %"at.3", i64 %"index"
+  %"at.11" = getelementptr double, ptr %"at.10", i64 128
+  call void @"llvm.prefetch.p0"(ptr %"at.11", i32 0, i32 3, i32 1)
+  %"at.12" = getelementptr double, ptr %"at", i64 %"index"
+  %"load" = load <4 x double>, ptr %"at.12", align 8
+  %"at.13" = getelementptr double, ptr %"at.1", i64 %"index"
+  %"load.1" = load <4 x double>, ptr %"at.13", align 8
+  %"at.14" = getelementptr double, ptr %"at.2", i64 %"index"
+  %"load.2" = load <4 x double>, ptr %"at.14", align 8
+  %"at.15" = getelementptr double, ptr %"at.3", i64 %"index"
+  %"load.3" = load <4 x double>, ptr %"at.15", align 8
+  %"shuffle" = shufflevector <4 x double> %"load", <4 x double> %"load.2", <4 x i32> <i32 0, i32 1, i32 4, i32 5>
+  %"shuffle.1" = shufflevector <4 x double> %"load", <4 x double> %"load.2", <4 x i32> <i32 2, i32 3, i32 6, i32 7>
+  %"shuffle.2" = shufflevector <4 x double> %"load.1", <4 x double> %"load.3", <4 x i32> <i32 0, i32 1, i32 4, i32 5>
+  %"shuffle.3" = shufflevector <4 x double> %"load.1", <4 x double> %"load.3", <4 x i32> <i32 2, i32 3, i32 6, i32 7>
+  %"shuffle.4" = shufflevector <4 x double> %"shuffle", <4 x double> %"shuffle.2", <4 x i32> <i32 0, i32 4, i32 2, i32 6>
+  %"shuffle.5" = shufflevector <4 x double> %"shuffle", <4 x double> %"shuffle.2", <4 x i32> <i32 1, i32 5, i32 3, i32 7>
+  %"shuffle.6" = shufflevector <4 x double> %"shuffle.1", <4 x double> %"shuffle.3", <4 x i32> <i32 0, i32 4, i32 2, i32 6>
+  %"shuffle.7" = shufflevector <4 x double> %"shuffle.1", <4 x double> %"shuffle.3", <4 x i32> <i32 1, i32 5, i32 3, i32 7>
+  %"mul.5" = mul i64 %"index", %"width"
+  %"at.16" = getelementptr double, ptr %"dst", i64 %"mul.5"
+  store <4 x double> %"shuffle.4", ptr %"at.16", align 8
+  %"add" = add i64 %"index", 1
+  %"mul.6" = mul i64 %"add", %"width"
+  %"at.17" = getelementptr double, ptr %"dst", i64 %"mul.6"
+  store <4 x double> %"shuffle.5", ptr %"at.17", align 8
+  %"add.1" = add i64 %"index", 2
+  %"mul.7" = mul i64 %"add.1", %"width"
+  %"at.18" = getelementptr double, ptr %"dst", i64 %"mul.7"
+  store <4 x double> %"shuffle.6", ptr %"at.18", align 8
+  %"add.2" = add i64 %"index", 3
+  %"mul.8" = mul i64 %"add.2", %"width"
+  %"at.19" = getelementptr double, ptr %"dst", i64 %"mul.8"
+  store <4 x double> %"shuffle.7", ptr %"at.19", align 8
+  %"next" = add nsw i64 %"index", 4
+  %".20" = icmp slt i64 %"next", %"mul.4"
+  br i1 %".20", label %"loop", label %"done"
+done:
+  %".22" = icmp slt i64 %"mul.4", %"kc"
+  br i1 %".22", label %"loop.1", label %"done.1"
+loop.1:
+  %"index.1" = phi  i64 [%"mul.4", %"done"], [%"next.2", %"done.2"]
+  %".24" = icmp slt i64 0, %"valid"
+  br i1 %".24", label %"loop.2", label %"done.2"
+done.1:
+  ret void
+loop.2:
+  %"index.2" = phi  i64 [0, %"loop.1"], [%"next.1", %"loop.2"]
+  %"mul.9" = mul i64 %"index.2", %"step_i"
+  %"at.20" = getelementptr double, ptr %"source", i64 %"mul.9"
+  %"mul.10" = mul i64 %"index.1", %"step_p"
+  %"at.21" = getelementptr double, ptr %"at.20", i64 %"mul.10"
+  %"load.4" = load double, ptr %"at.21", align 8
+  %"mul.11" = mul i64 %"index.1", %"width"
+  %"at.22" = getelementptr double, ptr %"dst", i64 %"mul.11"
+  %"at.23" = getelementptr double, ptr %"at.22", i64 %"index.2"
+  store double %"load.4", ptr %"at.23", align 8
+  %"next.1" = add nsw i64 %"index.2", 1
+  %".27" = icmp slt i64 %"next.1", %"valid"
+  br i1 %".27", label %"loop.2", label %"done.2"
+done.2:
+  %"next.2" = add nsw i64 %"index.1", 1
+  %".29" = icmp slt i64 %"next.2", %"kc"
+  br i1 %".29", label %"loop.1", label %"done.1"
+}
+
+declare void @"llvm.prefetch.p0"(ptr %".1", i32 %".2", i32 %".3", i32 %".4")
