@@ -22,10 +22,12 @@ LAYERS = [
     ["ir"],
     ["kernels"],
     ["simulator", "compiler"],
+    ["tuner.store", "tuner.tables", "tuner.row"],  # what was measured: the engine asks
     ["runtime"],
     ["compiler.kernel"],  # what tilewright.compile makes can also be called
     ["batch", "arguments", "api"],
     ["runtime.call"],
+    ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],
     ["bench"],
     ["explanation"],

@@ -148,10 +148,12 @@ def interleave(
     *,
     clock: Clock = time.perf_counter,
     settle: Callable[[], object] = lambda: None,
+    heard: Callable[[str, float], object] = lambda name, seconds: None,
 ) -> dict[str, Sample]:
     """Time every contender, a turn each per round, and return its seconds per call, round by round.
 
     `settle` is called before every turn: quiet.settle waits there for the previous contender's threads to sleep.
+    `heard` is called after every turn, with what will be in the result: the tuner passes it on at once.
     Every call must have been made once before (the check against float64 does), so that nothing compiles in here.
     """
     if not contenders:
@@ -167,6 +169,8 @@ def interleave(
     if min(per_call.values()) >= rules.long_call_s:
         # Everybody's calibration was one long call, which is all that a turn would be: that was the first round.
         seconds = {name: [took] for name, took in per_call.items()}
+        for name, took in per_call.items():
+            heard(name, took)
     names = list(tracks)
     for turn in range(len(seconds[names[0]]), rules.max_rounds):
         began = clock()
@@ -175,6 +179,7 @@ def interleave(
             track = tracks[name]
             track.warm_up(rules, per_call[name])
             seconds[name].append(track.run(track.reps) / track.reps)
+            heard(name, seconds[name][-1])
         now = clock()
         if turn + 1 >= rules.min_rounds and (now - start) + (now - began) > rules.budget_s:
             break

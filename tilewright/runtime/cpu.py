@@ -4,6 +4,7 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,11 +71,8 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     if turned:
         shape, strides = shape.swapped, strides.swapped
     chosen = plan or tuned(shape, target) or choose(shape, target)
-    if chosen.algorithm == "dots":
-        side = shape.swapped if chosen.swap else shape
-        if side.b != "columns":                             # a copy of B, which is small, has contiguous columns
-            strides = strides._replace(rsa=shape.k, csa=1) if chosen.swap else strides._replace(rsb=1, csb=shape.k)
-            shape = shape._replace(a="rows") if chosen.swap else shape._replace(b="columns")
+    if chosen.copy:
+        shape, strides = _with_copy(shape, strides, chosen)
     recipe = Recipe(shape, strides, chosen, target)
     if plan is None and target is detect() and not turned:
         small.offer(shape, chosen, target)
@@ -84,9 +82,25 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     return found
 
 
+def _with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Strides]:
+    """What the plan meets once B is copied, or A^T if it takes the operands in exchanged roles."""
+    if plan.swap:
+        shape, strides = _with_copy(shape.swapped, strides.swapped, replace(plan, swap=False))
+        return shape.swapped, strides.swapped
+    by_rows = plan.reads_b == "rows"
+    strides = strides._replace(rsb=shape.n if by_rows else 1, csb=1 if by_rows else shape.k)
+    return shape._replace(b=plan.reads_b), strides
+
+
 def tuned(shape: Shape, target: CpuTarget) -> CpuPlan | None:
     """What the tuner has measured to be best, if it has."""
-    return None
+    from tilewright.tuner.store import best
+    return best(shape, target)
+
+
+def forget() -> None:
+    """Choose plans anew: the tuner has learnt something."""
+    _recipes.clear()
 
 
 def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Strides]:
@@ -110,9 +124,9 @@ def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
 
 
 def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
-    x, y = (b, a) if swapped else (a, b)
-    if recipe.plan.algorithm == "dots" and recipe.strides[2:4] != _strides(y.T if swapped else y, y.itemsize):
-        y = np.ascontiguousarray(y if swapped else y.T)
+    x, y = (b.T, a.T) if swapped else (a, b)
+    if recipe.plan.copy:
+        y = np.ascontiguousarray(y if recipe.plan.reads_b == "rows" else y.T)
     recipe.run(x.ctypes.data, y.ctypes.data, c.ctypes.data, alpha, beta)
 
 

@@ -1,0 +1,115 @@
+"""The process that measures one problem's plans; search.py starts it, listens to it and ends it.
+
+It reads a pickled `Job` from standard input and writes one JSON object a line:
+
+    {"event": "trying", "name"}                 about to compile and run this contender for the first time
+    {"event": "out", "name", "reason"}          its result was wrong, it raised, or there is no time for it
+    {"event": "phase", "names"}                 these contenders now take turns
+    {"event": "turn", "name", "seconds"}        per call, in one turn
+    {"event": "done"}
+"""
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench import check, measure, operands, quiet
+from tilewright.bench.measure import Rules
+from tilewright.plans.cpu import CpuPlan
+from tilewright.problem import Gemm
+from tilewright.runtime import cpu
+from tilewright.targets import CpuTarget, detect
+from tilewright.tuner import contest
+from tilewright.tuner.contest import REFERENCE
+
+Emit = Callable[..., None]
+TRYING, HEATS = 0.3, 0.65       # shares of the time limit after which no more is tried, and the final begins
+
+
+@dataclass(frozen=True)
+class Job:
+    problem: Gemm
+    target: CpuTarget
+    threads: int
+    plans: tuple[str, ...]      # the model's first
+    time_limit: float
+
+
+def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
+    """Try every plan once, compare it with float64, time them all in turn, and the best of them for longer."""
+    began = clock()
+    o = operands.make(job.problem)
+    calls: dict[str, list[measure.Call]] = {}
+    for name in (REFERENCE, *job.plans):
+        if len(calls) > 2 and clock() - began > TRYING * job.time_limit:
+            emit("out", name=name, reason="there was no time for it")
+            continue
+        emit("trying", name=name)
+        o.c.fill(np.nan)
+        try:
+            call = _call(job, name, o)
+            call[0](*call[1])
+        except Exception as error:
+            emit("out", name=name, reason=f"{type(error).__name__}: {error}")
+            continue
+        wrong = check.wrong(o.a, o.b, o.c)
+        if wrong:
+            emit("out", name=name, reason=f"wrong result: {wrong}")
+        else:
+            calls[name] = [call]
+    if REFERENCE not in calls or len(calls) < 2:
+        return
+    overhead = _overhead(o.a.dtype)
+    rules = Rules.choose(job.threads)
+
+    def take_turns(names: list[str], until: float, least: int, most: int) -> dict[str, Any]:
+        emit("phase", names=names)
+        budget = until * job.time_limit - (clock() - began)
+        samples = measure.interleave(
+            {name: calls[name] for name in names},
+            Rules(rules.turn_s, rules.warm_s, rules.long_call_s, least, most, budget), clock=clock, settle=quiet.settle,
+            heard=lambda name, s: emit("turn", name=name, seconds=s + (overhead if name != REFERENCE else 0.0)))
+        return {name: sample.seconds for name, sample in samples.items()}
+
+    heats = take_turns(list(calls), HEATS, 1, 3)
+    take_turns(contest.finalists(heats, job.plans[0]), 1.0, 3, 25)
+    emit("done")
+
+
+def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
+    if name != REFERENCE:
+        plan = CpuPlan.parse(name)
+        return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, plan=plan, target=job.target)), ()
+    if job.target == detect():
+        from tilewright.runtime.call import matmul
+        return matmul, (o.a, o.b, o.c)
+    return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, target=job.target)), ()
+
+
+def _overhead(dtype: Any) -> float:
+    """Seconds that matmul's checks take before the engine is reached: the calls here go to the engine at once."""
+    from tilewright.api import matmul
+    x, y, z = np.ones((3, 1, 1), dtype)
+    calls: dict[str, list[measure.Call]] = {"api": [(matmul, (x, y, z))], "engine": [(cpu.gemm, (x, y, z))]}
+    for (call, args), in calls.values():
+        call(*args)
+    samples = measure.interleave(calls, Rules(turn_s=0.001, warm_s=0, min_rounds=5, max_rounds=5))
+    return max(samples["api"].spread.median - samples["engine"].spread.median, 0.0)
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)               # whatever else is printed must not end up between the events
+
+    def emit(event: str, **details: Any) -> None:
+        out.write(json.dumps({"event": event, **details}) + "\n")
+
+    run(pickle.load(sys.stdin.buffer), emit)

@@ -1,0 +1,93 @@
+"""One measured plan: for which problem, on what, how fast, and where the figures come from."""
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tilewright.plans.cpu import CpuPlan, Shape
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds are medians and quartiles over rounds. A ratio is matmul's time over the plan's, within one round:
+    above 1 the plan is faster than what matmul did without it."""
+    target: str                 # "x86-avx512"
+    model: str                  # the processor's name for itself
+    l1d: int                    # bytes, as the target has them: machines of the same caches may share plans
+    l2: int
+    l3: int
+    dtype: str
+    m: int
+    n: int
+    k: int
+    a: str                      # what is contiguous: "rows", "columns"
+    b: str
+    threads: int                # that the call might use; the plan may use fewer
+    plan: str
+    best: bool                  # this is the plan to use: at most one row of a problem
+    seconds: float
+    q1: float
+    q3: float
+    ratio: float
+    ratio_q1: float
+    ratio_q3: float
+    rounds: int
+    date: str                   # of the run, the same for all its rows
+    machine: str
+    tilewright: str
+    llvmlite: str
+    commit: str | None = None
+    vendor: str | None = None           # the fastest other library, and its time over ours, if they were compared
+    vendor_ratio: float | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.dtype, self.m, self.n, self.k, self.a, self.b, self.threads)     # type: ignore[arg-type]
+
+    @property
+    def gflops(self) -> float:
+        return 2 * self.m * self.n * self.k / self.seconds / 1e9
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Row:
+        """The row in one line; ValueError says what is wrong with it."""
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"this is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise ValueError("a row is an object, {...}")
+        return cls.from_fields(found)
+
+    @classmethod
+    def from_fields(cls, found: dict[str, Any]) -> Row:
+        known = {f.name: f for f in fields(cls)}
+        for name in found:
+            if name not in known:
+                raise ValueError(f"a row has no field {name!r}; was it written by a newer tilewright?")
+        for name, f in known.items():
+            kinds = _KINDS[str(f.type)]
+            value = found.get(name)
+            if value is None and "None" not in str(f.type):
+                raise ValueError(f"the row lacks {name!r}")
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise ValueError(f"{name} must be {f.type}, not {value!r}")
+        row = cls(**found)
+        CpuPlan.parse(row.plan)
+        if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
+            raise ValueError(f"the row's problem is none: {row.shape}")
+        if not 0 < row.seconds < float("inf"):
+            raise ValueError(f"seconds must be a positive number, not {row.seconds}")
+        return row
+
+
+ORDERS = ("rows", "columns", "any")
+_NONE = type(None)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "str | None": (str, _NONE),
+    "float | None": (float, int, _NONE)}

@@ -1,0 +1,265 @@
+"""`tilewright.tune`: which plans to try, a child process that measures them, and what is remembered of it.
+
+A plan that hangs or crashes takes its process with it and nothing else: what was measured until then counts, and if
+it was still being tried the rest is measured in another process.
+"""
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.bench import measure, quiet
+from tilewright.plans import shape_of
+from tilewright.plans.choose import choose, ranked
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.runtime import cpu, pool
+from tilewright.targets import CpuTarget, detect
+from tilewright.tuner import contest, store
+from tilewright.tuner.child import Job
+from tilewright.tuner.contest import REFERENCE, Phase
+from tilewright.tuner.row import Row
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+Listener = Callable[[dict[str, Any]], object]
+TILES = 3                       # register tiles to choose from
+SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
+PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
+
+_START = """
+import os, sys
+cpu, root = int(sys.argv[1]), sys.argv[2]
+if cpu >= 0:
+    os.sched_setaffinity(0, {cpu})
+sys.path.append(root)
+from tilewright.tuner.child import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found. `rows` are what is stored: every plan that was timed, the fastest first."""
+    problem: Gemm
+    target: str
+    threads: int
+    model: str                                      # the plan that the cost model had chosen
+    rows: tuple[Row, ...]
+    failed: dict[str, str] = field(default_factory=dict)        # plan → why it was not timed
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Row:
+        """The plan that matmul uses from now on."""
+        return next(row for row in self.rows if row.best)
+
+    @property
+    def improved(self) -> bool:
+        return self.best.plan != self.model
+
+    @property
+    def verdict(self) -> str:
+        if not self.improved:
+            return f"Nothing beats the model's choice by more than the noise: matmul stays with {self.model}."
+        r = self.best
+        return f"matmul uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times as fast."
+
+    def __str__(self) -> str:
+        width = max(len(row.plan) for row in self.rows)
+        lines = [f"{self.problem} on {self.target}, {self.threads} thread{'s' * (self.threads != 1)}"]
+        for r in self.rows:
+            mark = "best" if r.best else "model" if r.plan == self.model else ""
+            lines.append(f"{mark:<5}  {r.plan:<{width}}  {r.seconds*1e3:9.4g} ms  {r.gflops:8.1f} GFLOP/s  "
+                         f"{r.ratio:.3f}x ({r.ratio_q1:.3f} to {r.ratio_q3:.3f}), {r.rounds} rounds")
+        lines += [f"out    {plan:<{width}}  {why}" for plan, why in self.failed.items()]
+        return "\n".join([*lines, *self.notes, self.verdict])
+
+
+def tune(problem: Gemm, target: CpuTarget | None, *, threads: int | None, time_limit: float, candidates: int,
+         listen: Listener | None) -> Result:
+    """See tilewright.tune."""
+    target = target or detect()
+    target.require_runnable()
+    if not problem.flops:
+        raise ValueError(f"{problem} is an empty product: there is nothing to tune")
+    if not problem.a == problem.b == problem.out:
+        raise ValueError(f"problems of one number format can be tuned, and {problem} has a = {problem.a}, "
+                         f"b = {problem.b}, out = {problem.out}")
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
+    threads = threads or pool.get_num_threads()
+    shape = shape_of(problem, threads)
+    store.check_writable()
+    model = choose(shape, target)
+    plans = dict.fromkeys((model, *filter(None, [store.best(shape, target)]), *promising(shape, target, candidates)))
+    run = _measure(Job(problem, target, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
+    result = _result(problem, target, shape, str(model), run)
+    store.save(result.rows)
+    cpu.forget()
+    return result
+
+
+def promising(shape: Shape, target: CpuTarget, count: int) -> list[CpuPlan]:
+    """Up to `count` plans that the model ranks high and that differ: each brings an algorithm, tile, block size or
+    split that those above it do not have, since plans that are much alike are about as fast."""
+    found: list[CpuPlan] = []
+    seen: set[tuple[object, ...]] = set()
+    plans = ranked(shape, target, tiles=TILES)
+    for plan in plans:
+        kind = plan.algorithm, plan.swap
+        traits = {(*kind, "tile", plan.mr, plan.nr), (*kind, "mc", plan.mc // plan.mr), (*kind, "kc", plan.kc),
+                  (*kind, "ways", plan.jc_ways, plan.ic_ways, plan.jr_ways)}
+        if traits - seen:
+            found.append(plan)
+            seen |= traits
+    rest = [plan for plan in plans if plan not in found]
+    return (found + rest)[:count]
+
+
+# ---- the measuring process
+
+@dataclass
+class _Run:
+    phases: list[Phase] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def _measure(job: Job, listen: Listener) -> _Run:
+    """Children, until one has told all, or the time is over. Each that ends while it tries a plan is followed by one
+    that does without this plan."""
+    run, deadline = _Run(), time.monotonic() + job.time_limit
+    patience = PATIENCE_S + 2 * job.problem.flops / SLOWEST
+    plans, left = job.plans, job.time_limit
+    while True:
+        trying, why = _listen(Job(job.problem, job.target, job.threads, plans, left), run, deadline, patience, listen)
+        if why is None:
+            break
+        if trying in plans and not run.phases:
+            run.failed[trying] = why
+            plans, left = tuple(p for p in plans if p != trying), deadline - time.monotonic()
+            if plans and left > 0:
+                continue
+        run.notes.append(f"The measuring process ended early: {why}.")
+        break
+    run.phases = [phase for phase in run.phases if phase.rounds]
+    if not run.phases:
+        reasons = "; ".join([*(f"{name}: {reason}" for name, reason in run.failed.items()), *run.notes])
+        raise RuntimeError(f"nothing could be measured for {job.problem}: {reasons or 'there was no time'}")
+    return run
+
+
+def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
+    """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
+    pin = quiet.fastest_cpu() if job.threads == 1 and hasattr(os, "sched_setaffinity") else -1
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "TILEWRIGHT_NUM_THREADS": str(job.threads), "TILEWRIGHT_TARGET": job.target.name,
+                   "TILEWRIGHT_TUNE_DB": store.OFF}
+    trying, finished = "", False
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([sys.executable, "-c", _START, str(pin), root], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=errors, env=environment)
+        try:
+            for event in _events(process, job, deadline, patience):
+                listen(event)
+                match event["event"]:
+                    case "trying":
+                        trying = event["name"]
+                    case "out":
+                        run.failed[event["name"]] = event["reason"]
+                    case "phase":
+                        trying = ""
+                        run.phases.append(Phase(tuple(event["names"])))
+                    case "turn":
+                        run.phases[-1].seconds[event["name"]].append(event["seconds"])
+                    case "done":
+                        finished = True
+        except TimeoutError as late:
+            return trying, str(late)
+        finally:
+            process.kill()
+            code = process.wait()
+        if finished:
+            return trying, None
+        errors.seek(0)
+        return trying, _why(code, errors.read())
+
+
+def _events(process: subprocess.Popen[bytes], job: Job, deadline: float, patience: float) -> Iterator[dict[str, Any]]:
+    """What the child says, as it comes. TimeoutError when it says nothing for too long, or the time is over."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines: queue.Queue[bytes | None] = queue.Queue()
+
+    def read(stream: Any) -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
+    try:
+        pickle.dump(job, process.stdin)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass                    # it died before it read its job; its exit status says why
+    while True:
+        latest = deadline + patience
+        try:
+            line = lines.get(timeout=max(min(patience, latest - time.monotonic()), 0.01))
+        except queue.Empty:
+            raise TimeoutError("it was silent for too long" if time.monotonic() < latest
+                               else "the time was over") from None
+        if line is None:
+            return
+        yield json.loads(line)
+
+
+def _why(code: int, errors: str) -> str:
+    last = (errors.strip().splitlines() or ["it said nothing"])[-1]
+    return f"{signal.Signals(-code).name} ({last})" if code < 0 else last
+
+
+# ---- what is remembered
+
+def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Run) -> Result:
+    """A row for each plan from the last phase it took part in, and which of them is best."""
+    last = run.phases[-1].complete()
+    best = contest.winner(last, model) or model
+    origin = provenance()
+    rows = {}
+    for phase in run.phases:
+        seconds = phase.complete()
+        found = contest.against(REFERENCE, seconds)
+        for plan, turns in seconds.items():
+            if plan != REFERENCE:
+                s, ratio = measure.spread(turns), found[plan]
+                rows[plan] = Row(target.name, target.model, target.l1d, target.l2, target.l3, *shape, plan,
+                                 plan == best, *s, *ratio, len(turns), **origin)
+    in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (not row.best, -row.ratio))
+    if model not in rows:
+        raise RuntimeError(f"the model's plan {model} was not measured: {run.failed.get(model, 'there was no time')}")
+    return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(run.notes))
+
+
+def provenance() -> dict[str, Any]:
+    """The fields of a row that say where and when it was measured, for here and now."""
+    import llvmlite
+
+    import tilewright
+    from tilewright.bench import machine
+    found = machine.describe()
+    return {"date": machine.now(), "machine": f"{found['cpu']}, {found['cpus_allowed']} CPUs, {found['system']}",
+            "tilewright": tilewright.__version__, "llvmlite": llvmlite.__version__, "commit": machine.commit()}

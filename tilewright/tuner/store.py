@@ -1,0 +1,249 @@
+"""Tuning results in one SQLite file: written by the tuner, read by the engine, moved between machines as JSON lines.
+
+`best(shape, target)` is on the way of a user's first product of each kind. It imports sqlite3 only if there is a file,
+reads that once, and again when it has changed; whatever is wrong with it costs a warning and never a product.
+
+The file is TILEWRIGHT_TUNE_DB, by default beside the compiled kernels. "off" means that no measured plan is used,
+neither from there nor from the tables that come with tilewright.
+"""
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.compiler import cache as kernels
+from tilewright.plans.choose import choose
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.targets.base import CpuTarget
+from tilewright.tuner import tables
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from tilewright.tuner.row import Row
+
+OFF = "off"
+SCHEMA = 1
+PATIENCE_S = 30.0               # how long a process waits for another one that is writing
+Plans = dict[tuple[str, str], dict[Shape, str]]        # (target's name, processor) → problem → the plan to use
+
+
+def path() -> Path | None:
+    """The file, which may not exist yet; None when tuning results are switched off."""
+    chosen = os.environ.get("TILEWRIGHT_TUNE_DB")
+    if chosen:
+        return None if chosen == OFF else Path(chosen)
+    return kernels.directory() / "tuning.sqlite"
+
+
+# ---- what the engine asks
+
+def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
+    """The plan that was measured to be best for this problem on this kind of machine, here or by whoever made the
+    tables that come with tilewright; None if nobody measured."""
+    file = path()
+    if file is None:
+        return None
+    text = _plans(file).get((target.name, target.model), {}).get(shape) or tables.best(shape, target)
+    if text is None:
+        return None
+    try:
+        plan = CpuPlan.parse(text)
+    except ValueError:                      # of another version
+        return None
+    return None if plan.violations(shape, target) else plan
+
+
+def smallest(target: CpuTarget) -> int | None:
+    """The least m*n*k of the problems whose measured plan is another one than the model's: products below it need not
+    be looked up."""
+    file = path()
+    if file is None:
+        return None
+    found = {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
+    return min((s.m * s.n * s.k for s, plan in found.items() if plan != str(choose(s, target))), default=None)
+
+
+_read: tuple[object, Plans] = None, {}
+
+
+def _plans(file: Path) -> Plans:
+    """What the file says, read again when it has changed."""
+    global _read
+    stamp = file, _stamp(file), _stamp(f"{file}-wal")      # what is written goes to the second file first
+    if stamp[1] is None:
+        return {}
+    if _read[0] != stamp:
+        _read = stamp, _load(file)
+    return _read[1]
+
+
+def _stamp(file: Path | str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _load(file: Path) -> Plans:
+    plans: Plans = {}
+    try:
+        with _open(file, write=False) as db:
+            for target, model, *problem, plan in db.execute(
+                    f"SELECT {_columns((*PROBLEM, 'plan'))} FROM plans WHERE best"):
+                plans.setdefault((target, model), {})[Shape(*problem)] = plan
+    except Exception as error:              # a product must not fail because of it
+        _warn_once(file, str(error))
+    return plans
+
+
+@cache
+def _warn_once(file: Path, why: str) -> None:
+    warnings.warn(f"tilewright cannot read its tuning results in {file} ({why}) and goes on without them. "
+                  "`tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.",
+                  RuntimeWarning, stacklevel=2)
+
+
+# ---- writing, and looking through
+
+PROBLEM = ("target", "model", *Shape._fields)
+
+
+def save(rows: Iterable[Row]) -> int:
+    """Add rows, each in place of an older one of the same problem, target and plan; how many were added.
+
+    All or none. Of a problem measured several times only the newest run says which plan is best.
+    """
+    from dataclasses import asdict
+    rows = list(rows)
+    if not rows:
+        return 0
+    names = [f.name for f in fields(rows[0])]
+    updates = ", ".join(f'"{name}" = excluded."{name}"' for name in names)
+    with _open(_required()) as db:
+        before = db.total_changes
+        db.executemany(
+            f"INSERT INTO plans ({_columns(names)}) VALUES ({', '.join(f':{name}' for name in names)}) "
+            f"ON CONFLICT DO UPDATE SET {updates} WHERE excluded.date >= date", [asdict(row) for row in rows])
+        added = db.total_changes - before
+        same = " AND ".join(f"other.{name} = plans.{name}" for name in PROBLEM)
+        db.execute("UPDATE plans SET best = 0 WHERE best AND "
+                   f"date < (SELECT max(date) FROM plans AS other WHERE {same})")
+    return added
+
+
+def rows() -> list[Row]:
+    """All of them, by problem, the fastest first."""
+    from tilewright.tuner.row import Row
+    file = path()
+    if file is None or not file.exists():
+        return []
+    names = [f.name for f in fields(Row)]
+    with _open(file, write=False) as db:
+        found = db.execute(f"SELECT {_columns(names)} FROM plans "
+                           "ORDER BY target, model, dtype, m*n*k, m, n, k, a, b, threads, ratio DESC").fetchall()
+    return [Row(**{**dict(zip(names, values)), "best": bool(values[names.index("best")])}) for values in found]
+
+
+def clear() -> int:
+    """Forget everything; how many rows there were. A damaged file is removed."""
+    import sqlite3
+    file = path()
+    if file is None or not file.exists():
+        return 0
+    try:
+        with _open(file) as db:
+            return int(db.execute("DELETE FROM plans").rowcount)
+    except (sqlite3.DatabaseError, ValueError):
+        for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+            name.unlink(missing_ok=True)
+        return 0
+
+
+def merge(lines: Iterable[str]) -> int:
+    """Add what `Row.to_json` wrote; how many rows were new or newer. ValueError names the first bad line, and then
+    nothing is added."""
+    from tilewright.tuner.row import Row
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(Row.from_json(line))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return save(found)
+
+
+def _columns(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _required() -> Path:
+    file = path()
+    if file is None:
+        raise ValueError("tuning results are switched off by TILEWRIGHT_TUNE_DB=off, so there is nowhere to keep them")
+    return file
+
+
+def check_writable() -> None:
+    """OSError or ValueError now, and not after minutes of measuring, if results could not be kept."""
+    with _open(_required()):
+        pass
+
+
+@contextmanager
+def _open(file: Path, write: bool = True) -> Iterator[sqlite3.Connection]:
+    """The database inside one transaction. OSError or ValueError for one that cannot be used."""
+    import sqlite3
+    if write:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        uri = f"{file.absolute().as_uri()}?mode=rwc"
+    else:
+        # Readers of a file in WAL mode write beside it, too; where nobody can, it does not change either.
+        uri = f"{file.absolute().as_uri()}?{'mode=ro' if os.access(file.parent, os.W_OK) else 'immutable=1'}"
+    try:
+        db = sqlite3.connect(uri, timeout=PATIENCE_S, isolation_level=None, uri=True)
+    except sqlite3.Error as error:
+        raise OSError(f"{file} cannot be opened: {error}") from None
+    try:
+        if write:
+            _prepare(db)
+            db.execute("BEGIN IMMEDIATE")
+        _check_version(db, file)
+        yield db
+        if write:
+            db.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise OSError(f"{file}: {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise ValueError(f"{file} is not a store of tuning results: {error}") from None
+    finally:
+        db.close()          # what was not committed is undone
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Readers do not wait for a writer, nor it for them; and the table is there."""
+    db.execute("PRAGMA journal_mode = WAL")
+    if db.execute("PRAGMA user_version").fetchone()[0] == 0:
+        from tilewright.tuner.row import Row
+        kinds = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "float | None": "REAL"}
+        columns = ", ".join(f'"{f.name}" '
+                            f"{kinds.get(str(f.type), 'TEXT')}{'' if 'None' in str(f.type) else ' NOT NULL'}"
+                            for f in fields(Row))
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"CREATE TABLE IF NOT EXISTS plans ({columns}, PRIMARY KEY ({_columns((*PROBLEM, 'plan'))}))")
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+        db.execute("COMMIT")
+
+
+def _check_version(db: sqlite3.Connection, file: Path) -> None:
+    version: Any = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA:
+        raise ValueError(f"{file} has schema {version}, and this tilewright knows schema {SCHEMA}")
