@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans.cpu import CpuPlan, Order, Shape
 from tilewright.plans.model import Ceilings, cost
-from tilewright.plans.tiles import DOT_ROWS, MOST_DOTS, TILES
+from tilewright.plans.tiles import (DOT_ROWS, FEW_COLUMNS, FEW_ROWS, MOST_COLUMNS, MOST_ROWS, SHORT, STREAM_DEPTH,
+                                    TILES, tiles_of)
 from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def shape_of(problem: Any, threads: int = 1) -> Shape:
 @lru_cache(maxsize=4096)
 def choose(shape: Shape, target: CpuTarget) -> CpuPlan:
     if shape.m == 0 or shape.n == 0 or shape.k == 0:
-        mr, vectors = TILES[target.registers][0]
+        mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
     return ranked(shape, target)[0]
 
@@ -52,18 +54,37 @@ def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, ti
 def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuPlan]:
     """Plans worth a look, legal or not, for the first `tiles` register tiles."""
     lanes = target.lanes(shape.itemsize)
-    for mr, vectors in TILES[target.registers][:tiles]:
+    for mr, vectors in tiles_of(target, TILES)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
-        yield from in_place_plans(shape, target, mr, vectors * lanes)
-    if 1 < shape.m <= 8 * TILES[target.registers][0][0] and shape.b == "columns":  # few rows: B^T may be read in place
-        mr, vectors = TILES[target.registers][0]
-        for p in in_place_plans(shape.swapped, target, mr, vectors * lanes):
-            yield _swapped(p)
-    for s, swap in (shape, False), (shape.swapped, True):
-        if s.n <= MOST_DOTS and not stays_in_cache(shape, target):
-            rows = min(DOT_ROWS[target.registers], max(s.m, 1))
-            for threads in {1, min(shape.threads, s.m)}:
-                yield CpuPlan("dots", rows, max(s.n, 1), ic_ways=threads, swap=swap)
+        if stays_in_cache(shape, target) or shape.k <= SHORT:
+            yield from in_place_plans(shape, mr, vectors * lanes, 0)
+    if not stays_in_cache(shape, target):
+        for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
+            if shape.m <= MOST_ROWS * 4:
+                yield from packed_plans(shape, target, mr, vectors * lanes)
+        for s, swap in (shape, False), (shape.swapped, True):
+            for p in skinny_plans(s, target):
+                if s.n <= MOST_COLUMNS and s.b != p.reads_b:
+                    p = replace(p, copy=True)
+                yield replace(p, swap=swap)
+
+
+def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """For one operand that is large and read once, where it lies, and another that stays in cache."""
+    lanes = target.lanes(shape.itemsize)
+    if shape.m <= MOST_ROWS:
+        for mr, vectors, kc in tiles_of(target, FEW_ROWS):
+            yield from in_place_plans(shape, mr, vectors * lanes, kc)
+    if shape.n <= MOST_COLUMNS:
+        for mr, vectors in tiles_of(target, FEW_COLUMNS):
+            kc = target.l2 // (shape.n * shape.itemsize)
+            yield from in_place_plans(shape, mr, vectors * lanes, 0 if kc >= shape.k else max(kc // 2, 64))
+    if shape.m in (depths := dict(tiles_of(target, STREAM_DEPTH))):
+        for threads in {1, shape.threads}:
+            yield CpuPlan("stream", shape.m, depths[shape.m], jc_ways=threads)
+    if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))):
+        for threads in {1, shape.threads}:
+            yield CpuPlan("dots", min(heights[shape.n], shape.m), shape.n, ic_ways=min(threads, shape.m))
 
 
 def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
@@ -79,11 +100,10 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[
                 yield CpuPlan("packed", mr, nr, mc, kc, min(nc, _up(shape.n, nr)), *ways)
 
 
-def in_place_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
-    for kc in {0} | {kc for kc in (16, 32, 64, 128, 256, 512) if kc < shape.k}:
-        for jc, ic, jr in splits(shape.threads):
-            if jr == 1:
-                yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
+def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]:
+    for jc, ic, jr in splits(shape.threads):
+        if jr == 1:
+            yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
 
 
 def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
@@ -100,10 +120,6 @@ def splits(threads: int) -> Iterator[tuple[int, int, int]]:
             for ic in range(1, threads // jc + 1):
                 if (threads // jc) % ic == 0 and threads > 1:
                     yield jc, ic, threads // jc // ic
-
-
-def _swapped(p: CpuPlan) -> CpuPlan:
-    return CpuPlan(p.algorithm, p.mr, p.nr, p.mc, p.kc, p.nc, p.jc_ways, p.ic_ways, p.jr_ways, swap=True)
 
 
 def _up(x: int, multiple: int) -> int:

@@ -2,6 +2,7 @@
 
     packed     the five loops (kernels/cpu/gemm.py): B in blocks of kc x nc for L3, A in blocks of mc x kc for L2
     in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C
+    stream     `mr` rows (kernels/cpu/stream.py), `nr` rows of B at a time
     dots       at most `nr` columns, each element a dot product along k (kernels/cpu/dots.py)
 
 `swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
@@ -39,7 +40,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class CpuPlan:
-    algorithm: Literal["packed", "in_place", "dots"]
+    algorithm: Literal["packed", "in_place", "stream", "dots"]
     mr: int                 # register tile, rows x columns
     nr: int
     mc: int = 0             # block of A: mc x kc. Of B: kc x nc. 0: all there is
@@ -49,12 +50,13 @@ class CpuPlan:
     ic_ways: int = 1
     jr_ways: int = 1
     swap: bool = False
+    copy: bool = False      # B, which is small, is first copied so that it lies as the algorithm reads it
 
     def __str__(self) -> str:
         """Short, and read back by `CpuPlan.parse`: packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1."""
         blocks = "".join(f" {name}={value}" for name in ("mc", "kc", "nc") if (value := getattr(self, name)))
         ways = f" ways={self.jc_ways}x{self.ic_ways}x{self.jr_ways}" if self.threads > 1 else ""
-        return f"{self.algorithm} {self.mr}x{self.nr}{blocks}{ways}{' swap' * self.swap}"
+        return f"{self.algorithm} {self.mr}x{self.nr}{blocks}{ways}{' swap' * self.swap}{' copy' * self.copy}"
 
     @classmethod
     def parse(cls, text: str) -> CpuPlan:
@@ -64,8 +66,8 @@ class CpuPlan:
             mr, nr = map(int, tile.split("x"))
             values: dict[str, int] = {}
             for word in rest:
-                if word == "swap":
-                    values["swap"] = True
+                if word in ("swap", "copy"):
+                    values[word] = True
                 elif word.startswith("ways="):
                     values |= zip(("jc_ways", "ic_ways", "jr_ways"), map(int, word[5:].split("x")), strict=True)
                 else:
@@ -83,6 +85,11 @@ class CpuPlan:
         return self.jc_ways * self.ic_ways * self.jr_ways
 
     @property
+    def reads_b(self) -> Order:
+        """What must be contiguous in B where it is read in place."""
+        return "columns" if self.algorithm == "dots" else "rows"
+
+    @property
     def key(self) -> str:
         return str(self)
 
@@ -92,6 +99,8 @@ class CpuPlan:
         shape = problem if isinstance(problem, Shape) else shape_of(problem)
         if self.swap:
             shape = shape.swapped
+        if self.copy:
+            shape = shape._replace(b=self.reads_b)
         found = list(_tile_violations(self, shape, target))
         for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
             if getattr(self, name) < (1 if name.endswith("ways") else 0):
@@ -106,7 +115,16 @@ class CpuPlan:
                 found.append("in_place reads A by rows or by columns, and neither is contiguous.")
             if self.jr_ways > 1:
                 found.append(f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}.")
+        if self.algorithm == "stream":
+            if shape.b != "rows":
+                found.append("stream reads rows of B that are contiguous, and B's are not.")
+            if shape.m != self.mr:
+                found.append(f"stream has registers for {self.mr} rows, and C has {shape.m}.")
+            if self.ic_ways * self.jr_ways > 1:
+                found.append("stream splits columns (jc) alone.")
         if self.algorithm == "dots":
+            if shape.b != "columns":
+                found.append("dots multiplies columns of B that are contiguous, and B's are not.")
             if shape.a != "rows":
                 found.append("dots multiplies rows of A that are contiguous, and A's are not.")
             if shape.n > self.nr:
@@ -117,10 +135,14 @@ class CpuPlan:
 
 
 def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget):   # type: ignore[no-untyped-def]
-    mr, nr, have = plan.mr, plan.nr, target.registers
+    mr, nr, have = plan.mr, plan.nr, target.tile_registers
     lanes = target.lanes(shape.itemsize)
     if mr < 1 or nr < 1:
         yield f"a register tile of {mr}x{nr} is empty."
+    elif plan.algorithm == "stream":
+        need = mr*nr + mr + 1
+        if need > have:
+            yield f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, {target.name} has {have}."
     elif plan.algorithm == "dots":
         need = mr*nr + nr + 1
         if need > have:

@@ -60,7 +60,7 @@ def total(terms: Iterable[Term]) -> int:
 
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
-HIDDEN = 0.75               # of the traffic beyond L2 that prefetching hides behind arithmetic, in packed plans
+HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 
 
@@ -69,7 +69,10 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     ceilings = ceilings or Ceilings()
     if plan.swap:
         shape = shape.swapped
-    return {"packed": _packed, "in_place": _in_place, "dots": _dots, "stream": _stream}[plan.algorithm](shape, plan, target, ceilings)
+    if plan.copy:
+        shape = shape._replace(b=plan.reads_b)
+    count = {"packed": _packed, "in_place": _in_place, "stream": _stream, "dots": _dots}[plan.algorithm]
+    return count(shape, plan, target, ceilings)
 
 
 def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -102,11 +105,13 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
     work = (vectors + CALL*tiles) * busiest / ceilings.vectors
-    waiting = ((total(packing) + total(traffic["L3"])) / threads / ceilings.l3
+    # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
+    runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
+    waiting = ((total(packing) + total(traffic["L3"])) * runs / threads / ceilings.l3
                + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
     return Cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
-        ("traffic beyond L2 that prefetching does not hide", (1 - HIDDEN)*waiting),
+        ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
         ("barriers", 2e-6 * k_blocks * n_blocks * (threads > 1))))
 
@@ -121,7 +126,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     a, b, c = m*k*s, k*n*s, m*n*s
     columns_outside = row_panels < col_panels
     inner = (m*kc if columns_outside else n*kc) * s                         # re-read for each panel of the outer loop
-    again = 1 if inner <= target.l2 // 2 else max(row_panels, col_panels)
+    again = 1 if inner <= target.l2 else max(row_panels, col_panels)
     fits = a + b + c <= target.l3 // 2
     a_per_panel, a_once = Term("A", a, col_panels, "panel of columns"), Term("A", a, 1, _ONCE)
     b_per_panel, b_once = Term("B", b, row_panels, "panel of rows"), Term("B", b, 1, _ONCE)
@@ -146,14 +151,17 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
 
 def _stream(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
+    passes = ceil(k / plan.nr)
     vectors = m * ceil(n / target.lanes(s)) * k
     a, b, c = m*k*s, k*n*s, m*n*s
-    passes = ceil(k / plan.nr)
-    l1 = b + 2*c*passes
     fits = a + b + c <= target.l3 // 2
-    work = (vectors + 2*c*passes // target.vector_bytes) / plan.threads / ceilings.vectors
-    traffic = b / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    return Cost(vectors, l1, a + b, a + b + c, a + b + c, max(work, traffic) + 1e-6*(plan.threads > 1))
+    a_once, b_once, c_once = (Term(x, size, 1, _ONCE) for x, size in (("A", a), ("B", b), ("C", c)))
+    c_passes = Term("C", c, 2*passes, f"reading and writing, every {plan.nr} rows of B")
+    once = a_once, b_once, c_once
+    traffic = {"L1": (a_once, b_once, c_passes), "L2": once, "L3": once, "memory": once}
+    work = (vectors + c_passes.bytes // target.vector_bytes) / plan.threads / ceilings.vectors
+    waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
+    return Cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 
 
 def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:

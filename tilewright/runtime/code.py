@@ -1,4 +1,4 @@
-"""Machine code for the engine, by what it is needed for: micro-kernels, packing, drivers. Compiled when first asked for."""
+"""Machine code for the engine, by what it is for: micro-kernels, packing, drivers. Compiled when first asked for."""
 from __future__ import annotations
 
 from functools import cache
@@ -63,8 +63,8 @@ def packing(target: CpuTarget, dtype: str, width: int, kind: str) -> int:
 @cache
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int) -> int:
     """Address of the loops around the kernels."""
-    if algorithm == "dots":
-        return load(_CPU + "dots:emit_dots", target, dtype, mr, nr).address(f"dots_{dtype}_{mr}x{nr}")
+    if algorithm in ("dots", "stream"):
+        return load(f"{_CPU}{algorithm}:emit_{algorithm}", target, dtype, mr, nr).address(f"{algorithm}_{dtype}_{mr}x{nr}")
     vectors = nr // target.lanes(ITEMSIZE[dtype])
     if algorithm == "packed":
         return load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors).address(f"gemm_{dtype}_{mr}x{nr}")

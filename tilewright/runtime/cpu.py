@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime import pool, small, workspace
+from tilewright.runtime import pool, small
 from tilewright.runtime.recipe import Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
 
@@ -150,6 +150,3 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
                 c *= c.dtype.type(beta)
             c += result
 
-
-def after_fork_in_child() -> None:
-    workspace.after_fork_in_child()

@@ -54,8 +54,9 @@ class Recipe:
         self.space = 0
         self.parts = plan.threads
         self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
-        fields = {"packed": self._packed, "in_place": self._in_place, "dots": self._dots}[plan.algorithm]()
-        layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS}[plan.algorithm]
+        fields = {"packed": self._packed, "in_place": self._in_place, "dots": self._dots, "stream": self._stream}[plan.algorithm]()
+        layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
+                  "stream": jobs.STREAM}[plan.algorithm]
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
@@ -99,6 +100,11 @@ class Recipe:
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
         return {"m": shape.m, "k": shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+                "parts": self.parts}
+
+    def _stream(self) -> dict[str, int]:
+        shape, st = self.shape, self.strides
+        return {"n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "ldb": st.rsb, "ldc": st.rsc,
                 "parts": self.parts}
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> None:

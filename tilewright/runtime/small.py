@@ -7,7 +7,7 @@ from tilewright.compiler.load import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans.choose import SMALL_SHARE
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.tiles import TILES
+from tilewright.plans.tiles import TILES, tiles_of
 from tilewright.runtime import call, code
 from tilewright.runtime.pool import pool
 from tilewright.targets import CpuTarget
@@ -20,7 +20,7 @@ _excluded: set[str] = set()
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     """A recipe for this problem was made. From the first small one in place on, the builtin takes such calls."""
-    mr, vectors = TILES[target.registers][0]
+    mr, vectors = tiles_of(target, TILES)[0]
     ours = plan.algorithm == "in_place" and not plan.kc and plan.mr == mr and not plan.swap
     if shape.dtype in _contexts or shape.dtype in _excluded or not ours:
         return

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from threading import Lock
 
-HUGE = 2 << 20          # packed panels are read in long runs: one TLB entry for each 2 MiB instead of one for each 4 KiB
+HUGE = 2 << 20          # packed panels are read in long runs: a TLB entry for each 2 MiB, not for each 4 KiB
 
 
 class Workspace:
@@ -40,7 +41,9 @@ def give(workspace: Workspace) -> None:
         _free.append(workspace)
 
 
-def after_fork_in_child() -> None:
-    """The parent may have held the lock."""
+def _new_lock() -> None:
     global _lock
     _lock = Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)       # another thread of the parent may have held it

@@ -34,23 +34,24 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     q_lo, q_hi = split(m_panels, g.row_parts, part // g.col_parts)
     j_lo, j_hi = split(n_panels, g.col_parts, part % g.col_parts)
 
-    def tile(pc: Value, kc: Value, beta: Value, q: Value, jr: Value) -> None:
+    def tile(pc: Value, kc: Value, beta: Value, q: Value, jr: Value, first: Value | None) -> None:
         j = jr * NR
         cols = k.min(g.n - j, NR)
         i, h = q*height + k.min(q, taller), height + k.select(q < taller, k.constant(i64, 1), 0)
         kernel = ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(cols < NR, k.constant(i64, 1), 0)
         k.call(k.load(g.table + kernel, ptr(i8)), kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols,
-               g.alpha, beta, b, k.constant(i64, 0))
+               g.alpha, beta, b.at(pc + kc, j) if first is not None else b,
+               k.select(first, g.ldb, 0) if first is not None else k.constant(i64, 0))
 
     with k.loop(g.k, step=g.kc) as pc:
         kc = k.min(g.kc, g.k - pc)
         beta = k.select(pc.equals(0), g.beta, 1.0)
         with k.when(m_panels < n_panels):
             with k.loop(j_hi, j_lo) as jr, k.loop(q_hi, q_lo) as q:
-                tile(pc, kc, beta, q, jr)
+                tile(pc, kc, beta, q, jr, q.equals(q_lo))
         with k.otherwise():
             with k.loop(q_hi, q_lo) as q, k.loop(j_hi, j_lo) as jr:
-                tile(pc, kc, beta, q, jr)
+                tile(pc, kc, beta, q, jr, None)
     return k.function
 
 

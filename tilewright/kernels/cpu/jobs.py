@@ -20,6 +20,7 @@ IN_PLACE = (
     "by_rows",
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
 )
+STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "alpha", "beta", "parts")
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
 SMALL = (                       # the context of kernels/cpu/small.py
     "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels

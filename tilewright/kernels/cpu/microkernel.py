@@ -39,6 +39,10 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
 
     def rank1(p: Value) -> None:                        # acc += A[:, p] * B[p, :]
         b_row = b + p*step_b
+        if A != "packed":
+            for j in range(0, NR, 64 // T.bytes):
+                k.prefetch(b_row + (NR + j))
+                k.prefetch(ahead + (p*ahead_step + j), locality=2)
         b_reg = [k.load(b_row + j*V, VT, align, mask[j] if B == "masked" else None) for j in range(NV)]
         for i in range(MR):
             a_reg = k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V)
