@@ -207,6 +207,7 @@ def _outcome(f: Callable, args: tuple, kwargs: dict) -> Any:
     return result, sorted({w.category.__name__ for w in said})
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 @pytest.mark.parametrize("case", UNCOMMON)
 @pytest.mark.parametrize("named", [False, True])
 def test_uncommon_call(spied: Spied, case: str, named: bool) -> None:
@@ -396,8 +397,8 @@ def test_many_threads(spied: Spied) -> None:
 
 
 def test_emitter_and_runtime_agree() -> None:
-    for name in ("PYTHON", "NDARRAY", "OUT", "NEW", "LARGEST", "RELEASE_ABOVE", "SMALL", "CONTEXT_SIZE", "DATA", "ND",
-                 "DIMS", "STRIDES", "DESCR", "FLAGS"):  # fmt: skip
+    for name in ("PYTHON", "VECTORCALL", "NDARRAY", "OUT", "NEW", "LARGEST", "RELEASE_ABOVE", "SMALL", "CONTEXT_SIZE",
+                 "DATA", "ND", "DIMS", "STRIDES", "DESCR", "FLAGS"):  # fmt: skip
         assert getattr(call, name) == getattr(layout, name), name
     order, number = (8 * (offset - layout.KIND) for offset in (call.BYTEORDER, call.TYPE_NUM))
     assert layout.KIND_MASK == 0xFF << order | 0xFFFFFFFF << number

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 # The context and NumPy's structure as kernels/cpu/entry.py lays them out; a test compares
-PYTHON, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 80
+PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 56, 88
 DATA, ND, DIMS, STRIDES, BASE, DESCR, FLAGS, BYTEORDER, TYPE_NUM = 0, 8, 16, 24, 32, 40, 48, 10, 12
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
 
@@ -48,7 +48,7 @@ _lock = threading.Lock()
 
 
 class Entry:
-    """One builtin in front of one Python function. `.matmul` is what users call."""
+    """One builtin in front of one function written in Python. `.matmul` is what users call."""
 
     def __init__(self, python: Callable[..., Any], buffers: bool = False) -> None:
         from tilewright.compiler.load import load
@@ -72,8 +72,9 @@ class Entry:
         out = sys.intern("out")
         _kept.append((methods, definition, doc, module, python, out))
         self._decline = code.address("matmul_decline")
-        for offset, word in ((PYTHON, id(python)), (NDARRAY, id(np.ndarray)), (OUT, id(out)), (NEW, new or 0),
-                             (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (SMALL, self._decline), (SMALL + 16, self._decline)):
+        for offset, word in ((PYTHON, id(python)), (VECTORCALL, _vectorcall()), (NDARRAY, id(np.ndarray)),
+                             (OUT, id(out)), (NEW, new or 0), (RELEASE_ABOVE, RELEASE_GIL_ABOVE),
+                             (SMALL, self._decline), (SMALL + 16, self._decline)):
             self._word(offset).value = word
         self.matmul: Callable[..., Any] = module.matmul
 
@@ -133,6 +134,13 @@ def _signature(f: Any) -> str:
     defaults = dict(zip(positional[len(positional) - len(optional):], optional)) | (f.__kwdefaults__ or {})
     return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "")
                       for name in (*positional, *(("*",) if named else ()), *named)])
+
+
+def _vectorcall() -> int:
+    """PyObject_Vectorcall, or what it comes to for a function written in Python: Python 3.10 has it in headers only."""
+    api = ctypes.pythonapi
+    name = "PyObject_Vectorcall" if hasattr(api, "PyObject_Vectorcall") else "_PyFunction_Vectorcall"
+    return ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
 
 
 def layout_agrees() -> bool:

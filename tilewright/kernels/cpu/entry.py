@@ -24,7 +24,7 @@ from tilewright.ir import Function, Kernel, Value, i8, i16, i32, i64, ptr
 from tilewright.targets.base import CpuTarget
 
 # The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64.
-PYTHON, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL = 0, 8, 16, 24, 32, 40, 48
+PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL = 0, 8, 16, 24, 32, 40, 48, 56
 CONTEXT_SIZE = SMALL + 32
 
 # PyArrayObject, after the object's header; and PyArray_Descr: one word that holds byteorder and type_num
@@ -56,7 +56,8 @@ def _general() -> Function:
     k = Kernel("matmul_general", context=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8),
                noalias=False)
     context, args, nargs, kwnames = k.args
-    k.ret(k.call_external("PyObject_Vectorcall", ptr(i8), k.field(context, PYTHON, ptr(i8)), args, nargs, kwnames))
+    function, vectorcall = k.field(context, PYTHON, ptr(i8)), k.field(context, VECTORCALL, ptr(i8))
+    k.ret(k.call(vectorcall, function, args, nargs, kwnames, result=ptr(i8)))
     return k.function
 
 
