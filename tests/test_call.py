@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tilewright.compiler.load import load
 from tilewright.kernels.cpu import entry as layout
 from tilewright.runtime import call
 from tilewright.runtime.call import Entry
-from tilewright.targets import detect
+from tilewright.targets import detect, names, target
 
 RNG = np.random.default_rng(5)
 LARGEST = 10**6
@@ -442,3 +443,17 @@ def test_the_shared_entry() -> None:
     assert shared is call.entry()
     assert tw.matmul is shared.matmul
     np.testing.assert_allclose(tw.matmul(A, B), A @ B, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", ["pypy", "free-threaded", "another target"])
+def test_where_there_is_no_builtin(monkeypatch: pytest.MonkeyPatch, build: str) -> None:
+    monkeypatch.setattr(call, "_made", [])
+    if build == "pypy":
+        monkeypatch.setattr(sys, "implementation", SimpleNamespace(name="pypy"))
+    elif build == "free-threaded":
+        monkeypatch.setattr(sys, "abiflags", "t")
+    else:
+        foreign = next(t for name in names() if not (t := target(name)).runnable)
+        monkeypatch.setattr("tilewright.targets.detect", lambda: foreign)
+    assert call.entry() is None
+    assert call.matmul is tw.api.matmul

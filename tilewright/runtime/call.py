@@ -9,7 +9,8 @@ Strides are in elements, those of a and b of any sign; the rows of c are consecu
 when m*n*k is below `release_above`. Nothing is taken before `Entry.enable` names such kernels.
 
 Before the entry may read NumPy's arrays itself, their layout is compared with what Python says about some real ones.
-If it differs the entry asks through the buffer protocol; without CPython there is only the Python function.
+If it differs the entry asks through the buffer protocol. In another Python than CPython with its GIL, on which all
+this was tested, there is only the Python function.
 """
 from __future__ import annotations
 
@@ -95,8 +96,8 @@ class Entry:
 
 
 def entry() -> Entry | None:
-    """The one in front of tilewright.api.matmul, made when first asked for. None where there can be none: only CPython
-    has builtins, and the target must be this machine (if not, the Python function says so when it is called)."""
+    """The one in front of tilewright.api.matmul, made when first asked for. None where there can be none: it takes
+    CPython with its GIL, and this machine as the target (if not, the Python function says so when it is called)."""
     with _lock:
         if not _made:
             _made.append(_make())
@@ -106,7 +107,7 @@ def entry() -> Entry | None:
 def _make() -> Entry | None:
     from tilewright.api import matmul
     from tilewright.targets import detect
-    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
+    if sys.implementation.name != "cpython" or "t" in sys.abiflags or ctypes.sizeof(ctypes.c_void_p) != 8:
         return None
     try:
         detect().require_runnable()
