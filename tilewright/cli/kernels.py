@@ -28,6 +28,7 @@ def plan(
         from tilewright.plans import CpuPlan, shape_of
         from tilewright.plans.choose import plan as choose
         from tilewright.plans.choose import ranked
+        from tilewright.runtime import cpu
 
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         shape = shape_of(problem, threads)
@@ -41,7 +42,9 @@ def plan(
                 raise typer.Exit(1)
             found = [chosen]
         elif top == 1 or 0 in (m, n, k):
-            found = [choose(shape, chip)]
+            measured = cpu.tuned(shape, chip)
+            found = [measured or choose(shape, chip)]
+            typer.echo("measured to be best by the tuner" if measured else "chosen by the model of the caches")
         else:
             found = ranked(shape, chip, tiles=2)[:top]
         common.console().print(_predictions(found, shape, chip))
