@@ -187,11 +187,12 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
                         run.phases[-1].seconds[event["name"]].append(event["seconds"])
                     case "done":
                         finished = True
-        except TimeoutError as late:
-            return trying, str(late)
+            code = process.wait(PATIENCE_S)                 # it closed its output: it is about to end
+        except (TimeoutError, subprocess.TimeoutExpired) as late:
+            return trying, None if finished else str(late)
         finally:
             process.kill()
-            code = process.wait()
+            process.wait()
         if finished:
             return trying, None
         errors.seek(0)

@@ -131,7 +131,7 @@ def save(rows: Iterable[Row]) -> int:
         before = db.total_changes
         db.executemany(
             f"INSERT INTO plans ({_columns(names)}) VALUES ({', '.join(f':{name}' for name in names)}) "
-            f"ON CONFLICT DO UPDATE SET {updates} WHERE excluded.date >= date", [asdict(row) for row in rows])
+            f"ON CONFLICT DO UPDATE SET {updates} WHERE excluded.date > date", [asdict(row) for row in rows])
         added = db.total_changes - before
         same = " AND ".join(f"other.{name} = plans.{name}" for name in PROBLEM)
         db.execute("UPDATE plans SET best = 0 WHERE best AND "
