@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.plans.cpu import CpuPlan, Order, Shape
 from tilewright.plans.model import Ceilings, cost
-from tilewright.plans.tiles import (DOT_ROWS, FEW_COLUMNS, FEW_ROWS, MOST_COLUMNS, MOST_ROWS, SHORT, STREAM_DEPTH,
-                                    TILES, tiles_of)
+from tilewright.plans.tiles import (
+    DOT_ROWS,
+    FEW_COLUMNS,
+    FEW_ROWS,
+    MOST_COLUMNS,
+    MOST_ROWS,
+    SHORT,
+    STREAM_DEPTH,
+    TILES,
+    tiles_of,
+)
 from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
@@ -54,11 +63,16 @@ def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, ti
 def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuPlan]:
     """Plans worth a look, legal or not, for the first `tiles` register tiles."""
     lanes = target.lanes(shape.itemsize)
+    in_cache = stays_in_cache(shape, target)
+    if shape.k <= SHORT and shape.b == "rows" and shape.a != "any" and not in_cache:
+        for mr, vectors, _ in tiles_of(target, FEW_ROWS):
+            yield from in_place_plans(shape, mr, vectors * lanes, 0)
+        return
     for mr, vectors in tiles_of(target, TILES)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
-        if stays_in_cache(shape, target) or shape.k <= SHORT:
+        if in_cache:
             yield from in_place_plans(shape, mr, vectors * lanes, 0)
-    if not stays_in_cache(shape, target):
+    if not in_cache:
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
             if shape.m <= MOST_ROWS * 4:
                 yield from packed_plans(shape, target, mr, vectors * lanes)
@@ -75,7 +89,7 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.m <= MOST_ROWS:
         for mr, vectors, kc in tiles_of(target, FEW_ROWS):
             yield from in_place_plans(shape, mr, vectors * lanes, kc)
-    if shape.n <= MOST_COLUMNS:
+    if shape.n <= MOST_COLUMNS and shape.a == "rows":
         for mr, vectors in tiles_of(target, FEW_COLUMNS):
             kc = target.l2 // (shape.n * shape.itemsize)
             yield from in_place_plans(shape, mr, vectors * lanes, 0 if kc >= shape.k else max(kc // 2, 64))

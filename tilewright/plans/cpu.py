@@ -103,8 +103,9 @@ class CpuPlan:
             shape = shape._replace(b=self.reads_b)
         found = list(_tile_violations(self, shape, target))
         for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
-            if getattr(self, name) < (1 if name.endswith("ways") else 0):
-                found.append(f"{name} is {getattr(self, name)}, and must not be less than {int(name.endswith('ways'))}.")
+            least = 1 if name.endswith("ways") else 0
+            if getattr(self, name) < least:
+                found.append(f"{name} is {getattr(self, name)}, and must not be less than {least}.")
         if self.algorithm == "packed":
             found += _packed_violations(self)
         if self.algorithm == "in_place":
@@ -142,7 +143,8 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget):   # type: 
     elif plan.algorithm == "stream":
         need = mr*nr + mr + 1
         if need > have:
-            yield f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, {target.name} has {have}."
+            yield (f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, "
+                   f"{target.name} has {have}.")
     elif plan.algorithm == "dots":
         need = mr*nr + nr + 1
         if need > have:

@@ -64,7 +64,8 @@ def packing(target: CpuTarget, dtype: str, width: int, kind: str) -> int:
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int) -> int:
     """Address of the loops around the kernels."""
     if algorithm in ("dots", "stream"):
-        return load(f"{_CPU}{algorithm}:emit_{algorithm}", target, dtype, mr, nr).address(f"{algorithm}_{dtype}_{mr}x{nr}")
+        found = load(f"{_CPU}{algorithm}:emit_{algorithm}", target, dtype, mr, nr)
+        return found.address(f"{algorithm}_{dtype}_{mr}x{nr}")
     vectors = nr // target.lanes(ITEMSIZE[dtype])
     if algorithm == "packed":
         return load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors).address(f"gemm_{dtype}_{mr}x{nr}")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
+from tilewright.plans.tiles import SHORT
 from tilewright.runtime import code, workspace
 from tilewright.runtime.pool import pool
 from tilewright.targets.base import CpuTarget
@@ -54,7 +55,8 @@ class Recipe:
         self.space = 0
         self.parts = plan.threads
         self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
-        fields = {"packed": self._packed, "in_place": self._in_place, "dots": self._dots, "stream": self._stream}[plan.algorithm]()
+        fields = {"packed": self._packed, "in_place": self._in_place, "stream": self._stream,
+                  "dots": self._dots}[plan.algorithm]()
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
         self.template = array("q", [fields.pop(name, 0) for name in layout])
@@ -95,7 +97,9 @@ class Recipe:
         kernels.need(shape.m, shape.n)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
                 "ldc": st.rsc, "kc": plan.kc or shape.k, "row_parts": plan.ic_ways, "col_parts": plan.jc_ways,
-                "by_rows": int(by_rows), "table": kernels.address}
+                "by_rows": int(by_rows),
+                # with k short C is most of the traffic, and wants to be written along its rows
+                "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr), "table": kernels.address}
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides

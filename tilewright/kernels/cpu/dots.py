@@ -9,8 +9,9 @@ from tilewright.targets.base import CpuTarget
 
 
 def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
-    """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time. A's rows and B's
-    columns are contiguous (ldb: from one column to the next).
+    """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time.
+
+    A's rows and B's columns are contiguous (ldb: from one column to the next).
 
     The k products of an element are added in V lanes and these in a tree, whatever the rows around it are.
     """

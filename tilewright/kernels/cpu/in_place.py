@@ -1,7 +1,7 @@
 """GEMM without packing, for problems where packing costs more than it saves: m, n or k small.
 
     for pc: k, kc at a time
-      for jr, ir (or ir, jr: the longer one outside, so that the panel of the shorter side stays in cache)
+      for jr, ir (or ir, jr: the longer side outside, so that the panels of the shorter one stay in cache)
         micro-kernel that reads A and B where they are
 
 B's rows must be contiguous; A may be read by rows or by columns. With few rows and a small kc this streams B row by
@@ -46,7 +46,7 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     with k.loop(g.k, step=g.kc) as pc:
         kc = k.min(g.kc, g.k - pc)
         beta = k.select(pc.equals(0), g.beta, 1.0)
-        with k.when(m_panels < n_panels):
+        with k.when(g.rows_outside.equals(0)):
             with k.loop(j_hi, j_lo) as jr, k.loop(q_hi, q_lo) as q:
                 tile(pc, kc, beta, q, jr, q.equals(q_lo))
         with k.otherwise():

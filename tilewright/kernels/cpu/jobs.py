@@ -18,6 +18,7 @@ IN_PLACE = (
     "b", "ldb", "c", "ldc", "alpha", "beta", "kc",
     "row_parts", "col_parts",   # part i of row_parts*col_parts is one block of C
     "by_rows",
+    "rows_outside",             # the order of the two inner loops
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "alpha", "beta", "parts")

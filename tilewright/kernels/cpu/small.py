@@ -52,13 +52,15 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     # whichever of rows and columns leaves the busiest thread less to do
     by_col = m_panels * k.ceil_div(n_panels, threads) <= n_panels * k.ceil_div(m_panels, threads)
     one = k.constant(i64, 1)
-    row_parts, col_parts = k.select(by_col, one, k.min(threads, m_panels)), k.select(by_col, k.min(threads, n_panels), 1)
+    row_parts = k.select(by_col, one, k.min(threads, m_panels))
+    col_parts = k.select(by_col, k.min(threads, n_panels), 1)
 
     job = k.local("job", (len(IN_PLACE),), i64)
     lda = k.select(by_rows, rsa, csa)
-    fields = dict(m=m, n=n, k=kk, a=a, lda=lda, b=b, ldb=rsb, c=c, ldc=rsc, alpha=k.constant(T, 1.0),
-                  beta=k.constant(T, 0.0), kc=kk, row_parts=row_parts, col_parts=col_parts,
-                  by_rows=k.select(by_rows, one, 0), table=table)
+    fields = {"m": m, "n": n, "k": kk, "a": a, "lda": lda, "b": b, "ldb": rsb, "c": c, "ldc": rsc,
+              "alpha": k.constant(T, 1.0), "beta": k.constant(T, 0.0), "kc": kk, "row_parts": row_parts,
+              "col_parts": col_parts, "by_rows": k.select(by_rows, one, 0),
+              "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table}
     for index, name in enumerate(IN_PLACE):
         field = job + index
         k.store(field.as_(T) if name in ("alpha", "beta") else field, fields[name], align=8)
