@@ -50,7 +50,8 @@ def layer(name: str) -> str | None:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import in a file, wherever it stands; `from p import q` also as p.q."""
+    """(line, absolute module) of every import in a file, wherever it stands; `from p import q` as p.q if that is a
+    module of ours: packages on the way to it are not what is used."""
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -58,8 +59,12 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             whole = ".".join((*base, *(node.module or "").split("."))).strip(".")
-            yield node.lineno, whole
-            yield from ((node.lineno, f"{whole}.{alias.name}") for alias in node.names)
+            for alias in node.names:
+                inner = f"{whole}.{alias.name}"
+                yield node.lineno, inner if inner in OURS else whole
+
+
+OURS = {f"tilewright.{module_name(path)}" for path in MODULES}
 
 
 def ids(path: Path) -> str:

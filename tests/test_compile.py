@@ -27,15 +27,18 @@ IDS = [p.key() for p in PROBLEMS]
 def plans(problem, target):
     """One plan of each kind that can run the problem: every algorithm, as it is and swapped, on one thread and two."""
     found = {}
-    mr, lanes = (14 if target.registers == 32 else 6), target.lanes(8 if problem.a == "f64" else 4)
+    mr, lanes = {32: 14, 29: 13, 16: 6}[target.tile_registers], target.lanes(8 if problem.a == "f64" else 4)
     nr = 2 * lanes
     for swap in (False, True):
-        columns = max(problem.m if swap else problem.n, 1)
+        rows, columns = (problem.n, problem.m) if swap else (problem.m, problem.n)
         for ways in ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 2)):
             for plan in (
                 CpuPlan("packed", mr, nr, 4 * mr, 32, 2 * nr, *ways, swap=swap),
                 CpuPlan("in_place", mr, nr, 0, 16, 0, *ways, swap=swap),
+                CpuPlan("in_place", mr, nr, 0, 16, 0, *ways, swap=swap, copy=True),
+                CpuPlan("stream", rows, 4, 0, 0, 0, *ways, swap=swap),
                 CpuPlan("dots", 2, columns, 0, 0, 0, *ways, swap=swap),
+                CpuPlan("dots", 2, columns, 0, 0, 0, *ways, swap=swap, copy=True),
             ):
                 if not plan.violations(problem, target):
                     found[str(plan)] = plan

@@ -152,7 +152,7 @@ def show(
 
 @app.command()
 def clear() -> None:
-    """Forget everything that was measured; matmul goes back to the model's plans and those that come with tilewright."""
+    """Forget what was measured; matmul goes back to the model's plans and those that come with tilewright."""
     with common.errors():
         from tilewright.tuner import store
 

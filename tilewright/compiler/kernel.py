@@ -190,11 +190,13 @@ def _parts(shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget) -> 
     """As runtime.recipe loads them."""
     if 0 in (shape.m, shape.n, shape.k):
         return []
+    if plan.copy:
+        shape, strides = cpu._with_copy(shape, strides, plan)
     if plan.swap:
         shape, strides = shape.swapped, strides.swapped
     dtype, lanes = shape.dtype, target.lanes(shape.itemsize)
-    if plan.algorithm == "dots":
-        return [Part("dots:emit_dots", (dtype, plan.mr, plan.nr))]
+    if plan.algorithm in ("dots", "stream"):
+        return [Part(f"{plan.algorithm}:emit_{plan.algorithm}", (dtype, plan.mr, plan.nr))]
     vectors = plan.nr // lanes
     if plan.algorithm == "packed":
         a, whole, edge = "packed", "packed", "packed"
