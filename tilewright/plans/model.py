@@ -27,11 +27,11 @@ class Ceilings:
 
 
 class Term(NamedTuple):
-    """`size` bytes that cross a level `times` times: once for each of something."""
+    """`size` bytes that cross a level `times` times; `why` so often."""
     what: str
     size: int
     times: int
-    each: str
+    why: str
 
     @property
     def bytes(self) -> int:
@@ -90,17 +90,17 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     a, b, c = m*k*s, k*n*s, m*n*s
     b_panel_stays = kc*plan.nr*s <= target.l1d // 2
     fits = (a + b + c) <= target.l3 // 2
-    a_per_panel = Term("A", a, col_panels, "panel of columns")
-    b_per_panel = Term("B", b, row_panels, "panel of rows")
-    c_passes = Term("C", c, 2*k_blocks, "reading and writing, in each block of k")
-    b_per_block = Term("B", b, m_blocks, "block of rows")
-    packing = Term("A", a, 2*n_blocks, "packing, there and back, for each block of columns"), Term("B", b, 2, "packing")
+    a_per_panel = Term("A", a, col_panels, "once per panel of columns")
+    b_per_panel = Term("B", b, row_panels, "once per panel of rows")
+    c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
+    b_per_block = Term("B", b, m_blocks, "once per block of rows")
+    packing = Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"), Term("B", b, 2, "packing: read and written")
     traffic = {
         "L1": (a_per_panel, b_per_panel, c_passes),
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
-        "L3": (Term("A", a, n_blocks, "block of columns"), b_per_block, c_passes, *packing),
-        "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "block of columns"), Term("B", b, 1, _ONCE),
-                   Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "reading and writing")),
+        "L3": (Term("A", a, n_blocks, "once per block of columns"), b_per_block, c_passes, *packing),
+        "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"), Term("B", b, 1, _ONCE),
+                   Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
     }
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
@@ -128,16 +128,16 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     inner = (m*kc if columns_outside else n*kc) * s                         # re-read for each panel of the outer loop
     again = 1 if inner <= target.l2 else max(row_panels, col_panels)
     fits = a + b + c <= target.l3 // 2
-    a_per_panel, a_once = Term("A", a, col_panels, "panel of columns"), Term("A", a, 1, _ONCE)
-    b_per_panel, b_once = Term("B", b, row_panels, "panel of rows"), Term("B", b, 1, _ONCE)
-    c_passes = Term("C", c, 2*k_blocks, "reading and writing, in each block of k")
-    a_again, b_again = (Term(x, size, again, "panel" if again > 1 else _ONCE) for x, size in (("A", a), ("B", b)))
+    a_per_panel, a_once = Term("A", a, col_panels, "once per panel of columns"), Term("A", a, 1, _ONCE)
+    b_per_panel, b_once = Term("B", b, row_panels, "once per panel of rows"), Term("B", b, 1, _ONCE)
+    c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
+    a_again, b_again = (Term(x, size, again, "once per panel" if again > 1 else _ONCE) for x, size in (("A", a), ("B", b)))
     traffic = {
         "L1": (a_per_panel, b_per_panel, c_passes),
         "L2": (*((a_per_panel, b_once) if columns_outside else (a_once, b_per_panel)), c_passes),
         "L3": (*((a_again, b_once) if columns_outside else (a_once, b_again)),
                c_passes if c > target.l2 else Term("C", c, 1, _ONCE)),
-        "memory": (a_once, b_once, Term("C", c, 1 if fits else 2, _ONCE if fits else "reading and writing")),
+        "memory": (a_once, b_once, Term("C", c, 1 if fits else 2, _ONCE if fits else "read and written")),
     }
     threads = plan.threads
     busiest = min(ceil(row_panels/plan.ic_ways)*plan.mr, m) * min(ceil(col_panels/plan.jc_ways)*plan.nr, n) / (m*n)
@@ -156,7 +156,7 @@ def _stream(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     a, b, c = m*k*s, k*n*s, m*n*s
     fits = a + b + c <= target.l3 // 2
     a_once, b_once, c_once = (Term(x, size, 1, _ONCE) for x, size in (("A", a), ("B", b), ("C", c)))
-    c_passes = Term("C", c, 2*passes, f"reading and writing, every {plan.nr} rows of B")
+    c_passes = Term("C", c, 2*passes, f"read and written every {plan.nr} rows of B")
     once = a_once, b_once, c_once
     traffic = {"L1": (a_once, b_once, c_passes), "L2": once, "L3": once, "memory": once}
     work = (vectors + c_passes.bytes // target.vector_bytes) / plan.threads / ceilings.vectors
@@ -171,16 +171,16 @@ def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) ->
     steps = ceil(m / plan.mr)
     fits = a + b + c <= target.l3 // 2
     a_once, c_once = Term("A", a, 1, _ONCE), Term("C", c, 1, _ONCE)
-    b_per_step = Term("B", b, steps, f"{plan.mr} rows")
+    b_per_step = Term("B", b, steps, f"once per {plan.mr} rows")
     once = a_once, Term("B", b, 1, _ONCE), c_once
-    traffic = {"L1": (a_once, b_per_step, Term("C", c, 2, "reading and writing")), "L2": (a_once, b_per_step),
+    traffic = {"L1": (a_once, b_per_step, Term("C", c, 2, "read and written")), "L2": (a_once, b_per_step),
                "L3": once, "memory": once}
     work = (vectors + CALL * steps) / plan.threads / ceilings.vectors
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
     return Cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 
 
-_ONCE = "product"
+_ONCE = "once"
 
 
 def _overlapping(work: float, waiting: float, rest: float) -> tuple[tuple[str, float], ...]:
