@@ -1,7 +1,6 @@
 """Operations by which CPU threads meet: atomic accesses, fences and the spin-wait hint.
 
-They have no NumPy meaning: the simulator runs what one thread of a CPU kernel does between two meetings.
-Orders are LLVM's: monotonic, acquire, release, acq_rel, seq_cst.
+Orders are LLVM's: monotonic, acquire, release, acq_rel, seq_cst. What they mean is in `simulator.atomics`.
 """
 from __future__ import annotations
 
@@ -23,20 +22,21 @@ def _pause(low, t):
 
 @cache
 def load(order: str) -> Operation:
-    return Operation("atomic_load", lambda low, t, p: low.b.load_atomic(p, order, t.bytes, "atomic", low.type(t)), None,
-                     "atomic")
+    return Operation("atomic_load", lambda low, t, p: low.b.load_atomic(p, order, t.bytes, "atomic", low.type(t)),
+                     lambda gang, node, p: gang.machine.atomics.load(gang, node, p, order), "atomic", "effect")
 
 
 @cache
 def store(order: str) -> Operation:
-    return Operation("atomic_store", lambda low, t, p, x: _store(low, order, p, x), None, "atomic")
+    return Operation("atomic_store", lambda low, t, p, x: _store(low, order, p, x),
+                     lambda gang, node, p, x: gang.machine.atomics.store(gang, node, p, x, order), "atomic", "effect")
 
 
 @cache
 def add(order: str) -> Operation:
     """p[0] += x; what it was before."""
-    return Operation("atomic_add", lambda low, t, p, x: low.b.atomic_rmw("add", p, x, order, name="before"), None,
-                     "atomic")
+    return Operation("atomic_add", lambda low, t, p, x: low.b.atomic_rmw("add", p, x, order, name="before"),
+                     lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect")
 
 
 @cache
@@ -44,13 +44,14 @@ def replace(order: str) -> Operation:
     """p[0] = new if p[0] == old; whether it was so. When it was not, nothing is ordered."""
     def spelling(low, t, p, old, new):
         return low.b.extract_value(low.b.cmpxchg(p, old, new, order, "monotonic"), 1, name="replaced")
-    return Operation("atomic_replace", spelling, None, "atomic")
+    return Operation("atomic_replace", spelling, lambda gang, node, p, old, new: gang.machine.atomics.replace(
+        gang, node, p, old, new, order), "atomic", "effect")
 
 
 @cache
 def fence(order: str) -> Operation:
-    return Operation("fence", lambda low, t: low.b.fence(order), None, "atomic")
+    return Operation("fence", lambda low, t: low.b.fence(order), None, "atomic", "effect")
 
 
 # Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
-PAUSE = Operation("pause", _pause, None, "atomic")
+PAUSE = Operation("pause", _pause, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking")
