@@ -10,19 +10,17 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.drivers import DTYPES, HERE, Packed, in_a_wider, job_of, random, stored, table_of
 from tests.readings import both, native
 from tilewright import simulator
 from tilewright.ir.exact import fused_multiply_add
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.dots import emit_dots
-from tilewright.kernels.cpu.gemm import emit_gemm
 from tilewright.kernels.cpu.in_place import emit_in_place
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.targets import names, target
 
-DTYPES = {"f32": np.float32, "f64": np.float64}
-HERE = [name for name in names() if target(name).runnable]
 TILES = {"x86-avx512": (14, 2), "x86-avx2": (6, 2), "neon": (8, 3)}
 MODES = [("packed", "packed"), ("rows", "rows"), ("columns", "masked")]
 
@@ -38,17 +36,14 @@ def code(function):
     return native([function])
 
 
-def random(shape, dtype, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(DTYPES[dtype])
+_compiled = {}
 
 
-def in_a_wider(matrix, more):
-    """The same numbers as part of rows that are `more` elements longer; nothing follows the last element."""
-    rows, cols = matrix.shape
-    flat = np.full(max((rows - 1) * (cols + more) + cols, 0), np.nan, matrix.dtype)
-    view = np.lib.stride_tricks.as_strided(flat, matrix.shape, ((cols + more) * flat.itemsize, flat.itemsize))
-    view[...] = matrix
-    return view
+def compiled(driver, *functions):
+    """Drivers are emitted anew for each product, but are alike if they call the same kernels."""
+    if functions not in _compiled:
+        _compiled[functions] = native([driver, *functions])
+    return _compiled[functions]
 
 
 def in_order(T, a, b, c, alpha, beta):
@@ -178,88 +173,26 @@ def _pack(name, dtype, WIDTH, kind):
 
 # ---- the drivers: whole products, through tables of kernels
 
-def table_of(functions, size):
-    """An array with a pointer at each index for which there is a function."""
-    def table(address):
-        pointers = np.zeros(size, np.int64)
-        for index, function in functions.items():
-            pointers[index] = address(function)
-        return pointers
-    return table
-
-
-def job_of(layout, T, **fields):
-    """A job as an array of 8-byte fields. What is a string is the name of an array, whose address is meant."""
-    def job(address):
-        x = np.zeros(len(layout), np.int64)
-        for index, name in enumerate(layout):
-            value = fields.get(name, 0)
-            if isinstance(value, float):
-                x[index:index + 1].view(T.numpy)[0] = value
-            else:
-                x[index] = address(value) if not isinstance(value, int) else value
-        return x
-    return job
-
-
-@cache
-def packed_driver(name, dtype, MR, NV):
-    t = target(name)
-    tiles = [(mr, nv) for mr in range(1, MR + 1) for nv in range(1, NV + 1)]
-    kernels = {(mr - 1) * NV + nv - 1: emit_microkernel(t, dtype, mr, nv) for mr, nv in tiles}
-    widths = (MR, NV * t.lanes(TYPES[dtype].bytes))
-    packs = {(w, kind): emit_pack(t, dtype, w, kind) for w in widths for kind in ("across", "along", "any")}
-    driver = emit_gemm(t, dtype, MR, NV)
-    return driver, kernels, packs, native([driver, *kernels.values(), *packs.values()])
-
-
-def stored(x, order):
-    """x with its rows or its columns contiguous, or neither."""
-    if order == "any":
-        whole = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
-        whole[::2, ::3] = x
-        return whole[::2, ::3]
-    return np.ascontiguousarray(x) if order == "rows" else np.asfortranarray(x)
-
-
 @pytest.mark.parametrize(
     ("m", "n", "k", "a_order", "b_order", "beta"),
     [(9, 70, 21, "rows", "rows", 0.0), (13, 33, 10, "columns", "columns", 0.5), (4, 32, 1, "any", "any", 1.0)],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_five_loops(dtype, m, n, k, a_order, b_order, beta):
-    name, MR, NV, T = HERE[0], 4, 2, TYPES[dtype]
-    NR, s = NV * target(name).lanes(T.bytes), T.bytes
-    driver, kernels, packs, compiled = packed_driver(name, dtype, MR, NV)
-    a, b = stored(random((m, k), dtype, 1), a_order), stored(random((k, n), dtype, 2), b_order)
-    c = random((m, n), dtype, 3)
-    mc_panels, kc, nc_panels = 2, 8, 1
-    along = {"rows": "along", "columns": "across", "any": "any"}
-    across = {"rows": "across", "columns": "along", "any": "any"}
-
-    def space(panels, width):
-        return np.zeros(panels * jobs.panel_space(kc, width), DTYPES[dtype])
-    functions = list(kernels.values())
-    job = job_of(jobs.PACKED, T, m=m, n=n, k=k, a="a", rsa=a.strides[0] // s, csa=a.strides[1] // s, b="b",
-                 rsb=b.strides[0] // s, csb=b.strides[1] // s, c="c", ldc=n, alpha=1.5, beta=beta, mc_panels=mc_panels,
-                 kc=kc, nc_panels=nc_panels, jc_ways=1, ic_ways=1, jr_ways=1, pack_a=packs[MR, along[a_order]],
-                 pack_b=packs[NR, across[b_order]], table="table", a_space="a_space", b_space="b_space",
-                 barriers="barriers")  # fmt: skip
-    arrays = {"a": a, "b": b, "c": c, "a_space": space(mc_panels, MR), "b_space": space(nc_panels, NR),
-              "barriers": np.zeros(64, np.int64), "table": table_of(kernels, MR * NV)}  # fmt: skip
-    report, after = both(driver, job, 0, arrays=arrays, also=[*functions, *packs.values()], code=compiled)
-    exact = 1.5 * a.astype(np.float64) @ b + beta * c.astype(np.float64)
+    kc, n_lanes = 8, target(HERE[0]).lanes(TYPES[dtype].bytes)
+    p = Packed(HERE[0], dtype, 4, 2, m, n, k, a=a_order, b=b_order, alpha=1.5, beta=beta, mc_panels=2, kc=kc)
+    exact = 1.5 * p.a.astype(np.float64) @ p.b + beta * p.c.astype(np.float64)
+    report, after = both(p.driver, p.job, 0, arrays=p.arrays, also=p.functions, code=compiled(p.driver, *p.functions))
     np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)
 
-    k_blocks, n_blocks = -(-k // kc), -(-n // NR)
-    assert report.of("b", "load").distinct == k * n * s
+    k_blocks, n_blocks = -(-k // kc), -(-n // (2 * n_lanes))
+    assert report.of("b", "load").distinct == k * n * p.b.itemsize
     assert report.of("c", "store").elements == m * n * k_blocks
     assert report.of("c", "load").elements == m * n * (k_blocks - (beta == 0))
-    assert report.instructions["call"] > 0
     if a_order != "rows":
-        assert report.of("a", "load").elements == m * k * n_blocks      # packed again for each block of B
+        assert report.of("a", "load").elements == m * k * n_blocks  # packed again for each block of B
     if b_order != "columns":
-        assert report.of("b", "load").elements == k * n                 # packed once
+        assert report.of("b", "load").elements == k * n  # packed once
 
 
 @cache

@@ -7,7 +7,9 @@ memory    bytes at flat addresses; arrays, functions and pointers in it
 access    one load or store: locate, check, count, move
 gang      threads at one point, who of them is active, their calls
 code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
-machine   arguments in, threads started and run to the end
+machine   arguments in, threads started, turns taken to the end
+barriers  what a gang may wait for
+agents    vector clocks of threads and warps, and the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind
 """
 from __future__ import annotations
@@ -21,7 +23,7 @@ from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory, uninitialised
 from tilewright.simulator.report import Report, Traffic
 
-__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "uninitialised"]
+__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitialised"]
 
 
 def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: Memory | None = None,
@@ -40,4 +42,17 @@ def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: 
     """
     if function.threads is None and tuple(grid) != (1, 1):
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
-    return Machine(function, memory or Memory(), externals or {}).run(args, grid)
+    machine = Machine(function, memory or Memory(), externals or {})
+    return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)
+
+
+def run_team(function: Function, *args: Any, threads: int, memory: Memory | None = None,
+             externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
+    """Run function(*args, t) in CPU threads t = 0 ... threads-1 at once, as the worker pool runs a team.
+
+    Each thread goes on until it spins (`k.pause()`), then others have their turn. That two of them touch the same bytes,
+    one of them to write, is a fault unless atomic accesses order them, whichever came first this time.
+    """
+    if function.threads is not None:
+        raise ValueError(f"{function.name} is recorded for the CTAs of a GPU, not for CPU threads")
+    return Machine(function, memory or Memory(), externals or {}).run_team(args, threads)

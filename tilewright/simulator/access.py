@@ -25,7 +25,7 @@ PERIOD = 128            # bytes: addresses that all move by a multiple of this n
 
 
 class Access:
-    def __init__(self, machine: Machine, function: str, node: Load | Store) -> None:
+    def __init__(self, machine: Machine, function: str, node: Load | Store, atomic: bool = False) -> None:
         t = node.result.type if isinstance(node, Load) else node.value.type
         self.machine, self.memory, self.function, self.node = machine, machine.memory, function, node
         self.verb = type(node).__name__.lower()
@@ -34,6 +34,7 @@ class Access:
         self.item = self.dtype.itemsize
         self.bytes = self.item * self.length
         self.align = node.align
+        self.atomic = atomic                # then it is ordered by other means than the accesses around it
         self.along = np.arange(self.length)[:, None] * self.item
         self.seen: dict[str, Traffic] = {}
         self.patterns: dict[tuple[bytes, bytes], tuple[int, int]] = {}
@@ -46,6 +47,8 @@ class Access:
         region, offset = self.locate(gang, int(address))
         if region.written is not None and not region.written[offset:offset + self.bytes].all():
             self.unwritten(gang, region, *self.everywhere(gang, address))
+        if self.machine.clocks is not None:
+            self.order(gang, region, *self.everywhere(gang, address))
         i, phase = divmod(offset, self.item)
         view = region.view(self.dtype, phase)
         return view[i, 0] if self.length == 1 else view[i:i + self.length].copy()
@@ -57,6 +60,9 @@ class Access:
         region, offset = self.locate(gang, int(address))
         if not region.writable:
             self.read_only(gang, region, *self.everywhere(gang, address))
+        if self.machine.clocks is not None:
+            self.order(gang, region, *self.everywhere(gang, address))
+        self.machine.progress += 1
         if region.written is not None:
             region.written[offset:offset + self.bytes] = True
         i, phase = divmod(offset, self.item)
@@ -91,6 +97,7 @@ class Access:
             self.check(gang, region, where, here)
             if region.written is not None:
                 self.unwritten(gang, region, where, here)
+            self.order(gang, region, where, here)
             self.count(gang, region, where, here)
             result[here] = self.read(region, where[here] - region.base)
         return result if self.length > 1 else result[0] if gang.size > 1 else result[0, 0]
@@ -102,6 +109,8 @@ class Access:
             self.check(gang, region, where, here)
             if not region.writable:
                 self.read_only(gang, region, where, here)
+            self.order(gang, region, where, here)
+            self.machine.progress += 1
             self.count(gang, region, where, here)
             self.write(region, where[here] - region.base, value[here])
 
@@ -142,6 +151,23 @@ class Access:
         region.data[which] = np.ascontiguousarray(value)[:, None].view(np.uint8)
         if region.written is not None:
             region.written[which] = True
+
+    def order(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
+        """Check that nobody else touches these bytes without an order between."""
+        history = None if self.atomic else self.machine.history(region)
+        if history is None:
+            return
+        threads = np.broadcast_to(gang.threads, where.shape)[here]
+        units = history.locate(where[here] - region.base, self.item)
+        store = self.verb == "store"
+        race = history.store(threads, units, self.node.line) if store else history.load(threads, units)
+        if race is not None:
+            element, unit = np.argwhere(race.late)[0]
+            bad = np.zeros(where.shape, bool)
+            bad[tuple(np.argwhere(here)[element])] = True
+            other = int(np.broadcast_to(race.other, race.late.shape)[element, unit])
+            before = race.verb + (f" at {race.line}" if race.line else "") + self.machine.by(other)
+            self.fault("race", gang, region, where, bad, f"{before}, and nothing orders the two")
 
     # ---- counting
 

@@ -42,6 +42,9 @@ class Code:
                 run = []
             else:
                 run.append(node)
+                if control.blocks(node):            # a gang waits only between steps
+                    straight.emit(self, run)
+                    run = []
         straight.emit(self, run)
 
     def slot(self, x: Any) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.program import Call, External, Function, If, Loop, Return, While
+from tilewright.ir.program import Call, External, Function, If, Loop, Op, Return, While
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.memory import numpy_type
 from tilewright.simulator.report import Block
@@ -32,6 +32,15 @@ def is_control(node: Any) -> bool:
     return isinstance(node, (Loop, While, If, Call, Return))
 
 
+def blocks(node: Any) -> bool:
+    """May a gang have to wait here, or somewhere inside?"""
+    if isinstance(node, Op):
+        return node.operation.role == "blocking"
+    if isinstance(node, Call) and isinstance(node.callee, Function):
+        return any(map(blocks, node.callee.body))
+    return any(blocks(inner) for part in ("head", "body", "then", "otherwise") for inner in getattr(node, part, ()))
+
+
 def emit(code: Code, node: Any) -> None:
     match node:
         case Loop():
@@ -48,8 +57,9 @@ def emit(code: Code, node: Any) -> None:
 
 # ---- regions
 
-def fork(gang: Gang, condition: Any, skip: int, among: Mask) -> None:
-    """Enter a region with those threads of `among` (None: all) for which the condition holds, or jump to `skip`."""
+def fork(gang: Gang, condition: Any, skip: int, among: Mask, splits: bool) -> None:
+    """Enter a region with those threads of `among` (None: all) for which the condition holds; if there are none, jump
+    to `skip`. If the region blocks (`splits`), warps of which no thread enters jump there as a gang of their own."""
     if condition.ndim == 0:
         if condition:
             gang.enter(among)
@@ -58,11 +68,18 @@ def fork(gang: Gang, condition: Any, skip: int, among: Mask) -> None:
             gang.frame.pc = skip
         return
     on = condition if among is None else condition & among
-    if on.any():
-        gang.enter(None if on.all() else on)
-        gang.frame.pc += 1
-    else:
+    if not on.any():
         gang.frame.pc = skip
+        return
+    if splits:
+        warps = np.repeat(on.reshape(-1, gang.machine.warp).any(1), gang.machine.warp)
+        if not warps.all():
+            others = gang.split(warps)
+            others.frame.pc = skip
+            gang.machine.ready.append(others)
+            on = on[warps]
+    gang.enter(None if on.all() else on)
+    gang.frame.pc += 1
 
 
 def _leave(code: Code) -> Callable[[Gang], None]:
@@ -81,10 +98,10 @@ def _leave(code: Code) -> Callable[[Gang], None]:
 
 def _region(code: Code, condition: Callable[[list], Any], body: list) -> None:
     """if (condition) body"""
-    end, leave = Label(), _leave(code)
+    end, leave, splits = Label(), _leave(code), any(map(blocks, body))
 
     def enter(gang: Gang) -> None:
-        fork(gang, condition(gang.frame.env), end.pc + 1, gang.mask)
+        fork(gang, condition(gang.frame.env), end.pc + 1, gang.mask, splits)
     code.steps.append(enter)
     code.exits.append(end)
     code.block(body)
@@ -102,12 +119,12 @@ def _branch(code: Code, node: If) -> None:
 
 def _loop(code: Code, node: Loop) -> None:
     index, start, stop, step = (code.slot(v) for v in (node.index, node.start, node.stop, node.step))
-    end, leave, head = Label(), _leave(code), len(code.steps)
+    end, leave, head, splits = Label(), _leave(code), len(code.steps), blocks(node)
 
     def enter(gang: Gang) -> None:
         env = gang.frame.env
         env[index] = env[start]
-        fork(gang, env[start] < env[stop], end.pc + 1, gang.mask)
+        fork(gang, env[start] < env[stop], end.pc + 1, gang.mask, splits)
 
     def again(gang: Gang) -> None:
         env, inside = gang.frame.env, gang.mask
@@ -115,7 +132,7 @@ def _loop(code: Code, node: Loop) -> None:
         leave(gang)
         if gang.frame.pc == end.pc + 1 and (inside is None or inside.any()):
             gang.frame.pc = head
-            fork(gang, env[index] < env[stop], end.pc + 1, inside)
+            fork(gang, env[index] < env[stop], end.pc + 1, inside, splits)
     code.steps.append(enter)
     code.exits.append(end)
     code.block(node.body)
@@ -125,24 +142,23 @@ def _loop(code: Code, node: Loop) -> None:
 
 
 def _while(code: Code, node: While) -> None:
-    c, end, leave = code.slot(node.condition), Label(), _leave(code)
+    c, end, leave, splits = code.slot(node.condition), Label(), _leave(code), blocks(node)
 
     def enter(gang: Gang) -> None:
         gang.enter(gang.mask)
         gang.frame.pc += 1
 
     def test(gang: Gang) -> None:
+        """`fork` enters the region again, after it has been left here; who does not enter it jumps past it."""
         inside = gang.mask
-        gang.frame.masks.pop()
-        fork(gang, gang.frame.env[c], end.pc, inside)
-        if gang.frame.pc == end.pc:                     # nobody goes on: let `again` leave the region
-            gang.enter(np.zeros(gang.size, bool))
+        gang.leave()
+        fork(gang, gang.frame.env[c], end.pc + 1, inside, splits)
 
     def again(gang: Gang) -> None:
         if gang.active_threads:
             gang.frame.pc = head
         else:
-            leave(gang)
+            leave(gang)                                 # all have returned
     code.steps.append(enter)
     head = len(code.steps)
     code.exits.append(end)

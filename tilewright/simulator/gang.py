@@ -1,7 +1,8 @@
 """Threads that stand at one point of the program and move on together: one NumPy operation does the work of all.
 
 A CPU thread is a gang of one. On a GPU a gang holds whole warps, of one CTA or several. Lanes that part company inside
-a warp are masked.
+a warp are masked; warps that part company around something that blocks become two gangs, and gangs that have waited at
+the same point become one again.
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tilewright.simulator.barriers import Wait
     from tilewright.simulator.code import Code
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.memory import Region
@@ -30,6 +32,16 @@ class Frame:
         self.result: Any = None             # of the threads that have returned
         self.pending: list[Any] | None = None       # functions still to be called where threads call different ones
 
+    def cut(self, keep: NDArray[np.bool_]) -> Frame:
+        """The frame of those threads alone."""
+        def part(x: Any) -> Any:
+            return x[..., keep] if np.shape(x)[-1:] == keep.shape else x
+        frame = Frame(self.code, [part(x) for x in self.env], part(self.entered), self.returned, self.locals)
+        frame.pc, frame.masks, frame.result = self.pc, [part(mask) for mask in self.masks], part(self.result)
+        if self.pending is not None:
+            frame.pending = [(function, part(mask)) for function, mask in self.pending]
+        return frame
+
 
 class Gang:
     """`threads` are numbered through all CTAs that run at once. A scalar value is [] where all threads agree, else
@@ -39,6 +51,8 @@ class Gang:
         self.machine, self.threads, self.size = machine, threads, len(threads)
         self.frames: list[Frame] = []
         self.frame: Frame
+        self.waiting: Wait | None = None
+        self.agents = np.unique(threads // machine.warp)
         self.activate(None)
 
     # ---- who is active
@@ -66,6 +80,52 @@ class Gang:
     def merge(self, new: Any, old: Any) -> Any:
         """A value that only the active threads have assigned; `old` is None if nobody has before."""
         return new if self.mask is None or old is None else np.where(self.mask, new, old)
+
+    # ---- gangs part and join
+
+    def split(self, keep: NDArray[np.bool_]) -> Gang:
+        """Keep these threads, which are whole warps, and return a gang of the others."""
+        others = Gang(self.machine, self.threads[~keep])
+        others.frames = [frame.cut(~keep) for frame in self.frames]
+        self.frames = [frame.cut(keep) for frame in self.frames]
+        self.threads, self.size = self.threads[keep], int(np.count_nonzero(keep))
+        self.agents = np.unique(self.threads // self.machine.warp)
+        for gang in (self, others):
+            gang.frame = gang.frames[-1]
+            gang.activate(gang.frame.masks[-1])
+        return others
+
+    @property
+    def point(self) -> tuple[Any, ...]:
+        """Where it stands, through all its calls. Gangs whose threads are all active can join where these are equal."""
+        if any(mask is not None for frame in self.frames for mask in frame.masks):
+            return (id(self),)
+        return tuple((id(frame.code), frame.pc, len(frame.masks)) for frame in self.frames)
+
+    @staticmethod
+    def join(gangs: list[Gang]) -> Gang:
+        """One gang of several at the same point."""
+        if len(gangs) == 1:
+            return gangs[0]
+        sizes = [gang.size for gang in gangs]
+
+        def together(xs: Any) -> Any:
+            if any(x is None for x in xs):
+                return None
+            if all(np.ndim(x) == 0 and x == xs[0] for x in xs):
+                return xs[0]
+            lead = np.broadcast_shapes(*(np.shape(x)[:-1] for x in xs))
+            return np.concatenate([np.broadcast_to(x, (*lead, n)) for x, n in zip(xs, sizes)], axis=-1)
+        whole = Gang(gangs[0].machine, np.concatenate([gang.threads for gang in gangs]))
+        for frames in zip(*(gang.frames for gang in gangs)):
+            first = frames[0]
+            env = [together(xs) for xs in zip(*(frame.env for frame in frames))]
+            regions = [region for frame in frames for region in frame.locals]
+            frame = Frame(first.code, env, None, first.returned, regions)
+            frame.pc, frame.masks = first.pc, [None] * len(first.masks)
+            whole.frames.append(frame)
+        whole.frame = whole.frames[-1]
+        return whole
 
     # ---- calls
 

@@ -1,7 +1,8 @@
-"""The simulated machine: places the arguments, starts the threads, and runs their gangs to the end."""
+"""The simulated machine: places the arguments, starts the threads, and lets their gangs take turns to the end."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,51 +10,132 @@ from numpy.typing import NDArray
 
 from tilewright.ir.program import Array, Function
 from tilewright.ir.types import Pointer
+from tilewright.simulator.agents import Clocks, History
+from tilewright.simulator.atomics import Atomics
+from tilewright.simulator.barriers import PhaseBarrier
 from tilewright.simulator.code import Code
+from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.memory import Memory, Region, Uninitialised
 from tilewright.simulator.report import Report
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
+TOGETHER = 1024                             # threads of a GPU that are simulated at once, if the CTAs are smaller
+
+Block = tuple[int, int]
 
 
 class Machine:
     def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]]) -> None:
-        self.function, self.memory, self.externals = function, memory, externals
+        self.function, self.memory = function, memory
+        self.externals = {"sched_yield": lambda: 0} | dict(externals)
+        self.gpu = function.threads is not None
         self.shape = function.threads or (1, 1)
-        self.warp = function.warp if function.threads else 1
+        self.warp = function.warp if self.gpu else 1
         self.cta = self.shape[0] * self.shape[1]
         if self.cta % self.warp:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
-        self.report = Report(SECTOR if function.threads else CACHE_LINE)
+        self.report = Report(SECTOR if self.gpu else CACHE_LINE)
+        self.atomics = Atomics(self)
+        self.ready: list[Gang] = []
+        self.progress = 0                   # how often anything has been stored
         self._codes: dict[Function, Code] = {}
-        self._blocks: list[tuple[int, int]] = []        # the CTAs that run now
 
-    def run(self, arguments: tuple[Any, ...], grid: tuple[int, int]) -> Report:
+    # ---- runs
+
+    def run_thread(self, arguments: Sequence[Any]) -> Report:
+        """One CPU thread."""
+        self._begin([(0, 0)], 1)
+        return self._launch([Gang(self, np.arange(1))], [self.arguments(arguments)])
+
+    def run_team(self, arguments: Sequence[Any], threads: int) -> Report:
+        """CPU threads at once; the last argument of each is its number."""
+        self._begin([(0, 0)], threads)
+        gangs = [Gang(self, np.array([t])) for t in range(threads)]
+        return self._launch(gangs, [self.arguments([*arguments, t]) for t in range(threads)])
+
+    def run_grid(self, arguments: Sequence[Any], grid: Block) -> Report:
+        """All CTAs of a grid, as many of them at once as make large gangs."""
         operands = self.arguments(arguments)
-        for y in range(grid[1]):
-            for x in range(grid[0]):
-                self.launch([(x, y)], operands)
+        blocks = [(x, y) for y in range(grid[1]) for x in range(grid[0])]
+        some = max(TOGETHER // self.cta, 1)
+        for first in range(0, len(blocks), some):
+            here = blocks[first:first + some]
+            self._begin(here, len(here) * self.cta)
+            self._launch([Gang(self, np.arange(len(here) * self.cta))], [operands])
         return self.report
 
-    def launch(self, blocks: list[tuple[int, int]], operands: list[Any]) -> None:
-        """Run these CTAs at once."""
-        self._blocks = blocks
-        gang = Gang(self, np.arange(len(blocks) * self.cta))
-        gang.call(self.code(self.function), operands, None, None)
+    def _begin(self, blocks: list[Block], threads: int) -> None:
+        self.blocks, self.threads = blocks, threads
+        agents = threads // self.warp
+        self.clocks = Clocks(agents, self.warp) if agents > 1 or self.gpu else None
+        self.barriers = [PhaseBarrier(f"the barrier of block {block}", self.cta) for block in blocks]
+        self._histories: dict[Region, History] = {}
+        self._shared: dict[Array, Region] = {}
+
+    def _launch(self, gangs: list[Gang], operands: list[list[Any]]) -> Report:
+        for gang, xs in zip(gangs, operands):
+            gang.call(self.code(self.function), xs, None, None)
+        self.ready = gangs[::-1]
+        waiting: list[Gang] = []
         with np.errstate(all="ignore"):     # infinities and NaNs are results
-            while gang.frames:
-                frame = gang.frame
-                frame.code.steps[frame.pc](gang)
+            while self.ready:
+                gang = self.ready.pop()
+                while gang.frames and gang.waiting is None:
+                    frame = gang.frame
+                    frame.code.steps[frame.pc](gang)
+                if gang.frames:
+                    waiting.append(gang)
+                else:
+                    self.progress += 1      # somebody may wait for a thread to end
+                if waiting and not self.ready:
+                    waiting = self._wake(waiting)
+        return self.report
+
+    def _wake(self, waiting: list[Gang]) -> list[Gang]:
+        """Those that wait no longer become ready, joined where they stand together; the others."""
+        together = defaultdict(list)
+        for gang in waiting:
+            assert gang.waiting is not None
+            if gang.waiting.over(gang):
+                gang.waiting = None
+                together[gang.point if self.gpu else gang].append(gang)
+        if not together:
+            waiting.sort(key=lambda gang: int(gang.agents[0]))
+            first = waiting[0]
+            assert first.waiting is not None
+            raise Fault("deadlock", first.waiting.line, first.frame.code.name, "; ".join(
+                f"{self._names(gang)} at {gang.waiting.line} for {gang.waiting}" for gang in waiting if gang.waiting))
+        self.ready = [Gang.join(gangs) for gangs in reversed(together.values())]
+        return [gang for gang in waiting if gang.waiting is not None]
+
+    def _names(self, gang: Gang) -> str:
+        """Who waits, for messages."""
+        if not self.gpu:
+            return f"thread {gang.agents[0]} waits"
+        per_cta = self.cta // self.warp
+        ctas: dict[int, list[int]] = defaultdict(list)
+        for agent in gang.agents:
+            ctas[agent // per_cta].append(int(agent % per_cta))
+        return "; ".join(f"block {self.blocks[cta]} warps {warps}" for cta, warps in ctas.items()) + " wait"
 
     def code(self, function: Function) -> Code:
         if function not in self._codes:
             self._codes[function] = Code(self, function)
         return self._codes[function]
 
+    def history(self, region: Region) -> History | None:
+        """Where accesses are checked for races: arrays of a team of CPU threads, shared memory of a GPU."""
+        if self.clocks is None or region.space != ("shared" if self.gpu else "global"):
+            return None
+        found = self._histories.get(region)
+        if found is None:
+            found = self._histories[region] = History(self.clocks, region.data.size, 8)
+        return found
+
     # ---- what the code of a call finds in its slots
 
-    def arguments(self, arguments: tuple[Any, ...]) -> list[Any]:
+    def arguments(self, arguments: Sequence[Any]) -> list[Any]:
         params = self.function.params
         if len(arguments) != len(params):
             names = ", ".join(param for param, _ in params)
@@ -79,17 +161,22 @@ class Machine:
         if what == "thread":
             y, x = np.divmod(threads % self.cta, self.shape[0])
             return (x if axis == "x" else y).astype(np.int32)
-        blocks = np.array([block["xy".index(axis)] for block in self._blocks], np.int32)
+        blocks = np.array([block["xy".index(axis)] for block in self.blocks], np.int32)
         return blocks[0] if len(blocks) == 1 else blocks[threads // self.cta]
 
     def place(self, array: Array, threads: NDArray[np.int64]) -> tuple[Region, Any]:
-        """A new array for a call, and its address in each of these threads."""
-        region = self.memory.allocate(array, len(threads))
-        return region, np.int64(region.base) if region.pitch is None else \
-            region.base + np.arange(len(threads)) * region.pitch
+        """A local array of a call, or the CTAs' shared one, and its address in each of these threads."""
+        if array.space == "shared":
+            if array not in self._shared:
+                self._shared[array] = self.memory.allocate(array, len(self.blocks))
+            region, copy = self._shared[array], threads // self.cta
+        else:
+            region, copy = self.memory.allocate(array, len(threads)), np.arange(len(threads))
+        return region, np.int64(region.base) if region.pitch is None else region.base + copy * region.pitch
 
     def by(self, thread: int) -> str:
-        if self.function.threads is None:
-            return ""
+        """Whose doing it is, for messages; a single CPU thread needs no name."""
+        if not self.gpu:
+            return f" by thread {thread}" if self.threads > 1 else ""
         cta, inside = divmod(thread, self.cta)
-        return f" by block {self._blocks[cta]} thread {(inside % self.shape[0], inside // self.shape[0])}"
+        return f" by block {self.blocks[cta]} thread {(inside % self.shape[0], inside // self.shape[0])}"

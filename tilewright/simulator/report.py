@@ -118,7 +118,8 @@ class Report:
             if t.requests:
                 counts = (f"{n:,}" for n in (t.requests, t.elements, t.bytes, t.distinct, t.moved))
                 source = site.line.text[:60]
-                rows.append([str(site.line), site.array or "(unnamed)", site.verb, *counts, f"{t.efficiency:.0%}", source])
+                who = str(site.line), site.array or "(unnamed)", site.verb
+                rows.append([*who, *counts, f"{t.efficiency:.0%}", source])
         widths = [max(map(len, column)) for column in zip(*rows)]
         table = ["  ".join(x.rjust(w) if 3 <= i < 9 else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths)))
                  for row in rows]

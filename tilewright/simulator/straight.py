@@ -79,7 +79,7 @@ def _operation(code: Code, node: Op) -> Step | None:
     meaning, t = operation.numpy, node.results[0].type if node.results else None
     if meaning is None:
         return None if operation.role == "effect" else _unknown(code, node)
-    if operation.role == "effect":
+    if operation.role in ("effect", "blocking"):
         def effect(gang: Gang, env: list) -> None:
             y = meaning(gang, node, *[env[x] for x in xs])
             if ds:

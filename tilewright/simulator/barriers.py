@@ -1,0 +1,86 @@
+"""What gangs wait for: barriers with phases, and in a spin loop anything that another agent does.
+
+A phase of a barrier completes when all expected threads have arrived. Who waits for it has then seen what the others
+did before they arrived, and nothing of what they have done since.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tilewright.simulator.fault import Fault
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Line, Op
+    from tilewright.simulator.agents import Clock
+    from tilewright.simulator.gang import Gang
+    from tilewright.simulator.machine import Machine
+
+
+class Wait(Protocol):
+    line: Line
+
+    def over(self, gang: Gang) -> bool:
+        """May the gang go on? If so, it now knows what it waited for."""
+
+
+class PhaseBarrier:
+    def __init__(self, name: str, expected: int) -> None:
+        self.name, self.expected, self.arrived = name, expected, 0
+        self.arriving: Any = 0                  # the clocks of those that have arrived in the phase that is going on
+        self.published: list[Clock] = []        # of each completed phase
+
+    def arrive(self, clock: Clock, threads: int) -> int:
+        """These threads arrive; the phase that they wait for."""
+        phase = len(self.published)
+        self.arriving = np.maximum(self.arriving, clock)
+        self.arrived += threads
+        if self.arrived == self.expected:
+            self.published.append(self.arriving)
+            self.arrived, self.arriving = 0, 0
+        return phase
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.arrived} of {self.expected} threads have arrived"
+
+
+class CtaBarrier:
+    """The wait of a gang for the barriers of all the CTAs that it has threads of."""
+
+    def __init__(self, gang: Gang, node: Op) -> None:
+        machine, self.line = gang.machine, node.line
+        if not gang.active().all():
+            raise Fault("divergent", node.line, gang.frame.code.name, "a barrier that some lanes of a warp skip"
+                        + gang.by(int(np.argmin(gang.active()))))
+        assert machine.clocks is not None
+        self.phases = []
+        for cta in np.unique(gang.threads // machine.cta):
+            threads = gang.threads[gang.threads // machine.cta == cta]
+            agents = np.unique(threads // machine.warp)
+            barrier = machine.barriers[cta]
+            self.phases.append((barrier, barrier.arrive(machine.clocks.release(agents), len(threads)), agents))
+
+    def over(self, gang: Gang) -> bool:
+        if any(phase >= len(barrier.published) for barrier, phase, _ in self.phases):
+            return False
+        assert gang.machine.clocks is not None
+        for barrier, phase, agents in self.phases:
+            gang.machine.clocks.acquire(agents, barrier.published[phase])
+        return True
+
+    def __str__(self) -> str:
+        return ", ".join(str(barrier) for barrier, *_ in self.phases)
+
+
+class Spin:
+    """The wait of a thread that has looked at memory in vain: until any other thread has stored something or ended."""
+
+    def __init__(self, machine: Machine, line: Line) -> None:
+        self.line, self.progress = line, machine.progress
+
+    def over(self, gang: Gang) -> bool:
+        return gang.machine.progress > self.progress
+
+    def __str__(self) -> str:
+        return "a store by another thread"
