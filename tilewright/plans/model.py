@@ -94,13 +94,14 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     b_per_panel = Term("B", b, row_panels, "once per panel of rows")
     c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
     b_per_block = Term("B", b, m_blocks, "once per block of rows")
-    packing = Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"), Term("B", b, 2, "packing: read and written")
+    packing = (Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"),
+               Term("B", b, 2, "packing: read and written"))
     traffic = {
         "L1": (a_per_panel, b_per_panel, c_passes),
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
         "L3": (Term("A", a, n_blocks, "once per block of columns"), b_per_block, c_passes, *packing),
-        "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"), Term("B", b, 1, _ONCE),
-                   Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
+        "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
+                   Term("B", b, 1, _ONCE), Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
     }
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
@@ -131,7 +132,8 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     a_per_panel, a_once = Term("A", a, col_panels, "once per panel of columns"), Term("A", a, 1, _ONCE)
     b_per_panel, b_once = Term("B", b, row_panels, "once per panel of rows"), Term("B", b, 1, _ONCE)
     c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
-    a_again, b_again = (Term(x, size, again, "once per panel" if again > 1 else _ONCE) for x, size in (("A", a), ("B", b)))
+    often = "once per panel" if again > 1 else _ONCE
+    a_again, b_again = (Term(x, size, again, often) for x, size in (("A", a), ("B", b)))
     traffic = {
         "L1": (a_per_panel, b_per_panel, c_passes),
         "L2": (*((a_per_panel, b_once) if columns_outside else (a_once, b_per_panel)), c_passes),
