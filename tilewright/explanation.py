@@ -1,0 +1,255 @@
+"""`tilewright.explain`: why a problem runs by this plan, with the arithmetic, beside what was measured.
+
+    print(tw.explain(tw.Gemm(1000, 600, 800)))
+
+Everything is counted by plans/model.py; here it is put into words. The rates of this machine's memories and of its
+multiply-adds are measured once (runtime/probes.py) and remembered.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.plans import shape_of
+from tilewright.plans.choose import choose, ranked
+from tilewright.plans.cpu import CpuPlan, Shape, registers
+from tilewright.plans.model import Cost, cost, total
+from tilewright.targets import CpuTarget, detect
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from tilewright.bench.measure import Spread
+    from tilewright.problem import Gemm
+    from tilewright.runtime.probes import Measured
+
+REJECTED = 4            # plans that are shown beside the one that runs
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `explain` found, as data; print it to read it."""
+    problem: Gemm
+    target: CpuTarget
+    shape: Shape                                # the problem as the planner sees it
+    plan: CpuPlan
+    origin: str                                 # who chose the plan
+    violations: tuple[str, ...]                 # why it cannot run; then nothing below is known
+    cost: Cost | None = None                    # by the model, with the ceilings of this machine if they are known
+    considered: int = 0
+    rejected: tuple[tuple[CpuPlan, float, str], ...] = ()       # plan, by how much it is slower, what takes longer
+    ceilings: Measured | None = None
+    measured: Spread | None = None              # seconds
+
+    def __str__(self) -> str:
+        return "\n".join(line for line, _ in self.lines())
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+        return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
+
+    def lines(self) -> Iterator[tuple[str, bool]]:
+        """Each line, and whether it begins a section."""
+        batch = f", each of {self.problem.batch} products" if self.problem.batch != 1 else ""
+        threads = f"{self.shape.threads} thread{'s' * (self.shape.threads != 1)}"
+        yield f"{self.problem} on {self.target.name} ({self.target.model}), {threads}{batch}", True
+        sections = [("plan", self._plan())]
+        if self.violations:
+            sections.append(("cannot run", iter(self.violations)))
+        elif self.cost:
+            sections += [("blocks", self._blocks()), ("instead", self._rejected()), ("arithmetic", self._arithmetic()),
+                         ("bytes", self._bytes(self.cost)), ("time", self._time(self.cost))]
+        for title, lines in sections:
+            yield "", False
+            for number, line in enumerate(lines):
+                yield f"{'' if number else title:<12}{line}".rstrip(), number == 0
+
+    # ---- sections
+
+    def _plan(self) -> Iterator[str]:
+        yield str(self.plan)
+        yield self.origin
+        if self.plan.swap:
+            yield "swap: C^T = B^T @ A^T is computed, so A and B, rows and columns change places below"
+        if self.plan.copy:
+            yield f"copy: B is copied first, so that its {self.plan.reads_b} are contiguous"
+
+    def _blocks(self) -> Iterator[str]:
+        p, t, s = self.plan, self.target, self.shape.itemsize
+        shape = self.shape.swapped if p.swap else self.shape
+        lanes = t.lanes(s)
+        need = registers(p, lanes)
+        if p.algorithm in ("packed", "in_place"):
+            v = p.nr // lanes
+            yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of {t.registers} "
+                   f"registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
+            kc = min(p.kc or shape.k, shape.k)
+            yield _fills(f"panel of B, kc x nr = {kc} x {p.nr} x {s} bytes", kc*p.nr*s, t, "l1d")
+            if p.algorithm == "packed":
+                mc, nc = min(p.mc, shape.m), min(p.nc, shape.n)
+                yield _fills(f"block of A, mc x kc = {mc} x {kc} x {s} bytes", mc*kc*s, t, "l2")
+                yield _fills(f"block of B, kc x nc = {kc} x {nc} x {s} bytes", kc*nc*s, t, "l3" if t.l3 else "l2")
+        elif p.algorithm == "stream":
+            yield f"{p.mr} rows of C stay in L1 while B passes by, {p.nr} of its rows at a time"
+        else:
+            yield f"{p.mr} rows of A by {p.nr} columns of B at a time: {p.mr}*{p.nr} vectors of sums along k"
+        if p.threads > 1:
+            loops = (p.jc_ways, "columns (jc)"), (p.ic_ways, "rows (ic)"), (p.jr_ways, "panels of columns (jr)")
+            yield f"{p.threads} threads: " + " x ".join(f"{ways} runs of {what}" for ways, what in loops if ways > 1)
+        elif self.shape.threads > 1:
+            yield "one thread: to wake others would take longer"
+
+    def _rejected(self) -> Iterator[str]:
+        if not self.rejected:
+            yield "no other plan was considered"
+            return
+        width = max(len(str(plan)) for plan, _, _ in self.rejected)
+        for plan, more, why in self.rejected:
+            yield f"{plan!s:<{width}}  {more:+7.1%}  {why}".rstrip()
+        yield "time beside the plan's and what most of the difference is due to, by the figures that the planner takes"
+        yield f"every chip to have; of {self.considered} others. The planner keeps to one tile, the tuner tries more"
+
+    def _arithmetic(self) -> Iterator[str]:
+        shape = self.shape.swapped if self.plan.swap else self.shape
+        m, n, k, lanes = shape.m, shape.n, shape.k, self.target.lanes(shape.itemsize)
+        assert self.cost is not None
+        yield f"2 x {m} x {n} x {k} = {2*m*n*k:,} operations"
+        long, along = (k, "k") if self.plan.algorithm == "dots" else (n, "n")
+        sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
+        yield (f"{sizes} x ceil({long} / {lanes} lanes) = {self.cost.vectors:,} vector multiply-adds, "
+               f"{m*n*k / (self.cost.vectors*lanes):.1%} of their lanes in use")
+
+    def _bytes(self, cost: Cost) -> Iterator[str]:
+        ceilings = self.ceilings
+        for level, terms in cost.traffic.items():
+            for number, (what, size, times, why) in enumerate(terms):
+                yield f"{'' if number else level:<7}{what}  {size:>15,} x {times:<5} {why}"
+            rate = ceilings and ceilings.peak_bandwidth(level, self.plan.threads)
+            at = f" at {rate/1e9:.0f} GB/s = {_time(total(terms) / rate)}" if rate else ""
+            yield f"{'':<7}=  {total(terms):>15,} bytes{at}"
+
+    def _time(self, cost: Cost) -> Iterator[str]:
+        flops, peak = 2 * self.shape.m * self.shape.n * self.shape.k, self._peak
+        if peak:
+            yield (f"{'ceiling':<10} {_time(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, what "
+                   f"{_count(self.plan.threads)} reached with nothing but multiply-adds")
+        else:
+            yield "no ceilings: this machine cannot run the target. The planner's figures, of no chip in particular:"
+        yield self._rate("predicted", cost.seconds)
+        for what, seconds in cost.parts:
+            if seconds:
+                yield f"{'':<10} {_time(seconds):>9}  {what}"
+        if self.measured:
+            s = self.measured
+            yield f"{self._rate('measured', s.median)} (quartiles {_time(s.q1)} to {_time(s.q3)})"
+            yield f"{'':<10} {s.median / cost.seconds:>8.2f}x  the prediction"
+
+    @property
+    def _peak(self) -> float | None:
+        if self.ceilings is None:
+            return None
+        return self.ceilings.peak_flops(self.shape.dtype, self.plan.threads, self.target.name)
+
+    def _rate(self, what: str, seconds: float) -> str:
+        flops = 2 * self.shape.m * self.shape.n * self.shape.k
+        share = f", {flops / seconds / self._peak:.1%} of the ceiling" if self._peak else ""
+        return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
+
+
+def explain(problem: Gemm, target: CpuTarget | None = None, plan: CpuPlan | str | None = None, measure: bool = False,
+            threads: int | None = None) -> Explanation:
+    """Why `problem` runs by this plan on `target` (default: this machine), and how fast that should be.
+
+    plan      one to explain, or the text of one, instead of the one that tilewright.matmul would use
+    measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
+    threads   how many the plan may use; by default as many as matmul would
+    """
+    from tilewright.runtime import pool, probes
+    from tilewright.tuner import store
+    target = target or detect()
+    if measure:
+        target.require_runnable()
+    if isinstance(plan, str):
+        plan = CpuPlan.parse(plan)
+    threads = threads or (plan.threads if plan else pool.get_num_threads() if target.runnable else target.cores)
+    shape = shape_of(problem, threads)
+    if not (shape.m and shape.n and shape.k):
+        return Explanation(problem, target, shape, plan or choose(shape, target), "the product is empty: nothing is "
+                           "multiplied", ())
+    if plan is None:
+        tuned = store.best(shape, target)
+        plan = tuned or choose(shape, target)
+        origin = ("measured to be the fastest (tilewright tune show), or in the tables that come with tilewright"
+                  if tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
+    else:
+        origin = "given"
+    violations = tuple(plan.violations(shape, target))
+    if violations:
+        return Explanation(problem, target, shape, plan, origin, violations)
+    ceilings = probes.ceilings(target) if target.runnable else None
+    expected = cost(shape, plan, target, ceilings.model_ceilings(target, shape.dtype) if ceilings else None)
+    considered, rejected = _rejected(shape, plan, target)
+    seconds = _measure(problem, target, plan) if measure else None
+    return Explanation(problem, target, shape, plan, origin, (), expected, considered, rejected, ceilings, seconds)
+
+
+def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:
+    """How many other plans there are, and a few of them: the best, and the best of each other kind."""
+    from tilewright.tuner.search import promising
+    others = [other for other in ranked(shape, target, tiles=3) if other != plan]
+    kinds = list({(other.algorithm, other.swap): other for other in reversed(others)}.values())
+    shown = dict.fromkeys([*(other for other in kinds if other.algorithm != plan.algorithm)][:REJECTED // 2])
+    for other in promising(shape, target, 4*REJECTED):
+        if len(shown) < REJECTED and other != plan:
+            shown[other] = None
+    ours = cost(shape, plan, target)
+    found = []
+    for other in shown:
+        theirs = cost(shape, other, target)
+        mine = dict(ours.parts)
+        more = {what: seconds - mine.get(what, 0.0) for what, seconds in theirs.parts}
+        worst = max(more, key=lambda what: more[what])
+        why = worst if more[worst] > 0 and other.algorithm == plan.algorithm else ""
+        found.append((other, theirs.seconds / ours.seconds - 1, why))
+    return len(others), tuple(sorted(found, key=lambda each: each[1]))
+
+
+def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Spread:
+    """Seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with float64."""
+    from dataclasses import replace
+
+    from tilewright.bench import check, operands, quiet
+    from tilewright.bench.measure import Rules, interleave
+    from tilewright.compiler.kernel import compile
+    from tilewright.problem import Gemm
+    p = problem
+    kernel = compile(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), target, plan)
+    o = operands.make(kernel.problem)
+    kernel(o.a, o.b, o.c)
+    wrong = check.wrong(o.a, o.b, o.c)
+    if wrong:
+        raise RuntimeError(f"{kernel} computes a wrong result: {wrong}")
+    rules = replace(Rules.choose(plan.threads), budget_s=1.0)
+    call: Any = (kernel, (o.a, o.b, o.c))
+    return interleave({"kernel": [call]}, rules, settle=quiet.settle)["kernel"].spread
+
+
+# ---- figures
+
+def _fills(what: str, size: int, target: CpuTarget, level: str) -> str:
+    from tilewright.runtime.doctor import size as text
+    have, name = getattr(target, level), level[:2].upper()
+    share = f"{size / have:.0%} of" if size < 2*have else f"{size / have:.0f} times"
+    return f"{what} = {text(size)}, {share} {name} ({text(have)})"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def _count(threads: int) -> str:
+    return f"{threads} threads" if threads > 1 else "one thread"
