@@ -79,13 +79,22 @@ Plan = Annotated[
 
 def explain(
     m: common.M, n: common.N, k: common.K,
-    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
+    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads to split the work over.", show_default="all")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Also run it, and say how fast it is.")] = False,
 ) -> None:  # fmt: skip
-    """Explain a problem's plan: why these blocks, bytes per level of memory, predicted and measured rate."""
+    """Explain a problem's plan: why these blocks, bytes per level of memory, predicted and measured rate.
+
+    A plan that cannot run is refused with the reasons, and exit status 1.
+    """
     with common.errors():
         import tilewright as tw
 
-        typer.echo(str(tw.explain(common.problem(m, n, k, dtype, layout), common.target(target))))
+        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+        found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
+        common.console().print(found, soft_wrap=True)
+        if found.violations:
+            raise typer.Exit(1)
 
 
 def emit(
