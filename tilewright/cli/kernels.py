@@ -80,7 +80,9 @@ Plan = Annotated[
 def explain(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads to split the work over.", show_default="all")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads to split the work over.", show_default="all")
+    ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run it, and say how fast it is.")] = False,
 ) -> None:  # fmt: skip
     """Explain a problem's plan: why these blocks, bytes per level of memory, predicted and measured rate.
