@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans.cpu import CpuPlan, Order, Shape
+from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
 from tilewright.plans.model import Ceilings, cost
 from tilewright.plans.tiles import (
     DOT_ROWS,
@@ -18,6 +18,7 @@ from tilewright.plans.tiles import (
     SHORT,
     STREAM_DEPTH,
     TILES,
+    packed_tiles,
     tiles_of,
 )
 from tilewright.targets.base import CpuTarget
@@ -25,7 +26,7 @@ from tilewright.targets.base import CpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-SMALL_SHARE = 0.27          # of L2, for one operand: up to there, reading in place is fastest
+SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 
 
 def plan(problem: Gemm | Shape, target: CpuTarget | None = None, threads: int = 1) -> CpuPlan:
@@ -68,10 +69,10 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuP
         for mr, vectors, _ in tiles_of(target, FEW_ROWS):
             yield from in_place_plans(shape, mr, vectors * lanes, 0)
         return
-    for mr, vectors in tiles_of(target, TILES)[:tiles]:
+    for mr, vectors in packed_tiles(target)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
-        if in_cache:
-            yield from in_place_plans(shape, mr, vectors * lanes, 0)
+    for mr, vectors in tiles_of(target, TILES)[:tiles] if in_cache else ():
+        yield from in_place_plans(shape, mr, vectors * lanes, 0)
     if not in_cache:
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
             if shape.m <= MOST_ROWS * 4:
@@ -122,8 +123,13 @@ def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]
 
 def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Small and readable in place: what the emitted builtin takes without asking anyone."""
-    most = int(SMALL_SHARE * target.l2) // shape.itemsize
-    return shape.b == "rows" and shape.a != "any" and max(shape.m, shape.n) * shape.k <= most
+    return (shape.b == "rows" and shape.a != "any"
+            and max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target))
+
+
+def small_elements(dtype: str, target: CpuTarget) -> int:
+    """The most elements of A or B that are multiplied in place."""
+    return min(int(SMALL_SHARE * target.l2), SMALL_BYTES) // ITEMSIZE[dtype]
 
 
 def splits(threads: int) -> Iterator[tuple[int, int, int]]:

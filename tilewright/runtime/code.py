@@ -17,7 +17,9 @@ class Microkernels:
     """The micro-kernels of one register tile as a table of addresses, filled as problems need them.
 
     `a` says how they read A. "packed" kernels stand at (height - 1)*NV + vectors - 1. The others read B in place and
-    stand at twice that: first the kernel for a full row of B, then the one that masks what is past the last column.
+    stand at twice that: first the kernel for a full row of B, then the one that masks what is past the last column. An
+    edge of at most half a vector has vectors half as wide, of which Zen 4 multiplies two in the time of one: it stands
+    where a full row of one vector would, which no tile of several vectors meets.
     """
 
     def __init__(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> None:
@@ -36,16 +38,18 @@ class Microkernels:
             if n >= self.nr:
                 self._need(height, self.vectors, False)
             if last:
-                self._need(height, last, True)
+                half = self.a != "packed" and self.vectors > 1 and n % self.nr <= self.lanes // 2
+                self._need(height, last, True, half)
 
-    def _need(self, height: int, vectors: int, edge: bool) -> None:
+    def _need(self, height: int, vectors: int, edge: bool, half: bool = False) -> None:
         index = (height - 1)*self.vectors + vectors - 1
         b = "packed"
         if self.a != "packed":
-            index, b = 2*index + edge, "masked" if edge else "rows"
+            index, b = 2*index + (edge and not half), "masked" if edge else "rows"
         if not self.table[index]:
-            code = load(_CPU + "microkernel:emit_microkernel", self.target, self.dtype, height, vectors, self.a, b)
-            name = jobs.microkernel_name(self.dtype, height, vectors * self.lanes, self.a, b)
+            lanes = self.lanes // 2 if half else self.lanes
+            code = load(_CPU + "microkernel:emit_microkernel", self.target, self.dtype, height, vectors, self.a, b, lanes)
+            name = jobs.microkernel_name(self.dtype, height, vectors * lanes, self.a, b)
             self.table[index] = code.address(name)
 
 

@@ -99,7 +99,8 @@ class Recipe:
                 "ldc": st.rsc, "kc": plan.kc or shape.k, "row_parts": plan.ic_ways, "col_parts": plan.jc_ways,
                 "by_rows": int(by_rows),
                 # with k short C is most of the traffic, and wants to be written along its rows
-                "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr), "table": kernels.address}
+                "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
+                "table": kernels.address}
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
@@ -130,6 +131,7 @@ class Recipe:
         space = workspace.take(self.space)
         try:
             at, address = self.at, job.buffer_info()[0]
+            ctypes.memset(space.address, 0, self.barrier_bytes)     # another recipe's panels may have been here
             job[at["barriers"]] = space.address
             job[at["a_space"]] = space.address + self.barrier_bytes
             job[at["b_space"]] = space.address + self.barrier_bytes + self.a_bytes

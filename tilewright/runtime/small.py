@@ -5,7 +5,7 @@ from array import array
 
 from tilewright.compiler.load import load
 from tilewright.kernels.cpu.jobs import SMALL
-from tilewright.plans.choose import SMALL_SHARE
+from tilewright.plans.choose import small_elements
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.tiles import TILES, tiles_of
 from tilewright.runtime import call, code
@@ -29,12 +29,12 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
         return
     driver = code.driver(target, "in_place", shape.dtype, mr, plan.nr)
     tables = (code.microkernels(target, shape.dtype, mr, plan.nr, a).address for a in ("rows", "columns"))
-    values = (driver, *tables, pool().address, pool().parts_address, most_elements(shape.dtype, target),
+    values = (driver, *tables, pool().address, pool().parts_address, small_elements(shape.dtype, target),
               PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
     context = _contexts[shape.dtype] = array("q", values)
     small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
-    entry.limit(16 * most_elements("f32", target) ** 2)
+    entry.limit(16 * small_elements("f32", target) ** 2)
     entry.enable(shape.dtype, small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), context.buffer_info()[0])
 
 
@@ -45,6 +45,3 @@ def exclude(dtype: str) -> None:
     if dtype in _contexts and entry is not None:
         entry.enable(dtype, 0, 0)
 
-
-def most_elements(dtype: str, target: CpuTarget) -> int:
-    return int(SMALL_SHARE * target.l2) // (4 if dtype == "f32" else 8)

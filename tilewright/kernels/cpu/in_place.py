@@ -38,8 +38,7 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
         j = jr * NR
         cols = k.min(g.n - j, NR)
         i, h = q*height + k.min(q, taller), height + k.select(q < taller, k.constant(i64, 1), 0)
-        kernel = ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(cols < NR, k.constant(i64, 1), 0)
-        k.call(k.load(g.table + kernel, ptr(i8)), kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols,
+        k.call(k.load(g.table + kernel_index(k, h, cols, V, NV), ptr(i8)), kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols,
                g.alpha, beta, b.at(pc + kc, j) if first is not None else b,
                k.select(first, g.ldb, 0) if first is not None else k.constant(i64, 0))
 
@@ -53,6 +52,14 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             with k.loop(q_hi, q_lo) as q, k.loop(j_hi, j_lo) as jr:
                 tile(pc, kc, beta, q, jr, None)
     return k.function
+
+
+def kernel_index(k: Kernel, h: Value, cols: Value, V: int, NV: int) -> Value:
+    """Where the micro-kernel for a tile of h rows and cols columns stands: runtime/code.py says what is where."""
+    masked = cols < NV*V
+    if NV > 1:
+        masked = masked & (cols > V//2)
+    return ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(masked, k.constant(i64, 1), 0)
 
 
 def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type) -> SimpleNamespace:

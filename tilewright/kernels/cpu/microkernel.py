@@ -15,7 +15,8 @@ PACE = 4                # k steps to one prefetched row: denser prefetching dela
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
 
-def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed") -> Function:
+def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed",
+                     lanes: int = 0) -> Function:
     """C[MR, cols] = alpha * A[MR, kc] @ B[kc, cols] + beta * C, cols <= NR; beta = 0 never reads C.
 
     A   "packed": a[p*MR + i]; "columns": a[p*lda + i]; "rows": a[i*lda + p]
@@ -24,7 +25,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     the B panel that comes next, and towards the end for its rows of C.
     """
     T = TYPES[dtype]
-    V = target.lanes(T.bytes)
+    V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT = NV * V, vec(T, V)
     k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(T), lda=i64, b=ptr(T), ldb=i64, c=ptr(T), ldc=i64,
                cols=i64, alpha=T, beta=T, ahead=ptr(T), ahead_step=i64)
@@ -57,8 +58,12 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
             for j in (*range(0, NR, LINE), NR - 1):
                 k.prefetch(row + j, locality=2)
-            with k.loop(s*PACE + PACE, s*PACE) as p:    # rolled: LLVM's scheduler spills when it sees two steps
-                rank1(p)
+            if MR*NV <= 16:
+                for u in range(PACE):
+                    rank1(s*PACE + u)
+            else:                                       # rolled: LLVM's scheduler spills when it sees two steps
+                with k.loop(s*PACE + PACE, s*PACE) as p:
+                    rank1(p)
         with k.loop(kc, steps*PACE) as p:
             rank1(p)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
+from tilewright.kernels.cpu.in_place import kernel_index
 from tilewright.kernels.cpu.jobs import IN_PLACE, SMALL
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.pool import LIMIT
@@ -40,9 +41,9 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     table = k.select(by_rows, s.rows, s.columns)
     for height in low, high:
         with k.when(n >= NR):
-            decline_when(table[((height - 1)*NV + (NV - 1))*2].equals(0))
+            decline_when(table[kernel_index(k, height, k.constant(i64, NR), V, NV)].equals(0))
         with k.when(edge > 0):
-            decline_when(table[((height - 1)*NV + k.ceil_div(edge, V) - 1)*2 + 1].equals(0))
+            decline_when(table[kernel_index(k, height, edge, V, NV)].equals(0))
 
     team = k.variable(i64, 1)
     with k.when(m*n*kk >= s.parallel_above):
