@@ -57,12 +57,9 @@ def measure(
 
         problem, chip, console = common.problem(m, n, k, dtype, layout), common.target(target), common.console()
         for count in common.numbers(threads, ["all"], "--threads", {"all": all_threads()}):
-            try:
-                with _Bar(console, time_limit, count) as bar:
-                    result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
-                                     listen=bar.hear)  # fmt: skip
-            except RuntimeError as error:
-                raise common.BadInput(str(error)) from None
+            with _Bar(console, time_limit, count) as bar:
+                result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
+                                 listen=bar.hear)  # fmt: skip
             console.print(_table(result))
             for plan, why in result.failed.items():
                 console.print(f"left out: {plan}: {why}", highlight=False, markup=False)

@@ -1,20 +1,23 @@
 """Compiled kernels on disk: one file per content address, safe for concurrent processes and for a killed writer.
 
 A file is written under a temporary name and renamed, so that readers see all of it or nothing. It opens with the
-SHA-256 of the rest: a damaged entry is noticed, removed and built again. When the directory cannot be written, kernels
-stay in memory and one warning says so.
+SHA-256 of the rest: a damaged entry is noticed, and built and written again. When the directory cannot be written,
+because it is read-only or the disk is full, kernels stay in memory and one warning says so.
 """
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 SUFFIX = ".o"
+WRITING = ".writing-"               # how the name of an unfinished file begins
+ABANDONED_S = 3600.0                # an unfinished file this old has lost its writer
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -23,14 +26,24 @@ def directory() -> Path:
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilewright"
+    caches = os.environ.get("XDG_CACHE_HOME")
+    if caches:
+        return Path(caches) / "tilewright"
+    try:
+        home = Path.home()
+    except RuntimeError:            # a user without a name and without HOME, as in some containers
+        home = Path("/")
+    return home / ".cache" / "tilewright"
 
 
 @cache
 def fingerprint() -> str:
     """Names the code that writes kernels: any change to it, or to LLVM, makes new addresses."""
     import llvmlite
-    digest = hashlib.sha256(f"llvmlite {llvmlite.__version__}".encode())    # importlib.metadata would take 30 ms
+
+    from tilewright import __version__
+    # importlib.metadata would take 30 ms for llvmlite's version
+    digest = hashlib.sha256(f"llvmlite {llvmlite.__version__} tilewright {__version__}".encode())
     package = Path(__file__).parent.parent
     for folder in ("ir", "kernels", "compiler"):
         for source in sorted((package / folder).rglob("*.py")):
@@ -57,52 +70,78 @@ def fetch(address: str, build: Callable[[], bytes]) -> bytes:
     return content
 
 
-def store(path: Path, entry: bytes) -> None:
+def store(path: Path, entry: bytes) -> bool:
+    """Write a file whole or not at all; whether that was possible. If not, there is a warning, once per directory."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        temporary = path.parent / f"{WRITING}{os.getpid()}-{os.urandom(8).hex()}"
         try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(entry)
+            with open(temporary, "xb") as file:
+                file.write(entry)
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(OSError):
+                os.unlink(temporary)
             raise
     except OSError as error:
-        _warn_once(str(path.parent), error.strerror or str(error))
+        _warn_once(path.parent, error.strerror or str(error))
+        return False
+    _sweep_once(path.parent)
+    return True
 
 
-@cache
-def _warn_once(where: str, why: str) -> None:
-    warnings.warn(f"tilewright cannot write its kernel cache in {where} ({why}); kernels are compiled anew in every "
-                  "process. Set TILEWRIGHT_CACHE_DIR to a directory that can be written.", RuntimeWarning, stacklevel=2)
+_warned: set[Path] = set()
+_swept: set[Path] = set()
 
 
-def _entries() -> list[Path]:
+def _warn_once(where: Path, why: str) -> None:
+    if where not in _warned:
+        _warned.add(where)
+        warnings.warn(f"tilewright cannot write its kernel cache in {where} ({why}); kernels are compiled anew in "
+                      "every process. Set TILEWRIGHT_CACHE_DIR to a directory that can be written.",
+                      RuntimeWarning, stacklevel=2)
+
+
+def _sweep_once(where: Path) -> None:
+    """Remove what killed writers have left behind; whoever has compiled something has a millisecond for it."""
+    if where not in _swept:
+        _swept.add(where)
+        for path in _files(where):
+            if path.name.startswith(WRITING):
+                _remove_if_abandoned(path)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > ABANDONED_S:
+            path.unlink()
+
+
+def _files(where: Path) -> list[Path]:
     try:
-        return [p for p in directory().iterdir() if p.suffix == SUFFIX or p.name.startswith(".writing-")]
+        return [path for path in where.iterdir() if path.suffix == SUFFIX or path.name.startswith(WRITING)]
     except OSError:
         return []
 
 
 def info() -> dict[str, object]:
     """Where the cache is, how many kernels it holds and how many bytes they take."""
-    sizes = []
-    for path in _entries():
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:         # another process removed it just now
-            continue
-    return {"directory": str(directory()), "entries": len(sizes), "bytes": sum(sizes)}
+    where, sizes = directory(), []
+    for path in _files(where):
+        with suppress(OSError):     # another process removed it just now
+            if path.suffix == SUFFIX:
+                sizes.append(path.stat().st_size)
+    return {"directory": str(where), "entries": len(sizes), "bytes": sum(sizes)}
 
 
 def clear() -> int:
-    """Remove every compiled kernel; how many there were."""
+    """Remove every compiled kernel; how many there were. Files that somebody is writing are left to their writers."""
     removed = 0
-    for path in _entries():
-        try:
+    for path in _files(directory()):
+        if path.suffix != SUFFIX:
+            _remove_if_abandoned(path)
+            continue
+        with suppress(OSError):
             path.unlink()
             removed += 1
-        except OSError:
-            continue
     return removed
