@@ -5,24 +5,23 @@ from array import array
 
 from tilewright.compiler.load import load
 from tilewright.kernels.cpu.jobs import SMALL
-from tilewright.plans.choose import small_elements
+from tilewright.plans.choose import small_elements, stays_in_cache
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.tiles import TILES, tiles_of
 from tilewright.runtime import call, code
 from tilewright.runtime.pool import pool
 from tilewright.targets import CpuTarget
+from tilewright.tuner import store
 
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
 WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
 _contexts: dict[str, array] = {}
-_excluded: set[str] = set()
 
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     """A recipe for this problem was made. From the first small one in place on, the builtin takes such calls."""
     mr, vectors = tiles_of(target, TILES)[0]
-    ours = plan.algorithm == "in_place" and not plan.kc and plan.mr == mr and not plan.swap
-    if shape.dtype in _contexts or shape.dtype in _excluded or not ours:
+    if shape.dtype in _contexts or not _ours(plan, target):
         return
     entry = call.entry()
     if entry is None:
@@ -34,14 +33,24 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     assert len(values) == len(SMALL)
     context = _contexts[shape.dtype] = array("q", values)
     small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
-    entry.limit(16 * small_elements("f32", target) ** 2)
+    entry.limit(_largest(target))
     entry.enable(shape.dtype, small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), context.buffer_info()[0])
 
 
-def exclude(dtype: str) -> None:
-    """A tuned plan for a small shape wants to be asked: products of this dtype go through Python."""
-    _excluded.add(dtype)
-    entry = call.entry()
-    if dtype in _contexts and entry is not None:
-        entry.enable(dtype, 0, 0)
+def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
+    """Whether the builtin does what this plan says, but for the split over threads."""
+    return plan.algorithm == "in_place" and not plan.kc and plan.mr == tiles_of(target, TILES)[0][0] and not plan.swap
 
+
+def _largest(target: CpuTarget) -> int:
+    """m*n*k up to which the builtin asks nobody: below the first small problem for which another plan was measured to
+    be better."""
+    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target).items()
+              if stays_in_cache(s, target) and not _ours(CpuPlan.parse(plan), target))
+    return min(others, default=16 * small_elements("f32", target) ** 2)
+
+
+def relimit(target: CpuTarget) -> None:
+    """The tuner has learnt something."""
+    if _contexts and (entry := call.entry()) is not None:
+        entry.limit(_largest(target))
