@@ -15,6 +15,7 @@ from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import pool, small
 from tilewright.runtime.recipe import Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
+from tilewright.tuner import store
 
 Matrix = NDArray[Any]
 _NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
@@ -94,13 +95,13 @@ def _with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, St
 
 def tuned(shape: Shape, target: CpuTarget) -> CpuPlan | None:
     """What the tuner has measured to be best, if it has."""
-    from tilewright.tuner.store import best
-    return best(shape, target)
+    return store.best(shape, target)
 
 
 def forget() -> None:
     """Choose plans anew: the tuner has learnt something."""
     _recipes.clear()
+    small.relimit(detect())
 
 
 def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Strides]:
