@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import cache as kernels
-from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.targets.base import CpuTarget
 from tilewright.tuner import tables
@@ -60,14 +59,10 @@ def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
     return None if plan.violations(shape, target) else plan
 
 
-def smallest(target: CpuTarget) -> int | None:
-    """The least m*n*k of the problems whose measured plan is another one than the model's: products below it need not
-    be looked up."""
+def plans(target: CpuTarget) -> dict[Shape, str]:
+    """All that `best` may answer from, by problem."""
     file = path()
-    if file is None:
-        return None
-    found = {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
-    return min((s.m * s.n * s.k for s, plan in found.items() if plan != str(choose(s, target))), default=None)
+    return {} if file is None else {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
 
 
 _read: tuple[object, Plans] = None, {}
