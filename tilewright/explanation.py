@@ -196,12 +196,12 @@ def explain(problem: Gemm, target: CpuTarget | None = None, plan: CpuPlan | str 
 
 def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:
     """How many other plans there are, and a few of them: the best, and the best of each other kind."""
-    from tilewright.tuner.search import promising
+    from tilewright.tuner.search import various
     others = [other for other in ranked(shape, target, tiles=3) if other != plan]
-    kinds = list({(other.algorithm, other.swap): other for other in reversed(others)}.values())
-    shown = dict.fromkeys([*(other for other in kinds if other.algorithm != plan.algorithm)][:REJECTED // 2])
-    for other in promising(shape, target, 4*REJECTED):
-        if len(shown) < REJECTED and other != plan:
+    kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != plan.algorithm}
+    shown = dict.fromkeys(list(kinds.values())[:REJECTED // 2])
+    for other in various(others):
+        if len(shown) < REJECTED:
             shown[other] = None
     ours = cost(shape, plan, target)
     found = []

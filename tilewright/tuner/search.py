@@ -5,6 +5,7 @@ it was still being tried the rest is measured in another process.
 """
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -24,6 +25,7 @@ from tilewright.bench import measure, quiet
 from tilewright.plans import shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.model import cost
 from tilewright.runtime import cpu, pool
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import contest, store
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 Listener = Callable[[dict[str, Any]], object]
 TILES = 3                       # register tiles to choose from
+HOPELESS = 2.0                  # times the least predicted time, beyond which a plan is not worth a try
 SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
 
@@ -104,7 +107,8 @@ def tune(problem: Gemm, target: CpuTarget | None, *, threads: int | None, time_l
     shape = shape_of(problem, threads)
     store.check_writable()
     model = choose(shape, target)
-    plans = dict.fromkeys((model, *filter(None, [store.best(shape, target)]), *promising(shape, target, candidates)))
+    now = store.best(shape, target) or model
+    plans = dict.fromkeys((model, now, *promising(shape, target, candidates)))
     run = _measure(Job(problem, target, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
     result = _result(problem, target, shape, str(model), run)
     store.save(result.rows)
@@ -113,11 +117,23 @@ def tune(problem: Gemm, target: CpuTarget | None, *, threads: int | None, time_l
 
 
 def promising(shape: Shape, target: CpuTarget, count: int) -> list[CpuPlan]:
-    """Up to `count` plans that the model ranks high and that differ: each brings an algorithm, tile, block size or
-    split that those above it do not have, since plans that are much alike are about as fast."""
+    """Up to `count` plans to try: some that the model ranks high and that differ, some a step away from its choice, and
+    then by rank."""
+    plans, model = ranked(shape, target, tiles=TILES), choose(shape, target)
+    limit = HOPELESS * cost(shape, plans[0], target).seconds
+    plans = [plan for plan in plans if cost(shape, plan, target).seconds <= limit]
+    differing, near = various(plans), list(neighbours(model, shape, target))
+    few = -(-count // 4)
+    found = dict.fromkeys([*differing[:max(count - few, 1)], *near[:few], *differing, *near, *plans])
+    found.pop(model, None)
+    return [model, *found][:count]
+
+
+def various(plans: list[CpuPlan]) -> list[CpuPlan]:
+    """Those that bring an algorithm, tile, block size or split that none before them has: plans that are much alike are
+    about as fast."""
     found: list[CpuPlan] = []
     seen: set[tuple[object, ...]] = set()
-    plans = ranked(shape, target, tiles=TILES)
     for plan in plans:
         kind = plan.algorithm, plan.swap
         traits = {(*kind, "tile", plan.mr, plan.nr), (*kind, "mc", plan.mc // plan.mr), (*kind, "kc", plan.kc),
@@ -125,8 +141,26 @@ def promising(shape: Shape, target: CpuTarget, count: int) -> list[CpuPlan]:
         if traits - seen:
             found.append(plan)
             seen |= traits
-    rest = [plan for plan in plans if plan not in found]
-    return (found + rest)[:count]
+    return found
+
+
+def neighbours(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Legal plans with one size half or twice as large, a row more or less in the tile: what the model's rules of thumb
+    leave out, the nearest to its taste first."""
+    k = shape.k
+    steps: list[dict[str, int]] = []
+    if plan.algorithm in ("packed", "in_place"):
+        kcs = {plan.kc // 8 * 4, min(2*plan.kc, -(-k // 4) * 4)} if plan.kc else {-(-k // 8) * 4}
+        steps += [{"kc": kc} for kc in kcs if kc]
+        steps += [{"mr": plan.mr + more, "mc": plan.mc // plan.mr * (plan.mr + more)} for more in (-2, -1, 1)]
+    if plan.algorithm == "packed":
+        steps += [{"mc": mc} for mc in (max(plan.mc // plan.mr // 2, 1) * plan.mr, 2*plan.mc)]
+        steps += [{"nc": max(plan.nc // plan.nr // 2, 1) * plan.nr}]
+    if plan.algorithm == "in_place":
+        steps += [{"jc_ways": plan.ic_ways, "ic_ways": plan.jc_ways}]
+    found = (dataclasses.replace(plan, **step) for step in steps)   # type: ignore[arg-type]
+    legal = [p for p in dict.fromkeys(found) if p != plan and not p.violations(shape, target)]
+    yield from sorted(legal, key=lambda p: cost(shape, p, target).seconds)
 
 
 # ---- the measuring process
