@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics
+from tilewright.ir import atomics, sync
 from tilewright.ir import operations as ops
 from tilewright.ir.operations import Operation
 from tilewright.ir.program import (
@@ -344,6 +344,10 @@ class Kernel:
     def block(self) -> tuple[Value, Value]:
         """(x, y) of this CTA in the grid."""
         return self._builtin("block.x"), self._builtin("block.y")
+
+    def barrier(self) -> None:
+        """All threads of the CTA meet here."""
+        self._effect(sync.BARRIER)
 
     # ---- control
 

@@ -38,6 +38,7 @@ class Dialect:
     spaces: tuple[tuple[str, int], ...] = (("global", 0), ("local", 0))
     builtins: str = ""                                          # intrinsic that reads a thread index, with {} for it
     attributes: tuple[str, ...] = ()                            # of every function
+    barrier: str = ""                                           # intrinsic at which the threads of a CTA meet
 
 
 X86 = Dialect("x86_64-unknown-linux-gnu",
