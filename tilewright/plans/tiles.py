@@ -39,7 +39,7 @@ SHORT = 32              # k up to which neither operand is read often enough to 
 
 def packed_tiles(target: CpuTarget) -> Any:
     """Register tiles for packed plans on this chip, best first."""
-    return PACKED.get((target.model.split()[0] if target.model else "", target.registers), tiles_of(target, TILES))
+    return PACKED.get((target.model.split()[0] if target.model else "", target.tile_registers), tiles_of(target, TILES))
 
 
 def tiles_of(target: CpuTarget, table: dict[int, Any]) -> Any:
