@@ -101,7 +101,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
         "L3": (Term("A", a, n_blocks, "once per block of columns"), b_per_block, c_passes, *packing),
         "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
-                   Term("B", b, 1, _ONCE), Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
+                   Term("B", b, 1, _ONCE),
+                   Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
     }
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
