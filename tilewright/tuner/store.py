@@ -198,7 +198,10 @@ def _open(file: Path, write: bool = True) -> Iterator[sqlite3.Connection]:
     """The database inside one transaction. OSError or ValueError for one that cannot be used."""
     import sqlite3
     if write:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"there can be no directory {file.parent} ({error.strerror}) for tuning results") from None
         uri = f"{file.absolute().as_uri()}?mode=rwc"
     else:
         # Readers of a file in WAL mode write beside it, too; where nobody can, it does not change either.

@@ -1,0 +1,651 @@
+"""The tuner: who wins, children that hang or crash, the store shared by processes, and that matmul heeds it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tilewright as tw
+from tilewright import cli
+from tilewright.plans import CpuPlan, Shape, shape_of
+from tilewright.plans.choose import choose
+from tilewright.runtime import cpu, small
+from tilewright.tuner import child, contest, search, store, tables
+from tilewright.tuner.contest import REFERENCE, Phase
+from tilewright.tuner.row import Row
+
+HERE = tw.detect()
+PROBLEM = tw.Gemm(70, 80, 90)
+SHAPE = shape_of(PROBLEM, 1)
+OTHER = CpuPlan("packed", 6, 2 * HERE.lanes(4), 24, 32, 4 * HERE.lanes(4))
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    """A file per test; no tables; and recipes that know nothing of them afterwards."""
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setattr(tables, "FOLDER", tmp_path / "tables")
+    tables._plans.cache_clear()
+    store._warn_once.cache_clear()
+    cpu.forget()
+    yield tmp_path / "tuning.sqlite"
+    monkeypatch.undo()
+    tables._plans.cache_clear()
+    cpu.forget()
+
+
+def row(plan=OTHER, shape=SHAPE, best=True, date="2026-01-02T00:00:00+00:00", **fields):
+    values = {
+        "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3, **shape._asdict(),
+        "plan": str(plan), "best": best, "seconds": 1e-3, "q1": 0.9e-3, "q3": 1.1e-3, "ratio": 1.5, "ratio_q1": 1.4,
+        "ratio_q3": 1.6, "rounds": 9, "date": date, "machine": "a test", "tilewright": "0", "llvmlite": "0",
+    }  # fmt: skip
+    return Row(**{**values, **fields})
+
+
+def python(script, *args, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *args], env={**os.environ, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+# ---- who wins
+
+
+def rounds(**ratios):
+    """Seconds of three rounds, from matmul's time over each contender's."""
+    noise = (1.0, 1.3, 0.9)
+    return {REFERENCE: list(noise), **{name: [t / r for t, r in zip(noise, rs)] for name, rs in ratios.items()}}
+
+
+def test_a_clear_winner():
+    seconds = rounds(model=(1, 1, 1), fast=(1.1, 1.2, 1.1), faster=(1.3, 1.2, 1.3), slow=(0.5, 0.5, 0.5))
+    assert contest.winner(seconds, "model") == "faster"
+    assert contest.against(REFERENCE, seconds)["faster"].median == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        rounds(model=(1, 1, 1), less=(1.009, 1.009, 1.009)),
+        rounds(model=(1, 1, 1), unsure=(1.1, 0.8, 1.1)),
+        rounds(model=(1.1, 1.1, 1.1), disturbed=(1.1, 1.1, 1.1)),
+        rounds(model=(1, 1, 1)),
+        rounds(sure=(0.9, 0.9, 0.9)),
+    ],
+    ids=["less than 1 %", "not in three rounds of four", "no better than the model's", "alone", "slower than matmul"],
+)
+def test_no_winner(seconds):
+    assert contest.winner(seconds, "model") is None
+
+
+def test_finalists():
+    many = {f"plan{n}": (1 + n / 100,) * 3 for n in range(6)}
+    seconds = rounds(model=(0.8, 0.8, 0.8), hopeless=(0.9, 0.9, 0.9), **many)
+    assert contest.finalists(seconds, "model") == [REFERENCE, "model", "plan5", "plan4", "plan3"]
+    assert contest.finalists(rounds(model=(1, 1, 1), hopeless=(0.9, 0.9, 0.9)), "model") == [REFERENCE, "model"]
+
+
+def test_an_incomplete_round_does_not_count():
+    phase = Phase(("a", "b"))
+    assert phase.rounds == 0
+    phase.seconds["a"], phase.seconds["b"] = [1.0, 2.0], [3.0]
+    assert phase.rounds == 1
+    assert phase.complete() == {"a": [1.0], "b": [3.0]}
+
+
+# ---- which plans are tried
+
+
+@pytest.mark.parametrize("name", ["x86-avx512", "x86-avx2", "neon"])
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("sizes", [(512, 512, 512), (8, 4096, 4096), (4096, 1, 4096), (3, 3, 3), (1000, 999, 5)])
+def test_candidates_are_legal_and_differ(name, threads, sizes):
+    target, shape = tw.target(name), Shape("f32", *sizes, "rows", "columns", threads)
+    for count in (1, 5, 12):
+        found = search.promising(shape, target, count)
+        assert found[0] == choose(shape, target)
+        assert 1 <= len(found) <= count
+        assert len(set(found)) == len(found)
+        assert [plan.violations(shape, target) for plan in found] == [[]] * len(found)
+
+
+def test_candidates_are_no_repetitions_of_the_same_idea():
+    found = search.promising(Shape("f32", 2000, 2000, 2000, "rows", "rows", 2), tw.target("x86-avx512"), 12)
+    for trait in (lambda p: (p.mr, p.nr), lambda p: p.kc, lambda p: p.mc // p.mr, lambda p: (p.jc_ways, p.ic_ways)):
+        assert len(set(map(trait, found))) >= 2
+
+
+# ---- the process that measures
+
+
+def events(job):
+    told = []
+    child.run(job, lambda event, **details: told.append({"event": event, **details}))
+    return told
+
+
+def test_what_the_child_tells(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    plans = tuple(map(str, search.promising(SHAPE, HERE, 3)))
+    told = events(child.Job(PROBLEM, HERE, 1, plans, 4.0))
+    kinds = [event["event"] for event in told]
+    assert kinds[: len(plans) + 1] == ["trying"] * (len(plans) + 1)
+    assert kinds.count("phase") == 2
+    assert kinds[-1] == "done"
+    phases = [event["names"] for event in told if event["event"] == "phase"]
+    assert phases[0] == [REFERENCE, *plans]
+    assert phases[1][:2] == [REFERENCE, plans[0]]
+    assert all(event["seconds"] > 0 for event in told if event["event"] == "turn")
+
+
+def test_wrong_and_raising_plans_are_out(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    wrong, illegal = "packed 5x16 mc=25 kc=64 nc=64", "packed 99x16 mc=99 kc=64 nc=64"
+    real = cpu.gemm
+
+    def gemm(a, b, c, *args, plan=None, **options):
+        real(a, b, c, *args, plan=plan, **options)
+        if str(plan) == wrong:
+            c[3, 5] += 1
+
+    monkeypatch.setattr(cpu, "gemm", gemm)
+    told = events(child.Job(PROBLEM, HERE, 1, (str(choose(SHAPE, HERE)), wrong, illegal), 0.3))
+    out = {event["name"]: event["reason"] for event in told if event["event"] == "out"}
+    assert set(out) == {wrong, illegal}
+    assert out[wrong].startswith("wrong result: C[3, 5] is")
+    assert "registers" in out[illegal]
+
+
+def test_no_time_for_all(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    plans = tuple(map(str, search.promising(SHAPE, HERE, 6)))
+    told = events(child.Job(PROBLEM, HERE, 1, plans, 1e-9))
+    assert [event["event"] for event in told][:3] == ["trying"] * 3
+    assert [event["name"] for event in told if event["event"] == "out"] == list(plans[2:])
+    assert told[-1]["event"] == "done"
+
+
+# A child that says what it is told to: plans named after what happens when they are tried.
+PRETENDER = """
+import json, os, pickle, sys, time
+sys.path.append(sys.argv[2])
+job = pickle.load(sys.stdin.buffer)
+def tell(event, **details):
+    print(json.dumps(dict(event=event, **details)), flush=True)
+for name in ("matmul", *job.plans):
+    tell("trying", name=name)
+    if "mc=777" in name:
+        time.sleep(600)
+    if "mc=888" in name:
+        os.abort()
+tell("phase", names=["matmul", *job.plans])
+for turn in range(9):
+    for name in ("matmul", *job.plans):
+        if turn == 3 and "mc=999" in name:
+            time.sleep(600)
+        if turn == 3 and "mc=1111" in name:
+            os.abort()
+        tell("turn", name=name, seconds=0.5 if "mc=24 " in name else 1.0)
+tell("done")
+"""
+HANGS, CRASHES, HANGS_LATER, CRASHES_LATER = (dataclasses.replace(OTHER, mc=mc) for mc in (777, 888, 999, 1111))
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """tune(), with these candidates and the pretender for a child."""
+    monkeypatch.setattr(search, "_START", PRETENDER)
+    monkeypatch.setattr(search, "PATIENCE_S", 1.0)
+
+    def tune(*candidates, time_limit=20.0, listen=None):
+        monkeypatch.setattr(search, "promising", lambda shape, target, count: list(candidates))
+        return tw.tune(PROBLEM, threads=1, time_limit=time_limit, listen=listen)
+
+    return tune
+
+
+def test_the_winner_is_used_from_then_on(pretend):
+    assert store.best(SHAPE, HERE) is None
+    result = pretend(OTHER)
+    assert result.improved
+    assert result.best.plan == str(OTHER)
+    assert result.best.ratio == 2
+    assert result.best.rounds == 9
+    assert result.best.model == HERE.model
+    assert result.best.tilewright == tw.__version__
+    assert result.best.date
+    assert f"matmul uses {OTHER} from now on: 2.00 (2.00 to 2.00) times as fast." in str(result)
+    assert store.best(SHAPE, HERE) == OTHER
+    assert store.rows() == list(result.rows)
+
+
+def test_nothing_better(pretend):
+    result = pretend(dataclasses.replace(OTHER, mc=48))
+    assert not result.improved
+    assert "Nothing beats the model's choice" in str(result)
+    assert store.best(SHAPE, HERE) == choose(SHAPE, HERE)
+
+
+@pytest.mark.parametrize(("plan", "why"), [(HANGS, "it was silent for too long"), (CRASHES, "SIGABRT")])
+def test_a_candidate_that_hangs_or_crashes_when_tried(pretend, plan, why):
+    began = time.monotonic()
+    result = pretend(plan, OTHER)
+    assert result.best.plan == str(OTHER)
+    assert list(result.failed) == [str(plan)]
+    assert why in result.failed[str(plan)]
+    assert f"out    {plan}" in str(result)
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(("plan", "why"), [(HANGS_LATER, "silent for too long"), (CRASHES_LATER, "SIGABRT")])
+def test_a_candidate_that_hangs_or_crashes_later(pretend, plan, why):
+    """The rounds that were complete count."""
+    result = pretend(OTHER, plan)
+    assert result.best.plan == str(OTHER)
+    assert {r.rounds for r in result.rows} == {3}
+    assert why in result.notes[0]
+
+
+def test_all_fail(pretend, monkeypatch):
+    monkeypatch.setattr(search, "choose", lambda shape, target: CRASHES)
+    with pytest.raises(RuntimeError, match=r"nothing could be measured for gemm_f32_nn_70x80x90: .*SIGABRT"):
+        pretend(HANGS)
+
+
+def test_a_child_that_does_not_start(pretend, monkeypatch):
+    monkeypatch.setattr(search, "_START", "raise SystemExit('no luck today')")
+    with pytest.raises(RuntimeError, match="no luck today"):
+        pretend(OTHER)
+
+
+def test_the_time_is_over(pretend):
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="nothing could be measured"):
+        pretend(HANGS, time_limit=0.1)
+    assert time.monotonic() - began < 10
+
+
+def test_events_are_passed_on(pretend):
+    heard = []
+    pretend(OTHER, listen=heard.append)
+    assert heard[0] == {"event": "trying", "name": REFERENCE}
+    assert heard[-1] == {"event": "done"}
+
+
+def test_a_real_run(own_store):
+    result = tw.tune(tw.Gemm(40, 50, 60, "f64", layout="nt"), threads=1, time_limit=2, candidates=4)
+    assert len(result.rows) >= 2
+    assert not result.notes
+    assert {r.dtype for r in result.rows} == {"f64"}
+    assert sum(r.best for r in result.rows) == 1
+    assert all(0.05 < r.ratio < 20 for r in result.rows)
+    assert store.best(shape_of(result.problem, 1), HERE) == CpuPlan.parse(result.best.plan)
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "error", "words"),
+    [
+        (tw.Gemm(0, 3, 3), {}, ValueError, "empty product"),
+        (tw.Gemm(3, 3, 3, "f32", "f64"), {}, ValueError, "one number format"),
+        (PROBLEM, {"time_limit": 0}, ValueError, "time_limit must be a positive number"),
+        (PROBLEM, {"target": next(t for t in map(tw.target, ("neon", "x86-avx2")) if not t.runnable)}, RuntimeError,
+         "cannot run on this machine"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_tuned(problem, options, error, words):
+    with pytest.raises(error, match=words):
+        tw.tune(problem, **options)
+
+
+def test_nowhere_to_keep_results(monkeypatch, tmp_path, pretend):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "file" / "db"))
+    with pytest.raises(OSError, match=r"there can be no directory .*file \(File exists\) for tuning results"):
+        pretend(OTHER)
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    with pytest.raises(ValueError, match="switched off by TILEWRIGHT_TUNE_DB=off"):
+        pretend(OTHER)
+
+
+# ---- the store
+
+
+def test_save_and_best(own_store):
+    assert not own_store.exists()
+    assert store.rows() == []
+    rows = [row(), row(choose(SHAPE, HERE), best=False, ratio=1.0)]
+    assert store.save(rows) == 2
+    assert store.rows() == rows
+    assert store.best(SHAPE, HERE) == OTHER
+    for field, value in (("m", 71), ("dtype", "f64"), ("a", "columns"), ("threads", 2)):
+        assert store.best(SHAPE._replace(**{field: value}), HERE) is None
+    assert store.best(SHAPE, dataclasses.replace(HERE, model="another one")) is None
+    assert store.best(SHAPE, dataclasses.replace(HERE, name="another-isa")) is None
+
+
+def test_saving_again_replaces(own_store):
+    store.save([row(date="2026-01-01"), row(choose(SHAPE, HERE), best=False, date="2026-01-01")])
+    assert store.save([row(best=False, date="2026-01-03", ratio=1.0), row(choose(SHAPE, HERE), date="2026-01-03")]) == 2
+    assert len(store.rows()) == 2
+    assert store.best(SHAPE, HERE) == choose(SHAPE, HERE)
+
+
+def test_an_older_run_does_not_win(own_store):
+    """Of a run that comes later by import the rows are kept, but its winner is not used."""
+    third = dataclasses.replace(OTHER, mc=48)
+    store.save([row(date="2026-01-05")])
+    assert store.save([row(third, date="2026-01-01"), row(best=False, date="2026-01-01")]) == 1
+    assert store.best(SHAPE, HERE) == OTHER
+    assert [(r.plan, r.best) for r in store.rows()] == [(str(OTHER), True), (str(third), False)]
+
+
+@pytest.mark.parametrize("plan", ["packed 99x16 mc=99 kc=64 nc=64", "wonderful 3x3"], ids=["illegal", "unknown"])
+def test_a_plan_that_cannot_run_is_not_used(plan):
+    store.save([row(plan)])
+    assert store.best(SHAPE, HERE) is None
+
+
+def test_another_process_is_noticed(own_store):
+    assert store.best(SHAPE, HERE) is None
+    store.save([row()])
+    script = """
+        import dataclasses, sys
+        from tilewright.tuner import store
+        from tilewright.tuner.row import Row
+        store.save([Row.from_json(sys.argv[1])])
+        """
+    assert store.best(SHAPE, HERE) == OTHER
+    newer = dataclasses.replace(OTHER, mc=48)
+    process = python(script, row(newer, date="2027-01-01").to_json())
+    assert process.wait() == 0, process.stderr.read()
+    assert store.best(SHAPE, HERE) == newer
+
+
+def test_many_processes_write(own_store):
+    script = """
+        import dataclasses, sys, warnings
+        from tilewright.tuner import store
+        from tilewright.tuner.row import Row
+        warnings.simplefilter("error")
+        first, number = Row.from_json(sys.argv[1]), int(sys.argv[2])
+        for turn in range(25):
+            store.save([dataclasses.replace(first, m=100*number + turn + 1)])
+            assert store._plans(store.path())
+        """
+    children = [python(script, row().to_json(), str(n)) for n in range(4)]
+    for process in children:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    assert len(store.rows()) == 100
+
+
+def test_a_killed_writer(own_store):
+    """What it had not committed is not there, and nobody has to wait for it."""
+    store.save([row()])
+    script = """
+        import os, signal, sys
+        from tilewright.tuner import store
+        with store._open(store.path()) as db:
+            db.execute("DELETE FROM plans")
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    assert python(script).wait() == -9
+    assert store.best(SHAPE, HERE) == OTHER
+    assert store.save([row(date="2027-01-01")]) == 1
+
+
+def test_sqlite_is_not_imported_without_a_file(own_store):
+    script = """
+        import sys
+        import numpy as np, tilewright as tw
+        tw.matmul(np.ones((50, 40)), np.ones((40, 30)))
+        print("sqlite3" in sys.modules)
+        """
+    assert python(script).communicate()[0].strip() == "False"
+    store.save([row()])
+    assert python(script).communicate()[0].strip() == "True"
+
+
+@pytest.mark.parametrize("content", [b"", b"this is not a database at all" * 100])
+def test_a_damaged_file(own_store, content, pretend):
+    own_store.write_bytes(content)
+    if content:
+        with pytest.warns(RuntimeWarning, match=r"cannot read its tuning results in .* and goes on without") as seen:
+            assert [store.best(SHAPE, HERE), store.best(SHAPE, HERE)] == [None, None]
+        assert len(seen) == 1
+        with pytest.raises(ValueError, match="is not a store of tuning results"):
+            pretend(OTHER)
+    assert store.clear() == 0
+    assert pretend(OTHER).improved
+
+
+def test_a_newer_schema(own_store):
+    import sqlite3
+
+    store.save([row()])
+    with sqlite3.connect(own_store) as db:
+        db.execute("PRAGMA user_version = 7")
+    db.close()
+    with pytest.warns(RuntimeWarning, match="has schema 7"):
+        assert store.best(SHAPE, HERE) is None
+    with pytest.raises(ValueError, match="has schema 7, and this tilewright knows schema 1"):
+        store.save([row()])
+
+
+def test_a_directory_that_cannot_be_written(own_store, monkeypatch):
+    """SQLite would want to write there even to read."""
+    store.save([row()])
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.best(SHAPE, HERE) == OTHER
+
+
+def test_off(monkeypatch):
+    store.save([row()])
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    assert store.path() is None
+    assert store.best(SHAPE, HERE) is None
+    assert store.plans(HERE) == {}
+    assert store.rows() == []
+    assert store.clear() == 0
+
+
+def test_where_it_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("TILEWRIGHT_TUNE_DB")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    assert store.path() == tmp_path / "tuning.sqlite"
+
+
+def test_export_and_merge(own_store):
+    rows = [row(shape=SHAPE._replace(m=m), commit="abc", vendor="mkl", vendor_ratio=1.1) for m in (5, 6)]
+    lines = [r.to_json() for r in rows]
+    assert store.merge([*lines, "", "\n"]) == 2
+    assert store.rows() == rows
+    assert store.merge(lines) == 0
+    assert store.clear() == 2
+    assert store.best(SHAPE._replace(m=5), HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("{", "line 2: this is not JSON"),
+        ("[]", "line 2: a row is an object"),
+        ({"speed": 1}, "line 2: a row has no field 'speed'; was it written by a newer tilewright?"),
+        ({"plan": "fast"}, "line 2: not a plan: 'fast'"),
+        ({"plan": None}, "line 2: the row lacks 'plan'"),
+        ({"m": 0}, "line 2: the row's problem is none"),
+        ({"m": True}, "line 2: m must be int, not True"),
+        ({"a": "diagonals"}, "line 2: the row's problem is none"),
+        ({"seconds": -1.0}, "line 2: seconds must be a positive number"),
+        ({"ratio": "good"}, "line 2: ratio must be float, not 'good'"),
+    ],
+)
+def test_bad_lines_are_refused_whole(own_store, change, words):
+    bad = change if isinstance(change, str) else json.dumps({**json.loads(row().to_json()), **change})
+    with pytest.raises(ValueError, match=words.replace("[", r"\[").replace("?", r"\?")):
+        store.merge([row().to_json(), bad])
+    assert store.rows() == []
+
+
+# ---- matmul heeds it
+
+
+def plan_in_use(m, n, k, dtype="f4"):
+    cpu.forget()
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    c = np.empty((m, n), dtype)
+    cpu.gemm(a, b, c, threads=1)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+    ((recipe, _),) = cpu._recipes.values()
+    return recipe.plan
+
+
+def test_the_engine_uses_the_best_plan():
+    assert plan_in_use(70, 80, 90) != OTHER
+    store.save([row()])
+    assert plan_in_use(70, 80, 90) == OTHER
+    assert plan_in_use(70, 80, 91) != OTHER
+    assert tw.compile(PROBLEM, plan=None).plan != OTHER or tw.get_num_threads() == 1
+    with tw.threads(1):
+        assert tw.compile(PROBLEM).plan == OTHER
+        assert tw.explain(PROBLEM).plan == OTHER
+
+
+def test_small_products_ask_python_from_the_first_tuned_one_on():
+    every = small._largest(HERE)
+    model = choose(SHAPE, HERE)
+    if model.algorithm != "in_place":
+        pytest.skip("the builtin does not take this problem here")
+    store.save([row(model)])
+    assert small._largest(HERE) == every
+    store.save([row(date="2027-01-01")])
+    assert small._largest(HERE) == 70 * 80 * 90 - 1
+
+
+def test_the_builtin_gives_way(monkeypatch):
+    """Through the public function, which by then has seen the problem."""
+    a, b, c = np.ones((70, 90), "f4"), np.ones((90, 80), "f4"), np.empty((70, 80), "f4")
+    with tw.threads(1):
+        for _ in range(3):
+            tw.matmul(a, b, c)
+        store.save([row()])
+        cpu.forget()
+        for _ in range(3):
+            tw.matmul(a, b, c)
+        assert [recipe.plan for recipe, _ in cpu._recipes.values()] == [OTHER]
+    assert (c == 90).all()
+
+
+# ---- the tables that come with tilewright
+
+
+def test_tables_are_found_by_processor_and_by_caches(tmp_path):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    third = dataclasses.replace(OTHER, mc=48)
+    rows = [
+        row(third, model="its twin"),
+        row(third, shape=SHAPE._replace(m=9), model="its twin"),
+        row(third, shape=SHAPE._replace(m=10), model="another", l2=HERE.l2 * 2),
+        row(),
+    ]
+    tables.write(folder / f"{HERE.name}.jsonl", rows)
+    tables._plans.cache_clear()
+    assert store.best(SHAPE, HERE) == OTHER  # the same processor counts more than the same caches
+    assert store.best(SHAPE._replace(m=9), HERE) == third
+    assert store.best(SHAPE._replace(m=10), HERE) is None
+    fourth = dataclasses.replace(OTHER, mc=72)
+    store.save([row(fourth)])
+    assert store.best(SHAPE, HERE) == fourth  # what was measured here counts most
+    assert store.plans(HERE)[SHAPE] == str(fourth)
+
+
+def test_tables_are_aligned_and_read_back(tmp_path):
+    rows = [row(shape=SHAPE._replace(m=m), seconds=s) for m, s in ((5, 1.0), (1000, 0.001234))]
+    tables.write(tmp_path / "t.jsonl", rows)
+    lines = (tmp_path / "t.jsonl").read_text().splitlines()
+    assert len({line.index('"rounds"') for line in lines}) == 1
+    assert tables.read(tmp_path / "t.jsonl") == rows
+    assert tables.read(tmp_path / "none.jsonl") == []
+
+
+SHIPPED = sorted((search.Path(tables.__file__).parent.parent / "plans" / "tables").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_tables(file, tmp_path):
+    """Every row can run on its target, has its provenance, and is the only one of its problem and processor."""
+    rows = tables.read(file)
+    tables.write(tmp_path / file.name, rows)
+    assert (tmp_path / file.name).read_text() == file.read_text()
+    assert len({(r.model, tables.machine_class(r), r.shape) for r in rows}) == len(rows)
+    for r in rows:
+        target = dataclasses.replace(tw.target(file.stem), l1d=r.l1d, l2=r.l2, l3=r.l3)
+        assert r.target == file.stem
+        assert r.best
+        assert CpuPlan.parse(r.plan).violations(r.shape, target) == []
+        assert all((r.date, r.machine, r.tilewright, r.llvmlite, r.commit))
+
+
+# ---- the command
+
+
+def command(*words):
+    return CliRunner().invoke(cli.app, ["tune", *words], env={"COLUMNS": "250"})
+
+
+def test_the_commands(pretend, monkeypatch, tmp_path):
+    monkeypatch.setattr(search, "promising", lambda shape, target, count: [OTHER])
+    assert "nothing has been tuned yet" in command("show").output
+    done = command("70", "80", "90", "--threads", "1", "--time-limit", "9")
+    assert done.exit_code == 0, done.output
+    assert "times matmul" in done.output
+    assert f"matmul uses {OTHER} from now on" in done.output
+    assert "70x80x90" in command("show").output
+    assert command("show").output.count("f32 nn 70x80x90") == 1
+    assert command("show", "--all").output.count("f32 nn 70x80x90") == 2
+    file = tmp_path / "rows.jsonl"
+    assert command("export", str(file)).exit_code == 0
+    assert command("export").output == file.read_text()
+    assert command("clear").output == "2 rows removed\n"
+    assert command("import", str(file)).output == "2 rows added\n"
+    assert store.best(SHAPE, HERE) == OTHER
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("0", "3", "4"), "empty product"),
+        (("3", "4"), "Missing argument"),
+        (("--dtype", "f8", "3", "4", "5"), "f8"),
+        (("3", "4", "5", "--threads", "none"), "--threads takes a positive whole number"),
+        (("sing",), "No such command 'sing'"),
+        (("import", "/no/such/file"), "No such file"),
+    ],
+)
+def test_mistakes_on_the_command_line(words, said):
+    found = command(*words)
+    assert found.exit_code == 2
+    assert said in found.output
+
+
+def test_a_bad_file_is_named(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    found = command("import", str(tmp_path / "rows.jsonl"))
+    assert found.exit_code == 2
+    assert "rows.jsonl: line 1: the row lacks 'target'" in found.output
