@@ -197,9 +197,15 @@ def test_five_loops(dtype, m, n, k, a_order, b_order, beta):
 
 @cache
 def in_place_driver(name, dtype, MR, NV, A):
-    t = target(name)
-    tiles = [(mr, nv, b) for mr in range(1, MR + 1) for nv in range(1, NV + 1) for b in ("rows", "masked")]
-    kernels = {i: emit_microkernel(t, dtype, mr, nv, A, b) for i, (mr, nv, b) in enumerate(tiles)}
+    """At twice (height - 1) * NV + vectors - 1: the kernel for whole rows of B, after it the masked one. Where one whole
+    vector would stand there is a masked kernel for half of one, if tiles are wider."""
+    t, kernels = target(name), {}
+    for height in range(1, MR + 1):
+        for vectors in range(1, NV + 1):
+            index = 2 * ((height - 1) * NV + vectors - 1)
+            half = t.lanes(TYPES[dtype].bytes) // 2 if vectors == 1 < NV else 0
+            kernels[index] = emit_microkernel(t, dtype, height, vectors, A, "masked" if half else "rows", half)
+            kernels[index + 1] = emit_microkernel(t, dtype, height, vectors, A, "masked")
     driver = emit_in_place(t, dtype, MR, NV)
     return driver, kernels, native([driver, *kernels.values()])
 

@@ -11,6 +11,7 @@ machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for
 agents    vector clocks of threads and warps, and the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind
+product   a whole product by a compiled plan: tilewright.simulate
 """
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from tilewright.ir.program import Function
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory, uninitialised
+from tilewright.simulator.product import simulate
 from tilewright.simulator.report import Report, Traffic
 
-__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitialised"]
+__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "simulate", "uninitialised"]
 
 
 def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: Memory | None = None,
@@ -50,7 +52,7 @@ def run_team(function: Function, *args: Any, threads: int, memory: Memory | None
              externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
     """Run function(*args, t) in CPU threads t = 0 ... threads-1 at once, as the worker pool runs a team.
 
-    Each thread goes on until it spins (`k.pause()`), then others have their turn. That two of them touch the same bytes,
+    A thread goes on until it spins (`k.pause()`), then others have their turn. That two of them touch the same bytes,
     one of them to write, is a fault unless atomic accesses order them, whichever came first this time.
     """
     if function.threads is not None:

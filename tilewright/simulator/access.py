@@ -6,6 +6,7 @@ point into different arrays, and elements that are not aligned to their own size
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
 
+BANKS = 32              # of shared memory, 4 bytes wide
 PERIOD = 128            # bytes: addresses that all move by a multiple of this need as many lines or sectors as before
+
+
+@dataclass
+class Pattern:
+    """What a request costs whose addresses and mask lie to each other in one way; loops repeat the same few."""
+    requests: int
+    elements: int
+    moved: int
+    ideal: int
+    bases: set[int] = field(default_factory=set)        # where it has been met
 
 
 class Access:
@@ -37,7 +49,7 @@ class Access:
         self.atomic = atomic                # then it is ordered by other means than the accesses around it
         self.along = np.arange(self.length)[:, None] * self.item
         self.seen: dict[str, Traffic] = {}
-        self.patterns: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        self.patterns: dict[tuple[bytes, bytes], Pattern] = {}
 
     # ---- one address for all threads
 
@@ -124,8 +136,9 @@ class Access:
             -> Iterator[tuple[Region, NDArray[np.bool_]]]:
         """Every allocation that these addresses were made from, and which of them were."""
         indices = where >> SPAN_BITS
-        for index in np.unique(indices[on]):
-            here = on & (indices == index)
+        same = bool((indices == indices[0, 0]).all())
+        for index in (indices[0, :1] if on.any() else ()) if same else np.unique(indices[on]):
+            here = on if same else on & (indices == index)
             region = self.memory.find(int(index) << SPAN_BITS)
             if region is None:
                 self.nowhere(gang, where, here)
@@ -151,6 +164,8 @@ class Access:
         region.data[which] = np.ascontiguousarray(value)[:, None].view(np.uint8)
         if region.written is not None:
             region.written[which] = True
+            if region.space == "shared" and region.written.all():
+                region.written = None           # from now on there is nothing to check
 
     def order(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
         """Check that nobody else touches these bytes without an order between."""
@@ -180,21 +195,26 @@ class Access:
 
     def count(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
         traffic = self.traffic(region)
-        relative = where - int(where[0, 0]) // PERIOD * PERIOD
+        base = int(where[0, 0]) // PERIOD * PERIOD
+        relative = where - base
         key = relative.tobytes(), here.tobytes()
-        if key not in self.patterns:
-            self.patterns[key] = self.cost(traffic.granule, relative, here)
-        moved, ideal = self.patterns[key]
-        elements = int(np.count_nonzero(here))
-        traffic.requests += int(np.count_nonzero(here.any(0).reshape(-1, self.machine.warp).any(1)))
-        traffic.elements += elements
-        traffic.bytes += elements * self.item
-        traffic.moved += moved
-        traffic.ideal += ideal
-        start = where[here] - (region.base - region.base % traffic.granule)
-        traffic.touch(region.name, region.data.size + traffic.granule)[start[:, None] + np.arange(self.item)] = True
+        pattern = self.patterns.get(key)
+        if pattern is None:
+            moved, ideal = self.passes(relative, here) if region.space == "shared" else \
+                self.granules(traffic.granule, relative, here)
+            requests = int(np.count_nonzero(here.any(0).reshape(-1, self.machine.warp).any(1)))
+            pattern = self.patterns[key] = Pattern(requests, int(np.count_nonzero(here)), moved, ideal)
+        traffic.requests += pattern.requests
+        traffic.elements += pattern.elements
+        traffic.bytes += pattern.elements * self.item
+        traffic.moved += pattern.moved
+        traffic.ideal += pattern.ideal
+        if base not in pattern.bases:
+            pattern.bases.add(base)
+            start = where[here] - (region.base - region.base % traffic.granule)
+            traffic.touch(region.name, region.data.size + traffic.granule)[start[:, None] + np.arange(self.item)] = True
 
-    def cost(self, granule: int, where: NDArray[np.int64], here: NDArray[np.bool_]) -> tuple[int, int]:
+    def granules(self, granule: int, where: NDArray[np.int64], here: NDArray[np.bool_]) -> tuple[int, int]:
         """(granules that the requests of all warps move, the fewest that could hold the distinct elements of each)."""
         first = where - where.min()                             # from here on small, so that the warp fits beside it
         warp = np.broadcast_to(np.arange(where.shape[1]) // self.machine.warp, where.shape)[here]
@@ -204,6 +224,23 @@ class Access:
         moved = np.unique(ends + np.concatenate([warp, warp]) * apart).size
         distinct = np.bincount(np.unique(start + warp * apart) // apart)
         return moved, int((-(-distinct * self.item // granule)).sum())
+
+    def passes(self, where: NDArray[np.int64], here: NDArray[np.bool_]) -> tuple[int, int]:
+        """(passes over the banks of shared memory, the fewest that could deliver the distinct words).
+
+        In one pass a bank delivers one word of 4 bytes, to any number of lanes. Wide accesses go by half or quarter
+        warps, so that a request without conflicts has 32 words.
+        """
+        lanes, groups = self.machine.warp, max(self.bytes // 4, 1)
+        passes = fewest = 0
+        for warp in range(where.shape[1] // lanes):
+            for group in np.array_split(np.arange(warp * lanes, (warp + 1) * lanes), groups):
+                start = where[:, group][here[:, group]]
+                words = np.unique((start[:, None] + np.arange(0, self.item, 4)) // 4)
+                if words.size:
+                    passes += int(np.bincount(words % BANKS).max())
+                    fewest += -(-words.size // BANKS)
+        return passes, fewest
 
     # ---- faults: blame the first thread and element that is marked bad
 
@@ -233,7 +270,7 @@ class Access:
         element, thread = np.argwhere(bad)[0]
         offset = int(where[element, thread]) - region.base
         if region.pitch:
-            offset = (offset + region.pitch // 2) % region.pitch - region.pitch // 2
+            offset = (offset + region.pitch // 4) % region.pitch - region.pitch // 4    # in its copy
         index, rest = divmod(offset, self.item)
         at = f"[{index}]" + (f" + {rest} bytes" if rest else "")
         raise Fault(kind, self.node.line, self.function, f"{self.verb} of {region.name}{at}{gang.by(thread)}: {why}")

@@ -21,6 +21,7 @@ class Clocks:
         self.agents, self.warp = agents, warp
         self.known = np.zeros((agents, agents), np.int32)       # [v, w]: the time up to which v has seen w
         self.now = np.ones(agents, np.int32)
+        self.known_to_all = 0
 
     def release(self, agents: NDArray[np.int64]) -> Clock:
         """What these agents have done and seen up to now, for others to acquire."""
@@ -31,6 +32,7 @@ class Clocks:
 
     def acquire(self, agents: NDArray[np.int64], clock: Clock) -> None:
         self.known[agents] = np.maximum(self.known[agents], clock)
+        self.known_to_all = int(self.known.min())
 
 
 class Race(NamedTuple):
@@ -51,6 +53,7 @@ class History:
         units = -(-size // unit)
         self.written, self.writer, self.write_line = np.zeros((3, units), np.int32)
         self.read, self.reader = np.zeros((2, clocks.agents, units), np.int32)
+        self.newest_write = 0
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
 
@@ -87,9 +90,12 @@ class History:
             race = Race(lost, self.writer[units], "also written", None)
         self.written[units] = self.clocks.now[agents]
         self.write_line[units] = self._number(line)
+        self.newest_write = max(self.newest_write, int(self.clocks.now.max()))
         return race
 
     def _unseen_write(self, threads: Any, agents: Any, units: NDArray[np.int64]) -> Race | None:
+        if self.newest_write <= self.clocks.known_to_all:
+            return None
         writer = self.writer[units]
         late = (self.written[units] > self.clocks.known[agents, writer // self.clocks.warp]) & (writer != threads)
         if not late.any():

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.simulator.barriers import CtaBarrier, Wait
+
 if TYPE_CHECKING:
-    from tilewright.simulator.barriers import Wait
+    from tilewright.ir.program import Op
     from tilewright.simulator.code import Code
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.memory import Region
@@ -80,6 +82,12 @@ class Gang:
     def merge(self, new: Any, old: Any) -> Any:
         """A value that only the active threads have assigned; `old` is None if nobody has before."""
         return new if self.mask is None or old is None else np.where(self.mask, new, old)
+
+    # ---- waiting
+
+    def barrier(self, node: Op) -> None:
+        """Wait for all threads of the CTA."""
+        self.waiting = CtaBarrier(self, node)
 
     # ---- gangs part and join
 

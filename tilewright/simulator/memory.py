@@ -45,6 +45,8 @@ class Region:
         self.size = data.size if size is None else size         # bytes of one copy
         self.pitch = pitch                                      # None: there is one copy
         self.written = None if initialised else np.zeros(data.size, bool)
+        if self.written is not None and pitch is not None:
+            self.written.reshape(-1, pitch)[:, self.size:] = True       # the gaps, which nobody will write
         self._views: dict[tuple[Any, int], NDArray[Any]] = {}
 
     def view(self, dtype: np.dtype[Any], phase: int) -> NDArray[Any]:

@@ -26,8 +26,8 @@ class Traffic:
     requests: int = 0
     elements: int = 0
     bytes: int = 0              # of the elements
-    moved: int = 0              # granules, added up over all requests
-    ideal: int = 0              # the fewest granules that could hold each request's distinct elements
+    moved: int = 0              # granules, or in shared memory passes over the banks, added up over all requests
+    ideal: int = 0              # the fewest that could hold each request's distinct elements
     touched: dict[str, NDArray[np.bool_]] = field(default_factory=dict)     # array → bytes, from a granule's start on
 
     @property
@@ -123,7 +123,7 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows)]
         table = ["  ".join(x.rjust(w) if 3 <= i < 9 else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths)))
                  for row in rows]
-        unit = "cache lines" if self.granule == 64 else "sectors"
+        unit = "cache lines of 64 bytes" if self.granule == 64 else "sectors of 32 bytes, or passes over the banks"
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.instructions.most_common())
-        return "\n".join([*map(str.rstrip, table), f"moved: {unit} of {self.granule} bytes; ideal: fewest by moved",
+        return "\n".join([*map(str.rstrip, table), f"moved: {unit}; ideal: the fewest that could do, by moved",
                           f"instructions: {kinds or 'none'}", f"flops: {self.flops:,}"])
