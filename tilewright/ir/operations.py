@@ -7,8 +7,9 @@ elements first, [length, 1] or [length, threads].
   "thread"    each thread for itself (the default);
   "group"     `scope` threads together, such as a matrix instruction: operands arrive as [..., groups, lanes], so that
               the meaning can move data between lanes;
-  "effect"    it changes memory or the CTA: the meaning is called as numpy(gang, node, *operands), None: nothing to see;
-  "blocking"  an effect that may make the gang wait.
+  "effect"    it touches memory or the CTA: the meaning is called as numpy(gang, node, *operands) and returns what the
+              result is, if there is one; None: nothing to see, it is only counted;
+  "blocking"  an effect that may make the gang wait, and has no result.
 An operation without a NumPy meaning (a system call, say) can be lowered but not simulated.
 """
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _cast_numpy(t, x):
 def _lanes_llvm(low, t, n):
     """Compare in 32 bits: the iota constant is then half as long, and no vector has so many lanes."""
     iota = low.constant([*range(t.length)], 32)
-    return low.b.icmp_signed(">", low.splat(low.b.trunc(n, low.int(32)), t.length), iota, name="mask")
+    return low.b.icmp_signed(">", low.splat(low.b.trunc(n, low.integer(32)), t.length), iota, name="mask")
 
 
 ADD, SUB, MUL = _arithmetic("add", operator.add), _arithmetic("sub", operator.sub), _arithmetic("mul", operator.mul)
