@@ -197,8 +197,8 @@ def test_five_loops(dtype, m, n, k, a_order, b_order, beta):
 
 @cache
 def in_place_driver(name, dtype, MR, NV, A):
-    """At twice (height - 1) * NV + vectors - 1: the kernel for whole rows of B, after it the masked one. Where one whole
-    vector would stand there is a masked kernel for half of one, if tiles are wider."""
+    """At twice (height - 1) * NV + vectors - 1 the kernel for whole rows of B, after it the masked one. In the place of
+    one whole vector stands a masked kernel for half of one, if tiles are wider."""
     t, kernels = target(name), {}
     for height in range(1, MR + 1):
         for vectors in range(1, NV + 1):

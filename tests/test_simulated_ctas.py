@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright import simulator
-from tilewright.ir import Kernel, f32, i32, ptr, vec
+from tilewright.ir import Kernel, Value, f32, i32, ptr, vec
+from tilewright.ir.operations import Operation
+from tilewright.ir.program import Line, Op
 from tilewright.simulator import Fault
 
 
@@ -203,6 +205,33 @@ def test_a_barrier_that_some_lanes_skip():
             k.barrier()
     with pytest.raises(Fault, match=r"divergent .*some lanes of a warp skip by block \(0, 0\) thread \(5, 0\)"):
         simulator.run(kernel(body), np.zeros(1, np.float32))
+
+
+def test_operations_of_several_threads_together():
+    """Two results, each of which takes a lane's value from another lane of its group."""
+    def meaning(t, x):
+        return x[..., ::-1], x.sum(-1, keepdims=True) + 0 * x
+    together = Operation("mirror_and_sum", lambda low, t, x: None, meaning, "mma", "group", scope=32)
+
+    def apply(k, value):
+        results = (Value(k, f32), Value(k, f32))
+        k._record(Op(together, (value,), results, Line(__file__, 1)))
+        return results
+
+    def body(k, x, t):
+        mirrored, total = apply(k, x[t])
+        x[t] = mirrored + total
+    x = np.arange(64, dtype=np.float32)
+    report = simulator.run(kernel(body), x)
+    groups = np.arange(64, dtype=np.float32).reshape(2, 32)
+    np.testing.assert_array_equal(x.reshape(2, 32), groups[:, ::-1] + groups.sum(1, keepdims=True))
+    assert report.instructions["mma"] == 2
+
+    def some(k, x, t):
+        with k.when(t.differs(7)):
+            apply(k, x[t])
+    with pytest.raises(Fault, match=r"divergent .*mirror_and_sum needs 32 threads side by side by .*thread \(7, 0\)"):
+        simulator.run(kernel(some), x)
 
 
 def test_waves_of_64_lanes():

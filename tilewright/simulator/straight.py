@@ -85,8 +85,11 @@ def _operation(code: Code, node: Op) -> Step | None:
             if ds:
                 env[ds[0]] = y
         return effect
-    if operation.role != "thread":
-        return _unknown(code, node)
+    if operation.role == "group":
+        def group(gang: Gang, env: list) -> None:
+            for d, y in zip(ds, _in_groups(code, node, gang, [env[x] for x in xs]), strict=True):
+                env[d] = y
+        return group
     if len(ds) > 1:
         def several(gang: Gang, env: list) -> None:
             for d, y in zip(ds, meaning(t, *[env[x] for x in xs]), strict=True):
@@ -122,6 +125,20 @@ def _unknown(code: Code, node: Op) -> Step:
     def unknown(gang: Gang, env: list) -> None:
         raise Fault("no meaning", node.line, code.name, f"{node.operation.name} can be compiled but not simulated")
     return unknown
+
+
+def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
+    """Threads side by side do it together: operands and results go in and come out as [..., groups, threads]."""
+    operation, scope = node.operation, node.operation.scope
+    groups = gang.threads.reshape(-1, scope) if gang.size % scope == 0 else gang.threads[:0, None]
+    whole = len(groups) > 0 and (groups == groups[:, :1] // scope * scope + np.arange(scope)).all()
+    if not whole or not gang.active().all():
+        raise Fault("divergent", node.line, code.name, f"{operation.name} needs {scope} threads side by side"
+                    + gang.by(int(np.argmin(gang.active()))))
+    assert operation.numpy is not None
+    parts = (np.broadcast_to(x, (*np.shape(x)[:-1], gang.size)) for x in xs)
+    ys = operation.numpy(node.results[0].type, *(x.reshape(*x.shape[:-1], -1, scope) for x in parts))
+    return [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
 
 
 def _active_only(code: Code, node: Op, gang: Gang, xs: list, why: str) -> Any:
