@@ -8,9 +8,10 @@ from tilewright.compiler import resources
 from tilewright.compiler.llvm import assembly
 from tilewright.compiler.resources import hot_loop
 from tilewright.kernels.cpu.dots import emit_dots
-from tilewright.kernels.cpu.microkernel import emit_microkernel
+from tilewright.kernels.cpu.microkernel import PACE, UNROLLED, emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
-from tilewright.plans.tiles import DOT_ROWS, MOST_DOTS, TILES
+from tilewright.kernels.cpu.stream import emit_stream
+from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
 
 # how A and B may lie: what runtime.code compiles
@@ -28,11 +29,12 @@ def tiles(t) -> list[tuple[int, int]]:
 
 def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     loop = hot_loop(assembly(emit_microkernel(t, dtype, mr, nv, a, b), t))
-    assert loop.fma == mr * nv, loop.text
-    assert loop.elements == mr, loop.text       # each element of A once
+    steps = PACE if a == "packed" and mr * nv <= UNROLLED else 1        # of k that the loop unrolls
+    assert loop.fma == steps * mr * nv, loop.text
+    assert loop.elements == steps * mr, loop.text       # each element of A once
     # where masks are vectors they compete with the tile for registers: a mask may be read again, an accumulator not
     masks = nv if b == "masked" and not t.masked else 0
-    assert nv <= loop.loads <= nv + masks, loop.text      # each vector of B once
+    assert steps * nv <= loop.loads <= steps * nv + masks, loop.text      # each vector of B once
     assert loop.stores == 0, loop.text
     assert loop.hot_spills <= masks, loop.text
     if not masks:
@@ -62,26 +64,36 @@ def test_every_tile(name, dtype, mode):
         check(t, dtype, mr, nv, *mode)
 
 
-@pytest.mark.parametrize("name", ["x86-avx512", "x86-avx2"])
-def test_the_tile_that_plans_use_is_among_them(name):
+@pytest.mark.parametrize("name", names())
+def test_the_tiles_that_plans_use_are_among_them(name):
     t = target(name)
-    assert TILES[t.registers][0] in tiles(t)
+    used = [tile[:2] for table in (TILES, FEW_ROWS, FEW_COLUMNS) for tile in tiles_of(t, table)]
+    used += [tile for (_, registers), row in PACKED.items() if registers == t.registers and t.masked
+             for tile in row]
+    assert set(used) <= set(tiles(t))
 
 
-# 3 rows of 4 columns need 17 of AVX2's 16 registers
-TOO_TALL = pytest.mark.xfail(reason="dots takes 3 rows by 4 columns; 16 registers have room for 2", strict=True)
-DOTS = [pytest.param(name, columns, marks=TOO_TALL if (name, columns) == ("x86-avx2", 4) else ())
-        for name in names() for columns in range(1, MOST_DOTS + 1)]
+DOTS = [(name, *tile) for name in names() for tile in tiles_of(target(name), DOT_ROWS)]
 
 
-@pytest.mark.parametrize(("name", "columns"), DOTS)
-def test_dot_products(name, columns):
+@pytest.mark.parametrize(("name", "columns", "rows"), DOTS)
+def test_dot_products(name, columns, rows):
     t = target(name)
-    rows = DOT_ROWS[t.registers]
     for dtype in ("f32", "f64"):
         loop = hot_loop(assembly(emit_dots(t, dtype, rows, columns), t))
         assert (loop.fma, loop.loads, loop.stores) == (rows * columns, rows + columns, 0), loop.text
         assert loop.hot_spills == 0, loop.text
+
+
+STREAMS = [(name, *tile) for name in names() for tile in tiles_of(target(name), STREAM_DEPTH)]
+
+
+@pytest.mark.parametrize(("name", "rows", "depth"), STREAMS)
+def test_streams(name, rows, depth):
+    t = target(name)
+    loop = hot_loop(assembly(emit_stream(t, "f32", rows, depth), t))
+    assert (loop.fma, loop.loads, loop.stores) == (rows * depth, rows + depth, rows), loop.text
+    assert loop.hot_spills == 0, loop.text
 
 
 @pytest.mark.parametrize("kind", ["across", "any"])

@@ -47,7 +47,7 @@ def text(functions: Function | Iterable[Function], target: CpuTarget) -> str:
 
 
 def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: bool = False) -> tuple[Any, Any]:
-    """(module, target machine) after LLVM's -O3 pipeline. Loops stay as they were written: kernels unroll themselves."""
+    """(module, target machine) after LLVM's -O3 pipeline. Loops stay as written: kernels unroll themselves."""
     tm = machine(target, jit)
     module = llvm.parse_assembly(text(functions, target))
     module.verify()

@@ -362,7 +362,8 @@ class Kernel:
         """for (index = start; index < stop; index += step)"""
         type = next((v.type for v in (stop, start, step) if isinstance(v, Value)), i32)
         index = Value(self, type)
-        loop = Loop(index, *(self._value(v, type) for v in (start, stop, step)), [], _caller())
+        first, last, by = (self._value(v, type) for v in (start, stop, step))
+        loop = Loop(index, first, last, by, [], _caller())
         self._record(loop)
         with self._into(loop.body):
             yield index

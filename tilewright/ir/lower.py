@@ -54,7 +54,7 @@ class _Callee:
 
 
 def lower(functions: Function | Iterable[Function], dialect: Dialect) -> ll.Module:
-    """One module with these functions, which others may call by name, and with all that they call, which is internal."""
+    """One module with these functions, which others may call by name, and all that they call, which is internal."""
     exported = [functions] if isinstance(functions, Function) else list(functions)
     module = ll.Module(exported[0].name)
     module.triple = dialect.triple
@@ -118,7 +118,7 @@ class _Lowering:
         scalar = getattr(x.type, "element", x.type)
         return getattr(scalar, "width", None) or next(bits for (_, bits), t in _FLOATS.items() if isinstance(scalar, t))
 
-    def int(self, bits: int) -> ll.IntType: return ll.IntType(bits)
+    def integer(self, bits: int) -> ll.IntType: return ll.IntType(bits)
     def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
 
     def constant(self, numbers: Sequence[int], bits: int) -> ll.Constant:
@@ -142,7 +142,8 @@ class _Lowering:
     def splat(self, x: Any, length: int) -> Any:
         undefined = ll.Constant(ll.VectorType(x.type, length), ll.Undefined)
         first = self.b.insert_element(undefined, x, self.i32(0))
-        return self.b.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(ll.IntType(32), length), None), "splat")
+        zeros = ll.Constant(ll.VectorType(ll.IntType(32), length), None)
+        return self.b.shuffle_vector(first, undefined, zeros, "splat")
 
     def horizontal_sum(self, x: Any, t: Type) -> Any:
         while isinstance(x.type, ll.VectorType) and x.type.count > 1:

@@ -48,7 +48,8 @@ class Microkernels:
             index, b = 2*index + (edge and not half), "masked" if edge else "rows"
         if not self.table[index]:
             lanes = self.lanes // 2 if half else self.lanes
-            code = load(_CPU + "microkernel:emit_microkernel", self.target, self.dtype, height, vectors, self.a, b, lanes)
+            code = load(_CPU + "microkernel:emit_microkernel", self.target, self.dtype, height, vectors, self.a, b,
+                        lanes)
             name = jobs.microkernel_name(self.dtype, height, vectors * lanes, self.a, b)
             self.table[index] = code.address(name)
 

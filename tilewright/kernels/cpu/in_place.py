@@ -38,9 +38,11 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
         j = jr * NR
         cols = k.min(g.n - j, NR)
         i, h = q*height + k.min(q, taller), height + k.select(q < taller, k.constant(i64, 1), 0)
-        k.call(k.load(g.table + kernel_index(k, h, cols, V, NV), ptr(i8)), kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols,
-               g.alpha, beta, b.at(pc + kc, j) if first is not None else b,
-               k.select(first, g.ldb, 0) if first is not None else k.constant(i64, 0))
+        kernel = k.load(g.table + kernel_index(k, h, cols, V, NV), ptr(i8))
+        ahead, step = b, k.constant(i64, 0)
+        if first is not None:               # the first panel of rows asks for the rows of B that come next
+            ahead, step = b.at(pc + kc, j), k.select(first, g.ldb, 0)
+        k.call(kernel, kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols, g.alpha, beta, ahead, step)
 
     with k.loop(g.k, step=g.kc) as pc:
         kc = k.min(g.kc, g.k - pc)

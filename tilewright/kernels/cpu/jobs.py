@@ -39,7 +39,7 @@ def offsets(job: tuple[str, ...]) -> dict[str, int]:
     return {name: 8*index for index, name in enumerate(job)}
 
 
-def panel_space(kc, width):     # type: ignore[no-untyped-def]  # numbers, or values inside a kernel
+def panel_space(kc, width):         # numbers, or values inside a kernel
     """Elements that a packed panel of `width` lines takes."""
     return kc*width + SLACK
 

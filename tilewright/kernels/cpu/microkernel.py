@@ -12,6 +12,7 @@ from tilewright.targets.base import CpuTarget
 
 TYPES = {"f32": f32, "f64": f64}
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
+UNROLLED = 12           # accumulators up to which PACE steps stand in a row; with more, LLVM's scheduler spills
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
 
@@ -58,10 +59,10 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
             for j in (*range(0, NR, LINE), NR - 1):
                 k.prefetch(row + j, locality=2)
-            if MR*NV <= 16:
+            if MR*NV <= UNROLLED:
                 for u in range(PACE):
                     rank1(s*PACE + u)
-            else:                                       # rolled: LLVM's scheduler spills when it sees two steps
+            else:
                 with k.loop(s*PACE + PACE, s*PACE) as p:
                     rank1(p)
         with k.loop(kc, steps*PACE) as p:
