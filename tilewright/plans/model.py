@@ -99,7 +99,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     traffic = {
         "L1": (a_per_panel, b_per_panel, c_passes),
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
-        "L3": (Term("A", a, n_blocks, "once per block of columns"), b_per_block, c_passes, *packing),
+        "L3": (Term("A", a, n_blocks * plan.jr_ways, "once per block of columns"), b_per_block, c_passes, *packing),
         "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
                    Term("B", b, 1, _ONCE),
                    Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
