@@ -32,6 +32,7 @@ LAYERS = [
     ["bench"],
     ["explanation"],
     ["cli", "__main__"],
+    ["tuner.ship"],  # a command of its own, for those who make tilewright
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -51,9 +52,13 @@ def layer(name: str) -> str | None:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, absolute module) of every import in a file, wherever it stands; `from p import q` as p.q if that is a
-    module of ours: packages on the way to it are not what is used."""
+    module of ours: packages on the way to it are not what is used. Names for type checkers alone do not count."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

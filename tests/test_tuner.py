@@ -150,6 +150,16 @@ def test_what_the_child_tells(monkeypatch):
     assert all(event["seconds"] > 0 for event in told if event["event"] == "turn")
 
 
+def test_the_reference_is_matmul_in_a_process_bound_to_one_cpu(monkeypatch):
+    """Which then believes that there are fewer cores than the process that asked."""
+    monkeypatch.setattr(child, "detect", lambda: dataclasses.replace(HERE, cores=1))
+    job = child.Job(PROBLEM, dataclasses.replace(HERE, cores=4), 1, (), 1.0)
+    o = child.operands.make(PROBLEM)
+    assert child._call(job, REFERENCE, o)[0] is tw.matmul
+    other = dataclasses.replace(job, target=dataclasses.replace(HERE, l2=1))
+    assert child._call(other, REFERENCE, o)[0] is not tw.matmul
+
+
 def test_wrong_and_raising_plans_are_out(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
     wrong, illegal = "packed 5x16 mc=25 kc=64 nc=64", "packed 99x16 mc=99 kc=64 nc=64"
@@ -584,6 +594,57 @@ def test_tables_are_aligned_and_read_back(tmp_path):
     assert tables.read(tmp_path / "none.jsonl") == []
 
 
+def test_making_tables(monkeypatch, tmp_path):
+    """Tuned once per commit, compared, and put in place of older rows of the same problem and machine."""
+    from rich.console import Console
+
+    from tilewright.bench.measure import Sample
+    from tilewright.bench.results import Result
+    from tilewright.bench.results import Row as BenchRow
+    from tilewright.tuner import ship
+
+    calls = []
+
+    def tune(problem, target, **options):
+        calls.append((problem, options["time_limit"]))
+        shape = shape_of(problem, options["threads"])
+        model = choose(shape, target)
+        known = row(model, shape, best=False, commit="c0ffee", ratio=0.5 if problem.m == 64 else 1.0)
+        better = row(shape=shape, commit="c0ffee")
+        rows = [known, better] if problem.m == 128 else [dataclasses.replace(known, best=True)]
+        store.save(rows)
+        return search.Result(problem, target.name, options["threads"], str(model), tuple(rows))
+
+    def measure(job, report, hear):
+        for case in job.cases:
+            samples = {"tilewright": 1.0, "mkl": 1.25, "numpy": 2.0}
+            rows = tuple(BenchRow(name, Sample((s,), 1)) for name, s in samples.items())
+            report.results.append(Result(case, job.threads, job.isa, rows))
+            hear({"event": "result"})
+
+    monkeypatch.setattr(search, "tune", tune)
+    monkeypatch.setattr(ship.session, "measure", measure)
+    monkeypatch.setattr(ship.machine, "commit", lambda: "c0ffee")
+    problems, console = [tw.Gemm(n, n, n) for n in (64, 128, 256)], Console(quiet=True)
+    rows = ship.tune_all(problems, [1], HERE, 1.0, False, console)
+    assert [(r.m, r.best) for _, r in rows] == [(128, True), (256, False)]  # 64 is the builtin's, which has no plan
+    assert [p for p, _ in calls] == problems
+    assert calls[0][1] < calls[2][1] < 2
+    assert ship.tune_all(problems, [1], HERE, 1.0, False, console) == rows
+    assert len(calls) == 3
+    rows = ship.compare(rows, [1], HERE, console)
+    assert {(r.vendor, r.vendor_ratio) for _, r in rows} == {("mkl", 1.25)}
+    file = tmp_path / "tables" / f"{HERE.name}.jsonl"
+    ship.write([(problems[1], row(shape=shape_of(problems[1]), seconds=9.0)), (problems[0], row())], file)
+    ship.write(rows, file)
+    assert sorted(r.m for r in tables.read(file)) == [70, 128, 256]
+    assert 9.0 not in {r.seconds for r in tables.read(file)}
+    store.clear()
+    tables._plans.cache_clear()
+    assert store.best(shape_of(problems[1]), HERE) == OTHER
+    assert store.best(shape_of(problems[2]), HERE) is None
+
+
 SHIPPED = sorted((search.Path(tables.__file__).parent.parent / "plans" / "tables").glob("*.jsonl"))
 
 
@@ -597,7 +658,6 @@ def test_shipped_tables(file, tmp_path):
     for r in rows:
         target = dataclasses.replace(tw.target(file.stem), l1d=r.l1d, l2=r.l2, l3=r.l3)
         assert r.target == file.stem
-        assert r.best
         assert CpuPlan.parse(r.plan).violations(r.shape, target) == []
         assert all((r.date, r.machine, r.tilewright, r.llvmlite, r.commit))
 

@@ -10,6 +10,7 @@ It reads a pickled `Job` from standard input and writes one JSON object a line:
 """
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -89,7 +90,8 @@ def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
     if name != REFERENCE:
         plan = CpuPlan.parse(name)
         return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, plan=plan, target=job.target)), ()
-    if job.target == detect():
+    here = detect()             # which sees one CPU, if this process is bound to one
+    if job.target == dataclasses.replace(here, cores=job.target.cores, smt=job.target.smt):
         from tilewright.runtime.call import matmul
         return matmul, (o.a, o.b, o.c)
     return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, target=job.target)), ()

@@ -1,7 +1,7 @@
 """Measured plans that come with tilewright: plans/tables/, a file per target, a row per problem and kind of machine.
 
-A row counts for the processor it was measured on, and for others with the same target and caches. What the user has
-measured counts more.
+A row that says "best" counts for the processor it was measured on, and for others with the same target and caches;
+the other rows only record what was measured. What the user has measured counts more. ship.py makes the tables.
 """
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def machine_class(of: CpuTarget | Row | SimpleNamespace) -> Class:
 @cache
 def _plans(name: str, model: str, caches: Class) -> dict[Shape, str]:
     rows = [SimpleNamespace(**row) for row in map(json.loads, _lines(FOLDER / f"{name}.jsonl"))]    # a quick Row
-    alike, same = ({Shape(*(getattr(row, field) for field in Shape._fields)): row.plan for row in rows if fits(row)}
+    alike, same = ({Shape(*(getattr(row, field) for field in Shape._fields)): row.plan
+                    for row in rows if row.best and fits(row)}
                    for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
     return alike | same
 
@@ -61,7 +62,12 @@ def write(file: Path, rows: list[Row]) -> None:
     """One line per row, columns aligned, by problem."""
     from dataclasses import asdict
     rows = sorted(rows, key=lambda r: (r.target, r.model, r.dtype, r.threads, r.m*r.n*r.k, r.shape))
-    cells = [[f'"{name}": {json.dumps(value)}' for name, value in asdict(row).items()] for row in rows]
+    cells = [[f'"{name}": {json.dumps(_rounded(value))}' for name, value in asdict(row).items()] for row in rows]
     widths = [max(map(len, column)) + 1 for column in zip(*cells)]
     lines = (" ".join((cell + ",").ljust(w) for cell, w in zip(row[:-1], widths)) + f" {row[-1]}" for row in cells)
     file.write_text("".join(f"{{{line}}}\n" for line in lines))
+
+
+def _rounded(value: object) -> object:
+    """Four digits are more than a measurement has."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value

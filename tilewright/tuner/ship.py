@@ -1,0 +1,144 @@
+"""Makes the tables that come with tilewright, on the machine they are for.
+
+    python -m tilewright.tuner.ship --quick         # squares of both formats, about ten minutes on two cores
+    python -m tilewright.tuner.ship                 # also skinny problems, layouts and awkward sizes
+
+Every problem is tuned (what this commit has already tuned is not done again), then tilewright with these results is
+compared with every BLAS that is installed. plans/tables/ gets a row per problem and kind of machine: the plan, its
+figures, how it stands against the fastest other library, machine, date and commit. Where nothing beat the model's
+choice the row says "best": false and is not used: it says what was measured, and leaves the model free to improve.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.bench import machine, session, shapes
+from tilewright.bench.child import Job
+from tilewright.bench.measure import Rules
+from tilewright.bench.peers import AVX2, NATIVE
+from tilewright.bench.results import Report
+from tilewright.cli import common
+from tilewright.plans import shape_of
+from tilewright.plans.choose import choose
+from tilewright.plans.model import cost
+from tilewright.targets import CpuTarget, detect
+from tilewright.tuner import search, store, tables
+from tilewright.tuner.row import Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tilewright.problem import Gemm
+
+QUICK, FULL = ("square",), ("square", "skinny", "layouts", "awkward")
+BUILTIN = 0.9                   # a ratio below: the builtin takes the problem, faster than any plan through Python
+CALLS = 40                      # that a problem's tuning may take, beside a fixed time
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Only the square problems, and less time for each.")] = False,
+    suite: Annotated[list[str] | None, typer.Option("--suite", "-s", metavar="LIST")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", "-d", metavar="LIST", show_default="f32,f64")] = None,
+    threads: Annotated[list[str] | None, typer.Option(metavar="LIST", show_default="1,all")] = None,
+    target: common.TargetName = "native",
+    seconds: Annotated[float | None, typer.Option(help="For each problem, beside 40 calls.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what this commit has tuned already.")] = False,
+    vendor: Annotated[bool, typer.Option(help="Compare with other libraries.")] = True,
+) -> None:  # fmt: skip
+    """Tune, compare, and write plans/tables/TARGET.jsonl."""
+    with common.errors():
+        from tilewright.bench.commands import all_threads
+        chip, console = common.target(target), common.console()
+        chip.require_runnable()
+        cases = shapes.cases(common.listed(suite, list(QUICK if quick else FULL)), common.listed(dtype, ["f32", "f64"]))
+        problems = list(dict.fromkeys(case.problem for case in cases))
+        counts = common.numbers(threads, ["1", "all"], "--threads", {"all": all_threads()})
+        rows = tune_all(problems, counts, chip, seconds or (4.0 if quick else 10.0), again, console)
+        if vendor:
+            rows = compare(rows, counts, chip, console)
+        file = tables.FOLDER / f"{chip.name}.jsonl"
+        write(rows, file)
+        better = [row for _, row in rows if row.best]
+        console.print(f"{file}: {len(rows)} rows written, {len(better)} of them better than the model's choice",
+                      highlight=False)
+
+
+def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool,
+             console: Console) -> list[tuple[Gemm, Row]]:
+    """The best row of each problem, its `best` saying whether it beats the model."""
+    from tilewright.bench.commands import progress
+    known = {} if again else _known(target)
+    found = []
+    todo = [(problem, count) for count in threads for problem in problems]
+    with progress(console) as bar:
+        task = bar.add_task("tuning", total=len(todo))
+        for problem, count in todo:
+            shape = shape_of(problem, count)
+            row, model = known.get(shape), choose(shape, target)
+            what = f"{problem}, {count} thread{'s' * (count != 1)}"
+            bar.update(task, description=what)
+            if row is None:
+                limit = seconds + CALLS * cost(shape, model, target).seconds
+                result = search.tune(problem, target, threads=count, time_limit=limit, candidates=12, listen=None)
+                row = result.best
+                faster = f"  {row.ratio:.3f} times as fast" if result.improved else ""
+                bar.console.print(f"{what}: {row.plan}{faster}", highlight=False)
+            better = row.plan != str(model)
+            if better or row.ratio > BUILTIN:
+                found.append((problem, dataclasses.replace(row, best=better)))
+            bar.advance(task)
+    return found
+
+
+def _known(target: CpuTarget) -> dict[object, Row]:
+    """What this very commit has tuned on this machine."""
+    commit = machine.commit()
+    return {row.shape: row for row in store.rows() if commit and row.best and row.commit == commit
+            and (row.target, row.model) == (target.name, target.model)}
+
+
+def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget,
+            console: Console) -> list[tuple[Gemm, Row]]:
+    """The same rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
+    from tilewright.bench.commands import progress
+    isa = NATIVE if target == detect() else AVX2
+    report = Report.start("tables")
+    with progress(console) as bar:
+        task = bar.add_task("comparing", total=len(rows))
+
+        def hear(event: dict[str, object]) -> None:
+            if event["event"] == "result":
+                bar.advance(task)
+        for count in threads:
+            cases = [shapes.Case("tables", problem) for problem, row in rows if row.threads == count]
+            session.measure(Job(count, isa, cases, Rules.choose(count, quick=True)), report, hear)
+    for note in (note for each in report.sessions for note in each.notes):
+        console.print(note, highlight=False)
+    against: dict[tuple[Gemm, int], tuple[str, float]] = {}
+    for result in report.results:
+        peer = result.fastest_peer()
+        ratio = result.ratio(peer) if peer else None
+        if peer and ratio:
+            against[result.case.problem, result.threads] = peer, ratio.median
+    compared = []
+    for problem, row in rows:
+        peer, times = against.get((problem, row.threads), (None, None))
+        compared.append((problem, dataclasses.replace(row, vendor=peer, vendor_ratio=times)))
+    return compared
+
+
+def write(rows: Iterable[tuple[Gemm, Row]], file: tables.Path) -> None:
+    """Put these rows in the table, in place of older ones of the same problem and kind of machine."""
+    def key(row: Row) -> object:
+        return row.model, tables.machine_class(row), row.shape
+    merged = {key(row): row for row in tables.read(file)} | {key(row): row for _, row in rows}
+    file.parent.mkdir(exist_ok=True)
+    tables.write(file, list(merged.values()))
+
+
+if __name__ == "__main__":
+    typer.run(main)
