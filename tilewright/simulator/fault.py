@@ -7,8 +7,8 @@ from tilewright.ir.program import Line
 class Fault(Exception):
     """`kind` in a word or two, then line, function, array and thread; the source line follows.
 
-    Kinds: out of bounds, misaligned, uninitialised, read-only, no memory, arithmetic, no meaning, no result, divergent,
-    deadlock.
+    Kinds: out of bounds, misaligned, uninitialised, read-only, no memory, arithmetic, no meaning, no result, signature;
+    race, divergent and deadlock where there are several threads.
     """
 
     def __init__(self, kind: str, line: Line, function: str, message: str) -> None:
