@@ -92,12 +92,12 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     fits = (a + b + c) <= target.l3 // 2
     a_per_panel = Term("A", a, col_panels, "once per panel of columns")
     b_per_panel = Term("B", b, row_panels, "once per panel of rows")
-    c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
+    c_passes = Term("C", c, 2*k_blocks, "there and back in each block of k")
     b_per_block = Term("B", b, m_blocks, "once per block of rows")
     packing = (Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"),
                Term("B", b, 2, "packing: read and written"))
     traffic = {
-        "L1": (a_per_panel, b_per_panel, c_passes),
+        "L1": (a_per_panel, b_per_panel, Term("C", c, 2*k_blocks - 1, _C_IN_L1)),
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
         "L3": (Term("A", a, n_blocks * plan.jr_ways, "once per block of columns"), b_per_block, c_passes, *packing),
         "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
@@ -132,11 +132,11 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     fits = a + b + c <= target.l3 // 2
     a_per_panel, a_once = Term("A", a, col_panels, "once per panel of columns"), Term("A", a, 1, _ONCE)
     b_per_panel, b_once = Term("B", b, row_panels, "once per panel of rows"), Term("B", b, 1, _ONCE)
-    c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
+    c_passes = Term("C", c, 2*k_blocks, "there and back in each block of k")
     often = "once per panel" if again > 1 else _ONCE
     a_again, b_again = (Term(x, size, again, often) for x, size in (("A", a), ("B", b)))
     traffic = {
-        "L1": (a_per_panel, b_per_panel, c_passes),
+        "L1": (a_per_panel, b_per_panel, Term("C", c, 2*k_blocks - 1, _C_IN_L1)),
         "L2": (*((a_per_panel, b_once) if columns_outside else (a_once, b_per_panel)), c_passes),
         "L3": (*((a_again, b_once) if columns_outside else (a_once, b_again)),
                c_passes if c > target.l2 else Term("C", c, 1, _ONCE)),
@@ -176,7 +176,7 @@ def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) ->
     a_once, c_once = Term("A", a, 1, _ONCE), Term("C", c, 1, _ONCE)
     b_per_step = Term("B", b, steps, f"once per {plan.mr} rows")
     once = a_once, Term("B", b, 1, _ONCE), c_once
-    traffic = {"L1": (a_once, b_per_step, Term("C", c, 2, "read and written")), "L2": (a_once, b_per_step),
+    traffic = {"L1": (a_once, b_per_step, c_once), "L2": (a_once, b_per_step),
                "L3": once, "memory": once}
     work = (vectors + CALL * steps) / plan.threads / ceilings.vectors
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
@@ -184,6 +184,7 @@ def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) ->
 
 
 _ONCE = "once"
+_C_IN_L1 = "written in each block of k, read in all but the first"
 
 
 def _overlapping(work: float, waiting: float, rest: float) -> tuple[tuple[str, float], ...]:
