@@ -13,7 +13,8 @@ from typing import Any
 
 from tilewright.targets import CpuTarget, detect, machine, names, target
 
-ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR")
+ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
+               "TILEWRIGHT_TUNE_DB")
 PEERS = {"OpenBLAS": "scipy-openblas64", "MKL": "mkl", "BLIS": "blis", "torch": "torch"}
 
 
