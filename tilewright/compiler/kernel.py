@@ -76,9 +76,11 @@ class Kernel:
 
     @cached_property
     def resources(self) -> resources.HotLoop:
-        """The hot loop, counted: FMAs, loads, vector registers, spills. ValueError if the product is empty."""
-        self._some_functions()
-        return resources.hot_loop(self.asm)
+        """The hot loop, counted: FMAs, loads, vector registers, spills. ValueError if the product is empty.
+
+        Of the micro-kernel that most of C is computed by, the first of the functions; smaller ones may be unrolled.
+        """
+        return resources.hot_loop(self.asm, self._some_functions()[0].name)
 
     def _some_functions(self) -> tuple[Function, ...]:
         if not self.functions:
