@@ -127,7 +127,7 @@ def asm(
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
     function: Annotated[
         str | None,
-        typer.Option("--function", "-f", help="Of this function; --list names them.", show_default="most FMAs"),
+        typer.Option("--function", "-f", help="Of this function; --list names them.", show_default="the main one"),
     ] = None,
     names: Annotated[bool, typer.Option("--list", help="Only name the functions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
@@ -136,14 +136,14 @@ def asm(
     with common.errors():
         from tilewright.compiler import resources
 
-        text = _compiled(m, n, k, dtype, layout, target, plan).asm
+        kernel = _compiled(m, n, k, dtype, layout, target, plan)
         if names:
-            typer.echo("\n".join(resources.functions(text)))
+            typer.echo("\n".join(resources.functions(kernel.asm)))
             return
         if whole:
-            typer.echo(text)
+            typer.echo(kernel.asm)
             return
-        loop = resources.hot_loop(text, function)
+        loop = kernel.resources if function is None else resources.hot_loop(kernel.asm, function)
         typer.echo(loop.text)
         counts = {
             "FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
