@@ -105,7 +105,7 @@ def test_code_for_any_target(target):
         assert kernel.object[:4] == b"\x7fELF"
         loop, rows = kernel.resources, kernel.shape.n if plan.swap else kernel.shape.m
         height = -(-rows // -(-rows // plan.mr))  # panels of equal height
-        assert loop.fma == height * plan.nr // target.lanes(4)
+        assert loop.fma % (height * plan.nr // target.lanes(4)) == 0 < loop.fma  # a few steps of k where unrolled
         assert loop.spills == 0
         assert loop.registers <= target.registers
 
