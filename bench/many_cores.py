@@ -25,7 +25,7 @@ from tilewright.plans.choose import choose
 from tilewright.runtime import cpu
 from tilewright.targets import detect
 
-SPLITS = ("1x16x1", "2x8x1", "4x4x1", "8x2x1", "1x8x2", "2x4x2", "1x4x4")
+SPLITS = ("1x16x1", "2x8x1", "4x4x1", "1x8x2")
 
 
 def plans(n: int, threads: int) -> list[CpuPlan]:
@@ -34,7 +34,8 @@ def plans(n: int, threads: int) -> list[CpuPlan]:
     found = [chosen]
     for ways in SPLITS:
         if eval(ways.replace("x", "*")) == threads:
-            for mc, kc in ((168, 768), (280, 768), (168, 384)):
+            for panels, kc in ((4, 768), (6, 768), (8, 512), (12, 768)):
+                mc = panels * chosen.mr
                 found.append(CpuPlan.parse(f"packed {tile} mc={mc} kc={kc} nc={n} ways={ways}"))
     return list(dict.fromkeys(found))
 

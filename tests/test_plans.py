@@ -96,7 +96,7 @@ SHAPE = Shape("f32", 100, 200, 300, "rows", "rows", 4)
          "in_place reads A by rows or by columns, and neither is contiguous."),
         ("dots 9x2 copy", SHAPE._replace(n=2), AVX2,
          "9x2 dot products need 9*2 + 2 + 1 = 21 registers, x86-avx2 has 16."),
-        ("dots 2x2 copy", SHAPE._replace(n=3), AVX2, "dots has a register for each of 2 columns, and C has 3."),
+        ("dots 2x2 copy", SHAPE._replace(n=3), AVX2, "dots computes 2 columns, and C has 3."),
         ("dots 2x2 ways=2x1x1 copy", SHAPE._replace(n=2), AVX2, "dots splits rows (ic) alone."),
         ("dots 2x2", SHAPE._replace(n=2), AVX2, "dots multiplies columns of B that are contiguous, and B's are not."),
         ("dots 2x2", SHAPE._replace(n=2, a="columns", b="columns"), AVX2,

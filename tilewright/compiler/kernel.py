@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.compiler import llvm, resources
+from tilewright.kernels.cpu import jobs
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import cpu, pool
@@ -200,18 +201,9 @@ def _parts(shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget) -> 
     if plan.algorithm in ("dots", "stream"):
         return [Part(f"{plan.algorithm}:emit_{plan.algorithm}", (dtype, plan.mr, plan.nr))]
     vectors = plan.nr // lanes
-    if plan.algorithm == "packed":
-        a, whole, edge = "packed", "packed", "packed"
-    else:
-        a, whole, edge = "rows" if strides.csa == 1 else "columns", "rows", "masked"
-    panels = -(-shape.m // plan.mr)
-    last = -(-(shape.n % plan.nr) // lanes)
-    found = []
-    for height in sorted({shape.m // panels, -(-shape.m // panels)}, reverse=True):
-        if shape.n >= plan.nr:
-            found.append(Part("microkernel:emit_microkernel", (dtype, height, vectors, a, whole)))
-        if last:
-            found.append(Part("microkernel:emit_microkernel", (dtype, height, last, a, edge)))
+    a = "packed" if plan.algorithm == "packed" else "rows" if strides.csa == 1 else "columns"
+    found = [Part("microkernel:emit_microkernel", kernel.arguments(dtype, a))
+             for kernel in jobs.microkernels(shape.m, shape.n, plan.mr, plan.nr, lanes, a)]
     if plan.algorithm == "packed":
         along = {"rows": "along", "columns": "across", "any": "any"}
         found.append(Part("packing:emit_pack", (dtype, plan.mr, along[order(strides.rsa, strides.csa)])))

@@ -106,9 +106,10 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[
     """The article's rules as a start: kc x nr in L1 (or streamed from L2), mc x kc in L2, kc x nc in L3."""
     s = shape.itemsize
     for kc in sorted({min(kc, _up(shape.k, 4)) for kc in (256, 384, 512, 768, 1024)}):
-        for share in (0.4, 0.66):
-            mc = max(int(share * target.l2 / (kc*s)) // mr, 1) * mr
-            mc = min(mc, _up(shape.m, mr))
+        blocks = {max(int(share * target.l2 / (kc*s)) // mr, 1) * mr for share in (0.4, 0.66)}
+        if shape.threads > 2:
+            blocks |= {4 * mr, 6 * mr, 8 * mr}          # several for each thread to claim
+        for mc in sorted({min(mc, _up(shape.m, mr)) for mc in blocks}):
             l3 = target.l3 or 4 * target.l2
             for ways in splits(shape.threads):
                 nc = max(int(l3 / 2 / ways[0] / (kc*s)) // nr, 1) * nr

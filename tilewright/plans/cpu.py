@@ -85,6 +85,11 @@ class CpuPlan:
         return self.jc_ways * self.ic_ways * self.jr_ways
 
     @property
+    def claims(self) -> bool:
+        """Whether threads claim blocks of A one by one (kernels/cpu/gemm.py) instead of having rows dealt out."""
+        return self.algorithm == "packed" and self.jr_ways == 1 and self.ic_ways > 2
+
+    @property
     def reads_b(self) -> Order:
         """What must be contiguous in B where it is read in place."""
         return "columns" if self.algorithm == "dots" else "rows"
@@ -128,8 +133,8 @@ class CpuPlan:
                 found.append("dots multiplies columns of B that are contiguous, and B's are not.")
             if shape.a != "rows":
                 found.append("dots multiplies rows of A that are contiguous, and A's are not.")
-            if shape.n > self.nr:
-                found.append(f"dots has a register for each of {self.nr} columns, and C has {shape.n}.")
+            if shape.n != self.nr:
+                found.append(f"dots computes {self.nr} columns, and C has {shape.n}.")
             if self.jc_ways * self.jr_ways > 1:
                 found.append("dots splits rows (ic) alone.")
         return found

@@ -61,6 +61,7 @@ def total(terms: Iterable[Term]) -> int:
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
+WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 
 
@@ -83,6 +84,9 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     kc = ceil(k / k_blocks)
     share_m, share_n = ceil(row_panels / plan.ic_ways), ceil(col_panels / (plan.jc_ways * plan.jr_ways))
     m_blocks = plan.ic_ways * ceil(share_m * plan.mr / plan.mc)
+    if plan.claims:                                                         # whole blocks go to whoever is free
+        m_blocks = ceil(row_panels * plan.mr / plan.mc)
+        share_m = ceil(m_blocks / plan.ic_ways) * (plan.mc // plan.mr)
     n_blocks = plan.jc_ways * ceil(ceil(col_panels / plan.jc_ways) * plan.nr / plan.nc)
     vectors = m * ceil(n / lanes) * k
     tiles = row_panels * col_panels * k_blocks
@@ -115,7 +119,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("multiply-adds and calls of micro-kernels", work),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
-        ("barriers", 2e-6 * k_blocks * n_blocks * (threads > 1))))
+        ("barriers", WAIT * (threads // plan.jc_ways - 1) * k_blocks * n_blocks / plan.jc_ways)))
 
 
 def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:

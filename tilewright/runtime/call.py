@@ -113,7 +113,10 @@ def _make() -> Entry | None:
         detect().require_runnable()
     except (RuntimeError, ValueError):
         return None
-    return Entry(matmul)
+    from tilewright.runtime import small
+    found = Entry(matmul)
+    small.attach(found)
+    return found
 
 
 def __getattr__(name: str) -> Any:

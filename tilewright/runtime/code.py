@@ -14,44 +14,22 @@ _CPU = "tilewright.kernels.cpu."
 
 
 class Microkernels:
-    """The micro-kernels of one register tile as a table of addresses, filled as problems need them.
-
-    `a` says how they read A. "packed" kernels stand at (height - 1)*NV + vectors - 1. The others read B in place and
-    stand at twice that: first the kernel for a full row of B, then the one that masks what is past the last column. An
-    edge of at most half a vector has vectors half as wide, of which Zen 4 multiplies two in the time of one: it stands
-    where a full row of one vector would, which no tile of several vectors meets.
-    """
+    """The micro-kernels of one register tile as a table of addresses, filled as problems need them."""
 
     def __init__(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> None:
         self.target, self.dtype, self.a = target, dtype, a
         self.mr, self.nr, self.lanes = mr, nr, target.lanes(ITEMSIZE[dtype])
-        self.vectors = nr // self.lanes
-        self.table = np.zeros(mr * self.vectors * (1 if a == "packed" else 2), np.int64)
+        self.table = np.zeros(mr * (nr // self.lanes) * (1 if a == "packed" else 2), np.int64)
         self.address = self.table.ctypes.data
 
     def need(self, m: int, n: int) -> None:
-        """Compile what an m x n matrix C meets: two heights of row panels, whole column panels and the last one."""
-        panels = -(-m // self.mr)
-        heights = {m // panels, -(-m // panels)}
-        last = -(-(n % self.nr) // self.lanes)
-        for height in heights:
-            if n >= self.nr:
-                self._need(height, self.vectors, False)
-            if last:
-                half = self.a != "packed" and self.vectors > 1 and n % self.nr <= self.lanes // 2
-                self._need(height, last, True, half)
-
-    def _need(self, height: int, vectors: int, edge: bool, half: bool = False) -> None:
-        index = (height - 1)*self.vectors + vectors - 1
-        b = "packed"
-        if self.a != "packed":
-            index, b = 2*index + (edge and not half), "masked" if edge else "rows"
-        if not self.table[index]:
-            lanes = self.lanes // 2 if half else self.lanes
-            code = load(_CPU + "microkernel:emit_microkernel", self.target, self.dtype, height, vectors, self.a, b,
-                        lanes)
-            name = jobs.microkernel_name(self.dtype, height, vectors * lanes, self.a, b)
-            self.table[index] = code.address(name)
+        """Compile what an m x n matrix C meets."""
+        for kernel in jobs.microkernels(m, n, self.mr, self.nr, self.lanes, self.a):
+            if not self.table[kernel.index]:
+                code = load(_CPU + "microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
+                width = kernel.vectors * kernel.lanes
+                name = jobs.microkernel_name(self.dtype, kernel.height, width, self.a, kernel.b)
+                self.table[kernel.index] = code.address(name)
 
 
 @cache

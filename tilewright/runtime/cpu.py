@@ -101,7 +101,7 @@ def tuned(shape: Shape, target: CpuTarget) -> CpuPlan | None:
 def forget() -> None:
     """Choose plans anew: the tuner has learnt something."""
     _recipes.clear()
-    small.relimit(detect())
+    small.relimit()
 
 
 def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Strides]:

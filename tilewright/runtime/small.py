@@ -2,20 +2,29 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 from tilewright.compiler.load import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans.choose import small_elements, stays_in_cache
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.tiles import TILES, tiles_of
-from tilewright.runtime import call, code
+from tilewright.runtime import code
 from tilewright.runtime.pool import pool
-from tilewright.targets import CpuTarget
+from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import store
 
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
 WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
-_contexts: dict[str, array] = {}
+_contexts: dict[str, tuple[int, array]] = {}        # dtype → the emitted function and its context
+_entry: Any = None                                  # the builtin, once there is one
+
+
+def attach(entry: Any) -> None:
+    """This is the builtin (runtime/call.py) that may take small products from now on."""
+    global _entry
+    _entry = entry
+    _publish()
 
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
@@ -23,18 +32,21 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     mr, vectors = tiles_of(target, TILES)[0]
     if shape.dtype in _contexts or not _ours(plan, target):
         return
-    entry = call.entry()
-    if entry is None:
-        return
     driver = code.driver(target, "in_place", shape.dtype, mr, plan.nr)
     tables = (code.microkernels(target, shape.dtype, mr, plan.nr, a).address for a in ("rows", "columns"))
     values = (driver, *tables, pool().address, pool().parts_address, small_elements(shape.dtype, target),
               PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
-    context = _contexts[shape.dtype] = array("q", values)
     small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
-    entry.limit(_largest(target))
-    entry.enable(shape.dtype, small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), context.buffer_info()[0])
+    _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values)
+    _publish()
+
+
+def _publish() -> None:
+    if _entry is not None and _contexts:
+        _entry.limit(_largest(detect()))
+        for dtype, (address, context) in _contexts.items():
+            _entry.enable(dtype, address, context.buffer_info()[0])
 
 
 def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
@@ -50,7 +62,6 @@ def _largest(target: CpuTarget) -> int:
     return min(others, default=16 * small_elements("f32", target) ** 2)
 
 
-def relimit(target: CpuTarget) -> None:
+def relimit() -> None:
     """The tuner has learnt something."""
-    if _contexts and (entry := call.entry()) is not None:
-        entry.limit(_largest(target))
+    _publish()

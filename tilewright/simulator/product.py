@@ -112,9 +112,9 @@ class _Product:
         table = np.zeros(2 * plan.mr * vectors, np.int64)
         for part, function in zip(self.kernel.parts, self.kernel.functions):
             if "microkernel" in part.emitter:
-                _, height, width, a, b, *half = part.args
+                _, height, width, a, b, part_lanes = part.args
                 index = (height - 1) * vectors + width - 1
-                slot = index if a == "packed" else 2 * index + (b == "masked" and not any(half))
+                slot = index if a == "packed" else 2 * index + (b == "masked" and part_lanes == lanes)
                 table[slot] = self.memory.address(function)
         return table
 

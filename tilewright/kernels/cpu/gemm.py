@@ -6,9 +6,10 @@
           for jr: column panels of B, NR wide                 (jr ways) one panel stays in L1
             for ir: row panels of A                           micro-kernel: an MR x NR tile of C in registers
 
-Each thread packs its share of B's panels just before it uses them for the first time, so that packing a panel also
-brings it into its own cache; after one barrier all panels are there for everyone. The rows are cut into panels of equal
-height (or one less), so that no row of a tile is empty.
+The rows are cut into panels of equal height (or one less), so that no row of a tile is empty. A few threads have their
+rows dealt out; each packs its share of B's panels just before it uses them for the first time, so that packing a panel
+also brings it into its own cache, and after one barrier all panels are there for everyone. More than `FEW` threads
+claim blocks of A one by one.
 
 The order of additions to an element of C depends on kc alone: any split over threads gives the same bits.
 """
@@ -22,6 +23,8 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
 from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.targets.base import CpuTarget
+
+FEW = 2                 # threads over rows up to which these are dealt out, not claimed
 
 
 def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
@@ -55,14 +58,21 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     a_space = g.a_space + block_id*(g.mc_panels*panel_space(g.kc, MR))
     b_space = g.b_space + jc_id*(g.nc_panels*panel_space(g.kc, NR))
 
-    def pack_a(s: SimpleNamespace, q0: Value, q1: Value) -> None:
-        """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. Its jr_ways threads share the work."""
-        lo, hi = split(q1 - q0, g.jr_ways, jr_id)
+    def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool) -> None:
+        """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
+        lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
         with k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
             k.call(g.pack_a, s.kc, h, h, a.at(i, s.pc), g.rsa, g.csa, a_space + q*s.a_stride)
-        with k.when(g.jr_ways > 1):
-            emit_barrier(k, block_barrier, g.jr_ways)
+        if shared:
+            with k.when(g.jr_ways > 1):
+                emit_barrier(k, block_barrier, g.jr_ways)
+
+    def pack_b(s: SimpleNamespace, jr: Value) -> None:
+        """Panel jr of the block of B."""
+        j = (s.jc + jr)*NR
+        cols = k.min(g.n - j, NR)
+        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(s.pc, j), g.csb, g.rsb, b_space + jr*s.b_stride)
 
     def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
         """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
@@ -71,7 +81,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             cols, b_panel = k.min(g.n - j, NR), b_space + jr*s.b_stride
             vectors = k.ceil_div(cols, V)
             if packing:
-                k.call(g.pack_b, s.kc, vectors*V, cols, b.at(s.pc, j), g.csb, g.rsb, b_panel)
+                pack_b(s, jr)
                 following, step, more = b.at(s.pc, j + NR), g.rsb, (jr + 1 < j1) & g.csb.equals(1)
             else:
                 following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1
@@ -84,28 +94,55 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
                        cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
                        k.select(useful, step, 0))
 
-    with k.loop(j_hi, j_lo, nc_panels) as jc:
-        nc = k.min(nc_panels, j_hi - jc)
-        jr_lo, jr_hi = split(nc, g.jr_ways, jr_id)                          # panels that this thread multiplies,
+    def dealt(s: SimpleNamespace) -> None:
+        """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
+        jr_lo, jr_hi = split(s.nc, g.jr_ways, jr_id)                        # panels that this thread multiplies,
         own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, g.ic_ways, ic_id))    # and packs
+        q1 = k.min(q_lo + mc_panels, q_hi)
+        pack_a(s, q_lo, q1, shared=True)
+        multiply(s, own_lo, own_hi, q_lo, q1, packing=True)
+        with k.when(team > 1):
+            emit_barrier(k, team_barrier, team)
+        multiply(s, jr_lo, own_lo, q_lo, q1, packing=False)
+        multiply(s, own_hi, jr_hi, q_lo, q1, packing=False)
+        with k.loop(q_hi, q_lo + mc_panels, mc_panels) as q0:
+            q1 = k.min(q0 + mc_panels, q_hi)
+            with k.when(g.jr_ways > 1):
+                emit_barrier(k, block_barrier, g.jr_ways)                   # everyone is done with the block before
+            pack_a(s, q0, q1, shared=True)
+            multiply(s, jr_lo, jr_hi, q0, q1, packing=False)
+
+    def claimed(s: SimpleNamespace, before: Value) -> None:
+        """All pack B; then blocks of A go to whoever is free, so that nobody waits long for a core that is held up.
+        `before` is how far earlier blocks of B have advanced the counter: every thread claims once too often."""
+        own_lo, own_hi = split(s.nc, team, ic_id)
+        with k.loop(own_hi, own_lo) as jr:
+            pack_b(s, jr)
+        emit_barrier(k, team_barrier, team)
+        block = k.variable(i64, k.atomic_add(claims, 1) - before)
+        with k.while_(lambda: block.get() < m_blocks):
+            q0 = block.get()*g.mc_panels
+            q1 = k.min(q0 + g.mc_panels, m_panels)
+            pack_a(s, q0, q1, shared=False)
+            multiply(s, k.constant(i64, 0), s.nc, q0, q1, packing=False)
+            block.set(k.atomic_add(claims, 1) - before)
+
+    many = g.jr_ways.equals(1) & (g.ic_ways > FEW)
+    claims = (team_barrier + BARRIER_BYTES // 2).as_(i64)
+    m_blocks = k.ceil_div(m_panels, g.mc_panels)
+    before = k.variable(i64, 0)
+    with k.loop(j_hi, j_lo, nc_panels) as jc:
         with k.loop(g.k, step=kc_max) as pc:
             kc = k.min(kc_max, g.k - pc)
-            s = SimpleNamespace(jc=jc, pc=pc, kc=kc, beta=k.select(pc.equals(0), g.beta, 1.0),
+            s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
+                                beta=k.select(pc.equals(0), g.beta, 1.0),
                                 a_stride=panel_space(kc, MR), b_stride=panel_space(kc, NR),
                                 ahead_rows=k.max(kc // PACE - (MR + LEAD), 0))
-            q1 = k.min(q_lo + mc_panels, q_hi)
-            pack_a(s, q_lo, q1)
-            multiply(s, own_lo, own_hi, q_lo, q1, packing=True)
+            with k.when(many):
+                claimed(s, before.get())
+                before.set(before.get() + m_blocks + team)
+            with k.otherwise():
+                dealt(s)
             with k.when(team > 1):
-                emit_barrier(k, team_barrier, team)
-            multiply(s, jr_lo, own_lo, q_lo, q1, packing=False)
-            multiply(s, own_hi, jr_hi, q_lo, q1, packing=False)
-            with k.loop(q_hi, q_lo + mc_panels, mc_panels) as q0:
-                q1 = k.min(q0 + mc_panels, q_hi)
-                with k.when(g.jr_ways > 1):
-                    emit_barrier(k, block_barrier, g.jr_ways)               # everyone is done with the block before
-                pack_a(s, q0, q1)
-                multiply(s, jr_lo, jr_hi, q0, q1, packing=False)
-            with k.when(team > 1):
-                emit_barrier(k, team_barrier, team)                              # before the block of B is packed over
+                emit_barrier(k, team_barrier, team)                         # before the block of B is packed over
     return k.function

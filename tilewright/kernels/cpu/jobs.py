@@ -4,6 +4,8 @@ Strides are in elements. Nothing here needs the emission layer: a process whose 
 """
 from __future__ import annotations
 
+from typing import NamedTuple
+
 PACKED = (
     "m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "ldc", "alpha", "beta",
     "mc_panels", "kc", "nc_panels", "jc_ways", "ic_ways", "jr_ways",
@@ -32,6 +34,46 @@ SMALL = (                       # the context of kernels/cpu/small.py
 
 BARRIER_BYTES = 128
 SLACK = 64                      # elements past a packed panel that packing may write
+
+
+class Microkernel(NamedTuple):
+    """One micro-kernel that a problem needs, and where in its table of addresses it stands."""
+    index: int
+    height: int
+    vectors: int
+    lanes: int
+    b: str
+
+    def arguments(self, dtype: str, a: str) -> tuple:
+        """What emit_microkernel takes after the target."""
+        return dtype, self.height, self.vectors, a, self.b, self.lanes
+
+
+def microkernels(m: int, n: int, mr: int, nr: int, lanes: int, a: str) -> list[Microkernel]:
+    """What an m x n matrix C meets: two heights of row panels, whole column panels and the last one.
+
+    `a` says how they read A. "packed" kernels stand at (height - 1)*NV + vectors - 1. The others read B in place and
+    stand at twice that: first the kernel for a full row of B, then the one that masks what is past the last column. An
+    edge of at most half a vector has vectors half as wide, of which Zen 4 multiplies two in the time of one: it stands
+    where a full row of one vector would, which no tile of several vectors meets.
+    """
+    vectors, panels = nr // lanes, -(-m // mr)
+    edge = n % nr
+    last = -(-edge // lanes)
+    half = a != "packed" and vectors > 1 and 0 < edge <= lanes // 2
+    found = []
+    for height in sorted({m // panels, -(-m // panels)}, reverse=True):
+        whole, rest = (height - 1)*vectors + vectors - 1, (height - 1)*vectors + last - 1
+        if a == "packed":
+            wanted = {whole: vectors} if n >= nr else {}
+            wanted |= {rest: last} if edge else {}
+            found += [Microkernel(index, height, v, lanes, "packed") for index, v in wanted.items()]
+            continue
+        if n >= nr:
+            found.append(Microkernel(2*whole, height, vectors, lanes, "rows"))
+        if edge:
+            found.append(Microkernel(2*rest + (not half), height, last, lanes // 2 if half else lanes, "masked"))
+    return found
 
 
 def offsets(job: tuple[str, ...]) -> dict[str, int]:
