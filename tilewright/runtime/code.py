@@ -25,11 +25,11 @@ class Microkernels:
     def need(self, m: int, n: int) -> None:
         """Compile what an m x n matrix C meets."""
         for kernel in jobs.microkernels(m, n, self.mr, self.nr, self.lanes, self.a):
-            if not self.table[kernel.index]:
+            if not self.table[kernel.slot]:
                 code = load(_CPU + "microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
                 width = kernel.vectors * kernel.lanes
                 name = jobs.microkernel_name(self.dtype, kernel.height, width, self.a, kernel.b)
-                self.table[kernel.index] = code.address(name)
+                self.table[kernel.slot] = code.address(name)
 
 
 @cache

@@ -38,7 +38,7 @@ SLACK = 64                      # elements past a packed panel that packing may 
 
 class Microkernel(NamedTuple):
     """One micro-kernel that a problem needs, and where in its table of addresses it stands."""
-    index: int
+    slot: int
     height: int
     vectors: int
     lanes: int
