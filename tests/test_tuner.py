@@ -28,6 +28,7 @@ HERE = tw.detect()
 PROBLEM = tw.Gemm(70, 80, 90)
 SHAPE = shape_of(PROBLEM, 1)
 OTHER = CpuPlan("packed", 6, 2 * HERE.lanes(4), 24, 32, 4 * HERE.lanes(4))
+ELSE = dataclasses.replace(OTHER, mc=48)
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +45,10 @@ def own_store(tmp_path, monkeypatch):
     cpu.forget()
 
 
-def row(plan=OTHER, shape=SHAPE, best=True, date="2026-01-02T00:00:00+00:00", **fields):
+def row(plan=OTHER, shape=SHAPE, role="best", date="2026-01-02T00:00:00+00:00", **fields):
     values = {
         "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3, **shape._asdict(),
-        "plan": str(plan), "best": best, "seconds": 1e-3, "q1": 0.9e-3, "q3": 1.1e-3, "ratio": 1.5, "ratio_q1": 1.4,
+        "plan": str(plan), "role": role, "seconds": 1e-3, "q1": 0.9e-3, "q3": 1.1e-3, "ratio": 1.5, "ratio_q1": 1.4,
         "ratio_q3": 1.6, "rounds": 9, "date": date, "machine": "a test", "tilewright": "0", "llvmlite": "0",
     }  # fmt: skip
     return Row(**{**values, **fields})
@@ -242,10 +243,10 @@ def test_the_winner_is_used_from_then_on(pretend):
 
 
 def test_nothing_better(pretend):
-    result = pretend(dataclasses.replace(OTHER, mc=48))
+    result = pretend(ELSE)
     assert not result.improved
     assert "Nothing beats the model's choice" in str(result)
-    assert store.best(SHAPE, HERE) == choose(SHAPE, HERE)
+    assert store.best(SHAPE, HERE) is None
 
 
 @pytest.mark.parametrize(("plan", "why"), [(HANGS, "it was silent for too long"), (CRASHES, "SIGABRT")])
@@ -299,9 +300,10 @@ def test_a_real_run(own_store):
     assert len(result.rows) >= 2
     assert not result.notes
     assert {r.dtype for r in result.rows} == {"f64"}
-    assert sum(r.best for r in result.rows) == 1
+    assert [r.role for r in result.rows].count("model") == 1
     assert all(0.05 < r.ratio < 20 for r in result.rows)
-    assert store.best(shape_of(result.problem, 1), HERE) == CpuPlan.parse(result.best.plan)
+    used = CpuPlan.parse(result.best.plan) if result.improved else None
+    assert store.best(shape_of(result.problem, 1), HERE) == used
 
 
 @pytest.mark.parametrize(
@@ -335,8 +337,8 @@ def test_nowhere_to_keep_results(monkeypatch, tmp_path, pretend):
 def test_save_and_best(own_store):
     assert not own_store.exists()
     assert store.rows() == []
-    rows = [row(), row(choose(SHAPE, HERE), best=False, ratio=1.0)]
-    assert store.save(rows) == 2
+    rows = [row(), row(choose(SHAPE, HERE), role="model", ratio=1.0), row(ELSE, role="", ratio=0.5)]
+    assert store.save(rows) == 3
     assert store.rows() == rows
     assert store.best(SHAPE, HERE) == OTHER
     for field, value in (("m", 71), ("dtype", "f64"), ("a", "columns"), ("threads", 2)):
@@ -346,19 +348,21 @@ def test_save_and_best(own_store):
 
 
 def test_saving_again_replaces(own_store):
-    store.save([row(date="2026-01-01"), row(choose(SHAPE, HERE), best=False, date="2026-01-01")])
-    assert store.save([row(best=False, date="2026-01-03", ratio=1.0), row(choose(SHAPE, HERE), date="2026-01-03")]) == 2
+    """The second run finds nothing better than the model, which may since have changed its mind."""
+    model = choose(SHAPE, HERE)
+    store.save([row(date="2026-01-01"), row(model, role="model", date="2026-01-01")])
+    assert store.save([row(role="", date="2026-01-03"), row(model, role="model", date="2026-01-03")]) == 2
     assert len(store.rows()) == 2
-    assert store.best(SHAPE, HERE) == choose(SHAPE, HERE)
+    assert store.best(SHAPE, HERE) is None
+    assert store.plans(HERE) == {}
 
 
 def test_an_older_run_does_not_win(own_store):
     """Of a run that comes later by import the rows are kept, but its winner is not used."""
-    third = dataclasses.replace(OTHER, mc=48)
     store.save([row(date="2026-01-05")])
-    assert store.save([row(third, date="2026-01-01"), row(best=False, date="2026-01-01")]) == 1
+    assert store.save([row(ELSE, date="2026-01-01", ratio=1.1), row(role="", date="2026-01-01")]) == 1
     assert store.best(SHAPE, HERE) == OTHER
-    assert [(r.plan, r.best) for r in store.rows()] == [(str(OTHER), True), (str(third), False)]
+    assert [(r.plan, r.role) for r in store.rows()] == [(str(OTHER), "best"), (str(ELSE), "")]
 
 
 @pytest.mark.parametrize("plan", ["packed 99x16 mc=99 kc=64 nc=64", "wonderful 3x3"], ids=["illegal", "unknown"])
@@ -377,7 +381,7 @@ def test_another_process_is_noticed(own_store):
         store.save([Row.from_json(sys.argv[1])])
         """
     assert store.best(SHAPE, HERE) == OTHER
-    newer = dataclasses.replace(OTHER, mc=48)
+    newer = ELSE
     process = python(script, row(newer, date="2027-01-01").to_json())
     assert process.wait() == 0, process.stderr.read()
     assert store.best(SHAPE, HERE) == newer
@@ -499,6 +503,7 @@ def test_export_and_merge(own_store):
         ({"plan": None}, "line 2: the row lacks 'plan'"),
         ({"m": 0}, "line 2: the row's problem is none"),
         ({"m": True}, "line 2: m must be int, not True"),
+        ({"role": "hero"}, "line 2: role must be one of 'best', 'model', '', not 'hero'"),
         ({"a": "diagonals"}, "line 2: the row's problem is none"),
         ({"seconds": -1.0}, "line 2: seconds must be a positive number"),
         ({"ratio": "good"}, "line 2: ratio must be float, not 'good'"),
@@ -541,7 +546,7 @@ def test_small_products_ask_python_from_the_first_tuned_one_on():
     model = choose(SHAPE, HERE)
     if model.algorithm != "in_place":
         pytest.skip("the builtin does not take this problem here")
-    store.save([row(model)])
+    store.save([row(model, role="model")])
     assert small._largest(HERE) == every
     store.save([row(date="2027-01-01")])
     assert small._largest(HERE) == 70 * 80 * 90 - 1
@@ -567,7 +572,7 @@ def test_the_builtin_gives_way(monkeypatch):
 def test_tables_are_found_by_processor_and_by_caches(tmp_path):
     folder = tmp_path / "tables"
     folder.mkdir()
-    third = dataclasses.replace(OTHER, mc=48)
+    third = ELSE
     rows = [
         row(third, model="its twin"),
         row(third, shape=SHAPE._replace(m=9), model="its twin"),
@@ -583,6 +588,9 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
     store.save([row(fourth)])
     assert store.best(SHAPE, HERE) == fourth  # what was measured here counts most
     assert store.plans(HERE)[SHAPE] == str(fourth)
+    store.save([row(fourth, role="model", date="2027-01-01")])
+    assert store.best(SHAPE, HERE) is None  # also that the model's choice is as good
+    assert SHAPE not in store.plans(HERE)
 
 
 def test_tables_are_aligned_and_read_back(tmp_path):
@@ -609,9 +617,8 @@ def test_making_tables(monkeypatch, tmp_path):
         calls.append((problem, options["time_limit"]))
         shape = shape_of(problem, options["threads"])
         model = choose(shape, target)
-        known = row(model, shape, best=False, commit="c0ffee", ratio=0.5 if problem.m == 64 else 1.0)
-        better = row(shape=shape, commit="c0ffee")
-        rows = [known, better] if problem.m == 128 else [dataclasses.replace(known, best=True)]
+        rows = [row(model, shape, role="model", commit="c0ffee", ratio=0.5 if problem.m == 64 else 1.0)]
+        rows += [row(shape=shape, commit="c0ffee")] * (problem.m == 128)
         store.save(rows)
         return search.Result(problem, target.name, options["threads"], str(model), tuple(rows))
 

@@ -107,8 +107,7 @@ def _table(result: Result) -> Table:
     for heading in ("ms", "GFLOP/s", "times matmul", "rounds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for r in result.rows:
-        mark = ["best"] * r.best + ["model"] * (r.plan == result.model)
-        table.add_row(r.plan, ", ".join(mark), *_figures(r), style="bold" if r.best else "")
+        table.add_row(r.plan, r.role, *_figures(r), style="bold" if r is result.best else "")
     return table
 
 
@@ -132,18 +131,21 @@ def show(
             typer.echo(f"nothing has been tuned yet ({store.path() or 'switched off by TILEWRIGHT_TUNE_DB'})")
             return
         table = Table(title=str(store.path()), title_justify="left")
-        for heading in ("target", "problem", "threads", "plan"):
+        for heading in ("target", "problem", "threads", "plan", ""):
             table.add_column(heading, no_wrap=heading != "target")
         for heading in ("ms", "GFLOP/s", "times matmul", "rounds"):
             table.add_column(heading, justify="right", no_wrap=True)
         for heading in ("date", "tilewright", "processor"):
             table.add_column(heading)
+        better = {(r.target, r.model, r.shape) for r in rows if r.role == "best"}
         for r in rows:
-            if r.best or every:
+            chosen = r.role == "best" or (r.role == "model" and (r.target, r.model, r.shape) not in better)
+            if chosen or every:
                 layout = "".join("n" if order == "rows" else "t" for order in (r.a, r.b))
                 version = f"{r.tilewright} {(r.commit or '')[:7]}".strip()
-                table.add_row(r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, *_figures(r),
-                              r.date[:10], version, r.model, style="bold" if every and r.best else "")  # fmt: skip
+                table.add_row(r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, r.role,
+                              *_figures(r), r.date[:10], version, r.model,
+                              style="bold" if every and chosen else "")  # fmt: skip
         common.console().print(table)
 
 

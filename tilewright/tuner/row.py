@@ -25,7 +25,7 @@ class Row:
     b: str
     threads: int                # that the call might use; the plan may use fewer
     plan: str
-    best: bool                  # this is the plan to use: at most one row of a problem
+    role: str                   # "best": it beat the model's plan, and is used; "model": it is the model's; else ""
     seconds: float
     q1: float
     q3: float
@@ -40,6 +40,10 @@ class Row:
     commit: str | None = None
     vendor: str | None = None           # the fastest other library, and its time over ours, if they were compared
     vendor_ratio: float | None = None
+
+    @property
+    def best(self) -> bool:
+        return self.role == "best"
 
     @property
     def shape(self) -> Shape:
@@ -75,10 +79,12 @@ class Row:
             value = found.get(name)
             if value is None and "None" not in str(f.type):
                 raise ValueError(f"the row lacks {name!r}")
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            if not isinstance(value, kinds) or isinstance(value, bool):
                 raise ValueError(f"{name} must be {f.type}, not {value!r}")
         row = cls(**found)
         CpuPlan.parse(row.plan)
+        if row.role not in ROLES:
+            raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
         if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
             raise ValueError(f"the row's problem is none: {row.shape}")
         if not 0 < row.seconds < float("inf"):
@@ -86,8 +92,9 @@ class Row:
         return row
 
 
+ROLES = "best", "model", ""
 ORDERS = ("rows", "columns", "any")
 _NONE = type(None)
 _KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "str | None": (str, _NONE),
+    "str": (str,), "int": (int,), "float": (float, int), "str | None": (str, _NONE),
     "float | None": (float, int, _NONE)}

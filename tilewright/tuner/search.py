@@ -66,12 +66,12 @@ class Result:
 
     @property
     def best(self) -> Row:
-        """The plan that matmul uses from now on."""
-        return next(row for row in self.rows if row.best)
+        """The plan that matmul uses from now on: the one that beat the model's, or the model's."""
+        return next(row for row in self.rows if row.role == ("best" if self.improved else "model"))
 
     @property
     def improved(self) -> bool:
-        return self.best.plan != self.model
+        return any(row.role == "best" for row in self.rows)
 
     @property
     def verdict(self) -> str:
@@ -84,8 +84,7 @@ class Result:
         width = max(len(row.plan) for row in self.rows)
         lines = [f"{self.problem} on {self.target}, {self.threads} thread{'s' * (self.threads != 1)}"]
         for r in self.rows:
-            mark = "best" if r.best else "model" if r.plan == self.model else ""
-            lines.append(f"{mark:<5}  {r.plan:<{width}}  {r.seconds*1e3:9.4g} ms  {r.gflops:8.1f} GFLOP/s  "
+            lines.append(f"{r.role:<5}  {r.plan:<{width}}  {r.seconds*1e3:9.4g} ms  {r.gflops:8.1f} GFLOP/s  "
                          f"{r.ratio:.3f}x ({r.ratio_q1:.3f} to {r.ratio_q3:.3f}), {r.rounds} rounds")
         lines += [f"out    {plan:<{width}}  {why}" for plan, why in self.failed.items()]
         return "\n".join([*lines, *self.notes, self.verdict])
@@ -272,7 +271,7 @@ def _why(code: int, errors: str) -> str:
 def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Run) -> Result:
     """A row for each plan from the last phase it took part in, and which of them is best."""
     last = run.phases[-1].complete()
-    best = contest.winner(last, model) or model
+    roles = {model: "model"} | {winner: "best" for winner in [contest.winner(last, model)] if winner}
     origin = provenance()
     rows = {}
     for phase in run.phases:
@@ -282,8 +281,8 @@ def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Ru
             if plan != REFERENCE:
                 s, ratio = measure.spread(turns), found[plan]
                 rows[plan] = Row(target.name, target.model, target.l1d, target.l2, target.l3, *shape, plan,
-                                 plan == best, *s, *ratio, len(turns), **origin)
-    in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (not row.best, -row.ratio))
+                                 roles.get(plan, ""), *s, *ratio, len(turns), **origin)
+    in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: {run.failed.get(model, 'there was no time')}")
     return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(run.notes))

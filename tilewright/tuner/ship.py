@@ -6,7 +6,7 @@
 Every problem is tuned (what this commit has already tuned is not done again), then tilewright with these results is
 compared with every BLAS that is installed. plans/tables/ gets a row per problem and kind of machine: the plan, its
 figures, how it stands against the fastest other library, machine, date and commit. Where nothing beat the model's
-choice the row says "best": false and is not used: it says what was measured, and leaves the model free to improve.
+choice its row has the role "model" and is not used: it says what was measured, and leaves the model free to improve.
 """
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def main(
 
 def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool,
              console: Console) -> list[tuple[Gemm, Row]]:
-    """The best row of each problem, its `best` saying whether it beats the model."""
+    """The row of the best plan of each problem, or of the model's where nothing beat it."""
     from tilewright.bench.commands import progress
     known = {} if again else _known(target)
     found = []
@@ -78,18 +78,17 @@ def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget
         task = bar.add_task("tuning", total=len(todo))
         for problem, count in todo:
             shape = shape_of(problem, count)
-            row, model = known.get(shape), choose(shape, target)
+            row = known.get(shape)
             what = f"{problem}, {count} thread{'s' * (count != 1)}"
             bar.update(task, description=what)
             if row is None:
-                limit = seconds + CALLS * cost(shape, model, target).seconds
+                limit = seconds + CALLS * cost(shape, choose(shape, target), target).seconds
                 result = search.tune(problem, target, threads=count, time_limit=limit, candidates=12, listen=None)
                 row = result.best
                 faster = f"  {row.ratio:.3f} times as fast" if result.improved else ""
                 bar.console.print(f"{what}: {row.plan}{faster}", highlight=False)
-            better = row.plan != str(model)
-            if better or row.ratio > BUILTIN:
-                found.append((problem, dataclasses.replace(row, best=better)))
+            if row.role == "best" or row.ratio > BUILTIN:
+                found.append((problem, row))
             bar.advance(task)
     return found
 
@@ -97,8 +96,9 @@ def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget
 def _known(target: CpuTarget) -> dict[object, Row]:
     """What this very commit has tuned on this machine."""
     commit = machine.commit()
-    return {row.shape: row for row in store.rows() if commit and row.best and row.commit == commit
-            and (row.target, row.model) == (target.name, target.model)}
+    rows = [row for row in store.rows() if commit and row.role and row.commit == commit
+            and (row.target, row.model) == (target.name, target.model)]
+    return {row.shape: row for role in ("model", "best") for row in rows if row.role == role}
 
 
 def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget,

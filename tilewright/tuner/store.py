@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 OFF = "off"
 SCHEMA = 1
 PATIENCE_S = 30.0               # how long a process waits for another one that is writing
-Plans = dict[tuple[str, str], dict[Shape, str]]        # (target's name, processor) → problem → the plan to use
+# (target's name, processor) → problem → the plan to use, "" where nothing beat the model's
+Plans = dict[tuple[str, str], dict[Shape, str]]
 
 
 def path() -> Path | None:
@@ -49,8 +50,10 @@ def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
     file = path()
     if file is None:
         return None
-    text = _plans(file).get((target.name, target.model), {}).get(shape) or tables.best(shape, target)
+    text = _plans(file).get((target.name, target.model), {}).get(shape)
     if text is None:
+        text = tables.best(shape, target)
+    if not text:
         return None
     try:
         plan = CpuPlan.parse(text)
@@ -62,7 +65,8 @@ def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
 def plans(target: CpuTarget) -> dict[Shape, str]:
     """All that `best` may answer from, by problem."""
     file = path()
-    return {} if file is None else {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
+    found = {} if file is None else {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
+    return {shape: plan for shape, plan in found.items() if plan}
 
 
 _read: tuple[object, Plans] = None, {}
@@ -91,9 +95,9 @@ def _load(file: Path) -> Plans:
     plans: Plans = {}
     try:
         with _open(file, write=False) as db:
-            for target, model, *problem, plan in db.execute(
-                    f"SELECT {_columns((*PROBLEM, 'plan'))} FROM plans WHERE best"):
-                plans.setdefault((target, model), {})[Shape(*problem)] = plan
+            for target, model, *problem, plan, role in db.execute(
+                    f"SELECT {_columns((*PROBLEM, 'plan', 'role'))} FROM plans WHERE role != '' ORDER BY role DESC"):
+                plans.setdefault((target, model), {})[Shape(*problem)] = plan if role == "best" else ""
     except Exception as error:              # a product must not fail because of it
         _warn_once(file, str(error))
     return plans
@@ -114,7 +118,7 @@ PROBLEM = ("target", "model", *Shape._fields)
 def save(rows: Iterable[Row]) -> int:
     """Add rows, each in place of an older one of the same problem, target and plan; how many were added.
 
-    All or none. Of a problem measured several times only the newest run says which plan is best.
+    All or none. Of a problem measured several times only the newest run counts.
     """
     from dataclasses import asdict
     rows = list(rows)
@@ -129,7 +133,7 @@ def save(rows: Iterable[Row]) -> int:
             f"ON CONFLICT DO UPDATE SET {updates} WHERE excluded.date > date", [asdict(row) for row in rows])
         added = db.total_changes - before
         same = " AND ".join(f"other.{name} = plans.{name}" for name in PROBLEM)
-        db.execute("UPDATE plans SET best = 0 WHERE best AND "
+        db.execute("UPDATE plans SET role = '' WHERE role != '' AND "
                    f"date < (SELECT max(date) FROM plans AS other WHERE {same})")
     return added
 
@@ -144,7 +148,7 @@ def rows() -> list[Row]:
     with _open(file, write=False) as db:
         found = db.execute(f"SELECT {_columns(names)} FROM plans "
                            "ORDER BY target, model, dtype, m*n*k, m, n, k, a, b, threads, ratio DESC").fetchall()
-    return [Row(**{**dict(zip(names, values)), "best": bool(values[names.index("best")])}) for values in found]
+    return [Row(**dict(zip(names, values))) for values in found]
 
 
 def clear() -> int:
@@ -231,7 +235,7 @@ def _prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     if db.execute("PRAGMA user_version").fetchone()[0] == 0:
         from tilewright.tuner.row import Row
-        kinds = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "float | None": "REAL"}
+        kinds = {"int": "INTEGER", "float": "REAL", "float | None": "REAL"}
         columns = ", ".join(f'"{f.name}" '
                             f"{kinds.get(str(f.type), 'TEXT')}{'' if 'None' in str(f.type) else ' NOT NULL'}"
                             for f in fields(Row))

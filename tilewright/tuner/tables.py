@@ -1,6 +1,6 @@
 """Measured plans that come with tilewright: plans/tables/, a file per target, a row per problem and kind of machine.
 
-A row that says "best" counts for the processor it was measured on, and for others with the same target and caches;
+A row whose role is "best" counts for the processor it was measured on, and for others with the same target and caches;
 the other rows only record what was measured. What the user has measured counts more. ship.py makes the tables.
 """
 from __future__ import annotations
@@ -40,7 +40,7 @@ def machine_class(of: CpuTarget | Row | SimpleNamespace) -> Class:
 def _plans(name: str, model: str, caches: Class) -> dict[Shape, str]:
     rows = [SimpleNamespace(**row) for row in map(json.loads, _lines(FOLDER / f"{name}.jsonl"))]    # a quick Row
     alike, same = ({Shape(*(getattr(row, field) for field in Shape._fields)): row.plan
-                    for row in rows if row.best and fits(row)}
+                    for row in rows if row.role == "best" and fits(row)}
                    for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
     return alike | same
 
