@@ -75,6 +75,7 @@ class Recipe:
         shape, st, plan = self.shape, self.strides, self.plan
         kernels = code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
         kernels.need(shape.m, shape.n)
+        self.kernels = kernels              # the job holds the address of its table
         kc = -(-plan.kc // 4) * 4
         mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
         s = shape.itemsize
@@ -95,6 +96,7 @@ class Recipe:
         by_rows = st.csa == 1
         kernels = code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
         kernels.need(shape.m, shape.n)
+        self.kernels = kernels              # the job holds the address of its table
         return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
                 "ldc": st.rsc, "kc": plan.kc or shape.k, "row_parts": plan.ic_ways, "col_parts": plan.jc_ways,
                 "by_rows": int(by_rows),

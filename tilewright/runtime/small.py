@@ -16,7 +16,7 @@ from tilewright.tuner import store
 
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
 WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
-_contexts: dict[str, tuple[int, array]] = {}        # dtype → the emitted function and its context
+_contexts: dict[str, tuple[int, array, Any]] = {}   # dtype → the emitted function, its context, what that points to
 _entry: Any = None                                  # the builtin, once there is one
 
 
@@ -33,19 +33,19 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     if shape.dtype in _contexts or not _ours(plan, target):
         return
     driver = code.driver(target, "in_place", shape.dtype, mr, plan.nr)
-    tables = (code.microkernels(target, shape.dtype, mr, plan.nr, a).address for a in ("rows", "columns"))
-    values = (driver, *tables, pool().address, pool().parts_address, small_elements(shape.dtype, target),
-              PARALLEL_ABOVE, WAKE_ABOVE)
+    tables = [code.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
+    values = (driver, *(table.address for table in tables), pool().address, pool().parts_address,
+              small_elements(shape.dtype, target), PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
     small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
-    _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values)
+    _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values), tables
     _publish()
 
 
 def _publish() -> None:
     if _entry is not None and _contexts:
         _entry.limit(_largest(detect()))
-        for dtype, (address, context) in _contexts.items():
+        for dtype, (address, context, _) in _contexts.items():
             _entry.enable(dtype, address, context.buffer_info()[0])
 
 
