@@ -5,7 +5,6 @@ the other rows only record what was measured. What the user has measured counts 
 """
 from __future__ import annotations
 
-import json
 from functools import cache
 from math import log2
 from pathlib import Path
@@ -38,7 +37,11 @@ def machine_class(of: CpuTarget | Row | SimpleNamespace) -> Class:
 
 @cache
 def _plans(name: str, model: str, caches: Class) -> dict[Shape, str]:
-    rows = [SimpleNamespace(**row) for row in map(json.loads, _lines(FOLDER / f"{name}.jsonl"))]    # a quick Row
+    lines = _lines(FOLDER / f"{name}.jsonl")
+    if not lines:
+        return {}
+    import json
+    rows = [SimpleNamespace(**row) for row in map(json.loads, lines)]       # a quick Row
     alike, same = ({Shape(*(getattr(row, field) for field in Shape._fields)): row.plan
                     for row in rows if row.role == "best" and fits(row)}
                    for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
@@ -60,6 +63,7 @@ def _lines(file: Path) -> list[str]:
 
 def write(file: Path, rows: list[Row]) -> None:
     """One line per row, columns aligned, by problem."""
+    import json
     from dataclasses import asdict
     rows = sorted(rows, key=lambda r: (r.target, r.model, r.dtype, r.threads, r.m*r.n*r.k, r.shape))
     cells = [[f'"{name}": {json.dumps(_rounded(value))}' for name, value in asdict(row).items()] for row in rows]
