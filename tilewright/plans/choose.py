@@ -75,7 +75,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuP
         yield from in_place_plans(shape, mr, vectors * lanes, 0)
     if not in_cache:
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
-            if shape.m <= MOST_ROWS * 4:
+            if shape.m <= MOST_ROWS * 3:
                 yield from packed_plans(shape, target, mr, vectors * lanes)
         for s, swap in (shape, False), (shape.swapped, True):
             for p in skinny_plans(s, target):

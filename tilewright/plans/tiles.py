@@ -23,7 +23,7 @@ PACKED: dict[tuple[str, int], tuple] = {("AMD", 32): ((9, 3), (14, 2), (6, 4), (
 # (mr, vectors, kc). Rows of B pass by in runs as wide as the tile, kc of them at a time, and C is re-read k/kc times
 # from L1 and L2: m = 8 with 14x2 and kc = 512 gave 0.84 of the best peer, with 8x3 and 32 2.7.
 FEW_ROWS: dict[int, tuple] = {32: ((8, 3, 32), (6, 4, 64)), 29: ((8, 3, 32), (6, 4, 64)), 16: ((4, 3, 32), (6, 2, 64))}
-MOST_ROWS = 48
+MOST_ROWS = 64
 # (mr, vectors). A's rows are often a power of two apart, so that all of a panel's lines fall into one set of L1: fewer
 # rows than L1 has ways. n = 16 with 14x2 gave 59 GFLOP/s, with 6x4 98.
 FEW_COLUMNS: dict[int, tuple] = {32: ((6, 4),), 29: ((6, 4),), 16: ((6, 2), (4, 3))}
