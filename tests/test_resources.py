@@ -8,7 +8,7 @@ from tilewright.compiler import resources
 from tilewright.compiler.llvm import assembly
 from tilewright.compiler.resources import hot_loop
 from tilewright.kernels.cpu.dots import emit_dots
-from tilewright.kernels.cpu.microkernel import PACE, UNROLLED, emit_microkernel
+from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.stream import emit_stream
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
@@ -29,7 +29,7 @@ def tiles(t) -> list[tuple[int, int]]:
 
 def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     loop = hot_loop(assembly(emit_microkernel(t, dtype, mr, nv, a, b), t))
-    steps = PACE if a == "packed" and mr * nv <= UNROLLED else 1        # of k that the loop unrolls
+    steps = PACE if a == "packed" and unrolled(mr, nv) else 1        # of k that the loop unrolls
     assert loop.fma == steps * mr * nv, loop.text
     assert loop.elements == steps * mr, loop.text       # each element of A once
     # where masks are vectors they compete with the tile for registers: a mask may be read again, an accumulator not

@@ -12,8 +12,12 @@ from tilewright.targets.base import CpuTarget
 
 TYPES = {"f32": f32, "f64": f64}
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
-UNROLLED = 12           # accumulators up to which PACE steps stand in a row; with more, LLVM's scheduler spills
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
+
+
+def unrolled(MR: int, NV: int) -> bool:
+    """Whether PACE steps of k stand in a row: with more accumulators or rows LLVM's scheduler hoists loads and spills."""
+    return MR*NV <= 12 and MR <= 6
 
 
 def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed",
@@ -59,7 +63,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
             for j in (*range(0, NR, LINE), NR - 1):
                 k.prefetch(row + j, locality=2)
-            if MR*NV <= UNROLLED:
+            if unrolled(MR, NV):
                 for u in range(PACE):
                     rank1(s*PACE + u)
             else:
