@@ -16,7 +16,7 @@ LEAD = 12               # prefetched rows' time from the last prefetch of C to i
 
 
 def unrolled(MR: int, NV: int) -> bool:
-    """Whether PACE steps of k stand in a row: with more accumulators or rows LLVM's scheduler hoists loads and spills."""
+    """Whether PACE steps of k stand in a row: with a larger tile LLVM's scheduler hoists loads and spills."""
     return MR*NV <= 12 and MR <= 6
 
 
