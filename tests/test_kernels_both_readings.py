@@ -220,8 +220,8 @@ def test_products_in_place(m, n, k, order):
     b, beta = in_a_wider(b, 1), 0.5
     lda = (k if order == "rows" else m) + 2
     job = job_of(jobs.IN_PLACE, TYPES[dtype], m=m, n=n, k=k, a="a", lda=lda, b="b", ldb=n + 1, c="c", ldc=n + 4,
-                 alpha=1.0, beta=beta, kc=4, row_parts=1, col_parts=2, by_rows=int(order == "rows"),
-                 table="table")  # fmt: skip
+                 alpha=1.0, beta=beta, kc=4, batch=1, batch_parts=1, row_parts=1, col_parts=2,
+                 by_rows=int(order == "rows"), table="table")  # fmt: skip
     exact = a.astype(np.float64) @ b + beta * c.astype(np.float64)
     table = table_of(kernels, 2 * MR * NV)
     for part in (0, 1):
@@ -230,6 +230,31 @@ def test_products_in_place(m, n, k, order):
         c = after["c"]
         assert report.of("c", "load").elements == report.of("c", "store").elements
     np.testing.assert_allclose(c, exact, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows_outside", [0, 1])
+def test_a_batch_in_place(rows_outside):
+    """Five products in two shares, each C in two blocks: A goes backwards, B is one for all, C leaves gaps."""
+    name, MR, NV, dtype, m, n, k = HERE[0], 3, 2, "f32", 7, 41, 11
+    driver, kernels, compiled = in_place_driver(name, dtype, MR, NV, "rows")
+    a, b, c = random((5, m, k), dtype, 1), random((k, n), dtype, 2), random((5, m + 1, n), dtype, 3)
+    job = job_of(jobs.IN_PLACE, TYPES[dtype], m=m, n=n, k=k, a="last a", lda=k, b="b", ldb=n, c="c", ldc=n, alpha=1.0,
+                 beta=0.5, kc=4, batch=5, a_step=-m * k, b_step=0, c_step=(m + 1) * n, batch_parts=2, row_parts=2,
+                 col_parts=1, by_rows=1, rows_outside=rows_outside, table="table")  # fmt: skip
+
+    def backwards(address):
+        return job(lambda x: address("a") + 4 * m * k * a.itemsize if x == "last a" else address(x))
+    exact = c.astype(np.float64)
+    exact[:, :m] = a[::-1].astype(np.float64) @ b + 0.5 * exact[:, :m]
+    arrays = {"a": a, "b": b, "c": c, "table": table_of(kernels, 2 * MR * NV)}
+    for part, (products, rows) in enumerate([((0, 2), (0, 3)), ((0, 2), (3, 7)), ((2, 5), (0, 3)), ((2, 5), (3, 7))]):
+        before = arrays["c"].copy()
+        _, after = both(driver, backwards, part, arrays=arrays, also=list(kernels.values()), code=compiled)
+        mine = (slice(*products), slice(*rows))
+        before[mine] = after["c"][mine]
+        np.testing.assert_array_equal(after["c"], before)
+        np.testing.assert_allclose(after["c"][mine], exact[mine], rtol=1e-3, atol=1e-4)
+        arrays["c"] = after["c"]
 
 
 @pytest.mark.parametrize("beta", [0.0, 2.0])

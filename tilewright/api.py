@@ -1,7 +1,7 @@
 """matmul and gemm: NumPy's and BLAS's semantics in front of the engines.
 
-Each function has a short way for the common call (plain matrices, nothing to convert) and a general way that ends in
-the same engine. Nothing is written to the caller's array before every argument has been checked.
+Each function has a short way for the common call (plain matrices or stacks of them, nothing to convert) and a general
+way that ends in the same engine. Nothing is written to the caller's array before every argument has been checked.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def matmul(
     if (
         type(a) is np.ndarray
         and type(b) is np.ndarray
-        and a.ndim == 2 == b.ndim
+        and 2 <= a.ndim == b.ndim
         and (dtype := a.dtype) is b.dtype
         and (dtype is F32 or dtype is F64)
         and out_dtype is c is scale_a is scale_b is epilogue is algorithm is threads is plan is None
@@ -87,14 +87,15 @@ def matmul(
         and type(beta) is int
         and beta == 0
         and not (trans_a or trans_b)
-        and a.shape[1] == b.shape[0]
+        and (a_shape := a.shape)[-1] == (b_shape := b.shape)[-2]
+        and a_shape[:-2] == b_shape[:-2]
         and a.flags.aligned
         and b.flags.aligned
     ):
-        shape = (a.shape[0], b.shape[1])
+        shape = (*a_shape[:-1], b_shape[-1])
         if out is None:
             out = np.empty(shape, dtype)
-            (_cpu or _engine()).gemm(a, b, out)
+            _run(a, b, out)
             return out
         if (
             type(out) is np.ndarray
@@ -104,8 +105,8 @@ def matmul(
             and flags.behaved
             and not np.may_share_memory(out, a)
             and not np.may_share_memory(out, b)
+            and _run(a, b, out, whole=True)
         ):
-            (_cpu or _engine()).gemm(a, b, out)
             return out
     arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
     return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
@@ -174,7 +175,7 @@ def _general(
         a, b, alpha = a[..., :0], b[..., :0, :], 1.0
     a, b = (x if arguments.ready(x, compute) else x.astype(compute) for x in (a, b))
     if len(shape) > 2:
-        a, b = (np.broadcast_to(x, (*shape[:-2], *x.shape[-2:])) for x in (a, b))
+        a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
     if out is not None:
         target = _as_matrices(out, vectors)
@@ -221,6 +222,10 @@ def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...
     return (*leading, *core)
 
 
+def _broadcast(x: Array, leading: tuple[int, ...]) -> Array:
+    return x if x.shape[:-2] == leading else np.broadcast_to(x, (*leading, *x.shape[-2:]))
+
+
 def _as_matrices(array: Array, vectors: tuple[int, ...]) -> Array:
     """A view with axes of length 1 where a vector has none."""
     if -2 in vectors:
@@ -249,8 +254,9 @@ def _same(x: Array, y: Array) -> bool:
 
 
 def _run(
-    a: Array, b: Array, c: Array, alpha: float, beta: float, threads: int | None, plan: Any, whole: bool = False
-) -> bool:
+    a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None, plan: Any = None,
+    whole: bool = False,
+) -> bool:  # fmt: skip
     """Hand broadcast operands to the engine. With `whole`, only if one call does it all (else False, nothing done):
 
     a caller's array must not be left half-written when the second of several calls is interrupted.

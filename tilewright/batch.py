@@ -20,6 +20,8 @@ Strides = tuple[int, ...]
 
 def collapse(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """Views of the same data with as few leading axes as possible. All three have the same leading extents, none 0."""
+    if c.ndim == 3 and a.strides[0] and b.strides[0]:  # nothing to merge, nothing to fold
+        return a, b, c
     m, n = c.shape[-2:]
     k = a.shape[-1]
     axes = _merge([(extent, strides) for extent, *strides in zip(c.shape[:-2], *_leading(a, b, c)) if extent != 1])

@@ -42,17 +42,28 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     found = _recipes.get(key)
     if found is None:
         found = _remember(key, a, b, c, threads, plan, target)
-    recipe, swapped = found
-    if recipe.strides.csc != 1 and recipe.plan.algorithm != "dots":
-        _through_temporary(recipe, swapped, a, b, c, alpha, beta)
+    _run(*found, a, b, c, alpha, beta)
+
+
+def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
+                 threads: int | None = None, plan: CpuPlan | None = None, target: CpuTarget | None = None) -> None:
+    """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]. A batch stride of a or b may be 0.
+
+    Each product has the bits that `gemm` would give it.
+    """
+    m, n = c.shape[1:]
+    k = a.shape[2]
+    if c.size == 0:
         return
-    _run(recipe, swapped, a, b, c, alpha, beta)
-
-
-def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> None:
-    """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]; a batch stride may be 0 in a and b."""
-    for i in range(c.shape[0]):
-        gemm(a[i], b[i], c[i], alpha, beta, **options)
+    if k == 0 or alpha == 0:
+        _scale(c, beta)
+        return
+    threads = threads or pool.get_num_threads()
+    key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], c.dtype, threads, plan, target)
+    found = _recipes.get(key)
+    if found is None:
+        found = _remember(key, a[0], b[0], c[0], threads, plan, target)
+    _run(*found, a, b, c, alpha, beta)
 
 
 def _scale(c: Matrix, beta: float) -> None:
@@ -125,24 +136,39 @@ def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
 
 
 def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
-    x, y = (b.T, a.T) if swapped else (a, b)
+    """One product, or a batch of them along a leading axis."""
+    if recipe.strides.csc != 1 and recipe.plan.algorithm != "dots":
+        _through_temporary(recipe, swapped, a, b, c, alpha, beta)
+        return
+    x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.plan.copy:
-        y = np.ascontiguousarray(y if recipe.plan.reads_b == "rows" else y.T)
-    recipe.run(x.ctypes.data, y.ctypes.data, c.ctypes.data, alpha, beta)
+        y = _copied(y, recipe.plan.reads_b == "rows")
+    addresses = x.ctypes.data, y.ctypes.data, c.ctypes.data
+    if c.ndim == 2:
+        recipe.run(*addresses, alpha, beta)
+    else:
+        recipe.run_batch(c.shape[0], (x.strides[0], y.strides[0], c.strides[0]), *addresses, alpha, beta)
+
+
+def _copied(y: Matrix, by_rows: bool) -> Matrix:
+    """Contiguous rows, or columns. What a batch shares is copied once."""
+    shared = y.ndim == 3 and y.strides[0] == 0
+    one = y[0] if shared else y
+    one = np.ascontiguousarray(one) if by_rows else np.ascontiguousarray(one.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return np.broadcast_to(one, y.shape) if shared else one
 
 
 def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,
                        beta: float) -> None:
-    """C's rows are not contiguous in the roles that the recipe wants: multiply into a matrix whose rows are."""
+    """C's rows are not contiguous in the roles that the recipe wants: multiply into matrices whose rows are."""
     shape = recipe.shape
-    whole = np.empty((shape.m, shape.n), c.dtype)
-    ours = recipe.strides._replace(rsc=shape.n, csc=1)
+    whole = np.empty((*c.shape[:-2], shape.m, shape.n), c.dtype)
     inner = _recipes.get((recipe, "temporary"))
     if inner is None:
-        inner = Recipe(shape, ours, recipe.plan, recipe.target), swapped
-        _recipes[recipe, "temporary"] = inner
-    _run(inner[0], swapped, a, b, whole, alpha, 0.0)
-    result = whole.T if swapped else whole
+        ours = recipe.strides._replace(rsc=shape.n, csc=1)
+        _recipes[recipe, "temporary"] = inner = Recipe(shape, ours, recipe.plan, recipe.target), swapped
+    _run(*inner, a, b, whole, alpha, 0.0)
+    result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:
         c[...] = result
     else:
@@ -150,4 +176,3 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
             if beta != 1:
                 c *= c.dtype.type(beta)
             c += result
-

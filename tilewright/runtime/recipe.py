@@ -14,7 +14,9 @@ from tilewright.runtime import code, workspace
 from tilewright.runtime.pool import pool
 from tilewright.targets.base import CpuTarget
 
-WAKE_FLOPS = 3_000_000          # work worth waking threads for: tens of microseconds
+FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
+WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
+SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
 _ALPHA_BETA = {dtype: struct.Struct("=f4x" if dtype == "f32" else "=d") for dtype in ITEMSIZE}
 
@@ -98,8 +100,8 @@ class Recipe:
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
         return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
-                "ldc": st.rsc, "kc": plan.kc or shape.k, "row_parts": plan.ic_ways, "col_parts": plan.jc_ways,
-                "by_rows": int(by_rows),
+                "ldc": st.rsc, "kc": plan.kc or shape.k, "batch": 1, "batch_parts": 1,
+                "row_parts": plan.ic_ways, "col_parts": plan.jc_ways, "by_rows": int(by_rows),
                 # with k short C is most of the traffic, and wants to be written along its rows
                 "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
                 "table": kernels.address}
@@ -115,19 +117,50 @@ class Recipe:
                 "parts": self.parts}
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+        job = self._job(a, b, c, alpha, beta)
+        pool().reserve(self.parts)          # also after a fork, and it tells emitted code how many threads it may use
+        if self.space:
+            self._run_packed(job)
+        else:
+            self._run_parts(job, self.parts, self.wake)
+
+    def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
+                  beta: float) -> None:
+        """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
+        that `run` would give it."""
+        if self.plan.algorithm != "in_place":
+            for i in range(batch):
+                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
+            return
+        shape, at = self.shape, self.at
+        job = self._job(a, b, c, alpha, beta)
+        job[at["batch"]] = batch
+        for name, step in zip(("a_step", "b_step", "c_step"), steps):
+            job[at[name]] = step // shape.itemsize
+        flops, parts = 2*batch*shape.m*shape.n*shape.k, self.parts
+        if batch >= shape.threads * SHARES:         # enough whole products for everybody
+            job[at["row_parts"]] = job[at["col_parts"]] = parts = 1
+        if shape.threads > 1 and flops >= FORK_FLOPS:
+            job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
+            parts *= shares
+        pool().reserve(shape.threads if parts > 1 else 1)
+        self._run_parts(job, parts, flops >= WAKE_FLOPS)
+
+    def _job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
         job = self.template[:]
         job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
         if alpha != 1.0:
             job[self.i_alpha] = self._bits(alpha)
         if beta != 0.0:
             job[self.i_beta] = self._bits(beta)
-        pool().reserve(self.parts)          # also after a fork, and it tells emitted code how many threads it may use
-        if self.space:
-            self._run_packed(job)
-        elif self.parts == 1:
-            self._call(job.buffer_info()[0], 0)
+        return job
+
+    def _run_parts(self, job: array, parts: int, wake: bool) -> None:
+        address = job.buffer_info()[0]
+        if parts == 1:
+            self._call(address, 0)
         else:
-            pool().run_parts(self.function, job.buffer_info()[0], self.parts, self.parts, self.wake)
+            pool().run_parts(self.function, address, parts, min(parts, self.shape.threads), wake)
 
     def _run_packed(self, job: array) -> None:
         space = workspace.take(self.space)

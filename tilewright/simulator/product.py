@@ -79,7 +79,8 @@ class _Product:
         fields: dict[str, Any] = {
             "m": m, "n": n, "k": k, "rsa": rsa, "csa": csa, "rsb": rsb, "csb": csb, "rsc": rsc, "csc": csc,
             "lda": rsa if csa == 1 else csa, "ldb": csb if plan.algorithm == "dots" else rsb, "ldc": rsc,
-            "alpha": self.alpha, "beta": beta, "parts": plan.threads, "row_parts": plan.ic_ways,
+            "alpha": self.alpha, "beta": beta, "parts": plan.threads, "batch": 1, "a_step": 0, "b_step": 0, "c_step": 0,
+            "batch_parts": 1, "row_parts": plan.ic_ways,
             "col_parts": plan.jc_ways, "by_rows": int(csa == 1), "kc": plan.kc or k,
             "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
             "rows_outside": 1,          # or 0: the order of the tiles, which changes no result and no count

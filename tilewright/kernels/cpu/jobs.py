@@ -18,7 +18,9 @@ IN_PLACE = (
     "m", "n", "k", "a",
     "lda",                      # A's row stride if by_rows, else its column stride; the other stride is 1
     "b", "ldb", "c", "ldc", "alpha", "beta", "kc",
-    "row_parts", "col_parts",   # part i of row_parts*col_parts is one block of C
+    "batch", "a_step", "b_step", "c_step",          # products, and from one of their operands to the next
+    "batch_parts", "row_parts", "col_parts",        # part i: the i // (row_parts*col_parts)th share of the batch, and
+                                                    # of each C there the i % (row_parts*col_parts)th block
     "by_rows",
     "rows_outside",             # the order of the two inner loops
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]

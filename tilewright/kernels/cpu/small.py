@@ -34,7 +34,7 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     decline_when(k.min(k.min(m, n), kk) < 1)
     decline_when(csb.differs(1) & n.differs(1))
     decline_when(csa.differs(1) & kk.differs(1) & rsa.differs(1) & m.differs(1))
-    decline_when(k.max(n * kk, m * kk) > s.most_elements)
+    decline_when(k.max(k.max(n * kk, m * kk), m * n) > s.most_elements)
 
     m_panels, n_panels = k.ceil_div(m, MR), k.ceil_div(n, NR)
     low, high, edge = m // m_panels, k.ceil_div(m, m_panels), n % NR
@@ -52,14 +52,15 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     threads = team.get()
     # whichever of rows and columns leaves the busiest thread less to do
     by_col = m_panels * k.ceil_div(n_panels, threads) <= n_panels * k.ceil_div(m_panels, threads)
-    one = k.constant(i64, 1)
+    zero, one = k.constant(i64, 0), k.constant(i64, 1)
     row_parts = k.select(by_col, one, k.min(threads, m_panels))
     col_parts = k.select(by_col, k.min(threads, n_panels), 1)
 
     job = k.local("job", (len(IN_PLACE),), i64)
     lda = k.select(by_rows, rsa, csa)
     fields = {"m": m, "n": n, "k": kk, "a": a, "lda": lda, "b": b, "ldb": rsb, "c": c, "ldc": rsc,
-              "alpha": k.constant(T, 1.0), "beta": k.constant(T, 0.0), "kc": kk, "row_parts": row_parts,
+              "alpha": k.constant(T, 1.0), "beta": k.constant(T, 0.0), "kc": kk, "batch": one,
+              **dict.fromkeys(("a_step", "b_step", "c_step"), zero), "batch_parts": one, "row_parts": row_parts,
               "col_parts": col_parts, "by_rows": k.select(by_rows, one, 0),
               "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table}
     for index, name in enumerate(IN_PLACE):
