@@ -179,6 +179,15 @@ def test_skinny_problems_are_not_packed():
     assert plan(tw.Gemm(2000, 2000, 2000), AVX2).algorithm == "packed"
 
 
+def test_a_large_c_of_a_short_product_is_written_along_its_rows():
+    """Rows a power of two apart share a set of L1, which has room for 12 of them."""
+    machine = dataclasses.replace(AVX512, l1d=48 << 10, l1d_ways=12, l2=1 << 20, l3=32 << 20)
+    for k in (1, 2, 4, 8):
+        assert str(plan(tw.Gemm(2000, 2000, k), machine)) == "in_place 14x32"
+        assert str(plan(tw.Gemm(2048, 2048, k), machine)) == "in_place 8x48"
+    assert plan(tw.Gemm(2048, 2048, 64), machine).algorithm == "packed"
+
+
 def test_blocks_of_large_problems_fit_their_caches():
     for target in TARGETS:
         for threads in (1, 4):
@@ -292,6 +301,30 @@ def test_predicted_bytes_are_those_that_the_simulator_counts(text):
     assert {t.what: t.bytes for t in predicted.traffic["L1"]} == seen
     updates = (predicted.traffic["L1"][2].times - 1) // 2 * 48 * 6  # of C, by a multiply-add with beta
     assert report.instructions["fma"] == predicted.vectors + updates
+
+
+def test_a_tile_whose_rows_of_c_come_too_late_waits_for_them():
+    """SMALL has 256 KiB of L2. A row of 16 columns is 2 vectors, so many steps of k at 3.5e9 vectors a second."""
+    def late(n, k):
+        parts = dict(cost(Shape("f32", 600, n, k, "rows", "rows"), CpuPlan.parse("packed 6x16 mc=60 kc=99 nc=1600"),
+                          SMALL).parts)  # fmt: skip
+        return parts["rows of C that come too late"]
+
+    assert late(100, 4) == 0                            # in L2
+    assert late(1600, 4) == pytest.approx(600 * 100 * (16e-9 - 2 * 4 / 3.5e9))
+    assert late(1600, 64) == 0                          # asked for while the tile before is multiplied
+
+
+def test_lines_that_push_each_other_out_of_l1():
+    """32 KiB of 8 ways are 4 KiB to a way: lines a multiple of that apart share a set, which holds 8 of them."""
+    machine = dataclasses.replace(SMALL, l1d_ways=8)
+    def crowded(n, text):
+        return dict(cost(Shape("f32", 1000, n, 4, "rows", "rows"), CpuPlan.parse(text), machine).parts)[
+            "rows that share a set of L1"]  # fmt: skip
+
+    assert crowded(1024, "in_place 8x16") == 0
+    assert crowded(1024, "in_place 9x16") == pytest.approx(2 * 1000 * 1024 * 4 / Ceilings().l2)
+    assert crowded(1040, "in_place 9x16") == 0
 
 
 def test_edges_cost_whole_vectors():

@@ -65,17 +65,16 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuP
     """Plans worth a look, legal or not, for the first `tiles` register tiles."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
-    if shape.k <= SHORT and shape.b == "rows" and shape.a != "any" and not in_cache:
-        for mr, vectors, _ in tiles_of(target, FEW_ROWS):
-            yield from in_place_plans(shape, mr, vectors * lanes, 0)
-        return
     for mr, vectors in packed_tiles(target)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
-    for mr, vectors in tiles_of(target, TILES)[:tiles] if in_cache else ():
-        yield from in_place_plans(shape, mr, vectors * lanes, 0)
+    if shape.k <= SHORT or max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target):
+        for mr, vectors in tiles_of(target, TILES)[:tiles]:
+            yield from in_place_plans(shape, mr, vectors * lanes, 0)
+        for mr, vectors, _ in tiles_of(target, FEW_ROWS)[:1] if not in_cache else ():
+            yield from in_place_plans(shape, mr, vectors * lanes, 0)
     if not in_cache:
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
-            if shape.m <= MOST_ROWS * 3:
+            if shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT:
                 yield from packed_plans(shape, target, mr, vectors * lanes)
         for s, swap in (shape, False), (shape.swapped, True):
             for p in skinny_plans(s, target):
@@ -124,12 +123,13 @@ def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]
 
 def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Small and readable in place: what the emitted builtin takes without asking anyone."""
+    m, n, k = shape.m, shape.n, shape.k
     return (shape.b == "rows" and shape.a != "any"
-            and max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target))
+            and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target))
 
 
 def small_elements(dtype: str, target: CpuTarget) -> int:
-    """The most elements of A or B that are multiplied in place."""
+    """The most elements of A, B or C that are multiplied in place and without choosing."""
     return min(int(SMALL_SHARE * target.l2), SMALL_BYTES) // ITEMSIZE[dtype]
 
 

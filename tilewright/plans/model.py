@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 from typing import NamedTuple
 
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.tiles import SHORT
 from tilewright.targets.base import CpuTarget
 
 
@@ -62,6 +63,7 @@ def total(terms: Iterable[Term]) -> int:
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
+RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 
 
@@ -106,7 +108,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         "L3": (Term("A", a, n_blocks * plan.jr_ways, "once per block of columns"), b_per_block, c_passes, *packing),
         "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
                    Term("B", b, 1, _ONCE),
-                   Term("C", c, 1 if fits else 2*k_blocks - 1, _ONCE if fits else "read and written")),
+                   Term("C", c, 1 if fits else 2*k_blocks, _ONCE if fits else "there and back in each block of k")),
     }
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
@@ -115,8 +117,12 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
     waiting = ((total(packing) + total(traffic["L3"])) * runs / threads / ceilings.l3
                + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
+    # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
+    row_of_tile = plan.nr // lanes * kc / ceilings.vectors
+    late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
     return Cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
+        ("rows of C that come too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
         ("barriers", WAIT * (threads // plan.jc_ways - 1) * k_blocks * n_blocks / plan.jc_ways)))
@@ -130,9 +136,9 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     k_blocks = ceil(k / kc)
     vectors = m * ceil(n / lanes) * k
     a, b, c = m*k*s, k*n*s, m*n*s
-    columns_outside = row_panels < col_panels
+    columns_outside = k > SHORT and row_panels < col_panels
     inner = (m*kc if columns_outside else n*kc) * s                         # re-read for each panel of the outer loop
-    again = 1 if inner <= target.l2 else max(row_panels, col_panels)
+    again = 1 if inner <= target.l2 else col_panels if columns_outside else row_panels
     fits = a + b + c <= target.l3 // 2
     a_per_panel, a_once = Term("A", a, col_panels, "once per panel of columns"), Term("A", a, 1, _ONCE)
     b_per_panel, b_once = Term("B", b, row_panels, "once per panel of rows"), Term("B", b, 1, _ONCE)
@@ -152,8 +158,21 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     waiting = (total(traffic["L3"]) / threads / ceilings.l3
                + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
     strided = 0.0 if b <= target.l2 * 0.3 or k_blocks > 1 else 0.05 * work  # a column of panels is a page per row
+    crowded = 0                             # bytes that come from L2 again because L1 could not hold what was asked for
+    if not columns_outside and _crowds(kc, n*s, target):
+        crowded += 2 * total([b_per_panel])             # by a prefetch in vain, and by the load
+    if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
+        crowded += total([c_passes])
     return Cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
+                                   ("rows that share a set of L1", crowded / threads / ceilings.l2),
                                    ("waking threads", 1e-6*(threads > 1))))
+
+
+def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
+    """Whether so many lines, `pitch` bytes apart, are more than the set of L1 that gets most of them has ways. Rows a
+    power of two apart all fall into a few sets."""
+    span = target.l1d // target.l1d_ways                    # addresses that far apart share a set
+    return rows * max(gcd(pitch, span), target.line) > target.l1d
 
 
 def _stream(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:

@@ -30,7 +30,7 @@ DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "p
 SMALL = (                       # the context of kernels/cpu/small.py
     "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels
     "pool", "run_parts",
-    "most_elements",                                # of A and of B: they stay in cache without packing
+    "most_elements",                                # of A, of B and of C: they stay in cache without packing
     "parallel_above", "wake_above",                 # multiplications
 )
 
