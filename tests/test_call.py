@@ -20,8 +20,8 @@ from numpy.lib.stride_tricks import as_strided
 import tilewright as tw
 from tests.emitted import emit_small
 from tilewright.compiler.load import load
-from tilewright.kernels.cpu import entry as layout
-from tilewright.runtime import call
+from tilewright.kernels.cpu import entry
+from tilewright.runtime import call, layout
 from tilewright.runtime.call import Entry
 from tilewright.targets import detect, names, target
 
@@ -398,26 +398,36 @@ def test_many_threads(spied: Spied) -> None:
 
 
 def test_emitter_and_runtime_agree() -> None:
-    for name in ("PYTHON", "VECTORCALL", "NDARRAY", "OUT", "NEW", "LARGEST", "RELEASE_ABOVE", "SMALL", "CONTEXT_SIZE",
-                 "DATA", "ND", "DIMS", "STRIDES", "DESCR", "FLAGS"):  # fmt: skip
-        assert getattr(call, name) == getattr(layout, name), name
-    order, number = (8 * (offset - layout.KIND) for offset in (call.BYTEORDER, call.TYPE_NUM))
-    assert layout.KIND_MASK == 0xFF << order | 0xFFFFFFFF << number
-    for word, dtype in ((layout.NATIVE_F32, np.float32), (layout.NATIVE_F64, np.float64)):
+    for name in ("PYTHON", "VECTORCALL", "NDARRAY", "OUT", "NEW", "LARGEST", "RELEASE_ABOVE", "SMALL", "CONTEXT_SIZE"):
+        assert getattr(call, name) == getattr(entry, name), name
+    for name in ("DATA", "ND", "DIMS", "STRIDES", "DESCR", "FLAGS"):
+        assert getattr(layout, name) == getattr(entry, name), name
+    order, number = (8 * (offset - entry.KIND) for offset in (layout.BYTEORDER, layout.TYPE_NUM))
+    assert entry.KIND_MASK == 0xFF << order | 0xFFFFFFFF << number
+    for word, dtype in ((entry.NATIVE_F32, np.float32), (entry.NATIVE_F64, np.float64)):
         assert word == np.dtype(dtype).num << 32 | ord("=") << order
 
 
 def test_layout_is_verified() -> None:
-    assert call.layout_agrees()
+    assert layout.agrees()
     assert Entry(lambda *args: "python").reads_fields
 
 
 @pytest.mark.parametrize("name", ["DATA", "ND", "DIMS", "STRIDES", "DESCR", "FLAGS", "BYTEORDER", "TYPE_NUM"])
 def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     size = 8 if name in ("DATA", "DIMS", "STRIDES", "DESCR") else 4 if name != "BYTEORDER" else 1
-    monkeypatch.setattr(call, name, getattr(call, name) - size)
-    assert not call.layout_agrees()
+    monkeypatch.setattr(layout, name, getattr(layout, name) - size)
+    assert not layout.agrees()
     assert not Entry(lambda *args: "python").reads_fields
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_addresses(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    monkeypatch.setattr(layout, "agrees", lambda: known)
+    address = layout._reader()
+    whole = np.arange(60.0).reshape(3, 4, 5)
+    for x in (whole, whole[1:, ::-1, ::2], whole.T, whole[::-1], np.broadcast_to(whole[2, 1:2], (4, 5)), np.empty(0)):
+        assert address(x) == x.ctypes.data == x.__array_interface__["data"][0]
 
 
 def test_no_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:

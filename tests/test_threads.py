@@ -295,6 +295,21 @@ def test_limit_for_emitted_code() -> None:
     assert limit.value == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("chosen", [None, 1])
+def test_limit_after_a_fork(chosen: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child has no workers; once it knows that one thread is what it may use, emitted code may go ahead."""
+    monkeypatch.setenv("TILEWRIGHT_NUM_THREADS", "1")
+    p = pool.pool()
+    p.reserve(2)
+    tw.set_num_threads(chosen)
+    child = os.fork()
+    if child == 0:
+        known = tw.get_num_threads() == 1
+        os._exit(0 if known and p.workers == 0 and p._number(pool.LIMIT).value == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 # ---- other people's pools and tools
 
 

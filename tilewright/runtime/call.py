@@ -8,8 +8,8 @@ entry reads: the Python function for everything uncommon, and per dtype the addr
 Strides are in elements, those of a and b of any sign; the rows of c are consecutive. It is called with the GIL held
 when m*n*k is below `release_above`. Nothing is taken before `Entry.enable` names such kernels.
 
-Before the entry may read NumPy's arrays itself, their layout is compared with what Python says about some real ones.
-If it differs the entry asks through the buffer protocol. In another Python than CPython with its GIL, on which all
+The entry reads NumPy's arrays itself if runtime/layout.py finds them laid out as it knows them; if not it asks through
+the buffer protocol. In another Python than CPython with its GIL, on which all
 this was tested, there is only the Python function.
 """
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-# The context and NumPy's structure as kernels/cpu/entry.py lays them out; a test compares
+from tilewright.runtime import layout
+
+# The context as kernels/cpu/entry.py lays it out; a test compares
 PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 56, 88
-DATA, ND, DIMS, STRIDES, BASE, DESCR, FLAGS, BYTEORDER, TYPE_NUM = 0, 8, 16, 24, 32, 40, 48, 10, 12
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
 
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
@@ -54,7 +55,7 @@ class Entry:
     def __init__(self, python: Callable[..., Any], buffers: bool = False) -> None:
         from tilewright.compiler.load import load
         from tilewright.targets import detect
-        new = _array_constructor() if not buffers and layout_agrees() else None
+        new = _array_constructor() if not buffers and layout.agrees() else None
         if new is not None:
             code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
         else:
@@ -145,34 +146,6 @@ def _vectorcall() -> int:
     api = ctypes.pythonapi
     name = "PyObject_Vectorcall" if hasattr(api, "PyObject_Vectorcall") else "_PyFunction_Vectorcall"
     return ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
-
-
-def layout_agrees() -> bool:
-    """Whether arrays, their dtypes and the head of every object are laid out as the entry reads them."""
-    block = np.arange(420, dtype=np.float32).reshape(3, 5, 28)
-    readonly = block[1].copy()
-    readonly.flags.writeable = False
-    samples = (block, block[:, ::-1, ::3], block.T, readonly, readonly.astype(np.float64)[::-1], block.astype(">f4"),
-               np.zeros(41, np.int8)[1:].view(np.float32), np.empty((0, 11), np.int64))
-    return all(map(_agrees, samples))
-
-
-def _agrees(x: np.ndarray) -> bool:
-    """Pointers are followed only when all around them is right: another layout must not end in a bad access. NumPy
-    keeps the sizes and the strides of an array in one piece of memory, which tells that these two are pointers."""
-    def at(kind: Any, address: int) -> Any: return kind.from_address(address).value
-    start, dtype = id(x) + object.__basicsize__, id(x.dtype) + object.__basicsize__
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    kind, data, base, descr, dims, strides = (
-        at(pointer, start + offset) or 0 for offset in (-8, DATA, BASE, DESCR, DIMS, STRIDES))
-    found = kind, data, at(number, start + ND), base, descr, at(number, start + FLAGS), strides - dims
-    owner = 0 if x.base is None else id(x.base)
-    if found != (id(type(x)), x.__array_interface__["data"][0], x.ndim, owner, id(x.dtype), x.flags.num, 8 * x.ndim):
-        return False
-    order = at(ctypes.c_char, dtype + BYTEORDER).decode("latin-1")
-    if (order, at(number, dtype + TYPE_NUM)) != (x.dtype.byteorder, x.dtype.num):
-        return False
-    return [tuple((ctypes.c_ssize_t * x.ndim).from_address(p)) for p in (dims, strides)] == [x.shape, x.strides]
 
 
 def _array_constructor() -> int | None:

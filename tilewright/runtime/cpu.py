@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import pool, small
+from tilewright.runtime.layout import address
 from tilewright.runtime.recipe import Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import store
@@ -137,17 +138,17 @@ def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
 
 def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
     """One product, or a batch of them along a leading axis."""
-    if recipe.strides.csc != 1 and recipe.plan.algorithm != "dots":
+    if not recipe.takes_c:
         _through_temporary(recipe, swapped, a, b, c, alpha, beta)
         return
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
-    addresses = x.ctypes.data, y.ctypes.data, c.ctypes.data
     if c.ndim == 2:
-        recipe.run(*addresses, alpha, beta)
+        recipe.run(address(x), address(y), address(c), alpha, beta)
     else:
-        recipe.run_batch(c.shape[0], (x.strides[0], y.strides[0], c.strides[0]), *addresses, alpha, beta)
+        steps = x.strides[0], y.strides[0], c.strides[0]
+        recipe.run_batch(c.shape[0], steps, address(x), address(y), address(c), alpha, beta)
 
 
 def _copied(y: Matrix, by_rows: bool) -> Matrix:

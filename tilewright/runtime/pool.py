@@ -30,8 +30,13 @@ SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID, MOST = 131584, 384, 392, 
 SPIN = 500_000              # ns that an idle worker spins before it sleeps: covers the gaps of a loop of products
 SPIN_CROWDED = 20_000       # the same when there are more threads than CPUs, and spinning takes one from who works
 
+
+class _Local(threading.local):
+    limit: int | None = None    # what `threads(n)` says in this thread
+
+
 _lock = threading.RLock()
-_local = threading.local()
+_local = _Local()
 _chosen: int | None = None
 _default: int | None = None
 _local_limits = 0           # how many threads are inside threads()
@@ -41,13 +46,14 @@ _pool: Pool | None = None
 def get_num_threads() -> int:
     """How many threads a product may use when this thread calls it."""
     global _default
-    limit: int | None = getattr(_local, "limit", None)
-    if limit is not None:
+    if (limit := _local.limit) is not None:
         return limit
     if _chosen is not None:
         return _chosen
     if _default is None:
-        _default = min(default_threads(), MOST)
+        with _lock:
+            _default = min(default_threads(), MOST)
+            _publish()
     return _default
 
 
@@ -66,7 +72,7 @@ def set_num_threads(n: int | None) -> None:
 @contextmanager
 def threads(n: int) -> Iterator[None]:
     """`with tilewright.threads(n):` products that this thread calls use n threads. Other threads are not affected."""
-    before: int | None = getattr(_local, "limit", None)
+    before = _local.limit
     set_local_limit(n)
     try:
         yield
@@ -79,7 +85,7 @@ def set_local_limit(n: int | None) -> None:
     global _local_limits
     n = None if n is None else _checked(n)
     with _lock:
-        _local_limits += (n is not None) - (getattr(_local, "limit", None) is not None)
+        _local_limits += (n is not None) - (_local.limit is not None)
         _local.limit = n
         _publish()
 
@@ -99,7 +105,9 @@ def pool() -> Pool:
     global _pool
     if _pool is None:
         with _lock:
-            _pool = _pool or Pool()
+            if _pool is None:
+                _pool = Pool()
+                _publish()
     return _pool
 
 
@@ -142,9 +150,6 @@ class Pool:
         if n > self.workers + 1 and not self._refused:
             with _lock:
                 self._grow(min(n, MOST) - 1)
-                _publish()
-        elif self._number(LIMIT).value == 0:
-            with _lock:
                 _publish()
         return min(n, self.workers + 1)
 
@@ -216,9 +221,11 @@ def _publish() -> None:
 def _after_fork_in_child() -> None:
     global _lock, _default, _local_limits
     _lock, _default = threading.RLock(), None           # the parent's other threads, and their locks, are gone
-    _local_limits = int(getattr(_local, "limit", None) is not None)
+    _local_limits = int(_local.limit is not None)
     if _pool is not None:
         _pool.after_fork_in_child()
+        if _chosen is not None:         # the default is not looked up before it is needed: it depends on what the
+            _publish()                  # child is told about itself, which comes later
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -68,6 +68,7 @@ class Recipe:
         self.i_alpha, self.i_beta = self.at["alpha"], self.at["beta"]
         self.template[self.i_alpha] = self._bits(1.0)
         self._call = _DRIVER(self.function)
+        self.takes_c = strides.csc == 1 or plan.algorithm == "dots"     # else its caller gives it another C
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the problem's type in the low bytes."""
@@ -83,8 +84,7 @@ class Recipe:
         s = shape.itemsize
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * mc_panels * jobs.panel_space(kc, plan.mr) * s)
         self.b_bytes = _page(plan.jc_ways * nc_panels * jobs.panel_space(kc, plan.nr) * s)
-        self.barrier_bytes = _page(plan.jc_ways * (1 + plan.ic_ways) * jobs.BARRIER_BYTES)
-        self.space = self.barrier_bytes + self.a_bytes + self.b_bytes
+        self.space = self.a_bytes + self.b_bytes
         # A is packed with its rows as lines, B with its columns
         pack_a = code.packing(self.target, shape.dtype, plan.mr, _ALONG[order(st.rsa, st.csa)])
         pack_b = code.packing(self.target, shape.dtype, plan.nr, _ALONG[order(st.csb, st.rsb)])
@@ -118,7 +118,8 @@ class Recipe:
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> None:
         job = self._job(a, b, c, alpha, beta)
-        pool().reserve(self.parts)          # also after a fork, and it tells emitted code how many threads it may use
+        if self.parts > 1:
+            pool().reserve(self.parts)      # each time: a fork leaves the child without workers
         if self.space:
             self._run_packed(job)
         else:
@@ -143,7 +144,8 @@ class Recipe:
         if shape.threads > 1 and flops >= FORK_FLOPS:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
             parts *= shares
-        pool().reserve(shape.threads if parts > 1 else 1)
+        if parts > 1:
+            pool().reserve(shape.threads)
         self._run_parts(job, parts, flops >= WAKE_FLOPS)
 
     def _job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
@@ -166,10 +168,11 @@ class Recipe:
         space = workspace.take(self.space)
         try:
             at, address = self.at, job.buffer_info()[0]
-            ctypes.memset(space.address, 0, self.barrier_bytes)     # another recipe's panels may have been here
-            job[at["barriers"]] = space.address
-            job[at["a_space"]] = space.address + self.barrier_bytes
-            job[at["b_space"]] = space.address + self.barrier_bytes + self.a_bytes
+            if self.plan.claims:            # the counters beside the barriers start at 0
+                ctypes.memset(space.barriers, 0, self.plan.jc_ways * jobs.BARRIER_BYTES)
+            job[at["barriers"]] = space.barriers
+            job[at["a_space"]] = space.address
+            job[at["b_space"]] = space.address + self.a_bytes
             if self.parts > 1:
                 if pool().run_team(self.function, address, self.parts):
                     return

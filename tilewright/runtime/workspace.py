@@ -1,49 +1,41 @@
-"""Memory for packed panels: kept between calls, one block per call in flight."""
+"""Memory for packed panels and for the barriers between those who pack them: one block per call in flight, kept."""
 from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-from threading import Lock
+
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES
+from tilewright.runtime.pool import MOST
 
 HUGE = 2 << 20          # packed panels are read in long runs: a TLB entry for each 2 MiB, not for each 4 KiB
+BARRIERS = 2 * MOST * BARRIER_BYTES     # one for each block of A and of B, of which no team has more than members
 
 
 class Workspace:
-    """`size` bytes of zeroed, private memory, aligned to a huge page."""
+    """`size` bytes of private memory at `address`, aligned to a huge page, and in front of them `barriers`, which no
+    panel ever overwrites: every use leaves a barrier ready for the next. Zero when new."""
 
     def __init__(self, size: int) -> None:
         self.size = -(-size // HUGE) * HUGE
-        self._map = mmap.mmap(-1, self.size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map = mmap.mmap(-1, self.size + BARRIERS + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + BARRIERS
         self.address = -(-start // HUGE) * HUGE
+        self.barriers = self.address - BARRIERS
 
 
-_free: list[Workspace] = []
-_lock = Lock()
+_free: list[Workspace] = []     # popped and appended, each of which is one step even to other threads
 
 
 def take(size: int) -> Workspace:
     """A block of at least `size` bytes that nobody else uses; `give` it back."""
-    with _lock:
-        for i in range(len(_free) - 1, -1, -1):
-            if _free[i].size >= size:
-                return _free.pop(i)
-        if _free:
-            _free.pop()         # too small for what is now asked: one large block instead of many
-    return Workspace(size)
+    try:
+        found = _free.pop()
+    except IndexError:
+        return Workspace(size)
+    return found if found.size >= size else Workspace(size)     # not both: one large block instead of many
 
 
 def give(workspace: Workspace) -> None:
-    with _lock:
-        _free.append(workspace)
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = Lock()
-
-
-os.register_at_fork(after_in_child=_new_lock)       # another thread of the parent may have held it
+    _free.append(workspace)
