@@ -30,6 +30,7 @@ from tilewright.bench import (
     session,
     shapes,
     thunk,
+    widest,
 )
 from tilewright.bench.measure import Rules, Sample
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
@@ -387,8 +388,68 @@ def test_every_peer_found_here_multiplies_every_layout(name: str) -> None:
 
 def test_an_unknown_peer_is_named_and_blis_has_no_threads() -> None:
     with pytest.raises(ValueError, match="unknown peer 'atlas'; the peers are numpy, "):
-        peers.find(1, ["atlas"])
+        peers.find(1, ["atlas", "numpy"])
     assert "blis" in peers.find(2, ["blis"])[1]
+
+
+def test_torch_is_loaded_before_mkl_however_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    for name in ("torch", "mkl"):
+        monkeypatch.setattr(peers, name, lambda threads, name=name: loaded.append(name) or fake(name, Clock(), 1e9))
+    found, _ = peers.find(1, ["mkl", "torch"])
+    assert loaded == ["torch", "mkl"]
+    assert [c.name for c in found] == ["tilewright", "torch", "mkl"]
+
+
+AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+
+
+def test_narrow_kernels_are_called_narrow_where_the_cpu_has_wider_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text("7f00 /lib/libmkl_rt.so.3\n7f01 /lib/libmkl_vml_def.so.3\n7f02 /lib/libmkl_def.so.3\n")
+    monkeypatch.setattr(widest, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
+    assert (widest.named("Haswell"), widest.mkl_kernels(maps)) == ("Haswell", "libmkl_def")
+    monkeypatch.setattr(widest, "cpu_flags", lambda: frozenset({"avx2", "fma", *AVX512}))
+    assert widest.named("SkylakeX") == "SkylakeX"
+    assert widest.named("Haswell") == "Haswell: narrower than this CPU"
+    assert widest.mkl_kernels(maps) == "libmkl_def: narrower than this CPU"
+    maps.write_text("7f02 /lib/libmkl_avx512.so.3")
+    assert widest.mkl_kernels(maps) == "libmkl_avx512"
+    maps.write_text("7f00 /lib/libmkl_rt.so.3")
+    assert widest.mkl_kernels(maps) is None
+    assert widest.mkl_kernels(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "avx2_only", "names"),
+    [
+        ({"avx2", "fma", *AVX512}, "generic", False, ["haswell", "zen2", "skx"]),
+        ({"avx2", "fma", *AVX512}, "skx", False, ["skx", "haswell", "zen2"]),
+        ({"avx2", "fma", *AVX512}, "skx", True, ["haswell", "zen2"]),
+        ({"avx2", "fma", "avx512f"}, "zen2", False, ["zen2", "haswell"]),
+        ({"avx"}, "sandybridge", False, ["sandybridge"]),
+        ({"asimd"}, "generic", False, ["generic"]),
+    ],
+)
+def test_blis_is_tried_with_all_kernels_that_the_cpu_runs(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], own: str, avx2_only: bool, names: list[str]
+) -> None:
+    monkeypatch.setattr(widest, "cpu_flags", lambda: frozenset(flags))
+    assert widest.blis_names(own, avx2_only) == names
+
+
+def test_a_trial_finds_the_fastest() -> None:
+    clock = Clock()
+    calls = {name: clock.contender(name, seconds) for name, seconds in {"a": 3e-3, "b": 1e-3, "c": 2e-3}.items()}
+    assert widest.fastest(calls, clock) == "b"
+
+
+def test_numpy_says_which_kernels_its_openblas_runs() -> None:
+    core = widest.numpy_kernels()
+    linked = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    assert (core is not None) == ("openblas" in linked)
 
 
 # ---- child
@@ -505,11 +566,13 @@ def test_a_job_survives_json() -> None:
 
 
 def test_the_environment_counts_threads_and_narrows_the_isa(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MKL_THREADING_LAYER", "GNU")
+    steering = ("MKL_THREADING_LAYER", "MKL_CBWR", "OPENBLAS_CORETYPE", "ATEN_CPU_CAPABILITY", "TILEWRIGHT_TARGET")
+    for name in (*steering, "OPENBLAS_NUM_THREADS", "TILEWRIGHT_CACHE_DIR"):
+        monkeypatch.setenv(name, "inherited")
     native, avx2 = session.environment(3, "native"), session.environment(3, "avx2")
     assert native["OPENBLAS_NUM_THREADS"] == native["TILEWRIGHT_NUM_THREADS"] == "3"
-    assert "MKL_THREADING_LAYER" not in native
-    assert "OPENBLAS_CORETYPE" not in native
+    assert not set(steering) & set(native)
+    assert native["TILEWRIGHT_CACHE_DIR"] == "inherited"
     assert (avx2["OPENBLAS_CORETYPE"], avx2["MKL_ENABLE_INSTRUCTIONS"]) == ("Haswell", "AVX2")
     assert avx2["TILEWRIGHT_TARGET"] == "x86-avx2"
     with pytest.raises(ValueError, match="isa must be one of native, avx2, got 'sse'"):
@@ -644,6 +707,19 @@ def test_tables_show_rates_ratios_and_what_is_wrong(measured: Report) -> None:
     for expected in ("524.3", "1.10 (0.83 to 1.10) mkl", "0.90 (0.67 to 0.90) mkl", "geometric mean", "blis is not",
                      "wrong result: C[0, 0]", "0.98 of 512", "16.00", "ns per call", "mkl 1.0: mkl()"):  # fmt: skip
         assert expected in text, expected
+
+
+def test_the_caption_says_how_we_compare_with_ourselves() -> None:
+    cases = {509: 0.98, 1021: 0.95}
+    found = [
+        Result(
+            Case("awkward", Gemm(n, n, n), beside=Gemm(n, n, n, layout="tt")), 1, "native",
+            (Row("tilewright", Sample((1.0,), 1)), Row(BESIDE, Sample((ratio,), 1))),
+        )
+        for n, ratio in cases.items()
+    ]  # fmt: skip
+    ((group, results_),) = report.groups(found)
+    assert "against itself 0.965, least 0.950" in str(report.table(group, results_).caption)
 
 
 def test_a_busy_machine_is_mentioned(measured: Report) -> None:

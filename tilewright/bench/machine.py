@@ -38,10 +38,6 @@ def _cpuinfo() -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def cpu_vendor() -> str:
-    return _cpuinfo().get("vendor_id", "")
-
-
 def cpu_model() -> str:
     """The name the processor gives itself, and its numbers, since a virtual one may say no more than "AMD EPYC"."""
     info = _cpuinfo()

@@ -3,6 +3,7 @@
 NumPy and torch are called as their users call them.  OpenBLAS, MKL and BLIS are C libraries: they are called through
 a compiled wrapper with all arguments ready (thunk.py), gemv where m or n is 1, so that neither ctypes nor any argument
 checking is held against them.  tilewright is called as `tilewright.matmul(a, b, out)`, argument checking included.
+The C libraries run the widest kernels that they have and this CPU can run (widest.py); versions say which.
 
 A `Contender` binds operands to a ready call.  `find(threads)` returns those that are here, and for the others a reason.
 """
@@ -24,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.bench import thunk
-from tilewright.bench.machine import cpu_flags, cpu_vendor
+from tilewright.bench import operands, thunk, widest
 from tilewright.bench.measure import Call
 from tilewright.bench.operands import Operands
+from tilewright.problem import Gemm
 
 OURS = "tilewright"
 NATIVE, AVX2 = "native", "avx2"
@@ -62,16 +63,16 @@ def find(
         OURS: tilewright,
         "numpy": numpy,
         "openblas": openblas,
-        "mkl": mkl,
         "blis": partial(blis, isa=isa),
         "torch": torch,
+        "mkl": mkl,  # after torch, which would call this MKL instead of its own: MKL makes its functions global
     }
-    names = list(finders) if wanted is None else [OURS, *(name for name in wanted if name != OURS)]
-    unknown = [name for name in names if name not in finders]
+    asked = set(finders if wanted is None else wanted)
+    unknown = sorted(asked - finders.keys())
     if unknown:
         raise ValueError(f"unknown peer {unknown[0]!r}; the peers are {', '.join(list(finders)[1:])}")
     found, left_out = [], {}
-    for name in names:
+    for name in (name for name in finders if name == OURS or name in asked):
         try:
             found.append(finders[name](threads))
         except Unavailable as reason:
@@ -90,7 +91,8 @@ def tilewright(threads: int) -> Contender:
 def numpy(threads: int) -> Contender:
     """NumPy with the BLAS it was built with; its thread count comes from the environment child.py was started with."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    version = f"{np.__version__} ({blas.get('name', 'no BLAS')} {blas.get('version', '')})"
+    said = [f"{blas.get('name', 'no BLAS')} {blas.get('version', '')}".strip(), widest.numpy_kernels()]
+    version = f"{np.__version__} ({', '.join(filter(None, said))})"
     try:
         import threadpoolctl
     except ImportError:
@@ -111,25 +113,29 @@ def torch(threads: int) -> Contender:
         a, b, c = map(t.from_numpy, (o.a, o.b, o.c))
         return partial(t.mm, out=c), (a, b)
 
-    return Contender("torch", str(t.__version__), "torch.mm(a, b, out=)", bind)
+    mkl = re.search(r"Math Kernel Library Version ([\d.]+)", t.__config__.show())  # its own copy, linked in
+    version = f"{t.__version__} (MKL {mkl[1]})" if mkl else str(t.__version__)
+    return Contender("torch", version, "torch.mm(a, b, out=)", bind)
 
 
 def openblas(threads: int) -> Contender:
-    """The wheel scipy-openblas64: 64-bit integers and names of its own."""
-    if importlib.util.find_spec("scipy_openblas64") is None:
-        raise Unavailable("scipy-openblas64 is not installed")
-    import scipy_openblas64 as wheel
+    """The wheel scipy-openblas64: 64-bit integers and names of its own.
 
-    library = _load(Path(wheel.get_lib_dir()).glob("libscipy_openblas64_*"))
+    It is not imported: that would make its functions global, under names that NumPy's own OpenBLAS has as well.
+    """
+    spec = importlib.util.find_spec("scipy_openblas64")
+    if spec is None or spec.origin is None:
+        raise Unavailable("scipy-openblas64 is not installed")
+    library = _load((Path(spec.origin).parent / "lib").glob("libscipy_openblas64_*"))
     library.scipy_openblas_set_num_threads64_(threads)
     library.scipy_openblas_get_config64_.restype = library.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
-    version = library.scipy_openblas_get_config64_().decode().split()[1]
-    core = library.scipy_openblas_get_corename64_().decode()
+    number = library.scipy_openblas_get_config64_().decode().split()[1]
+    version = f"{number} ({widest.named(library.scipy_openblas_get_corename64_().decode())})"
     functions = {
         "f32": (library.scipy_cblas_sgemm64_, library.scipy_cblas_sgemv64_),
         "f64": (library.scipy_cblas_dgemm64_, library.scipy_cblas_dgemv64_),
     }
-    return Contender("openblas", f"{version} ({core})", CBLAS, partial(_cblas, functions, "l"))
+    return Contender("openblas", version, CBLAS, partial(_cblas, functions, "l"))
 
 
 def mkl(threads: int) -> Contender:
@@ -149,19 +155,24 @@ def mkl(threads: int) -> Contender:
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, 200)
     number = re.search(r"Version ([\d.]+)", text.value.decode(errors="replace"))
-    version = f"{number[1] if number else '?'} ({os.environ['MKL_THREADING_LAYER'].lower()})"
     functions = {
         "f32": (library.cblas_sgemm, library.cblas_sgemv),
         "f64": (library.cblas_dgemm, library.cblas_dgemv),
     }
-    return Contender("mkl", version, CBLAS, partial(_cblas, functions, "i"))
+    bind = partial(_cblas, functions, "i")
+    small = operands.make(Gemm(64, 64, 64))
+    multiply, _ = bind(small)
+    multiply()  # loads the kernels
+    said = [os.environ["MKL_THREADING_LAYER"].lower(), widest.mkl_kernels()]
+    version = f"{number[1] if number else '?'} ({', '.join(filter(None, said))})"
+    return Contender("mkl", version, CBLAS, bind)
 
 
 def blis(threads: int, isa: str = NATIVE) -> Contender:
     """The wheel blis: one thread only, its C interface inside a Python extension module.
 
     It is an old BLIS that takes CPUs it has not heard of for generic ones, and cannot be told otherwise through the
-    environment; but every call may name the kernels (the "context") it wants.  Portable ones would say nothing of BLIS.
+    environment; but every call may name the kernels (the "context") it wants, and a trial says which are fastest.
     """
     spec = importlib.util.find_spec("blis")
     if spec is None or spec.origin is None:
@@ -179,27 +190,19 @@ def blis(threads: int, isa: str = NATIVE) -> Contender:
             "f32": (library.bli_sgemm_ex, library.bli_sgemv_ex),
             "f64": (library.bli_dgemm_ex, library.bli_dgemv_ex),
         }
-        number = library.bli_arch_query_id()
-        if isa == AVX2 or library.bli_arch_string(number) == b"generic":
-            number = _blis_kernels(library, isa)
-        context = library.bli_gks_lookup_nat_cntx(number)
+        own = library.bli_arch_string(library.bli_arch_query_id()).decode()
+        numbers: dict[str, int] = {}
+        while "generic" not in numbers:  # the last of BLIS's list
+            numbers[library.bli_arch_string(len(numbers)).decode()] = len(numbers)
+        names = widest.blis_names(own, isa == AVX2)
+        contexts = {name: library.bli_gks_lookup_nat_cntx(numbers[name]) for name in names if name in numbers}
     except AttributeError as missing:
         raise Unavailable(f"this blis has no typed C interface ({missing})") from None
-    version = f"{library.bli_info_get_version_str().decode()} ({library.bli_arch_string(number).decode()})"
-    return Contender("blis", version, "bli_?gemm_ex and ?gemv_ex, compiled call", partial(_bli, functions, context))
-
-
-def _blis_kernels(library: ctypes.CDLL, isa: str) -> int:
-    """The number of the kernels made for the CPUs most like this one."""
-    flags = cpu_flags()
-    if "fma" not in flags:
-        best = b"generic"
-    elif isa == NATIVE and "avx512vl" in flags and cpu_vendor() == "GenuineIntel":
-        best = b"skx"
-    else:
-        best = b"zen2" if cpu_vendor() == "AuthenticAMD" else b"haswell"
-    names = [library.bli_arch_string(number) for number in range(library.bli_arch_query_id() + 1)]
-    return names.index(best)
+    trial = operands.make(Gemm(384, 384, 384))
+    core = widest.fastest({name: _bli(functions, context, trial) for name, context in contexts.items()})
+    version = f"{library.bli_info_get_version_str().decode()} ({core}, the fastest here of {', '.join(contexts)})"
+    bind = partial(_bli, functions, contexts[core])
+    return Contender("blis", version, "bli_?gemm_ex and ?gemv_ex, compiled call", bind)
 
 
 def _cblas(functions: Functions, integer: str, o: Operands) -> Call:

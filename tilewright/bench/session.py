@@ -40,17 +40,18 @@ ISA_ENVIRONMENT = {
     },
 }
 THREAD_VARIABLES = ("TILEWRIGHT", "OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR")
+# What a shell or a container tells the libraries (OPENBLAS_CORETYPE=Haswell, say) must not narrow them unseen.
+NOT_INHERITED = ("OPENBLAS_", "MKL_", "BLIS_", "ONEDNN_", "DNNL_", "ATEN_", "NPY_", "TILEWRIGHT_TARGET")
 
 Listener = Callable[[dict[str, Any]], None]
 
 
 def environment(threads: int, isa: str) -> dict[str, str]:
-    """The child's environment: `threads` for every library, and the ISA they may use."""
+    """The child's environment: `threads` for every library, the ISA they may use, and nothing else that steers them."""
     if isa not in ISA_ENVIRONMENT:
         raise ValueError(f"isa must be one of {', '.join(ISA_ENVIRONMENT)}, got {isa!r}")
     counts = {f"{library}_NUM_THREADS": str(threads) for library in THREAD_VARIABLES}
-    # A layer chosen for one thread count would be wrong for another.
-    inherited = {name: value for name, value in os.environ.items() if name != "MKL_THREADING_LAYER"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
     return {**inherited, **counts, **ISA_ENVIRONMENT[isa]}
 
 
