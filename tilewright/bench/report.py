@@ -106,6 +106,9 @@ def table(group: Group, results: list[Result], peak: float | None = None, narrow
     found = [best[1].median for best in map(best_ratio, results) if best]
     if len(found) > 1:
         caption.append(f"geometric mean of the ratios {geomean(found):.3f}, least {min(found):.3f}")
+    beside = [ratio.median for ratio in (r.ratio(BESIDE) for r in results) if ratio]
+    if len(beside) > 1:
+        caption.append(f"against itself {geomean(beside):.3f}, least {min(beside):.3f}")
     shown = Table(title=title(group), caption="; ".join(caption), title_justify="left", caption_justify="left")
     shown.box, shown.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
     cells = list(columns(group, results, peak, narrow))
