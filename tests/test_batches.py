@@ -11,7 +11,8 @@ import tilewright as tw
 from tests.arrays import small_integers, storages
 from tests.fenced import fenced
 from tilewright.plans.cpu import CpuPlan
-from tilewright.runtime import cpu
+from tilewright.runtime import code, cpu, recipe
+from tilewright.runtime.pool import Pool
 from tilewright.runtime.recipe import SHARES, Recipe
 from tilewright.targets import detect
 
@@ -54,9 +55,14 @@ PLANS = [f"in_place 6x{LANES}", f"in_place 6x{LANES} kc=8", f"in_place 4x{LANES}
 
 @pytest.mark.parametrize("text", PLANS)
 @pytest.mark.parametrize("batch", [1, 3, 2 * SHARES, 50])
-def test_each_product_has_the_bits_of_gemm(batch, text):
+@pytest.mark.parametrize("pool", ["free", "taken"])
+def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
     plan, rng = CpuPlan.parse(text), np.random.default_rng(batch)
     a, b, c = (rng.standard_normal((batch, *sizes)).astype(np.float32) for sizes in ((23, 31), (31, 45), (23, 45)))
+    monkeypatch.setattr(recipe, "FORK_FLOPS", 0)  # however small: on all threads
+    monkeypatch.setattr(recipe, "WAKE_FLOPS", 0)
+    if pool == "taken":
+        monkeypatch.setattr(Pool, "run_team", lambda *args: False)
     if plan.swap:
         a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     one_b = b[:1].repeat(batch, 0)
@@ -91,6 +97,21 @@ def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     calls.clear()
     tw.matmul(a[:4], b[:4], threads=2)  # too little work for a second thread
     assert calls == [1]
+
+
+@pytest.mark.parametrize(("batch", "whole"), [(1, False), (2, True), (3, False), (20, True), (21, True)])
+def test_packed_products_go_whole_to_threads_that_would_not_idle(monkeypatch, batch, whole):
+    teams = []
+    run = Pool.run_team
+    monkeypatch.setattr(recipe, "WAKE_FLOPS", 0)
+    monkeypatch.setattr(Pool, "run_team", lambda self, fn, *rest: (teams.append(fn), run(self, fn, *rest))[1])
+    plan = CpuPlan.parse(f"packed 6x{LANES} mc=12 kc=8 nc={2 * LANES} ways=1x2x1")
+    a, b = (small_integers(seed, (batch, 40, 40), np.float32) for seed in (0, 1))
+    c = np.empty_like(a)
+    cpu.gemm_batched(a, b, c, plan=plan, threads=2)
+    assert np.array_equal(c, a @ b)
+    batched = code.batch(detect())
+    assert (teams == [batched]) if whole else (len(teams) == batch and batched not in teams)
 
 
 def test_nan_and_inf_stay_in_their_product():

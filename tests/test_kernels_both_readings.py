@@ -15,6 +15,7 @@ from tests.readings import both, native
 from tilewright import simulator
 from tilewright.ir.exact import fused_multiply_add
 from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.batch import emit_batch
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.in_place import emit_in_place
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
@@ -193,6 +194,41 @@ def test_five_loops(dtype, m, n, k, a_order, b_order, beta):
         assert report.of("a", "load").elements == m * k * n_blocks  # packed again for each block of B
     if b_order != "columns":
         assert report.of("b", "load").elements == k * n  # packed once
+
+
+@pytest.mark.parametrize(("tid", "done"), [(0, 0), (1, 1), (1, 3)])
+def test_a_batch_of_packed_products(tid, done):
+    """A thread does what is left of three products, in its own memory; one B for all, C backwards."""
+    name, dtype, m, n, k = HERE[0], "f32", 7, 37, 21
+    p = Packed(name, dtype, 4, 2, m, n, k, mc_panels=2, nc_panels=2, beta=0.5)
+    a, b, c = random((3, m, k), dtype, 1), p.b, random((3, m, n), dtype, 3)
+    size = {space: p.arrays[space].size for space in ("a_space", "b_space")}
+    step = sum(size.values()) + 32 - sum(size.values()) % 16
+    arrays = p.arrays | {"a": a, "c": c, "a_space": np.zeros(2 * step, np.float32), "product": first_of(p, c, size)}
+    job = job_of(jobs.BATCH, TYPES[dtype], driver=p.driver, product="product", batch=3, a_step=a.strides[0], b_step=0,
+                 c_step=-c.strides[0], space_step=4 * step, claimed=done)  # fmt: skip
+    function = emit_batch(target(name))
+    _, after = both(function, job, tid, arrays=arrays, also=[p.driver, *p.functions],
+                    code=compiled(function, p.driver, *p.functions))  # fmt: skip
+    exact = c.astype(np.float64)
+    for i in range(done, 3):
+        exact[2 - i] = a[i].astype(np.float64) @ b + 0.5 * exact[2 - i]
+    np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)
+    assert after["job"][jobs.BATCH.index("claimed")] == max(done, 3) + 1
+    untouched = after["a_space"][:step] if tid else after["a_space"][step:]
+    assert not untouched.any()
+    assert after["a_space"].any() == (done < 3)
+
+
+def first_of(p, c, size):
+    """Its job for the first product: the last C, and B's panels behind A's."""
+    def address_of(address):
+        def first(x):
+            if x == "b_space":
+                return address("a_space") + 4 * (-(-size["a_space"] // 16) * 16)
+            return address(x) + (2 * c.strides[0] if x == "c" else 0)
+        return p.job(first)
+    return address_of
 
 
 @cache

@@ -53,3 +53,9 @@ def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int) -> i
     if algorithm == "packed":
         return load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors).address(f"gemm_{dtype}_{mr}x{nr}")
     return load(_CPU + "in_place:emit_in_place", target, dtype, mr, vectors).address(f"in_place_{dtype}_{mr}x{nr}")
+
+
+@cache
+def batch(target: CpuTarget) -> int:
+    """Address of the loop over packed products: kernels/cpu/batch.py."""
+    return load(_CPU + "batch:emit_batch", target).address("batch_packed")

@@ -17,6 +17,7 @@ from tilewright.targets.base import CpuTarget
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
 WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
+IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
 _ALPHA_BETA = {dtype: struct.Struct("=f4x" if dtype == "f32" else "=d") for dtype in ITEMSIZE}
 
@@ -82,9 +83,10 @@ class Recipe:
         kc = -(-plan.kc // 4) * 4
         mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
         s = shape.itemsize
-        self.a_bytes = _page(plan.jc_ways * plan.ic_ways * mc_panels * jobs.panel_space(kc, plan.mr) * s)
-        self.b_bytes = _page(plan.jc_ways * nc_panels * jobs.panel_space(kc, plan.nr) * s)
-        self.space = self.a_bytes + self.b_bytes
+        self.a_block = mc_panels * jobs.panel_space(kc, plan.mr) * s        # bytes
+        self.b_block = nc_panels * jobs.panel_space(kc, plan.nr) * s
+        self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
+        self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
         # A is packed with its rows as lines, B with its columns
         pack_a = code.packing(self.target, shape.dtype, plan.mr, _ALONG[order(st.rsa, st.csa)])
         pack_b = code.packing(self.target, shape.dtype, plan.nr, _ALONG[order(st.csb, st.rsb)])
@@ -129,16 +131,21 @@ class Recipe:
                   beta: float) -> None:
         """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
         that `run` would give it."""
-        if self.plan.algorithm != "in_place":
+        shape = self.shape
+        flops = 2*batch*shape.m*shape.n*shape.k
+        if self.plan.algorithm == "in_place":
+            self._batch_in_place(batch, steps, self._job(a, b, c, alpha, beta), flops)
+        elif self.plan.algorithm == "packed" and (team := self._whole_products(batch, flops)):
+            self._batch_packed(batch, steps, self._job(a, b, c, alpha, beta), team)
+        else:
             for i in range(batch):
                 self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
-            return
-        shape, at = self.shape, self.at
-        job = self._job(a, b, c, alpha, beta)
+
+    def _batch_in_place(self, batch: int, steps: tuple[int, int, int], job: array, flops: int) -> None:
+        shape, at, parts = self.shape, self.at, self.parts
         job[at["batch"]] = batch
-        for name, step in zip(("a_step", "b_step", "c_step"), steps):
+        for name, step in zip(_STEPS, steps):
             job[at[name]] = step // shape.itemsize
-        flops, parts = 2*batch*shape.m*shape.n*shape.k, self.parts
         if batch >= shape.threads * SHARES:         # enough whole products for everybody
             job[at["row_parts"]] = job[at["col_parts"]] = parts = 1
         if shape.threads > 1 and flops >= FORK_FLOPS:
@@ -147,6 +154,31 @@ class Recipe:
         if parts > 1:
             pool().reserve(shape.threads)
         self._run_parts(job, parts, flops >= WAKE_FLOPS)
+
+    def _whole_products(self, batch: int, flops: int) -> int:
+        """How many threads may each do whole packed products; 0 if the threads had better share every product, because
+        the last ones would leave too many idle or all their panels of B would not stay in L3."""
+        threads = pool().reserve(self.shape.threads) if self.shape.threads > 1 and flops >= WAKE_FLOPS else 1
+        rounds = -(-batch // threads)
+        stays = threads * self.b_block <= (self.target.l3 or 4 * self.target.l2) // 2
+        if self.plan.threads > 1 and threads > 1 and (rounds*threads > batch * (1 + IDLE) or not stays):
+            return 0
+        return threads
+
+    def _batch_packed(self, batch: int, steps: tuple[int, int, int], job: array, team: int) -> None:
+        at, each = self.at, _page(self.a_block) + _page(self.b_block)
+        space = workspace.take(team * each)
+        try:
+            job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
+            job[at["a_space"]], job[at["b_space"]] = space.address, space.address + _page(self.a_block)
+            fields = {"driver": self.function, "product": job.buffer_info()[0], "batch": batch, "space_step": each,
+                      **dict(zip(_STEPS, steps))}
+            whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
+            function, address = code.batch(self.target), whole.buffer_info()[0]
+            if team == 1 or not pool().run_team(function, address, team):
+                _DRIVER(function)(address, 0)
+        finally:
+            workspace.give(space)
 
     def _job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
         job = self.template[:]
@@ -183,6 +215,7 @@ class Recipe:
             workspace.give(space)
 
 
+_STEPS = "a_step", "b_step", "c_step"
 _ALONG = {"rows": "along", "columns": "across", "any": "any"}
 
 

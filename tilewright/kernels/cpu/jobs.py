@@ -27,6 +27,12 @@ IN_PLACE = (
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "alpha", "beta", "parts")
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
+BATCH = (                       # of packed products: kernels/cpu/batch.py
+    "driver", "product",        # the five loops, and the job of the first product, for one thread
+    "batch", "a_step", "b_step", "c_step",          # in bytes
+    "space_step",               # from one thread's a_space and b_space to the next one's, in bytes
+    "claimed",                  # products, 0 at the start
+)
 SMALL = (                       # the context of kernels/cpu/small.py
     "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels
     "pool", "run_parts",
