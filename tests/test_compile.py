@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.kernels import reference
+from tilewright.kernels.cpu.microkernel import PACE, unrolled
 from tilewright.plans import CpuPlan
 from tilewright.runtime import code, cpu
 
@@ -104,8 +105,9 @@ def test_code_for_any_target(target):
         assert target.triple in kernel.llvm
         assert kernel.object[:4] == b"\x7fELF"
         loop, rows = kernel.resources, kernel.shape.n if plan.swap else kernel.shape.m
-        height = -(-rows // -(-rows // plan.mr))  # panels of equal height
-        assert loop.fma % (height * plan.nr // target.lanes(4)) == 0 < loop.fma  # a few steps of k where unrolled
+        height, vectors = -(-rows // -(-rows // plan.mr)), plan.nr // target.lanes(4)  # panels of equal height
+        steps = PACE if plan.algorithm == "packed" and unrolled(height, vectors) else 1  # of k, in the loop
+        assert loop.fma == steps * height * vectors
         assert loop.spills == 0
         assert loop.registers <= target.registers
 
