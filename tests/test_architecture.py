@@ -25,6 +25,7 @@ LAYERS = [
     ["tuner.store", "tuner.tables", "tuner.row"],  # what was measured: the engine asks
     ["runtime"],
     ["compiler.kernel"],  # what tilewright.compile makes can also be called
+    ["simulator.product"],  # the engine's own jobs, simulated
     ["batch", "arguments", "api"],
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders

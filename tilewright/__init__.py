@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tilewright.plans import plan
     from tilewright.problem import Gemm
     from tilewright.runtime.pool import get_num_threads, set_num_threads, threads
-    from tilewright.simulator import simulate
+    from tilewright.simulator.product import simulate
     from tilewright.targets import detect, target
     from tilewright.tuner import tune
 
@@ -68,7 +68,7 @@ _HOME = {
     "matmul": "tilewright.runtime.call",
     "plan": "tilewright.plans",
     "set_num_threads": "tilewright.runtime.pool",
-    "simulate": "tilewright.simulator",
+    "simulate": "tilewright.simulator.product",
     "target": "tilewright.targets",
     "threads": "tilewright.runtime.pool",
     "tune": "tilewright.tuner",

@@ -26,10 +26,12 @@ class Microkernels:
         """Compile what an m x n matrix C meets."""
         for kernel in jobs.microkernels(m, n, self.mr, self.nr, self.lanes, self.a):
             if not self.table[kernel.slot]:
-                code = load(_CPU + "microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
-                width = kernel.vectors * kernel.lanes
-                name = jobs.microkernel_name(self.dtype, kernel.height, width, self.a, kernel.b)
-                self.table[kernel.slot] = code.address(name)
+                self.table[kernel.slot] = self.compiled(kernel)
+
+    def compiled(self, kernel: jobs.Microkernel) -> int:
+        code = load(_CPU + "microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
+        width = kernel.vectors * kernel.lanes
+        return code.address(jobs.microkernel_name(self.dtype, kernel.height, width, self.a, kernel.b))
 
 
 @cache

@@ -86,13 +86,21 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     chosen = plan or tuned(shape, target) or choose(shape, target)
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
-    recipe = Recipe(shape, strides, chosen, target)
+    recipe = Recipe(shape, strides, _with_team(chosen), target)
     if plan is None and target is detect() and not turned:
         small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
         _recipes.clear()
     _recipes[key] = found = recipe, turned != chosen.swap
     return found
+
+
+def _with_team(plan: CpuPlan) -> CpuPlan:
+    """The plan for as many threads as there can be, if all members of a team must come."""
+    if plan.algorithm != "packed" or plan.threads == 1:
+        return plan
+    team = pool.pool().reserve(plan.threads)
+    return plan if team == plan.threads else replace(plan, jc_ways=1, ic_ways=team, jr_ways=1)
 
 
 def _with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Strides]:

@@ -5,7 +5,7 @@ import ctypes
 import struct
 from array import array
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
@@ -41,19 +41,18 @@ def order(row_stride: int, col_stride: int) -> Order:
 
 
 class Recipe:
-    """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any)."""
+    """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any).
 
-    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget) -> None:
+    `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
+    """
+
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code) -> None:
         problems = plan.violations(shape, target)
         if problems:
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
-        if plan.algorithm == "packed" and plan.threads > 1:
-            got = pool().reserve(plan.threads)
-            if got < plan.threads:
-                plan = replace(plan, jc_ways=1, ic_ways=got, jr_ways=1)
-        self.shape, self.strides, self.plan, self.target = shape, strides, plan, target
+        self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
         self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr)
         self.space = 0
         self.parts = plan.threads
@@ -77,7 +76,7 @@ class Recipe:
 
     def _packed(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
-        kernels = code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
+        kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
         kc = -(-plan.kc // 4) * 4
@@ -88,8 +87,8 @@ class Recipe:
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
         self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
         # A is packed with its rows as lines, B with its columns
-        pack_a = code.packing(self.target, shape.dtype, plan.mr, _ALONG[order(st.rsa, st.csa)])
-        pack_b = code.packing(self.target, shape.dtype, plan.nr, _ALONG[order(st.csb, st.rsb)])
+        pack_a = self.code.packing(self.target, shape.dtype, plan.mr, _ALONG[order(st.rsa, st.csa)])
+        pack_b = self.code.packing(self.target, shape.dtype, plan.nr, _ALONG[order(st.csb, st.rsb)])
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels, "jc_ways": plan.jc_ways,
                 "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways, "pack_a": pack_a, "pack_b": pack_b,
@@ -98,7 +97,7 @@ class Recipe:
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
         by_rows = st.csa == 1
-        kernels = code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
+        kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
         return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
@@ -119,7 +118,7 @@ class Recipe:
                 "parts": self.parts}
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> None:
-        job = self._job(a, b, c, alpha, beta)
+        job = self.job(a, b, c, alpha, beta)
         if self.parts > 1:
             pool().reserve(self.parts)      # each time: a fork leaves the child without workers
         if self.space:
@@ -134,9 +133,9 @@ class Recipe:
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
         if self.plan.algorithm == "in_place":
-            self._batch_in_place(batch, steps, self._job(a, b, c, alpha, beta), flops)
+            self._batch_in_place(batch, steps, self.job(a, b, c, alpha, beta), flops)
         elif self.plan.algorithm == "packed" and (team := self._whole_products(batch, flops)):
-            self._batch_packed(batch, steps, self._job(a, b, c, alpha, beta), team)
+            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta), team)
         else:
             for i in range(batch):
                 self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
@@ -180,7 +179,8 @@ class Recipe:
         finally:
             workspace.give(space)
 
-    def _job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
+    def job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
+        """What the driver takes for operands at these addresses; packed plans still need space for their panels."""
         job = self.template[:]
         job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
         if alpha != 1.0:

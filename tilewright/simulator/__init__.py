@@ -11,7 +11,7 @@ machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for
 agents    vector clocks of threads and warps, and the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind
-product   a whole product by a compiled plan: tilewright.simulate
+product   a whole product by a compiled plan: tilewright.simulate, which stands above the engine that it imitates
 """
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from tilewright.ir.program import Function
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory, uninitialised
-from tilewright.simulator.product import simulate
 from tilewright.simulator.report import Report, Traffic
 
-__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "simulate", "uninitialised"]
+__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitialised"]
 
 
 def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: Memory | None = None,

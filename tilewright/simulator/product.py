@@ -1,21 +1,22 @@
 """`tilewright.simulate`: a whole product by a compiled plan, on NumPy, with its threads and its packed panels."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.cpu import jobs
+from tilewright.compiler.kernel import Kernel, Part
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
+from tilewright.runtime import cpu
+from tilewright.runtime.code import Microkernels
+from tilewright.runtime.recipe import Recipe
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.report import Report
-
-if TYPE_CHECKING:
-    from tilewright.compiler.kernel import Kernel
+from tilewright.targets.base import CpuTarget
 
 Array = NDArray[Any]
-_LAYOUTS = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "stream": jobs.STREAM, "dots": jobs.DOTS}
 
 
 def simulate(kernel: Kernel, a: Array, b: Array, out: Array | None = None, *, alpha: float = 1.0,
@@ -56,79 +57,62 @@ class _Product:
         if self.machine is None or self.alpha == 0:         # nothing to multiply
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
-        plan = self.plan
-        names = ("b", "a") if plan.swap else ("a", "b")
-        x, y, z = (b.T, a.T, c.T) if plan.swap else (a, b, c)
+        plan, target = self.plan, self.kernel.target
+        shape, strides = cpu._describe(a, b, c, plan.threads)
         if plan.copy:
-            y = np.ascontiguousarray(y) if plan.reads_b == "rows" else np.asfortranarray(y)
-        rows = plan.algorithm == "dots" or z.strides[1] == z.itemsize or z.shape[1] == 1
-        target = z if rows else np.empty(z.shape, z.dtype)  # drivers write along rows of C
-        job = self._job(x, y, target, self.beta if rows else 0.0, names)
-        if plan.algorithm == "packed":
-            self.machine.run_team([job], plan.threads) if plan.threads > 1 else self.machine.run_thread([job, 0])
-        else:
+            shape, strides = cpu._with_copy(shape, strides, plan)
+        recipe = Recipe(shape, strides, plan, target, _Code(self.kernel, self.memory))
+        if recipe.takes_c:
+            self._multiply(recipe, a, b, c, self.beta)
+            return
+        rows = recipe.strides._replace(rsc=recipe.shape.n, csc=1)
+        whole = np.empty((recipe.shape.m, recipe.shape.n), c.dtype)
+        self._multiply(Recipe(recipe.shape, rows, recipe.plan, target, recipe.code), a, b, whole, 0.0)
+        result = whole.T if plan.swap else whole
+        c[...] = result + (c * c.dtype.type(self.beta) if self.beta else 0)
+
+    def _multiply(self, recipe: Recipe, a: Array, b: Array, c: Array, beta: float) -> None:
+        assert self.machine is not None
+        plan, address = self.plan, self.memory.address
+        (x, x_name), (y, y_name) = ((b.T, "b"), (a.T, "a")) if plan.swap else ((a, "a"), (b, "b"))
+        if plan.copy:
+            y = cpu._copied(y, plan.reads_b == "rows")
+        job = np.array(recipe.job(address(x, x_name), address(y, y_name), address(c, "out"), self.alpha, beta))
+        if plan.algorithm != "packed":
             for part in range(plan.threads):
                 self.machine.run_thread([job, part])
-        if not rows:
-            z[...] = target + (z * z.dtype.type(self.beta) if self.beta else 0)
-
-    def _job(self, a: Array, b: Array, c: Array, beta: float, names: tuple[str, str]) -> Array:
-        """As runtime.recipe fills it in, with addresses of the simulator."""
-        plan, (m, k), n, s = self.plan, a.shape, b.shape[1], c.itemsize
-        (rsa, csa), (rsb, csb), (rsc, csc) = map(_strides, (a, b, c))
-        fields: dict[str, Any] = {
-            "m": m, "n": n, "k": k, "rsa": rsa, "csa": csa, "rsb": rsb, "csb": csb, "rsc": rsc, "csc": csc,
-            "lda": rsa if csa == 1 else csa, "ldb": csb if plan.algorithm == "dots" else rsb, "ldc": rsc,
-            "alpha": self.alpha, "beta": beta, "parts": plan.threads, "batch": 1, "a_step": 0, "b_step": 0, "c_step": 0,
-            "batch_parts": 1, "row_parts": plan.ic_ways,
-            "col_parts": plan.jc_ways, "by_rows": int(csa == 1), "kc": plan.kc or k,
-            "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
-            "rows_outside": 1,          # or 0: the order of the tiles, which changes no result and no count
-            "a": self.memory.address(a, names[0]), "b": self.memory.address(b, names[1]),
-            "c": self.memory.address(c, "out"), "table": self.memory.address(self._table(), "table")}
-        if plan.algorithm == "packed":
-            kc = -(-plan.kc // 4) * 4
-            mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
-            barriers = np.zeros(plan.jc_ways * (1 + plan.ic_ways) * jobs.BARRIER_BYTES, np.uint8)
-            packing = [f for part, f in zip(self.kernel.parts, self.kernel.functions) if "packing" in part.emitter]
-            fields |= {
-                "kc": kc, "mc_panels": mc_panels, "nc_panels": nc_panels,
-                "pack_a": self.memory.address(packing[0]), "pack_b": self.memory.address(packing[-1]),
-                "a_space": self._space(plan.jc_ways * plan.ic_ways * mc_panels, kc, plan.mr, s, "packed A"),
-                "b_space": self._space(plan.jc_ways * nc_panels, kc, plan.nr, s, "packed B"),
-                "barriers": self.memory.address(barriers, "barriers")}
-        layout = _LAYOUTS[plan.algorithm]
-        job = np.zeros(len(layout), np.int64)
-        for index, field in enumerate(layout):
-            if field in ("alpha", "beta"):
-                job[index:index + 1].view(c.dtype)[0] = fields[field]
-            else:
-                job[index] = fields[field]
-        return job
-
-    def _table(self) -> Array:
-        """Addresses of the micro-kernels where the driver looks for them."""
-        plan, lanes = self.plan, self.kernel.target.lanes(self.kernel.shape.itemsize)
-        vectors = -(-plan.nr // lanes)
-        table = np.zeros(2 * plan.mr * vectors, np.int64)
-        for part, function in zip(self.kernel.parts, self.kernel.functions):
-            if "microkernel" in part.emitter:
-                _, height, width, a, b, part_lanes = part.args
-                index = (height - 1) * vectors + width - 1
-                slot = index if a == "packed" else 2 * index + (b == "masked" and part_lanes == lanes)
-                table[slot] = self.memory.address(function)
-        return table
-
-    def _space(self, panels: int, kc: int, width: int, itemsize: int, name: str) -> int:
-        return self.memory.address(np.zeros(panels * jobs.panel_space(kc, width) * itemsize, np.uint8), name)
+            return
+        for field, name, size in (("a_space", "packed A", plan.jc_ways * plan.ic_ways * recipe.a_block),
+                                  ("b_space", "packed B", plan.jc_ways * recipe.b_block),
+                                  ("barriers", "barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
+            job[recipe.at[field]] = address(np.zeros(size, np.uint8), name)
+        self.machine.run_team([job], plan.threads) if plan.threads > 1 else self.machine.run_thread([job, 0])
 
 
-def _strides(x: Array) -> tuple[int, int]:
-    """In elements; an axis of length 1 has the stride that makes x contiguous."""
-    rows, cols = x.shape
-    rs, cs = (stride // x.itemsize for stride in x.strides)
-    if cols == 1:
-        cs = 1
-    if rows == 1:
-        rs = 1 if cs != 1 else cols
-    return rs, cs
+class _Code:
+    """What runtime.code is to the engine: the kernel's recorded functions, at addresses of the simulator."""
+
+    def __init__(self, kernel: Kernel, memory: Memory) -> None:
+        self.recorded, self.memory = dict(zip(kernel.parts, kernel.functions)), memory
+
+    def address(self, emitter: str, *args: Any) -> int:
+        """Of the function that runtime.code would load by this name and these arguments."""
+        return self.memory.address(self.recorded[Part(emitter, args)])
+
+    def driver(self, *_: Any) -> int:
+        return self.memory.address(list(self.recorded.values())[-1])
+
+    def packing(self, target: CpuTarget, *args: Any) -> int:
+        return self.address("packing:emit_pack", *args)
+
+    def microkernels(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> Microkernels:
+        return _Microkernels(self, target, dtype, mr, nr, a)
+
+
+class _Microkernels(Microkernels):
+    def __init__(self, code: _Code, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> None:
+        super().__init__(target, dtype, mr, nr, a)
+        self.code, self.address = code, code.memory.address(self.table, "table")
+
+    def compiled(self, kernel: Microkernel) -> int:
+        return self.code.address("microkernel:emit_microkernel", *kernel.arguments(self.dtype, self.a))
