@@ -116,6 +116,15 @@ def test_a_transpose_of_one_block_stays_in_registers(name):
         assert loop.spills == 0, loop.text
 
 
+def test_transposes_of_several_blocks_follow_each_other():
+    """Three squares of 16 vectors at once would not fit into 32 registers."""
+    t = target("x86-avx512")
+    for dtype, size in (("f32", 4), ("f64", 8)):
+        loop = hot_loop(assembly(emit_pack(t, dtype, 3 * t.lanes(size), "along"), t))
+        assert loop.stores == 3 * t.lanes(size), loop.text
+        assert loop.spills == loop.stack_vectors == 0, loop.text
+
+
 @pytest.mark.parametrize(("name", "mr", "nv"), [("x86-avx512", 16, 2), ("x86-avx2", 8, 2), ("neon", 10, 3)])
 def test_a_tile_that_does_not_fit_is_seen_to_spill(name, mr, nv):
     """The test above has teeth: 35, 19 and 34 registers do not fit."""

@@ -24,6 +24,7 @@ from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
 from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.targets.base import CpuTarget
 
+COLUMNS = 128           # of A that are packed at a time where they are contiguous
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed
 
 
@@ -61,9 +62,12 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool) -> None:
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
-        with k.loop(hi, lo) as q:
+        # where A lies by columns, all panels take their part of a cache line before it is forgotten
+        deep = k.select(g.rsa.equals(1), k.constant(i64, COLUMNS), s.kc)
+        with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
-            k.call(g.pack_a, s.kc, h, h, a.at(i, s.pc), g.rsa, g.csa, a_space + q*s.a_stride)
+            k.call(g.pack_a, k.min(deep, s.kc - p), h, h, a.at(i, s.pc + p), g.rsa, g.csa,
+                   a_space + (q*s.a_stride + p*h))
         if shared:
             with k.when(g.jr_ways > 1):
                 emit_barrier(k, block_barrier, g.jr_ways)

@@ -1,8 +1,8 @@
 """Packing: a panel of A or of B, from any layout, in the order in which the micro-kernel reads it.
 
 The panel is dst[p*width + i] = source[i*step_i + p*step_p]: rows of A or columns of B run along i, and p along k. So
-one emitter packs both operands. Vectors are stored whole and in order of address: what one writes past its row is
-written over by the next, and the last one reaches at most `jobs.SLACK` elements past the panel.
+one emitter packs both operands. Vectors are stored whole: what one writes past its row is written over by those that
+follow, and the last one reaches at most `jobs.SLACK` elements past the panel.
 """
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
         with k.loop(blocks, step=V) as p:
             for start in starts:
                 k.prefetch(start + p + AHEAD // T.bytes)
-            rows = [k.load(start + p, VT, T.bytes) for start in starts]
-            columns = [transpose(k, rows[g*V:(g + 1)*V]) for g in range(GROUPS)]
-            for q in range(V):
-                for g in range(GROUPS):
-                    k.store(dst.at(p + q, g*V), columns[g][q], T.bytes)
+            # one square in registers at a time; from the last to the first, since all but the last end within their row
+            for g in reversed(range(GROUPS)):
+                rows = [k.load(start + p, VT, T.bytes) for start in starts[g*V:(g + 1)*V]]
+                for q, column in enumerate(transpose(k, rows)):
+                    k.store(dst.at(p + q, g*V), column, T.bytes)
         element_by_element(blocks)
     else:
         element_by_element(0)
