@@ -28,11 +28,11 @@ from tilewright.targets import detect
 SPLITS = ("1x16x1", "2x8x1", "4x4x1", "1x8x2")
 
 
-def plans(n: int, threads: int) -> list[CpuPlan]:
+def plans(n: int, threads: int, all_splits: bool) -> list[CpuPlan]:
     chosen = choose(Shape("f32", n, n, n, "rows", "rows", threads), detect())
     tile = f"{chosen.mr}x{chosen.nr}"
     found = [chosen]
-    for ways in SPLITS:
+    for ways in SPLITS if all_splits else ():
         if eval(ways.replace("x", "*")) == threads:
             for panels, kc in ((4, 768), (6, 768), (8, 512), (12, 768)):
                 mc = panels * chosen.mr
@@ -44,6 +44,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments.add_argument("--sizes", default="2048,4096,8192")
+    arguments.add_argument("--chosen", action="store_true", help="only the plan that the model chooses")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("-o", "--output", type=Path)
     options = arguments.parse_args()
@@ -65,7 +66,7 @@ def main() -> None:
         contenders = {"torch": (theirs, options.threads), "torch, 1 thread": (theirs, 1)}
         one = choose(Shape("f32", n, n, n, "rows", "rows", 1), detect())
         contenders[f"1 thread: {one}"] = (lambda threads, one=one: ours(one, threads), 1)
-        for i, plan in enumerate(plans(n, options.threads)):
+        for i, plan in enumerate(plans(n, options.threads, not options.chosen)):
             name = f"{'chosen: ' * (i == 0)}{plan}"
             contenders[name] = (lambda threads, plan=plan: ours(plan, threads), options.threads)
         times: dict[str, list[float]] = {name: [] for name in contenders}

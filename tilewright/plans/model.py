@@ -63,6 +63,8 @@ def total(terms: Iterable[Term]) -> int:
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
+UNEVEN = 0.12               # of arithmetic's time that the slowest of many cores takes longer (16 cores of a shared
+#                             Xeon: equal shares ran at 0.79 to 0.91 of torch, claimed blocks at 0.95 to 1.08)
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 
@@ -86,8 +88,10 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     kc = ceil(k / k_blocks)
     share_m, share_n = ceil(row_panels / plan.ic_ways), ceil(col_panels / (plan.jc_ways * plan.jr_ways))
     m_blocks = plan.ic_ways * ceil(share_m * plan.mr / plan.mc)
+    shares = 1                                                              # that each thread works on, one by one
     if plan.claims:                                                         # whole blocks go to whoever is free
         m_blocks = ceil(row_panels * plan.mr / plan.mc)
+        shares = ceil(m_blocks / plan.ic_ways)
         share_m = ceil(m_blocks / plan.ic_ways) * (plan.mc // plan.mr)
     n_blocks = plan.jc_ways * ceil(ceil(col_panels / plan.jc_ways) * plan.nr / plan.nc)
     vectors = m * ceil(n / lanes) * k
@@ -125,7 +129,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("rows of C that come too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
-        ("barriers", WAIT * (threads // plan.jc_ways - 1) * k_blocks * n_blocks / plan.jc_ways)))
+        ("barriers", WAIT * (threads // plan.jc_ways - 1) * k_blocks * n_blocks / plan.jc_ways),
+        ("the slowest core, for which the others wait", UNEVEN * work / shares if threads > 2 else 0.0)))
 
 
 def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
