@@ -52,7 +52,7 @@ def forget() -> None:
 def test_every_name_and_alias():
     for row in isa.ISAS:
         assert {targets.target(name) for name in (row.name, *row.aliases)} == {targets.target(row.name)}
-    assert targets.names() == ["x86-avx512", "x86-avx2", "neon"]
+    assert targets.names() == ["x86-avx512", "x86-avx2", "neon", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -13,6 +13,7 @@ from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
+    from tilewright.targets import Target
 
 
 # llvmlite lets one thread at a time into LLVM. None may be there while the process forks, or the child finds the lock
@@ -28,25 +29,28 @@ def _initialise() -> None:
     llvm.initialize_native_asmparser()          # for inline assembly
 
 
-def machine(target: CpuTarget, jit: bool = False) -> Any:
+def machine(target: Target, jit: bool = False) -> Any:
     """A new LLVM target machine. Kernels never use the red zone or anything else that a JIT could not place."""
     _initialise()
+    if target.triple.startswith("nvptx"):
+        return llvm.Target.from_triple(target.triple).create_target_machine(target.cpu, target.features, opt=3)
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault" if jit else "default",
         jit=jit)
 
 
-def text(functions: Function | Iterable[Function], target: CpuTarget) -> str:
+def text(functions: Function | Iterable[Function], target: Target) -> str:
     """The LLVM IR as it was lowered, before optimisation. NotImplementedError for what the target cannot do."""
-    from tilewright.ir.lower import AARCH64, X86, lower
+    from tilewright.ir.lower import AARCH64, NVPTX, X86, lower
     from tilewright.ir.program import Function
     functions = [functions] if isinstance(functions, Function) else list(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
-    return str(lower(functions, AARCH64 if target.triple.startswith("aarch64") else X86))
+    dialect = {"aarch64": AARCH64, "nvptx64": NVPTX, "x86_64": X86}[target.triple.partition("-")[0]]
+    return str(lower(functions, dialect))
 
 
-def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: bool = False) -> tuple[Any, Any]:
+def optimise(functions: Function | Iterable[Function], target: Target, jit: bool = False) -> tuple[Any, Any]:
     """(module, target machine) after LLVM's -O3 pipeline. Loops stay as written: kernels unroll themselves."""
     tm = machine(target, jit)
     module = llvm.parse_assembly(text(functions, target))
@@ -58,7 +62,8 @@ def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: b
     return module, tm
 
 
-def assembly(functions: Function | Iterable[Function], target: CpuTarget) -> str:
+def assembly(functions: Function | Iterable[Function], target: Target) -> str:
+    """The target's assembly, which is PTX for a GPU of NVIDIA's."""
     module, tm = optimise(functions, target)
     return tm.emit_assembly(module)
 

@@ -35,7 +35,8 @@ def store(order: str) -> Operation:
 @cache
 def add(order: str) -> Operation:
     """p[0] += x; what it was before."""
-    return Operation("atomic_add", lambda low, t, p, x: low.b.atomic_rmw("add", p, x, order, name="before"),
+    return Operation("atomic_add",
+                     lambda low, t, p, x: low.b.atomic_rmw("f" * t.is_float + "add", p, x, order, name="before"),
                      lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect")
 
 
@@ -54,4 +55,5 @@ def fence(order: str) -> Operation:
 
 
 # Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
-PAUSE = Operation("pause", _pause, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking")
+PAUSE = Operation("pause", _pause, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking",
+                  needs="cpu")

@@ -4,169 +4,34 @@ A Python `for` unrolls; `with k.loop(n)` makes a loop; nothing else does.
 """
 from __future__ import annotations
 
-import itertools
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics, sync
+from tilewright.ir import atomics
 from tilewright.ir import operations as ops
+from tilewright.ir.grid import Grid
 from tilewright.ir.operations import Operation
-from tilewright.ir.program import (
-    Array,
-    Call,
-    External,
-    Function,
-    If,
-    Line,
-    Load,
-    Loop,
-    Op,
-    Read,
-    Register,
-    Return,
-    Store,
-    While,
-    Write,
-)
+from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
 from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, vec
-
-_HERE = os.path.dirname(__file__)
-_ids = itertools.count()
+from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
 
 
-def _caller() -> Line:
-    """The line of the kernel that is being written: the innermost frame outside this package."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py"):
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return Line(frame.f_code.co_filename, frame.f_lineno)
+class Kernel(Grid):
+    """Records a Function. `params` are types by name.
 
+    A kernel for the CTAs of a GPU says how they run (what it can do more is in `ir.grid`); a CPU function does not:
 
-class Value:
-    """A value inside the kernel. `p + i` moves a pointer by i elements, `p[i]` is its element; the rest is arithmetic.
-
-    Division and remainder are for indices: operands must not be negative.
-    """
-    __slots__ = ("array", "constant", "id", "k", "strides", "type")
-
-    def __init__(self, k: Kernel, type: Any, constant: Any = None, array: Array | None = None,
-                 strides: tuple = (1,), id: int | None = None) -> None:
-        self.k, self.type, self.constant, self.array, self.strides = k, type, constant, array, strides
-        self.id = next(_ids) if id is None else id
-
-    def __add__(self, other: Any) -> Value:
-        if isinstance(other, int) and other == 0:
-            return self
-        if isinstance(self.type, Pointer):
-            return self.k._op(ops.OFFSET, self.type, self, self.k._value(other, i64), array=self.array)
-        return self.k._binary(ops.ADD, self, other)
-
-    def __mul__(self, other: Any) -> Value:
-        return self if isinstance(other, int) and other == 1 else self.k._binary(ops.MUL, self, other)
-
-    def __sub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, self, other)
-    def __rsub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, other, self)
-    def __floordiv__(self, other: Any) -> Value: return self.k._binary(ops.DIV, self, other)
-    def __mod__(self, other: Any) -> Value: return self.k._binary(ops.REM, self, other)
-    def __and__(self, other: Any) -> Value: return self.k._binary(ops.AND, self, other)
-    def __or__(self, other: Any) -> Value: return self.k._binary(ops.OR, self, other)
-    def __xor__(self, other: Any) -> Value: return self.k._binary(ops.XOR, self, other)
-    def __lshift__(self, other: Any) -> Value: return self.k._binary(ops.SHL, self, other)
-    def __rshift__(self, other: Any) -> Value: return self.k._binary(ops.SHR, self, other)
-    def __lt__(self, other: Any) -> Value: return self.k._binary(ops.LT, self, other, i1)
-    def __le__(self, other: Any) -> Value: return self.k._binary(ops.LE, self, other, i1)
-    def __gt__(self, other: Any) -> Value: return self.k._binary(ops.LT, other, self, i1)
-    def __ge__(self, other: Any) -> Value: return self.k._binary(ops.LE, other, self, i1)
-    def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
-    def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
-    __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
-    __iter__ = None                 # or Python would index a pointer without end
-
-    def __bool__(self) -> bool:
-        raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
-
-    def view(self, *strides: Any) -> Value:
-        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`."""
-        return Value(self.k, self.type, self.constant, self.array, strides, self.id)
-
-    def as_(self, element: Type) -> Value:
-        """The same address, seen as elements of another type."""
-        return Value(self.k, Pointer(element, self.type.space), self.constant, self.array, (1,), self.id)
-
-    def at(self, *index: Any) -> Value:
-        """The address of element [i, j, ...]; its vectors run along the last index."""
-        if len(index) != len(self.strides):
-            name = self.array.name if self.array else "this pointer"
-            raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")
-        address = self
-        for i, stride in zip(index, self.strides, strict=True):
-            address = address + i * stride
-        return address
-
-    def __getitem__(self, index: Any) -> Value:
-        if isinstance(self.type, Pointer):
-            return self.k.load(self.at(*(index if isinstance(index, tuple) else (index,))))
-        _check_elements((index,), self.type.length, f"{self.type}")
-        return self.k._op(ops.extract(index), self.type.scalar, self)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.k.store(self.at(*(index if isinstance(index, tuple) else (index,))), value)
-
-
-def _check_elements(elements: Iterable[Any], length: int, what: str) -> None:
-    for e in elements:
-        if not isinstance(e, int) or not 0 <= e < length:
-            raise IndexError(f"there is no element {e} of {what}: it must be a Python number from 0 to {length - 1}")
-
-
-class Tile:
-    """A [rows, cols] array of registers, the same in every thread."""
-
-    def __init__(self, k: Kernel, rows: int, cols: int, type: Any) -> None:
-        self.k, self.rows, self.cols, self.type = k, rows, cols, type
-        self.registers = {(i, j): Register(type) for i in range(rows) for j in range(cols)}
-
-    def _register(self, ij: tuple[int, int]) -> Register:
-        if ij not in self.registers:
-            raise IndexError(f"there is no register {ij} of a {self.rows} x {self.cols} tile")
-        return self.registers[ij]
-
-    def __getitem__(self, ij: tuple[int, int]) -> Value:
-        register = self._register(ij)
-        return self.k._record(Read(Value(self.k, register.type), register, _caller())).result
-
-    def __setitem__(self, ij: tuple[int, int], value: Any) -> None:
-        register = self._register(ij)
-        self.k._record(Write(register, self.k._value(value, register.type), _caller()))
-
-
-class Variable:
-    """One register with a name: `x = k.variable(i64, 0)`; `x.get()`, `x.set(...)`."""
-
-    def __init__(self, k: Kernel, type: Any, value: Any) -> None:
-        self.tile = Tile(k, 1, 1, type)
-        if value is not None:
-            self.set(value)
-
-    def get(self) -> Value: return self.tile[0, 0]
-    def set(self, value: Any) -> None: self.tile[0, 0] = value
-
-
-class Kernel:
-    """Records a Function. `params` are types by name; `threads` is the CTA's shape, absent for a CPU function.
-
-    `warp` is the number of lanes that a wave of the target has; only GPU kernels have more than one.
+    threads         the CTA's shape, a number or (x, y)
+    min_ctas        how many CTAs are to share a multiprocessor: the compiler limits registers accordingly
+    warp            lanes of a wave on the target: 32, or 64 on AMD's chips
     """
 
-    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, warp: int = 32,
+    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1, warp: int = 32,
                  result: Any = None, noalias: bool = True, **params: Any) -> None:
         shape = (threads, 1) if isinstance(threads, int) else threads
-        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1)
+        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas)
         self.warp = self.function.warp
         self._body = self.function.body
         for param, type in params.items():
@@ -183,10 +48,14 @@ class Kernel:
         return node
 
     def _op(self, operation: Operation, type: Any, *operands: Value, array: Array | None = None) -> Value:
-        return self._record(Op(operation, operands, (Value(self, type, array=array),), _caller())).results[0]
+        return self._record(Op(operation, operands, (Value(self, type, array=array),), caller())).results[0]
+
+    def _group(self, operation: Operation, types: Sequence[Any], *operands: Value) -> tuple[Value, ...]:
+        """An operation with several results."""
+        return self._record(Op(operation, operands, tuple(Value(self, t) for t in types), caller())).results
 
     def _effect(self, operation: Operation, *operands: Value) -> None:
-        self._record(Op(operation, operands, (), _caller()))
+        self._record(Op(operation, operands, (), caller()))
 
     def _value(self, x: Any, type: Any) -> Value:
         """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
@@ -245,7 +114,7 @@ class Kernel:
 
     def shuffle(self, x: Value, y: Value, indices: Any) -> Value:
         """Elements of x, counted from 0, and of y, counted on from x's length, in this order."""
-        _check_elements(indices, 2 * x.type.length, f"two {x.type}")
+        check_elements(indices, 2 * x.type.length, f"two {x.type}")
         return self._op(ops.shuffle(tuple(indices)), vec(x.type.scalar, len(indices)), x, y)
 
     def opaque(self, x: Value) -> Value:
@@ -262,29 +131,25 @@ class Kernel:
 
     def variable(self, type: Any, value: Any = None) -> Variable: return Variable(self, type, value)
 
-    def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str) -> Value:
+    def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str, align: int) -> Value:
         strides = [1]
         for extent in reversed(shape[1:]):
             strides.insert(0, strides[0] * extent)
-        array = Array(name, element, space, strides[0] * shape[0])
+        array = Array(name, element, space, strides[0] * shape[0], align)
         pointer = Value(self, Pointer(element, space), array=array, strides=tuple(strides))
         self.function.arrays[array] = pointer
         return pointer
 
-    def smem(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
-        """A shared-memory array, row-major."""
-        return self._array(name, shape, element, "shared")
-
     def local(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
         """An array on this thread's own stack."""
-        return self._array(name, shape, element, "local")
+        return self._array(name, shape, element, "local", 64)
 
     def load(self, pointer: Value, type: Any = None, align: int | None = None, mask: Value | None = None) -> Value:
         """One element, or a vector of consecutive ones; `align` in bytes, the type's own size unless given."""
         type = type or pointer.type.element
         align = align or (8 if isinstance(type, Pointer) else type.bytes)
         array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
-        return self._record(Load(Value(self, type, array=array), pointer, align, mask, _caller())).result
+        return self._record(Load(Value(self, type, array=array), pointer, align, mask, caller())).result
 
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
@@ -294,7 +159,7 @@ class Kernel:
         if isinstance(value.type, Type) and value.type.scalar != element:
             raise TypeError(f"a {value.type} cannot be stored through a pointer to {element}")
         align = align or (8 if isinstance(value.type, Pointer) else value.type.bytes)
-        self._record(Store(pointer, value, align, mask, _caller(), streaming))
+        self._record(Store(pointer, value, align, mask, caller(), streaming))
 
     def field(self, struct: Value, offset: int, type: Any) -> Value:
         """The member of this type at `offset` bytes of a C struct."""
@@ -330,25 +195,6 @@ class Kernel:
     def fence(self, order: str = "seq_cst") -> None: self._effect(atomics.fence(order))
     def pause(self) -> None: self._effect(atomics.PAUSE)
 
-    # ---- threads
-
-    def _builtin(self, name: str) -> Value:
-        return self.function.builtins.setdefault(name, Value(self, i32))
-
-    @property
-    def thread(self) -> tuple[Value, Value]:
-        """(x, y) of this thread in its CTA."""
-        return self._builtin("thread.x"), self._builtin("thread.y")
-
-    @property
-    def block(self) -> tuple[Value, Value]:
-        """(x, y) of this CTA in the grid."""
-        return self._builtin("block.x"), self._builtin("block.y")
-
-    def barrier(self) -> None:
-        """All threads of the CTA meet here."""
-        self._effect(sync.BARRIER)
-
     # ---- control
 
     @contextmanager
@@ -363,7 +209,7 @@ class Kernel:
         type = next((v.type for v in (stop, start, step) if isinstance(v, Value)), i32)
         index = Value(self, type)
         first, last, by = (self._value(v, type) for v in (start, stop, step))
-        loop = Loop(index, first, last, by, [], _caller())
+        loop = Loop(index, first, last, by, [], caller())
         self._record(loop)
         with self._into(loop.body):
             yield index
@@ -379,13 +225,13 @@ class Kernel:
         head: list = []
         with self._into(head):
             value = self._condition(condition())
-        node = self._record(While(head, value, [], _caller()))
+        node = self._record(While(head, value, [], caller()))
         with self._into(node.body):
             yield
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        node = self._record(If(self._condition(condition), [], [], _caller()))
+        node = self._record(If(self._condition(condition), [], [], caller()))
         with self._into(node.then):
             yield
 
@@ -415,7 +261,7 @@ class Kernel:
     def _call(self, callee: Any, operands: list[Value], result: Any) -> Any:
         array = Array("returned", result.element, result.space) if isinstance(result, Pointer) else None
         value = None if result is None else Value(self, result, array=array)
-        self._record(Call(callee, tuple(operands), value, _caller()))
+        self._record(Call(callee, tuple(operands), value, caller()))
         return value
 
     def ret(self, value: Any = None) -> None:
@@ -423,4 +269,4 @@ class Kernel:
         result = self.function.result
         if (value is None) != (result is None):
             raise TypeError(f"{self.function.name} returns {result or 'nothing'}")
-        self._record(Return(None if result is None else self._value(value, result), _caller()))
+        self._record(Return(None if result is None else self._value(value, result), caller()))

@@ -23,7 +23,7 @@ from tilewright.ir.program import (
     While,
     Write,
 )
-from tilewright.ir.types import Pointer, Type
+from tilewright.ir.types import Pointer, Texture, Type
 
 llvmlite.ir_layer_typed_pointers_enabled = False
 
@@ -39,10 +39,15 @@ class Dialect:
     builtins: str = ""                                          # intrinsic that reads a thread index, with {} for it
     attributes: tuple[str, ...] = ()                            # of every function
     barrier: str = ""                                           # intrinsic at which the threads of a CTA meet
+    fence: str = ""                                             # and one that orders memory for the whole device
+    static_shared: int = 0                                      # bytes of shared memory that a module may declare
 
 
 X86 = Dialect("x86_64-unknown-linux-gnu",
               attributes=("nounwind", '"prefer-vector-width"="512"', '"min-legal-vector-width"="512"', '"no-builtins"'))
+NVPTX = Dialect("nvptx64-nvidia-cuda", "ptx_kernel", (("global", 1), ("shared", 3), ("local", 0)),
+                "llvm.nvvm.read.ptx.sreg.{}", ("nounwind",), "llvm.nvvm.barrier.cta.sync.aligned.all",
+                "llvm.nvvm.membar.gl", 48 << 10)
 AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-builtins"'))
 
 
@@ -74,12 +79,17 @@ class _Lowering:
         result = ll.VoidType() if function.result is None else self.type(function.result)
         types = [self.type(value.type) for _, value in function.params]
         fn = self.fn = ll.Function(module, ll.FunctionType(result, types), function.name)
-        fn.calling_convention = dialect.convention
-        if not exported:
+        if exported:
+            fn.calling_convention = dialect.convention
+        else:
             fn.linkage = "internal"
             fn.attributes.add("noinline")       # a micro-kernel wants all registers to itself
         for attribute in dialect.attributes:
             set.add(fn.attributes, attribute)   # set.add: llvmlite refuses attributes that are not on its list
+        if function.threads is not None and exported:
+            x, y = function.threads
+            set.add(fn.attributes, f'"nvvm.reqntid"="{x},{y},1"')
+            set.add(fn.attributes, f'"nvvm.minctasm"="{function.min_ctas}"')
         self.values: dict[int, Any] = {}
         self.slots: dict[Register, Any] = {}
         self.labels = 0
@@ -91,7 +101,7 @@ class _Lowering:
 
     def run(self) -> None:
         for name, value in self.function.builtins.items():
-            register = name.replace("thread", "tid").replace("block", "ctaid")
+            register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
             self.values[value.id] = self.call(self.dialect.builtins.format(register), value.type, name=name)
         for array, pointer in self.function.arrays.items():
             self.values[pointer.id] = self.array(array)
@@ -107,6 +117,8 @@ class _Lowering:
     def type(self, t: Any) -> ll.Type:
         if isinstance(t, Pointer):
             return ll.PointerType(addrspace=self.spaces[t.space])
+        if isinstance(t, Texture):
+            return ll.IntType(64)                               # its handle
         if t.length > 1:
             return ll.VectorType(self.type(t.scalar), t.length)
         return ll.IntType(t.bits) if t.kind == "i" else _FLOATS[t.kind, t.bits]()
@@ -117,6 +129,9 @@ class _Lowering:
     def bits(self, x: Any) -> int:
         scalar = getattr(x.type, "element", x.type)
         return getattr(scalar, "width", None) or next(bits for (_, bits), t in _FLOATS.items() if isinstance(scalar, t))
+
+    def struct(self, types: Sequence[Type]) -> ll.LiteralStructType:
+        return ll.LiteralStructType([self.type(t) for t in types])
 
     def integer(self, bits: int) -> ll.IntType: return ll.IntType(bits)
     def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
@@ -132,6 +147,10 @@ class _Lowering:
 
     def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False) -> Any:
         return self.b.asm(ll.FunctionType(result, [x.type for x in operands]), text, constraints, operands, effects)
+
+    def moved(self, value: Any, pointer: Any) -> str:
+        """How LLVM names an intrinsic that moves this value through this pointer."""
+        return f"{value.type}.p{self.spaces[pointer.type.space]}"
 
     def pack(self, xs: Sequence[Any], t: Type) -> Any:
         vector = ll.Constant(self.type(t), ll.Undefined)
@@ -156,12 +175,21 @@ class _Lowering:
         t = ll.ArrayType(self.type(array.element), array.size)
         if array.space == "local":
             x = self.b.alloca(t, name=array.name)
-            x.align, x.type = 64, ll.PointerType()              # llvmlite types it by its contents
+            x.align, x.type = array.align, ll.PointerType()     # llvmlite types it by its contents
             return x
-        g = ll.GlobalVariable(self.module, t, array.name, addrspace=self.spaces["shared"])
-        g.linkage, g.initializer, g.align = "internal", ll.Constant(t, ll.Undefined), 16
-        g.type = ll.PointerType(addrspace=self.spaces["shared"])    # as above
-        return g
+        dynamic = self.function.shared_bytes > self.dialect.static_shared
+        name = "shared" if dynamic else f"{self.function.name}_{array.name}"
+        g = self.module.globals.get(name)
+        if g is None:
+            g = ll.GlobalVariable(self.module, ll.ArrayType(ll.IntType(8), 0) if dynamic else t, name, addrspace=3)
+            g.align = max(a.align for a in self.function.shared) if dynamic else array.align
+            g.type = ll.PointerType(addrspace=self.spaces["shared"])    # as above
+            if dynamic:                                         # its size is an argument of the launch
+                g.linkage = "external"
+            else:
+                g.linkage, g.initializer = "internal", ll.Constant(t, ll.Undefined)
+        start = self.function.shared[array] if dynamic else 0
+        return self.b.gep(g, [self.i32(start)], name=array.name, source_etype=ll.IntType(8)) if start else g
 
     def slot(self, register: Register) -> Any:
         """A register starts as an alloca; LLVM's SROA turns it into SSA, so nobody writes phi."""
@@ -197,15 +225,15 @@ class _Lowering:
                     self.values[result.id] = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
                 case Load(result, pointer, align, mask):
                     zero = ll.Constant(self.type(result.type), None)
-                    self.values[result.id] = self.call(f"llvm.masked.load.{result.type}.p0", zero.type, self[pointer],
-                                                       self.i32(align), self[mask], zero, name="load")
+                    self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
+                                                       self[pointer], self.i32(align), self[mask], zero, name="load")
                 case Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
                     if node.streaming:
                         store.set_metadata("nontemporal", self.module.add_metadata([self.i32(1)]))
                 case Store(pointer, value, align, mask):
-                    self.call(f"llvm.masked.store.{value.type}.p0", None, self[value], self[pointer], self.i32(align),
-                              self[mask])
+                    self.call(f"llvm.masked.store.{self.moved(value, pointer)}", None, self[value], self[pointer],
+                              self.i32(align), self[mask])
                 case Read(result, register):
                     self.values[result.id] = b.load(self.slot(register), typ=self.type(register.type), name="read")
                 case Write(register, value):

@@ -34,6 +34,7 @@ class Operation:
     role: str = "thread"
     scope: int = 1              # threads that execute it together: 1, a wave (32 or 64), a warpgroup (128)
     partial: bool = False       # its meaning raises ArithmeticError for operands that LLVM leaves undefined
+    needs: str = ""             # what a target must list among its instructions; "cpu" or "gpu": any of these
 
 
 # Meanings use Python's operators where they can: on NumPy scalars these are twenty times faster than ufuncs.
@@ -167,4 +168,4 @@ def prefetch(write: bool, locality: int) -> Operation:
     """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults."""
     def spelling(low, t, p):
         low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
-    return Operation("prefetch", spelling, None, "prefetch", "effect")
+    return Operation("prefetch", spelling, None, "prefetch", "effect", needs="cpu")

@@ -34,6 +34,11 @@ class Array:
     element: Type
     space: str
     size: int | None = None
+    align: int = 16             # bytes, of a shared or local array
+
+    @property
+    def bytes(self) -> int:
+        return (self.size or 0) * self.element.bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -147,6 +152,22 @@ class Function:
     arrays: dict[Array, Any] = field(default_factory=dict)      # shared and local arrays → pointer to the first element
     body: list = field(default_factory=list)
     warp: int = 1                                               # threads that execute an instruction together
+    min_ctas: int = 1                                           # CTAs that are to share a multiprocessor
+
+    @property
+    def shared(self) -> dict[Array, int]:
+        """Where each shared array begins, in bytes from the start of the CTA's shared memory."""
+        offsets, end = {}, 0
+        for array in self.arrays:
+            if array.space == "shared":
+                offsets[array] = -(-end // array.align) * array.align
+                end = offsets[array] + array.bytes
+        return offsets
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one CTA."""
+        return max((start + array.bytes for array, start in self.shared.items()), default=0)
 
     def walk(self, nodes: list | None = None) -> Iterator[Any]:
         """Every node, in the order written."""

@@ -51,6 +51,20 @@ class Pointer:
         return f"{self.space} {self.element}*"
 
 
+@dataclass(frozen=True)
+class Texture:
+    """A kernel parameter through which global memory is read as texels of `length` elements; outside it they are 0."""
+    element: Type
+    length: int = 4
+
+    def __str__(self) -> str:
+        return f"texture of {self.texel}"
+
+    @property
+    def texel(self) -> Type:
+        return replace(self.element, length=self.length)
+
+
 f16, bf16, f32, f64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)
 i1, i8, i16, i32, i64 = (Type("i", bits) for bits in (1, 8, 16, 32, 64))
 

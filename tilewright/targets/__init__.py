@@ -7,26 +7,37 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
+from typing import Any, Literal, overload
 
-from tilewright.targets import isa, machine
+from tilewright.targets import isa, machine, nvidia
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.nvidia import GpuTarget
 
-__all__ = ["CpuTarget", "detect", "names", "target"]
+__all__ = ["CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
+Target = CpuTarget | GpuTarget
 
 
 def names() -> list[str]:
     """Every name that `target` takes, aliases left out."""
-    return [row.name for row in isa.ISAS]
+    return [*(row.name for row in isa.ISAS), *nvidia.TARGETS]
 
 
-def target(name: str) -> CpuTarget:
-    """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64").
+@overload
+def target(name: Literal["x86-avx512", "x86-avx2", "neon"]) -> CpuTarget: ...
+@overload
+def target(name: Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]) -> GpuTarget: ...
+@overload
+def target(name: str) -> Any: ...
+def target(name: str) -> Any:
+    """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64"), or of a
+    GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200").
 
-    It has the caches and the cores of this machine where that is of the same family, else those of a well-known chip
-    and one core. Whether this machine can run it is another question: `.runnable`. ValueError for any other name.
+    A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
+    chip and one core; a GPU's has the numbers of a well-known chip. Whether this machine can run it is another
+    question: `.runnable`. ValueError for any other name.
     """
-    return _target(isa.find(name).name)
+    gpu = nvidia.find(name)
+    return gpu if gpu is not None else _target(isa.find(name).name)
 
 
 @cache
