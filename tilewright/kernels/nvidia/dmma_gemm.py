@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Tile, Value, f64, i32, i64, ptr, vec
 from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16, Atom
 
 ATOMS = {4: MMA_F64_16X8X4, 8: MMA_F64_16X8X8, 16: MMA_F64_16X8X16}
@@ -113,9 +113,9 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
                     for r, x in enumerate(d):
                         acc[tile, r] = x
 
-    for stage in range(STAGES - 1):
+    for s in range(STAGES - 1):
         for x in (a_op, b_op):
-            copy(x, k.constant(i32, stage), k.constant(i32, stage*CTA_K))
+            copy(x, k.constant(i32, s), k.constant(i32, s*CTA_K))
         k.cp_async_commit()
     stage = k.variable(i32, 0)
     with k.loop(k_tiles) as tile:
@@ -135,7 +135,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     return k.function
 
 
-def store(k: Kernel, atom: Atom, acc, i0: Value, j0: Value, TILES_M: int, TILES_N: int, m: Value, n: Value,
+def store(k: Kernel, atom: Atom, acc: Tile, i0: Value, j0: Value, TILES_M: int, TILES_N: int, m: Value, n: Value,
           alpha: Value, beta: Value, c: Value, lane: Value, VECTOR: int) -> None:
     """acc → C: a lane holds two columns beside each other, in two rows eight apart."""
     def each(read_c: bool) -> None:
