@@ -338,7 +338,7 @@ def test_plan_refuses_unknown_names(options: tuple[str, ...], words: str) -> Non
 def test_doctor_without_measuring() -> None:
     result = call("doctor", "--no-measure")
     assert result.exit_code == 0, result.output
-    for word in ("processor", "x86-avx2", "threads", "cache", "NumPy"):
+    for word in ("processor", "x86-avx2", "sm_90a", "ptxas", "threads", "cache", "NumPy"):
         assert word in result.output
     assert "numpy" in json.loads(call("doctor", "--no-measure", "--json").output)["versions"]
 

@@ -42,7 +42,7 @@ def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     assert loop.registers <= t.registers
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_the_largest_tiles(name):
     """Of each width the tallest that fits, which has the fewest registers to spare."""
     t = target(name)
@@ -55,7 +55,7 @@ def test_the_largest_tiles(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "mode"), [*[("f32", mode) for mode in MODES], ("f64", MODES[0])])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_every_tile(name, dtype, mode):
     t = target(name)
     if mode[1] == "masked" and name == "neon":
@@ -64,7 +64,7 @@ def test_every_tile(name, dtype, mode):
         check(t, dtype, mr, nv, *mode)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_the_tiles_that_plans_use_are_among_them(name):
     t = target(name)
     used = [tile[:2] for table in (TILES, FEW_ROWS, FEW_COLUMNS) for tile in tiles_of(t, table)]
@@ -73,7 +73,7 @@ def test_the_tiles_that_plans_use_are_among_them(name):
     assert set(used) <= set(tiles(t))
 
 
-DOTS = [(name, *tile) for name in names() for tile in tiles_of(target(name), DOT_ROWS)]
+DOTS = [(name, *tile) for name in names("cpu") for tile in tiles_of(target(name), DOT_ROWS)]
 
 
 @pytest.mark.parametrize(("name", "columns", "rows"), DOTS)
@@ -85,7 +85,7 @@ def test_dot_products(name, columns, rows):
         assert loop.hot_spills == 0, loop.text
 
 
-STREAMS = [(name, *tile) for name in names() for tile in tiles_of(target(name), STREAM_DEPTH)]
+STREAMS = [(name, *tile) for name in names("cpu") for tile in tiles_of(target(name), STREAM_DEPTH)]
 
 
 @pytest.mark.parametrize(("name", "rows", "depth"), STREAMS)
@@ -97,7 +97,7 @@ def test_streams(name, rows, depth):
 
 
 @pytest.mark.parametrize("kind", ["across", "any"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_packing_moves_each_vector_once(name, kind):
     t = target(name)
     for dtype, size in (("f32", 4), ("f64", 8)):

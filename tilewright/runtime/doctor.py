@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from tilewright.targets import CpuTarget, detect, machine, names, target
+from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
 
 ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
                "TILEWRIGHT_TUNE_DB")
@@ -25,7 +25,8 @@ def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
         "versions": _versions(),
         "processor": {"model": at.model, "family": machine.processor().family},
         "target": at.name,
-        "targets": [_target(target(name)) for name in names()],
+        "targets": [_target(target(name)) for name in names("cpu")],
+        "gpus": {"targets": [_gpu(target(name)) for name in names("gpu")], "ptxas": _ptxas()},
         "caches": [_cache(at, level) for level in ("l1d", "l2", "l3") if getattr(at, level)],
         "cpus": {"usable": cpus.count, "why": cpus.why, "allowed": list(cpus.allowed), "quota": cpus.quota,
                  "threads_per_core": cpus.smt, "threads": _threads()},
@@ -48,6 +49,20 @@ def _versions() -> dict[str, str]:
 def _target(t: CpuTarget) -> dict[str, Any]:
     return {"name": t.name, "vector_bits": 8*t.vector_bytes, "registers": t.registers, "runnable": t.runnable,
             "missing": list(t.missing), "source": t.source("vector_bytes")}
+
+
+def _gpu(t: GpuTarget) -> dict[str, Any]:
+    return {"name": t.name, "model": t.model, "sms": t.sms, "clock_hz": t.clock, "l2": t.l2, "bandwidth": t.bandwidth,
+            "shared_per_cta": t.smem_cta, "runnable": t.runnable}
+
+
+def _ptxas() -> str | None:
+    """The assembler that `tilewright asm` and tests ask for registers and spills; None if there is none."""
+    from tilewright.compiler import ptxas
+    try:
+        return str(ptxas.find())
+    except ptxas.Missing:
+        return None
 
 
 def _cache(t: CpuTarget, level: str) -> dict[str, Any]:
@@ -120,6 +135,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for t in found["targets"]:
         state = "runs here" if t["runnable"] else f"emitted only: this machine lacks {', '.join(t['missing'])}"
         yield _row("", f"{t['registers']} registers of {t['vector_bits']} bits; {state}", t["name"])
+    yield from _gpu_lines(found["gpus"])
     for c in found["caches"]:
         shared = f", one for {c['cpus']} CPUs" if c["cpus"] > 1 else ""
         yield _row(c["level"][:2].upper() + ("d" if c["level"] == "l1d" else ""),
@@ -136,6 +152,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
                    f"{name} {version or ''}".strip())
     yield ""
     yield from _ceiling_lines(found["ceilings"])
+
+
+def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
+    names = ", ".join(t["name"] for t in gpus["targets"])
+    yield _row("GPUs", f"{names}: emitted and simulated only, no NVIDIA GPU here", "none")
+    yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 
 
 def _row(label: str, detail: str, value: str) -> str:

@@ -15,17 +15,25 @@ from tilewright.targets.nvidia import GpuTarget
 
 __all__ = ["CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
 Target = CpuTarget | GpuTarget
-
-
-def names() -> list[str]:
-    """Every name that `target` takes, aliases left out."""
-    return [*(row.name for row in isa.ISAS), *nvidia.TARGETS]
+CpuName = Literal["x86-avx512", "x86-avx2", "neon"]
+GpuName = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
 
 
 @overload
-def target(name: Literal["x86-avx512", "x86-avx2", "neon"]) -> CpuTarget: ...
+def names(kind: Literal["cpu"]) -> list[CpuName]: ...
 @overload
-def target(name: Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]) -> GpuTarget: ...
+def names(kind: Literal["gpu"]) -> list[GpuName]: ...
+@overload
+def names(kind: None = None) -> list[str]: ...
+def names(kind: str | None = None) -> Any:
+    """Every name that `target` takes, aliases left out: of CPUs ("cpu"), of GPUs ("gpu"), or both."""
+    return [*(row.name for row in isa.ISAS if kind != "gpu"), *(name for name in nvidia.TARGETS if kind != "cpu")]
+
+
+@overload
+def target(name: CpuName) -> CpuTarget: ...
+@overload
+def target(name: GpuName) -> GpuTarget: ...
 @overload
 def target(name: str) -> Any: ...
 def target(name: str) -> Any:
@@ -46,9 +54,13 @@ def detect() -> CpuTarget:
     forced = os.environ.get("TILEWRIGHT_TARGET")
     if forced:
         try:
-            return target(forced)
+            chosen = target(forced)
         except ValueError as error:
             raise ValueError(f"TILEWRIGHT_TARGET: {error}") from None
+        if isinstance(chosen, GpuTarget):
+            raise ValueError(f"TILEWRIGHT_TARGET names what CPU arrays are multiplied by, and {forced} is a GPU's; "
+                             f"there are: {', '.join(names('cpu'))}")
+        return chosen
     here = machine.processor()
     found = [target(row.name) for row in isa.ISAS if row.family == here.family]
     for candidate in found:
@@ -57,7 +69,8 @@ def detect() -> CpuTarget:
     if found:
         raise RuntimeError(f"tilewright needs at least {found[-1].name}, and this processor ({here.model}) lacks "
                            f"{', '.join(found[-1].missing)}.")
-    raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: {', '.join(names())}.")
+    raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: "
+                       f"{', '.join(names('cpu'))}.")
 
 
 @cache
