@@ -168,9 +168,10 @@ class Kernel(Grid):
     def prefetch(self, pointer: Value, write: bool = False, locality: int = 3) -> None:
         self._effect(ops.prefetch(write, locality), pointer)
 
-    def pointer(self, address: Any, element: Type) -> Value:
+    def pointer(self, address: Any, element: Type, space: str = "global") -> Value:
         """An address that Python knows, or an i64, as a pointer."""
-        return self._op(ops.POINTER, Pointer(element), self._value(address, i64), array=Array("raw", element, "global"))
+        return self._op(ops.POINTER, Pointer(element, space), self._value(address, i64),
+                        array=Array("raw", element, space))
 
     def address(self, pointer: Value) -> Value: return self._op(ops.ADDRESS, i64, pointer)
 
