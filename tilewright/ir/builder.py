@@ -25,13 +25,18 @@ class Kernel(Grid):
 
     threads         the CTA's shape, a number or (x, y)
     min_ctas        how many CTAs are to share a multiprocessor: the compiler limits registers accordingly
+    max_registers   how many registers a thread may have, instead of min_ctas
     warp            lanes of a wave on the target: 32, or 64 on AMD's chips
     """
 
-    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1, warp: int = 32,
-                 result: Any = None, noalias: bool = True, **params: Any) -> None:
+    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1,
+                 max_registers: int | None = None, warp: int = 32, result: Any = None, noalias: bool = True,
+                 **params: Any) -> None:
         shape = (threads, 1) if isinstance(threads, int) else threads
-        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas)
+        if max_registers is not None and min_ctas != 1:
+            raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
+        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas,
+                                 max_registers=max_registers)
         self.warp = self.function.warp
         self._body = self.function.body
         for param, type in params.items():
@@ -145,27 +150,40 @@ class Kernel(Grid):
         return self._array(name, shape, element, "local", 64)
 
     def load(self, pointer: Value, type: Any = None, align: int | None = None, mask: Value | None = None) -> Value:
-        """One element, or a vector of consecutive ones; `align` in bytes, the type's own size unless given."""
+        """One element, or a vector of consecutive ones; `align` in bytes, the type's own size unless given.
+
+        Under a mask, one i1 for all of it or a vector with one for each element, what is not read is 0.
+        """
         type = type or pointer.type.element
+        self._check_mask(mask, type)
         align = align or (8 if isinstance(type, Pointer) else type.bytes)
         array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
         return self._record(Load(Value(self, type, array=array), pointer, align, mask, caller())).result
 
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
+        """The reverse of `load`. `streaming` is a hint that nobody will read this soon."""
         element = pointer.type.element
         if not isinstance(value, Value) or value.type == i32:
             value = self._value(value, element)
         if isinstance(value.type, Type) and value.type.scalar != element:
             raise TypeError(f"a {value.type} cannot be stored through a pointer to {element}")
         align = align or (8 if isinstance(value.type, Pointer) else value.type.bytes)
+        self._check_mask(mask, value.type)
         self._record(Store(pointer, value, align, mask, caller(), streaming))
+
+    def _check_mask(self, mask: Value | None, type: Any) -> None:
+        if mask is None:
+            return
+        if mask.type not in (i1, vec(i1, 1 if isinstance(type, Pointer) else type.length)):
+            raise TypeError(f"the mask of a {type} is one i1, or as many as it has elements, not {mask.type}")
 
     def field(self, struct: Value, offset: int, type: Any) -> Value:
         """The member of this type at `offset` bytes of a C struct."""
         return self.load(struct.as_(i8) + offset, type)
 
     def prefetch(self, pointer: Value, write: bool = False, locality: int = 3) -> None:
+        """Ask for the cache line of an address: into all levels (3), from L2 outwards (2), from L3 outwards (1)."""
         self._effect(ops.prefetch(write, locality), pointer)
 
     def pointer(self, address: Any, element: Type, space: str = "global") -> Value:
@@ -175,7 +193,7 @@ class Kernel(Grid):
 
     def address(self, pointer: Value) -> Value: return self._op(ops.ADDRESS, i64, pointer)
 
-    # ---- atomics between CPU threads; orders as LLVM names them
+    # ---- atomics between threads of a CPU or of a GPU; orders as LLVM names them
 
     def atomic_load(self, pointer: Value, order: str = "acquire") -> Value:
         return self._op(atomics.load(order), pointer.type.element, pointer)
@@ -205,12 +223,15 @@ class Kernel(Grid):
         self._body = outer
 
     @contextmanager
-    def loop(self, stop: Any, start: Any = 0, step: Any = 1) -> Iterator[Value]:
-        """for (index = start; index < stop; index += step)"""
+    def loop(self, stop: Any, start: Any = 0, step: Any = 1, unroll: bool = True) -> Iterator[Value]:
+        """for (index = start; index < stop; index += step)
+
+        LLVM never unrolls it; NVIDIA's assembler likes to, and `unroll=False` forbids it.
+        """
         type = next((v.type for v in (stop, start, step) if isinstance(v, Value)), i32)
         index = Value(self, type)
         first, last, by = (self._value(v, type) for v in (start, stop, step))
-        loop = Loop(index, first, last, by, [], caller())
+        loop = Loop(index, first, last, by, [], caller(), unroll)
         self._record(loop)
         with self._into(loop.body):
             yield index

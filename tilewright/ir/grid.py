@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ir import copies, lanes, sync, textures
-from tilewright.ir.types import Type, i32
+from tilewright.ir.types import Texture, Type, i32
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -91,12 +91,16 @@ class Grid:
 
     def fetch(self, texture: Value, index: Value) -> Value:
         """Texel `index` (an i32) of a texture parameter, a vector; zeros where it is outside."""
+        if not isinstance(texture.type, Texture):
+            raise TypeError(f"only a texture parameter can be fetched from, not {texture.type}")
         return self._op(textures.FETCH, texture.type.texel, texture, self._value(index, i32))
 
     # ---- lanes of a warp
 
     def lane_xor(self, x: Value, mask: int) -> Value:
-        """The x (of 32 bits) of the lane whose number differs in the bits of `mask`; all lanes take part."""
+        """The x of the lane whose number differs in the bits of `mask`; all lanes take part."""
+        if not isinstance(x.type, Type) or x.type.length > 1 or x.type.bits not in lanes.MOVED:
+            raise TypeError(f"lanes exchange numbers of 16, 32 or 64 bits, not {x.type}")
         if not 0 < mask < self.warp:
             raise ValueError(f"mask must be from 1 to {self.warp - 1}, not {mask}")
         return self._op(lanes.exchange(mask, self.warp), x.type, x)

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite
 import llvmlite.ir as ll
 
+from tilewright.ir.dialects import Dialect
+from tilewright.ir.lines import Lines
 from tilewright.ir.program import (
     Call,
     External,
@@ -30,27 +31,6 @@ llvmlite.ir_layer_typed_pointers_enabled = False
 _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How one family of chips spells a kernel."""
-    triple: str
-    convention: str = ""                                        # calling convention of a kernel
-    spaces: tuple[tuple[str, int], ...] = (("global", 0), ("local", 0))
-    builtins: str = ""                                          # intrinsic that reads a thread index, with {} for it
-    attributes: tuple[str, ...] = ()                            # of every function
-    barrier: str = ""                                           # intrinsic at which the threads of a CTA meet
-    fence: str = ""                                             # and one that orders memory for the whole device
-    static_shared: int = 0                                      # bytes of shared memory that a module may declare
-
-
-X86 = Dialect("x86_64-unknown-linux-gnu",
-              attributes=("nounwind", '"prefer-vector-width"="512"', '"min-legal-vector-width"="512"', '"no-builtins"'))
-NVPTX = Dialect("nvptx64-nvidia-cuda", "ptx_kernel", (("global", 1), ("shared", 3), ("local", 0)),
-                "llvm.nvvm.read.ptx.sreg.{}", ("nounwind",), "llvm.nvvm.barrier.cta.sync.aligned.all",
-                "llvm.nvvm.membar.gl", 48 << 10)
-AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-builtins"'))
-
-
 class _Callee:
     """A pointer that llvmlite's call takes for a function: it asks an operand for its function type."""
 
@@ -58,8 +38,19 @@ class _Callee:
         self.type, self.function_type, self.get_reference = pointer.type, function_type, pointer.get_reference
 
 
-def lower(functions: Function | Iterable[Function], dialect: Dialect) -> ll.Module:
-    """One module with these functions, which others may call by name, and all that they call, which is internal."""
+class _LoopName(ll.values.MDValue):
+    """Metadata of one loop. It is distinct and names itself first, for which llvmlite has no word."""
+
+    def descr(self, buf: list[str]) -> None:
+        options = ", ".join(["", *(option.get_reference() for option in self.operands)])
+        buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
+
+
+def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False) -> ll.Module:
+    """One module with these functions, which others may call by name, and all that they call, which is internal.
+
+    `lines`: with debug locations, so that a profiler shows the Python line of every instruction.
+    """
     exported = [functions] if isinstance(functions, Function) else list(functions)
     module = ll.Module(exported[0].name)
     module.triple = dialect.triple
@@ -67,14 +58,14 @@ def lower(functions: Function | Iterable[Function], dialect: Dialect) -> ll.Modu
     for function in exported:
         seen |= dict.fromkeys(function.callees()) | {function: None}
     for function in seen:
-        _Lowering(module, function, dialect, function in exported).run()
+        _Lowering(module, function, dialect, function in exported, lines).run()
     return module
 
 
 class _Lowering:
     """Walks one function once. Operations spell themselves through `b`, `type`, `call`, `splat`, `pack`."""
 
-    def __init__(self, module: ll.Module, function: Function, dialect: Dialect, exported: bool) -> None:
+    def __init__(self, module: ll.Module, function: Function, dialect: Dialect, exported: bool, lines: bool) -> None:
         self.module, self.function, self.dialect, self.spaces = module, function, dialect, dict(dialect.spaces)
         result = ll.VoidType() if function.result is None else self.type(function.result)
         types = [self.type(value.type) for _, value in function.params]
@@ -83,13 +74,15 @@ class _Lowering:
             fn.calling_convention = dialect.convention
         else:
             fn.linkage = "internal"
-            fn.attributes.add("noinline")       # a micro-kernel wants all registers to itself
-        for attribute in dialect.attributes:
+        for attribute in (*dialect.attributes, *(() if exported else dialect.inner)):
             set.add(fn.attributes, attribute)   # set.add: llvmlite refuses attributes that are not on its list
         if function.threads is not None and exported:
             x, y = function.threads
             set.add(fn.attributes, f'"nvvm.reqntid"="{x},{y},1"')
-            set.add(fn.attributes, f'"nvvm.minctasm"="{function.min_ctas}"')
+            if function.max_registers is None:
+                set.add(fn.attributes, f'"nvvm.minctasm"="{function.min_ctas}"')
+            else:
+                set.add(fn.attributes, f'"nvvm.maxnreg"="{function.max_registers}"')
         self.values: dict[int, Any] = {}
         self.slots: dict[Register, Any] = {}
         self.labels = 0
@@ -98,6 +91,7 @@ class _Lowering:
             if function.noalias and isinstance(value.type, Pointer):
                 arg.add_attribute("noalias")
         self.b = ll.IRBuilder(fn.append_basic_block("entry"))
+        self.lines = Lines(module, fn, function) if lines else None
 
     def run(self) -> None:
         for name, value in self.function.builtins.items():
@@ -147,6 +141,19 @@ class _Lowering:
 
     def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False) -> Any:
         return self.b.asm(ll.FunctionType(result, [x.type for x in operands]), text, constraints, operands, effects)
+
+    def letter(self, t: Any) -> str:
+        """What inline assembly calls a register for a value of this type."""
+        if not self.dialect.gpu:
+            return "r"
+        if isinstance(t, Pointer):
+            return "r" if t.space == "shared" else "l"          # addresses of shared memory have 32 bits: compiler.llvm
+        return {("f", 32): "f", ("f", 64): "d", ("f", 16): "h", ("i", 16): "h", ("i", 64): "l"}.get(
+            (t.kind, t.bits), "r")
+
+    def scoped(self, order: str) -> str:
+        """An atomic access's order, with whom it is for."""
+        return f'syncscope("{self.dialect.scope}") {order}' if self.dialect.scope else order
 
     def moved(self, value: Any, pointer: Any) -> str:
         """How LLVM names an intrinsic that moves this value through this pointer."""
@@ -213,6 +220,8 @@ class _Lowering:
     def block(self, nodes: list) -> None:
         b = self.b
         for node in nodes:
+            if self.lines is not None:
+                b.debug_metadata = self.lines[node.line]
             match node:
                 case Op(operation, operands, results):
                     x = operation.llvm(self, results[0].type if results else None, *(self[x] for x in operands))
@@ -223,14 +232,21 @@ class _Lowering:
                             self.values[result.id] = y
                 case Load(result, pointer, align, None):
                     self.values[result.id] = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
+                case Load(result, pointer, align, mask) if mask.type.length == 1:
+                    self.values[result.id] = self.predicated(node)
                 case Load(result, pointer, align, mask):
                     zero = ll.Constant(self.type(result.type), None)
                     self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
                                                        self[pointer], self.i32(align), self[mask], zero, name="load")
+                case Store(pointer, value, align, None) if node.streaming and self.dialect.gpu:
+                    self.streamed(node)
                 case Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
                     if node.streaming:
                         store.set_metadata("nontemporal", self.module.add_metadata([self.i32(1)]))
+                case Store(pointer, value, align, mask) if mask.type.length == 1:
+                    with b.if_then(self[mask]):
+                        b.store(self[value], self[pointer], align=align)
                 case Store(pointer, value, align, mask):
                     self.call(f"llvm.masked.store.{self.moved(value, pointer)}", None, self[value], self[pointer],
                               self.i32(align), self[mask])
@@ -249,6 +265,30 @@ class _Lowering:
                 case Return(value):
                     b.ret_void() if value is None else b.ret(self[value])
 
+    def predicated(self, node: Load) -> Any:
+        """Read all of it or nothing: a branch around the load, which the assembler turns into a predicate."""
+        b, before, then, end = self.b, self.b.block, self.label("then"), self.label("end")
+        b.cbranch(self[node.mask], then, end)
+        b.position_at_end(then)
+        t = self.type(node.result.type)
+        found = b.load(self[node.pointer], typ=t, align=node.align, name="load")
+        b.branch(end)
+        b.position_at_end(end)
+        value = b.phi(t, "load")
+        value.add_incoming(found, then)
+        value.add_incoming(ll.Constant(t, None), before)
+        return value
+
+    def streamed(self, node: Store) -> None:
+        """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
+        t, value = node.value.type, self[node.value]
+        elements = [self.b.extract_element(value, self.i32(e)) for e in range(t.length)] if t.length > 1 else [value]
+        vector = f".v{t.length}" if t.length > 1 else ""
+        operands = ", ".join(f"${e + 1}" for e in range(t.length))
+        text = f"st.global.cs{vector}.b{t.bits} [$0], " + (f"{{{operands}}};" if vector else f"{operands};")
+        letters = [self.letter(node.pointer.type), *[self.letter(t.scalar)] * t.length]
+        self.asm(text, ll.VoidType(), ",".join([*letters, "~{memory}"]), self[node.pointer], *elements, effects=True)
+
     def loop(self, loop: Loop) -> None:
         """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""
         b, guard = self.b, self.b.block
@@ -261,7 +301,10 @@ class _Lowering:
         self.block(loop.body)
         following = b.add(index, step, flags=["nsw"], name="next")
         index.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), body, done)
+        again = b.cbranch(b.icmp_signed("<", following, stop), body, done)
+        if not loop.unroll:
+            option = self.module.add_metadata([ll.MetaDataString(self.module, "llvm.loop.unroll.disable")])
+            again.set_metadata("llvm.loop", _LoopName(self.module, [option], str(len(self.module.metadata))))
         b.position_at_end(done)
 
     def while_(self, node: While) -> None:

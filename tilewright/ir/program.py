@@ -52,7 +52,7 @@ class Op:
 
 @dataclass(eq=False, slots=True)
 class Load:
-    """`mask` (a vector of i1, or None) says which elements are read; the others are 0."""
+    """`mask` says which elements are read, the others are 0: a vector of i1, one i1 for all of them, or None."""
     result: Any
     pointer: Any
     align: int
@@ -99,6 +99,7 @@ class Loop:
     step: Any
     body: list
     line: Line
+    unroll: bool = True         # whether the compiler may unroll it further than it is written
 
 
 @dataclass(eq=False, slots=True)
@@ -153,6 +154,7 @@ class Function:
     body: list = field(default_factory=list)
     warp: int = 1                                               # threads that execute an instruction together
     min_ctas: int = 1                                           # CTAs that are to share a multiprocessor
+    max_registers: int | None = None                            # of a thread; None: as many as there is room for
 
     @property
     def shared(self) -> dict[Array, int]:
