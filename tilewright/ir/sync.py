@@ -7,5 +7,5 @@ from tilewright.ir.operations import Operation
 BARRIER = Operation("barrier", lambda low, t: low.call(low.dialect.barrier, None, low.i32(0)),
                     lambda gang, node: gang.barrier(node), "barrier", "blocking", needs="gpu")
 # Orders this thread's accesses to global memory for the other CTAs; carries nothing by itself.
-FENCE_DEVICE = Operation("fence_device", lambda low, t: low.call(low.dialect.fence, None), None, "fence", "effect",
-                         needs="gpu")
+FENCE_DEVICE = Operation("fence_device", lambda low, t: low.call(low.dialect.fence, None),
+                         lambda gang, node: gang.machine.atomics.fence(gang, node), "fence", "effect", needs="gpu")

@@ -15,7 +15,7 @@ product   a whole product by a compiled plan: tilewright.simulate
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.ir.program import Function
@@ -28,7 +28,7 @@ from tilewright.simulator.report import Report, Traffic
 __all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "simulate", "uninitialised"]
 
 
-def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: Memory | None = None,
+def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Memory | None = None,
         externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
@@ -42,7 +42,7 @@ def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: 
     `externals` gives C functions a meaning by name, to be called with NumPy scalars. What is recorded for the CTAs of a
     GPU runs once for each CTA of `grid`.
     """
-    if function.threads is None and tuple(grid) != (1, 1):
+    if function.threads is None and any(n != 1 for n in grid):
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
     machine = Machine(function, memory or Memory(), externals or {})
     return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)

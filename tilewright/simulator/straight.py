@@ -43,15 +43,17 @@ def _step(code: Code, node: Any) -> Step | None:
     match node:
         case Op():
             return _operation(code, node)
-        case Load(result, pointer, _, mask):
-            access, d, p = Access(code.machine, code.name, node), code.slot(result), code.slot(pointer)
+        case Load(result, pointer, align, mask, line):
+            access = Access(code.machine, code.name, line, "load", result.type, align)
+            d, p = code.slot(result), code.slot(pointer)
             m = code.slot(mask) if mask is not None else None
 
             def load(gang: Gang, env: list) -> None:
                 env[d] = access.load(gang, env[p], env[m] if m is not None else None)
             return load
-        case Store(pointer, value, _, mask):
-            access, p, x = Access(code.machine, code.name, node), code.slot(pointer), code.slot(value)
+        case Store(pointer, value, align, mask, line):
+            access = Access(code.machine, code.name, line, "store", value.type, align)
+            p, x = code.slot(pointer), code.slot(value)
             m = code.slot(mask) if mask is not None else None
 
             def store(gang: Gang, env: list) -> None:

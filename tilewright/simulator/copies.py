@@ -1,0 +1,142 @@
+"""Copies from global to shared memory in flight (`cp.async`), which the threads that started them do not make.
+
+A copy is on its way from the instruction that starts it until its thread has waited for its group: meanwhile nobody may
+touch the destination or write the source. After the wait it is as if the thread had written the destination there and
+then, so that others still need a barrier after the wait to see it.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.types import i8, i32, vec
+from tilewright.simulator.access import Access
+from tilewright.simulator.fault import Fault
+from tilewright.simulator.memory import Region
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Line, Op
+    from tilewright.simulator.gang import Gang
+    from tilewright.simulator.machine import Machine
+    from tilewright.simulator.pattern import Pattern
+
+
+class Flight(NamedTuple):
+    """Words that one instruction sends on their way. Offsets in bytes; everything else by word, flat."""
+    line: Line
+    region: Region
+    offsets: NDArray[np.int64]
+    words: NDArray[np.int32]
+    threads: NDArray[np.int64]
+    groups: NDArray[np.int64]               # the group of its thread that each belongs to
+    source: Region | None
+    origins: NDArray[np.int64]              # in the source; -1: zeros that come from nowhere
+
+    def cut(self, keep: NDArray[np.bool_]) -> Flight:
+        return Flight(self.line, self.region, self.offsets[keep], self.words[keep], self.threads[keep],
+                      self.groups[keep], self.source, self.origins[keep])
+
+
+class Copies:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._accesses: dict[tuple[Op, Any], Access] = {}
+
+    def begin(self) -> None:
+        """Others run now."""
+        self.flights: list[Flight] = []
+        self.closed = np.zeros(self.machine.threads, np.int64)      # groups that each thread has closed
+
+    # ---- operations
+
+    def start(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: int, valid: Any = None) -> None:
+        to = self._access(gang, node, "store", vec(i32, bytes // 4), bytes)
+        words, origins, source = self._read(gang, node, gmem, bytes, valid)
+        for part in to.claim(gang, smem):
+            region, pattern, start = part
+            offsets = start - region.base + pattern.offsets.ravel()
+            threads = gang.threads[pattern.lanes()]
+            self.flights.append(Flight(
+                node.line, region, offsets, to.taken(pattern, words, gang.size).ravel(), threads, self.closed[threads],
+                source, to.taken(pattern, origins, gang.size).ravel()))
+            history = self.machine.history(region)
+            assert history is not None
+            history.refine(4)
+            units = offsets[:, None] // history.unit + np.arange(4 // history.unit)
+            history.depart(np.repeat(threads, units.shape[1]), units.ravel(), node.line)
+
+    def commit(self, gang: Gang, node: Op) -> None:
+        self.closed[gang.threads[gang.active()]] += 1
+
+    def wait(self, gang: Gang, node: Op, pending: int) -> None:
+        """The groups of the active threads but the newest `pending` have arrived."""
+        over = np.zeros(self.machine.threads, np.int64)
+        threads = gang.threads[gang.active()]
+        over[threads] = np.maximum(self.closed[threads] - pending, 0)
+        left = []
+        for flight in self.flights:
+            done = flight.groups < over[flight.threads]
+            if not done.any():
+                left.append(flight)
+                continue
+            self._arrive(flight if done.all() else flight.cut(done))
+            if not done.all():
+                left.append(flight.cut(~done))
+        self.flights = left
+
+    # ---- what they consist of
+
+    def _read(self, gang: Gang, node: Op, gmem: Any, bytes: int, valid: Any) \
+            -> tuple[NDArray[np.int32], NDArray[np.int64], Region | None]:
+        """What arrives, the first `valid` bytes of each thread and then zeros, and where it comes from: by word and
+        thread."""
+        address = np.broadcast_to(gmem, gang.size)
+        lanes = np.arange(bytes)[:, None]
+        if valid is None:
+            valid = np.int32(bytes)
+        on = np.broadcast_to(valid, gang.size)[gang.active()]
+        if ((on < 0) | (on > bytes)).any():
+            wrong = int(on[(on < 0) | (on > bytes)][0])
+            raise Fault("arithmetic", node.line, gang.frame.code.name,
+                        f"a copy of {bytes} bytes cannot have {wrong} valid ones")
+        if (on % 4 == 0).all():
+            access = self._access(gang, node, "load", vec(i32, bytes // 4), bytes)
+            mask = None if (on == bytes).all() else lanes[::4] < valid
+            words = access.gather(gang, address, mask)
+        else:
+            access = self._access(gang, node, "load", vec(i8, bytes), bytes)
+            got = access.gather(gang, address, lanes < valid)
+            words = np.ascontiguousarray(got.T).view(np.int32).T
+        words = np.atleast_2d(words)
+        some = np.flatnonzero(gang.active() & (np.broadcast_to(valid, gang.size) > 0))
+        source = self.machine.memory.find(int(address[some[0]])) if some.size else None
+        origins = np.where(lanes[::4] < valid, address + lanes[::4] - (source.base if source else 0), -1)
+        return words, origins, source
+
+    def _arrive(self, flight: Flight) -> None:
+        flight.region.data[flight.offsets[:, None] + np.arange(4)] = flight.words[:, None].view(np.uint8)
+        history = self.machine.history(flight.region)
+        assert history is not None
+        history.refine(4)
+        units = flight.offsets[:, None] // history.unit + np.arange(4 // history.unit)
+        history.land(np.repeat(flight.threads, units.shape[1]), units.ravel())
+
+    def source_changes(self, gang: Gang, access: Access, region: Region, pattern: Pattern, offset: int) -> None:
+        """A store to global memory: a fault if a copy that is in flight reads there."""
+        for flight in self.flights:
+            if flight.source is region:
+                words = flight.origins[flight.origins >= 0]
+                written = (pattern.offsets.ravel() + offset)
+                hit = np.isin(written // 4, words // 4)
+                if hit.any():
+                    index = int(hit.argmax())
+                    access.fault("race", gang, region, int(written[index]), int(pattern.lanes()[index]),
+                                 f"a copy from there, started at {flight.line}, is in flight")
+
+    def _access(self, gang: Gang, node: Op, verb: str, t: Any, align: int) -> Access:
+        key = node, t if verb == "load" else verb
+        if key not in self._accesses:
+            self._accesses[key] = Access(self.machine, gang.frame.code.name, node.line, verb, t, align)
+        return self._accesses[key]
