@@ -47,8 +47,7 @@ class Stream:
 
     def wait(self, event: Event) -> None:
         """What is given to the stream from now on begins after the event."""
-        with self.device.current():
-            call("cuStreamWaitEvent", self.handle, event.handle, 0)
+        event.before(self.handle)
 
     @contextmanager
     def capture(self) -> Iterator[Graph]:
@@ -84,6 +83,11 @@ class Event:
         with self.device.current():
             call("cuEventRecord", self.handle, handle_of(stream))
         return self
+
+    def before(self, stream: Any) -> None:
+        """What a stream is given from now on begins after this moment."""
+        with self.device.current():
+            call("cuStreamWaitEvent", handle_of(stream), self.handle, 0)
 
     def synchronize(self) -> None:
         """Wait for it."""
