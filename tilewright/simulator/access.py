@@ -320,7 +320,9 @@ class Access:
     def race(self, gang: Gang, region: Region, history: History, race: Race, unit: int, thread: int) -> NoReturn:
         warp, threads = history.clocks.warp, history.clocks.threads
         offset, at = unit * history.unit // self.item * self.item, f" at {race.line}" if race.line else ""
-        if race.other >= threads:
+        if race.other is None:
+            why = f"{race.verb} by a block that ran before, and nothing orders the two"
+        elif race.other >= threads:
             why = f"a copy{at}{self.machine.by(race.other - threads - warp)} is in flight"
         else:
             why = f"{race.verb}{at}{self.machine.by(race.other)}, and nothing orders the two"

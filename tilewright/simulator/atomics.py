@@ -29,11 +29,16 @@ class Atomics:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.released: dict[int, Clock] = {}
+        self.columns = 0
         self._accesses: dict[Op, tuple[Access, Access]] = {}
 
-    def begin(self, clocks: Clocks) -> None:
-        """Others run now."""
+    def begin(self, clocks: Clocks) -> Any:
+        """Others run now; up to which times those of before have told atomics what they did."""
+        told = np.max([clock[1] for clock in self.released.values()], axis=0) if self.released else \
+            np.zeros(self.columns, np.int32)
+        self.columns = clocks.columns
         self.released = {address: clocks.from_before(clock) for address, clock in self.released.items()}
+        return told
 
     # ---- operations
 

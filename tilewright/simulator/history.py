@@ -16,11 +16,12 @@ from tilewright.simulator.agents import Agents, Clocks
 
 IN_FLIGHT = np.int32(2**31 - 1)             # the time of a write that is not over
 Pairs = NDArray[np.int64]
+Times = NDArray[np.int32]
 
 
 class Race(NamedTuple):
     pair: int                               # of the thread and unit that is touched too early
-    other: int                              # the thread that touched it before, as History numbers them
+    other: int | None                       # the thread that touched it before, as History numbers them; None: unknown
     verb: str
     line: Line | None
 
@@ -43,7 +44,7 @@ class History:
         units = -(-size // self.unit)
         self.written, self.writer, self.write_line = np.zeros((3, units), np.int32)
         self.before: NDArray[np.int64] | None = None            # who wrote it, of those that ran before
-        self.read_before: NDArray[np.bool_] | None = None
+        self.read_before: Times | None = None                   # when
         self.read: Any = None
         self.reader: Any = None
         self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if everybody else None
@@ -117,7 +118,7 @@ class History:
         if not late.any():
             return None
         first = int(late.argmax())
-        return Race(first, self._named(writer[first], units[first]), "written",
+        return Race(first, self._writer(int(writer[first]), int(units[first])), "written",
                     self.lines[int(self.write_line[units[first]])])
 
     def _unseen_read(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
@@ -134,7 +135,7 @@ class History:
             return None
         pair = int(unseen.any(0).argmax())
         other = int(reader[unseen[:, pair].argmax(), pair])
-        return Race(pair, self._named(other if other >= 0 else ~other, units[pair]), "read", None)
+        return Race(pair, None if other == clocks.threads else other if other >= 0 else ~other, "read", None)
 
     # ---- copies in flight
 
@@ -157,33 +158,35 @@ class History:
 
     # ---- CTAs after CTAs
 
-    def next(self, clocks: Clocks, first: int, rows: int) -> None:
-        """Others run now, with other clocks; those of before began with thread `first`. Units that they touched may
-        be touched only by who has heard of them."""
-        wrote = self.written > 0
-        if wrote.any():
+    def next(self, clocks: Clocks, first: int, told: Times) -> None:
+        """Others run now, with other clocks. Those of before began with thread `first` of the grid; what they did up to
+        the times `told` can be known by asking an atomic, which is time 1 from now on, and the rest never: 2."""
+        was, self.clocks, self.rows, self.flights = self.clocks, clocks, clocks.agents, 0
+        mine = (self.written > 0) & (self.writer != was.threads)
+        if mine.any():
             if self.before is None:
                 self.before = np.zeros(len(self.written), np.int64)
-            mine = wrote & (self.writer != self.clocks.threads)
-            self.before[mine] = first + self.writer[mine] % (self.clocks.threads + self.clocks.warp)
-            self.written[wrote], self.writer[wrote] = 1, clocks.threads
-        if self.noted is None:
-            self.read_before = self.read.any(0)
-        elif self.noted:
-            if self.read_before is None:
-                self.read_before = np.zeros(len(self.written), bool)
-            for _, _, units, _ in self.noted.values():
-                self.read_before[units] = True
-        self.clocks, self.rows, self.flights = clocks, rows, 0
-        self.newest_write = int(wrote.any())
+            writer = self.writer[mine]
+            self.before[mine] = first + writer % (was.threads + was.warp)
+            self.written[mine] = 1 + (self.written[mine] > told[writer // was.warp])
+        self.writer[self.written > 0] = clocks.threads
+        self.newest_write = int(self.written.max(initial=0))
+        if self.read_before is None:
+            self.read_before = np.zeros(len(self.written), np.int32)
+        if self.read is not None:
+            times = np.where(self.read > 0, 1 + (self.read > told[:was.agents + 1, None]), 0)
+            times[-1] = self.read[-1]
+            self.read_before = times.max(0)
+        for agents, _, units, times in (self.noted or {}).values():
+            np.maximum.at(self.read_before, units, 1 + (times > told[agents]))
         self.read = self.reader = None
         self.noted = {}
 
-    def _named(self, thread: int, unit: int) -> int:
-        """A thread that ran before is told as -1 - its number in the grid."""
-        if thread == self.clocks.threads:
-            return -1 - (int(self.before[unit]) if self.before is not None else 0)
-        return int(thread)
+    def _writer(self, thread: int, unit: int) -> int:
+        """One that ran before is told as -1 - its number in the grid."""
+        if thread != self.clocks.threads or self.before is None:
+            return thread
+        return -1 - int(self.before[unit])
 
     def _number(self, line: Line) -> int:
         if line not in self._numbers:

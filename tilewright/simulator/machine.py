@@ -81,9 +81,9 @@ class Machine:
         agents, per_cta = threads // self.warp, self.cta // self.warp if self.gpu else threads
         self.clocks = Clocks(agents, self.warp, per_cta) if agents > 1 or self.gpu else None
         if self.clocks is not None:
+            told = self.atomics.begin(self.clocks)
             for history in self._everybodys.values():
-                history.next(self.clocks, before * self.cta, agents)
-            self.atomics.begin(self.clocks)
+                history.next(self.clocks, before * self.cta, told)
         self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.cta) for cta in range(self.ctas)]
         self.copies.begin()
         self._histories: dict[Region, History] = {}

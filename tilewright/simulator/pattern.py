@@ -75,7 +75,9 @@ class Pattern:
             lowest, highest = lanes[first].copy(), lanes[first].copy()
             np.minimum.at(lowest, inverse, lanes)
             np.maximum.at(highest, inverse, lanes)
-            return Pairs(warps[first], lowest, units[first], lowest != highest, None)
+            order = np.lexsort((units[first], lowest))
+            first = first[order]
+            return Pairs(warps[first], lowest[order], units[first], (lowest != highest)[order], None)
         order = np.argsort(units, kind="stable")
         twice = np.flatnonzero((units[order][1:] == units[order][:-1]) & (lanes[order][1:] != lanes[order][:-1]))
         clash = (int(order[twice[0]]), int(order[twice[0] + 1])) if twice.size else None
