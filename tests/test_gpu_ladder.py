@@ -9,7 +9,6 @@ from tilewright import simulator, targets
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
 from tilewright.kernels.ladder import gpu11_texture
-from tilewright.kernels.ladder.gpu06_padded import emit_padded
 from tilewright.kernels.ladder.gpu13_dispatch import choose
 from tilewright.kernels.ladder.gpu_gemm import column_major
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS

@@ -29,7 +29,7 @@ __all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "simulate"
 
 
 def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Memory | None = None,
-        externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
+        externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
     A pointer parameter takes an array of any type and strides (what it points to is the first element), a recorded
@@ -40,11 +40,14 @@ def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Me
         simulator.run(caller, table, memory=memory)
 
     `externals` gives C functions a meaning by name, to be called with NumPy scalars. What is recorded for the CTAs of a
-    GPU runs once for each CTA of `grid`.
+    GPU runs once for each CTA of `grid`. `granule`: the bytes of global memory that are counted as moving together;
+    unless given a GPU's sector (32) or a CPU's cache line (64).
     """
     if function.threads is None and any(n != 1 for n in grid):
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
     machine = Machine(function, memory or Memory(), externals or {})
+    if granule is not None:
+        machine.report = Report(granule)
     return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)
 
 

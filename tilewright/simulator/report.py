@@ -123,7 +123,8 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows)]
         table = ["  ".join(x.rjust(w) if 3 <= i < 9 else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths)))
                  for row in rows]
-        unit = "cache lines of 64 bytes" if self.granule == 64 else "sectors of 32 bytes, or passes over the banks"
+        unit = f"{'cache lines' if self.granule > 32 else 'sectors'} of {self.granule} bytes"
+        unit += ", or passes over the banks" if self.granule != 64 else ""
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.instructions.most_common())
         return "\n".join([*map(str.rstrip, table), f"moved: {unit}; ideal: the fewest that could do, by moved",
                           f"instructions: {kinds or 'none'}", f"flops: {self.flops:,}"])
