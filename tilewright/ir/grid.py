@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ir import copies, lanes, sync, textures
-from tilewright.ir.types import Texture, Type, i32
+from tilewright.ir.roles import Roles
+from tilewright.ir.types import Texture, Type, i8, i32
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _COPIED = (4, 8, 16)        # bytes that one asynchronous copy can move
 
 
-class Grid:
+class Grid(Roles):
     if TYPE_CHECKING:
         function: Function
         warp: int
@@ -58,8 +59,13 @@ class Grid:
         """A shared-memory array, row-major, its first element at a multiple of `align` bytes."""
         return self._array(name, shape, element, "shared", align)
 
+    def smem_bytes(self, name: str, size: int, align: int = 128) -> Value:
+        """Bytes of shared memory for arrays of any type, at once or one after another: `bytes.as_(f32).view(LD, 1)`."""
+        return self._array(name, (size,), i8, "shared", align)
+
     def barrier(self) -> None:
         """All threads of the CTA meet here."""
+        self._whole_cta("a barrier")
         self._effect(sync.BARRIER)
 
     # ---- copies from global to shared memory that go on while the thread does

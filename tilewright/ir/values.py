@@ -35,7 +35,7 @@ class Value:
     __slots__ = ("array", "constant", "id", "k", "strides", "type")
 
     def __init__(self, k: Kernel, type: Any, constant: Any = None, array: Array | None = None,
-                 strides: tuple = (1,), id: int | None = None) -> None:
+                 strides: Any = (1,), id: int | None = None) -> None:
         self.k, self.type, self.constant, self.array, self.strides = k, type, constant, array, strides
         self.id = next(_ids) if id is None else id
 
@@ -64,15 +64,18 @@ class Value:
     def __ge__(self, other: Any) -> Value: return self.k._binary(ops.LE, other, self, i1)
     def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
     def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
-    __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
+    __radd__, __rmul__, __rand__, __rxor__ = __add__, __mul__, __and__, __xor__
     __iter__ = None                 # or Python would index a pointer without end
 
     def __bool__(self) -> bool:
         raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
 
-    def view(self, *strides: Any) -> Value:
-        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`."""
-        return Value(self.k, self.type, self.constant, self.array, strides, self.id)
+    def view(self, *strides: Any, layout: Any = None) -> Value:
+        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,
+        a function from an index to the element it is kept in (`ir.layouts`): `a.view(layout=Swizzle(64, 8))[i, p]`."""
+        if strides and layout is not None:
+            raise TypeError("a view has strides or a layout, not both")
+        return Value(self.k, self.type, self.constant, self.array, layout or strides, self.id)
 
     def as_(self, element: Type) -> Value:
         """The same address, seen as elements of another type."""
@@ -80,6 +83,8 @@ class Value:
 
     def at(self, *index: Any) -> Value:
         """The address of element [i, j, ...]; its vectors run along the last index."""
+        if callable(self.strides):
+            return self + self.strides(*index)
         if len(index) != len(self.strides):
             name = self.array.name if self.array else "this pointer"
             raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")

@@ -46,6 +46,7 @@ class Access:
         self.item = self.dtype.itemsize
         self.bytes = self.item * self.length
         self.align = align
+        self.reads = verb == "load"
         self.atomic = atomic                # then it is ordered by other means than the accesses around it
         self.seen: dict[str, Traffic] = {}
         self.patterns: dict[Any, Pattern] = {}
@@ -104,7 +105,7 @@ class Access:
         history.refine(math.gcd(offset, self.item))
         units = np.arange(offset // history.unit, (offset + self.bytes) // history.unit)
         threads = np.full(len(units), gang.threads[0])
-        race = history.load(threads, threads, units) if self.verb == "load" else \
+        race = history.load(threads, threads, units) if self.reads else \
             history.store(threads, threads, units, self.line)
         if race is not None:
             self.race(gang, region, history, race, int(units[race.pair]), 0)
@@ -115,7 +116,7 @@ class Access:
         same = address.ndim == 0 and mask is None
         result: Any = None
         for region, pattern, start in self.parts(gang, address, mask):
-            traffic = self.enter(gang, region, pattern, start)
+            traffic = self.enter(region, pattern)
             if start not in pattern.seen:
                 self.unwritten(gang, region, pattern, start)
                 self.touch(traffic, region, pattern, start)
@@ -138,17 +139,21 @@ class Access:
         for part in self.claim(gang, address, mask):
             self.write(part, self.taken(part.pattern, value, gang.size))
 
-    def claim(self, gang: Gang, address: Any, mask: Any = None) -> Iterator[Part]:
+    def claim(self, gang: Gang, address: Any, mask: Any = None, counted: bool = True) -> Iterator[Part]:
         """Parts of a store, each of them checked, counted and ready to be written."""
         for part in self.parts(gang, address, mask):
             region, pattern, start = part
             if not region.writable:
                 self.fault("read-only", gang, region, start - region.base, pattern.lowest, "it may not be written")
-            traffic = self.enter(gang, region, pattern, start)
             self.order(gang, region, pattern, start)
             self.machine.progress += 1
-            if start not in pattern.seen:
-                self.touch(traffic, region, pattern, start)
+            new = start not in pattern.seen
+            if counted:
+                traffic = self.enter(region, pattern)
+                if new:
+                    self.touch(traffic, region, pattern, start)
+            if new:
+                pattern.seen.add(start)
                 if region.written is not None:
                     mark(region.written, start - region.base, pattern.offsets, self.item)
                     if region.space == "shared" and region.written.all():
@@ -220,7 +225,7 @@ class Access:
 
     # ---- what is done with a part
 
-    def enter(self, gang: Gang, region: Region, pattern: Pattern, start: int) -> Traffic:
+    def enter(self, region: Region, pattern: Pattern) -> Traffic:
         """Count it."""
         traffic = self.traffic(region)
         traffic.requests += pattern.requests
@@ -254,11 +259,11 @@ class Access:
             return
         offset = start - region.base
         history.refine(math.gcd(offset, pattern.step))
-        pairs = pattern.pairs(history.unit, offset % history.unit, self.verb == "load")
+        pairs = pattern.pairs(history.unit, offset % history.unit, self.reads)
         agents, units = gang.warps[pairs.warps], pairs.units + offset // history.unit
         threads = gang.threads[pairs.lanes]
-        if self.verb == "load":
-            race = history.load(agents, np.where(pairs.several, ~threads, threads), units,
+        if self.reads:
+            race = history.load(agents, np.where(pairs.last == pairs.lanes, threads, ~threads), units,
                                 (id(pattern), start, int(gang.threads[0]), gang.size))
         else:
             race = history.store(agents, threads, units, self.line)
@@ -267,7 +272,8 @@ class Access:
             if self.machine.gpu and region.space == "global":
                 self.machine.copies.source_changes(gang, self, region, pattern, offset)
         if race is not None:
-            self.race(gang, region, history, race, int(units[race.pair]), int(pairs.lanes[race.pair]))
+            lanes = pairs.lanes if threads[race.pair] != race.other else pairs.last
+            self.race(gang, region, history, race, int(units[race.pair]), int(lanes[race.pair]))
 
     def read(self, region: Region, pattern: Pattern, start: int) -> Any:
         offset = start - region.base

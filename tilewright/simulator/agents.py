@@ -49,9 +49,13 @@ class Clocks:
         self.now[agents] += 1
         self._learned()
 
-    def depart(self, agents: Agents) -> None:
-        """A new time begins for the copies of these agents; what they have done is of the old one."""
-        self.now[agents + self.agents + 1] += 1
+    def land(self, agents: Agents) -> Clock:
+        """What copies of these agents have brought up to now, for others to acquire."""
+        clock: Clock = np.zeros((3, self.columns), np.int32)
+        copies = self.copies(agents)
+        clock[0, copies] = self.now[copies]
+        self.now[copies] += 1
+        return clock
 
     def copies(self, agents: Agents) -> Agents:
         """The columns of these agents' copies."""

@@ -94,7 +94,7 @@ class Atomics:
             if not region.writable:
                 access.fault("read-only", gang, region, start - region.base, pattern.lowest, "it may not be written")
             access.unwritten(gang, region, pattern, start)
-            access.touch(access.enter(gang, region, pattern, start), region, pattern, start)
+            access.touch(access.enter(region, pattern), region, pattern, start)
             self.machine.progress += 1
             i, phase = divmod(start - region.base, access.item)
             assert pattern.index is not None            # elements of atomics are aligned

@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 from tilewright.ir.types import i8, i32, vec
 from tilewright.simulator.access import Access
 from tilewright.simulator.fault import Fault
+from tilewright.simulator.history import History
 from tilewright.simulator.memory import Region
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
+    from tilewright.simulator.agents import Clock
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.pattern import Pattern
+
+
+PIECE = 128                                 # bytes of a bulk copy that are looked at together
 
 
 class Flight(NamedTuple):
@@ -61,11 +66,8 @@ class Copies:
             self.flights.append(Flight(
                 node.line, region, offsets, to.taken(pattern, words, gang.size).ravel(), threads, self.closed[threads],
                 source, to.taken(pattern, origins, gang.size).ravel()))
-            history = self.machine.history(region)
-            assert history is not None
-            history.refine(4)
-            units = offsets[:, None] // history.unit + np.arange(4 // history.unit)
-            history.depart(np.repeat(threads, units.shape[1]), units.ravel(), node.line)
+            history, each, units = self._units(region, offsets, threads)
+            history.depart(each, units, node.line)
 
     def commit(self, gang: Gang, node: Op) -> None:
         self.closed[gang.threads[gang.active()]] += 1
@@ -85,6 +87,40 @@ class Copies:
             if not done.all():
                 left.append(flight.cut(~done))
         self.flights = left
+
+    # ---- copies that an mbarrier hears of: it has come as soon as the simulator looks, but only who waits there knows
+
+    def hand_over(self, threads: NDArray[np.int64]) -> Clock:
+        """Whatever these threads have in flight arrives unseen; the clock that tells of it."""
+        clocks = self.machine.clocks
+        assert clocks is not None
+        left, agents = [], np.unique(threads // clocks.warp)
+        for flight in self.flights:
+            theirs = np.isin(flight.threads, threads)
+            if theirs.any():
+                self._arrive(flight.cut(theirs), seen=False)
+            if not theirs.all():
+                left.append(flight.cut(~theirs))
+        self.flights = left
+        return clocks.land(agents)
+
+    def bulk(self, gang: Gang, node: Op, lane: int, smem: Any, gmem: Any, bytes: int) -> Clock:
+        """One thread has so many bytes copied; the clock that tells of their arrival."""
+        only = np.arange(gang.size) == lane
+        for at in range(0, bytes, PIECE):
+            size = min(PIECE, bytes - at)
+            words = vec(i32, size // 4)
+            load, store = (self._access(gang, node, verb, words, 16) for verb in ("load", "store"))
+            to, source = np.full(gang.size, smem + at), np.full(gang.size, gmem + at)
+            values = np.atleast_2d(load.gather(gang, source, only))
+            for part in store.claim(gang, to, only):
+                store.write(part, store.taken(part.pattern, values, gang.size))
+                offsets = part.address - part.region.base + part.pattern.offsets.ravel()
+                history, threads, units = self._units(part.region, offsets, gang.threads[part.pattern.lanes()])
+                history.depart(threads, units, node.line)
+                history.land_unseen(threads, units)
+        assert self.machine.clocks is not None
+        return self.machine.clocks.land(gang.threads[[lane]] // self.machine.warp)
 
     # ---- what they consist of
 
@@ -115,13 +151,19 @@ class Copies:
         origins = np.where(lanes[::4] < valid, address + lanes[::4] - (source.base if source else 0), -1)
         return words, origins, source
 
-    def _arrive(self, flight: Flight) -> None:
+    def _arrive(self, flight: Flight, seen: bool = True) -> None:
         flight.region.data[flight.offsets[:, None] + np.arange(4)] = flight.words[:, None].view(np.uint8)
-        history = self.machine.history(flight.region)
+        history, threads, units = self._units(flight.region, flight.offsets, flight.threads)
+        history.land(threads, units) if seen else history.land_unseen(threads, units)
+
+    def _units(self, region: Region, offsets: NDArray[np.int64],
+               threads: NDArray[np.int64]) -> tuple[History, Any, Any]:
+        """The units of these words, and the thread of each."""
+        history = self.machine.history(region)
         assert history is not None
         history.refine(4)
-        units = flight.offsets[:, None] // history.unit + np.arange(4 // history.unit)
-        history.land(np.repeat(flight.threads, units.shape[1]), units.ravel())
+        units = offsets[:, None] // history.unit + np.arange(4 // history.unit)
+        return history, np.repeat(threads, units.shape[1]), units.ravel()
 
     def source_changes(self, gang: Gang, access: Access, region: Region, pattern: Pattern, offset: int) -> None:
         """A store to global memory: a fault if a copy that is in flight reads there."""

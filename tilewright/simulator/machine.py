@@ -18,6 +18,7 @@ from tilewright.simulator.copies import Copies
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
+from tilewright.simulator.mbarriers import Mbarriers
 from tilewright.simulator.memory import Memory, Region, Uninitialised
 from tilewright.simulator.report import Report
 from tilewright.simulator.textures import Textures
@@ -40,10 +41,12 @@ class Machine:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
         self.report = Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
+        self.mbarriers = Mbarriers(self)
         self.grid: Block = (1, 1, 1)
         self.clocks: Clocks | None = None
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
         self.ready: list[Gang] = []
+        self.parted: list[Gang] = []        # who goes on waiting when others of its gang do not
         self.progress = 0                   # how often anything has been stored
         self.first = 0                      # of the CTAs that run now, in the grid
         self._codes: dict[Function, Code] = {}
@@ -86,6 +89,7 @@ class Machine:
                 history.next(self.clocks, before * self.cta, told)
         self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.cta) for cta in range(self.ctas)]
         self.copies.begin()
+        self.mbarriers.begin()
         self._histories: dict[Region, History] = {}
         self._shared: dict[Array, Region] = {}
 
@@ -110,7 +114,7 @@ class Machine:
 
     def _wake(self, waiting: list[Gang]) -> list[Gang]:
         """Those that wait no longer become ready, joined where they stand together; the others."""
-        together = defaultdict(list)
+        together, self.parted = defaultdict(list), []
         for gang in waiting:
             assert gang.waiting is not None
             if gang.waiting.over(gang):
@@ -123,7 +127,7 @@ class Machine:
             raise Fault("deadlock", first.waiting.line, first.frame.code.name, "; ".join(
                 f"{self._names(gang)} at {gang.waiting.line} for {gang.waiting}" for gang in waiting if gang.waiting))
         self.ready = [Gang.join(gangs) for gangs in reversed(together.values())]
-        return [gang for gang in waiting if gang.waiting is not None]
+        return [gang for gang in (*waiting, *self.parted) if gang.waiting is not None]
 
     def _names(self, gang: Gang) -> str:
         """Who waits, for messages."""

@@ -17,11 +17,12 @@ PERIOD = 128            # bytes
 
 
 class Pairs(NamedTuple):
-    """Lane lanes[i], of warp warps[i] of the gang, touches unit units[i], counted from the lowest."""
+    """Lane lanes[i], of warp warps[i] of the gang, touches unit units[i], counted from the lowest; of a load also other
+    lanes of the warp, up to last[i]."""
     warps: NDArray[np.int64]
     lanes: NDArray[np.int64]
     units: NDArray[np.int64]
-    several: NDArray[np.bool_]              # of a load: other lanes of the warp read it too
+    last: NDArray[np.int64]
     clash: tuple[int, int] | None           # of a store: two pairs of different lanes with the same unit
 
 
@@ -77,11 +78,11 @@ class Pattern:
             np.maximum.at(highest, inverse, lanes)
             order = np.lexsort((units[first], lowest))
             first = first[order]
-            return Pairs(warps[first], lowest[order], units[first], (lowest != highest)[order], None)
+            return Pairs(warps[first], lowest[order], units[first], highest[order], None)
         order = np.argsort(units, kind="stable")
         twice = np.flatnonzero((units[order][1:] == units[order][:-1]) & (lanes[order][1:] != lanes[order][:-1]))
         clash = (int(order[twice[0]]), int(order[twice[0] + 1])) if twice.size else None
-        return Pairs(warps, lanes, units, np.zeros(len(lanes), bool), clash)
+        return Pairs(warps, lanes, units, lanes, clash)
 
     def _granules(self, where: NDArray[np.int64], granule: int) -> tuple[int, int]:
         """(granules that the requests of all warps move, the fewest that could hold the distinct elements of each)."""
