@@ -216,3 +216,51 @@ def test_the_next_launch_comes_after_this_one():
     for _ in range(3):
         simulator.run(one, x, memory=memory)
     assert (x == 3).all()
+
+
+# ---- indices
+
+def indexed(expression, stop=64):
+    k = Kernel("indexed", threads=64, x=ptr(i64), n=i32)
+    x, n = k.args
+    t = k.thread[0]
+    with k.when(t < stop):
+        x[t] = k.cast(expression(k, t, n), i64)
+    return k.function
+
+
+@pytest.mark.parametrize(("expression", "n", "wrong"), [
+    (lambda k, t, n: t + n, 2**31 - 10, 2**31),
+    (lambda k, t, n: t - n, 2**31 - 10, None),
+    (lambda k, t, n: k.constant(i32, -20) - n - t, 2**31 - 28, -(2**31) - 1),
+    (lambda k, t, n: t * n, 2**26, 2**31),
+    (lambda k, t, n: n * n, 46340, None),
+    (lambda k, t, n: n * n, 46341, 46341**2),
+])  # fmt: skip
+def test_indices_that_do_not_fit(expression, n, wrong):
+    x = np.zeros(64, np.int64)
+    if wrong is None:
+        simulator.run(indexed(expression), x, n)
+        return
+    with pytest.raises(Fault, match=rf"arithmetic at test_simulated_grids.py:\d+ .*: {wrong} does not fit into an i32"):
+        simulator.run(indexed(expression), x, n)
+
+
+def test_idle_lanes_may_overflow_and_bits_may_do_as_they_like():
+    x = np.zeros(64, np.int64)
+    simulator.run(indexed(lambda k, t, n: t + n, stop=10), x, 2**31 - 10)
+    assert x[9] == 2**31 - 1
+    n, t = 0x5BD1E995, np.arange(64)
+    simulator.run(indexed(lambda k, t, n: (t << 27) ^ n), x, n)
+    np.testing.assert_array_equal(x, ((t << 27) ^ n).astype(np.int32))
+    simulator.run(indexed(lambda k, t, n: k.cast(k.cast(t, i64) * k.cast(n, i64), i32)), x, n)
+    np.testing.assert_array_equal(x, (t * n).astype(np.int32))
+
+
+def test_a_loop_that_runs_past_the_largest_index():
+    k = Kernel("endless", threads=32, n=i32)
+    with k.loop(k.args[0], step=2**30):
+        pass
+    simulator.run(k.function, 2**30)
+    with pytest.raises(Fault, match=r"arithmetic .*the loop's index passes the end of i32"):
+        simulator.run(k.function, 2**31 - 1)

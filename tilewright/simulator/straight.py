@@ -1,14 +1,16 @@
 """Straight-line code: operations, loads and stores, registers. A run of such nodes is one step of a gang."""
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.ir.operations import ADD, MUL, SUB
 from tilewright.ir.program import Load, Op, Read, Store, Write
-from tilewright.ir.types import Type
+from tilewright.ir.types import Type, i32
 from tilewright.simulator.access import Access
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.report import Block
@@ -79,6 +81,9 @@ def _step(code: Code, node: Any) -> Step | None:
 def _operation(code: Code, node: Op) -> Step | None:
     operation, xs, ds = node.operation, [code.slot(x) for x in node.operands], [code.slot(y) for y in node.results]
     meaning, t = operation.numpy, node.results[0].type if node.results else None
+    index = code.machine.gpu and operation in INDEX_ARITHMETIC and t == i32
+    if index:
+        meaning = index_arithmetic(INDEX_ARITHMETIC[operation])
     if meaning is None:
         return None if operation.role == "effect" else _unknown(code, node)
     if operation.role in ("effect", "blocking"):
@@ -98,12 +103,12 @@ def _operation(code: Code, node: Op) -> Step | None:
                 env[d] = y
         return several
     d, = ds
-    if operation.partial:
+    if operation.partial or index:
         def partial(gang: Gang, env: list) -> None:
             try:
                 env[d] = meaning(t, *[env[x] for x in xs])
             except ArithmeticError as error:
-                env[d] = _active_only(code, node, gang, [env[x] for x in xs], str(error))
+                env[d] = _active_only(code, node, meaning, gang, [env[x] for x in xs], str(error))
         return partial
     if len(xs) == 1:
         a, = xs
@@ -121,6 +126,23 @@ def _operation(code: Code, node: Op) -> Step | None:
     def step(gang: Gang, env: list) -> None:
         env[d] = meaning(t, *[env[x] for x in xs])
     return step
+
+
+# On a GPU an i32 is an index, and what does not fit is a mistake. Whoever means the lowest bits, as hashes do, casts an
+# i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
+INDEX_ARITHMETIC = {ADD: operator.add, SUB: operator.sub, MUL: operator.mul}
+
+
+def index_arithmetic(meaning: Callable) -> Callable:
+    """Of i32, in i64, where it fits."""
+    def checked(t: Any, x: Any, y: Any) -> Any:
+        exact = meaning(x.astype(np.int64), y)
+        rounded = exact.astype(np.int32)
+        wrong = rounded != exact
+        if wrong.any():
+            raise ArithmeticError(f"{exact[wrong][0] if exact.ndim else exact} does not fit into an i32")
+        return rounded
+    return checked
 
 
 def _unknown(code: Code, node: Op) -> Step:
@@ -143,15 +165,14 @@ def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
     return [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
 
 
-def _active_only(code: Code, node: Op, gang: Gang, xs: list, why: str) -> Any:
+def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, why: str) -> Any:
     """The operation again, now that it has refused an operand, without what idle threads happen to hold."""
     t = node.results[0].type
     if gang.mask is not None:
         first = int(np.argmax(gang.mask))
         xs = [x if np.shape(x)[-1:] in ((), (1,)) else np.where(gang.mask, x, x[..., first:first + 1]) for x in xs]
         try:
-            assert node.operation.numpy is not None
-            return node.operation.numpy(t, *xs)
+            return meaning(t, *xs)
         except ArithmeticError as error:
             why = str(error)
     raise Fault("arithmetic", node.line, code.name, why)
