@@ -1,0 +1,90 @@
+"""From a lane's accumulators to C = alpha * acc + beta * C, within the edges of C; and sums over slices of k."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.ir import Kernel, Tile, Value, i32, i64, vec
+from tilewright.kernels.nvidia.cut import Cut
+
+
+def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: Value, m: Value, n: Value,
+          alpha: Value, beta: Value, c: Value, ldc: Value, VECTOR: int) -> None:
+    """acc[i, j] belongs to row i of `rows` and column j of `columns`, in the CTA's tile at (i0, j0).
+
+    VECTOR elements of C are written at once where the lane has them side by side; n and ldc are multiples of VECTOR.
+    """
+    def each(read_c: bool) -> None:
+        for i, (base, offset) in enumerate(rows.elements):
+            row = i0 + base + offset
+            c_row = c + row*ldc
+            j = 0
+            for piece in columns.pieces:
+                width = min(piece.width, VECTOR)
+                for e in range(0, piece.width, width):
+                    column = j0 + piece.base + (piece.offset + e)
+                    inside = (row < m) & (column < n)
+                    put(c_row + column, [acc[i, j + d]*alpha for d in range(width)], read_c, inside)
+                    j += width
+
+    def put(at: Value, values: list[Value], read_c: bool, inside: Value) -> None:
+        if read_c:
+            old = k.load(at, vec(T, len(values)), mask=inside)
+            values = [k.fma(beta, old[e] if len(values) > 1 else old, x) for e, x in enumerate(values)]
+        k.store(at, k.pack(*values) if len(values) > 1 else values[0], mask=inside)
+
+    with k.when(beta.equals(0.0)):
+        each(read_c=False)
+    with k.otherwise():
+        each(read_c=True)
+
+
+def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES: int, THREADS: int) -> None:
+    """acc of slice 0 += acc of slices 1 ... SLICES - 1, through shared memory, where nothing may be left to read.
+
+    THREADS: of one slice; thread t of each holds the same elements of C."""
+    registers = [*acc.registers]
+    for other in range(1, SLICES):
+        k.barrier()
+        with k.when(slice.equals(other)):
+            for e, ij in enumerate(registers):
+                k.store(smem + t + e*THREADS, acc[ij])
+        k.barrier()
+        with k.when(slice.equals(0)):
+            for e, ij in enumerate(registers):
+                acc[ij] = acc[ij] + k.load(smem + t + e*THREADS)
+
+
+def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Value, tiles: Value, part: Value,
+              PARTS: int, t: Value, THREADS: int, mine: Value, then: Callable[[], None]) -> None:
+    """The CTA that comes last of the PARTS that share a tile of C adds up all their accumulators, in the order of k,
+    and does `then`. The counters are 0 before and after. `mine`: whether this thread holds accumulators.
+
+    workspace: T[PARTS, tiles, elements of a tile]; counters: i32[tiles].
+    """
+    registers = [*acc.registers]
+    arrived = k.smem("arrived", (1,), i32)
+    def place(part: Value) -> Value:
+        return workspace + k.cast(part*tiles + tile, i64)*(len(registers)*THREADS) + t % THREADS
+
+    with k.when(mine):
+        at = place(part)
+        for e, ij in enumerate(registers):
+            k.store(at + e*THREADS, acc[ij])
+        k.fence_device()
+    k.barrier()
+    with k.when(t.equals(0)):
+        arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
+    k.barrier()
+    with k.when(arrived[0].equals(PARTS - 1)):
+        k.fence_device()
+        with k.when(mine):
+            for ij in registers:
+                acc[ij] = 0
+            with k.loop(PARTS) as other:
+                at = place(other)
+                for e, ij in enumerate(registers):
+                    acc[ij] = acc[ij] + k.load(at + e*THREADS)
+            then()
+        with k.when(t.equals(0)):
+            counters[tile] = 0
