@@ -67,7 +67,9 @@ def ladder(
     sizes: Annotated[
         list[str] | None, typer.Option(help="Sizes, such as 256,1024.", metavar="LIST", show_default="200 to 10000")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu; simulate counts what the GPU steps do, without a GPU; cuda times them.")
+    ] = "cpu",
     dtype: Dtypes = None,
     threads: Threads = None,
     peers: Peers = None,
@@ -82,8 +84,13 @@ def ladder(
     with common.errors():
         from tilewright.bench import commands
 
+        if device == "simulate":
+            from tilewright.bench import ladder_gpu
+
+            size = common.numbers(sizes, [str(ladder_gpu.SIZE)], "--sizes")
+            raise typer.Exit(ladder_gpu.simulate(size[0], "sm_90a", json, plot, common.console()))
         if device != "cpu":
-            raise common.BadInput(f"--device must be cpu, got {device!r}")
+            raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
             dtypes=common.listed(dtype, []), threads=common.numbers(threads, ["1", "all"], "--threads",
             {"all": commands.all_threads()}), sizes=common.numbers(sizes, [], "--sizes"),

@@ -25,7 +25,7 @@ def aligned(m, n, k, a, lda, b, ldb):
     address. With n and k multiples of 4 too, no texel is partly inside a matrix, and no element behind a row of A is
     multiplied, which would matter if it were infinite or no number.
     """
-    return all(x % 4 == 0 for x in (n, k, lda, ldb)) and a % ALIGNMENT == b % ALIGNMENT == 0 and \
+    return min(m, n, k) > 0 and all(x % 4 == 0 for x in (n, k, lda, ldb)) and a % ALIGNMENT == b % ALIGNMENT == 0 and \
         max(texels(m, k, lda), texels(k, n, ldb)) <= MOST_TEXELS
 
 

@@ -4,13 +4,13 @@
 
 Of any size, with nothing read or written outside the matrices: what would lie outside is a zero, which costs no load.
 """
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.ir import Kernel, Value, f32, i32, i64, ptr
 
 # As all kernels for GPUs here; the launcher fills them in by this order.
-PARAMETERS = {"m": i32, "n": i32, "k": i32, "alpha": f32, "a": ptr(f32), "lda": i64, "b": ptr(f32), "ldb": i64,
-              "beta": f32, "c": ptr(f32), "ldc": i64}
+PARAMETERS: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": f32, "a": ptr(f32), "lda": i64, "b": ptr(f32),
+                              "ldb": i64, "beta": f32, "c": ptr(f32), "ldc": i64}
 
 
 class Gemm(NamedTuple):
