@@ -191,9 +191,9 @@ def tables(found: list[Counts], target: GpuTarget) -> Iterator[Any]:
 
 def draw(found: list[Counts], path: Path, title: str) -> None:
     """Per step, what a multiprocessor is busy with in units of its multiply-adds: the longest bar is the bound."""
-    from tilewright.bench import plot
-
     import matplotlib
+
+    from tilewright.bench import plot
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
