@@ -4,14 +4,15 @@
     print(report)
 
 memory    bytes at flat addresses; arrays, functions and pointers in it
-access    one load or store: locate, check, count, move
+access    one load or store: locate, check, count, move; `pattern`: what depends only on how its addresses lie
+copies    from global to shared memory, in flight; textures: reads that give zeros outside
 gang      threads at one point, who of them is active, their calls
 code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
-barriers  what a gang may wait for
-agents    vector clocks of threads and warps, and the races found with them; atomics: how clocks travel
-report    traffic by line and array, instructions by kind
-product   a whole product by a compiled plan: tilewright.simulate
+barriers  what a gang may wait for; mbarriers: phases in shared memory
+agents    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
+report    traffic by line and array, instructions by kind; table: as text; occupancy
+product   a whole product by a compiled kernel: tilewright.simulate; launches: by the kernels of a GPU
 """
 from __future__ import annotations
 
@@ -45,9 +46,7 @@ def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Me
     """
     if function.threads is None and any(n != 1 for n in grid):
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
-    machine = Machine(function, memory or Memory(), externals or {})
-    if granule is not None:
-        machine.report = Report(granule)
+    machine = Machine(function, memory or Memory(), externals or {}, None if granule is None else Report(granule))
     return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)
 
 

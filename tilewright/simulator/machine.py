@@ -30,7 +30,8 @@ Block = tuple[int, int, int]
 
 
 class Machine:
-    def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]],
+                 report: Report | None = None) -> None:
         self.function, self.memory = function, memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
@@ -39,7 +40,7 @@ class Machine:
         self.cta = self.shape[0] * self.shape[1]
         if self.cta % self.warp:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
-        self.report = Report(SECTOR if self.gpu else CACHE_LINE)
+        self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
         self.mbarriers = Mbarriers(self)
         self.grid: Block = (1, 1, 1)
