@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from tilewright import simulator, targets
+from tilewright.bench import ladder_gpu, readme, results
+from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
+from tilewright.ir import Kernel
+from tilewright.ir.program import Load
 from tilewright.kernels.ladder import gpu11_texture
 from tilewright.kernels.ladder.gpu13_dispatch import choose
 from tilewright.kernels.ladder.gpu_gemm import column_major
@@ -132,6 +137,26 @@ def test_tiles_that_threads_cannot_share():
         GPU_STEPS["shared"].emit(L=32, S=4, V=2)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_barrier_left_out_is_a_race(missing, monkeypatch):
+    """V3 has two in its loop: one until the tiles are used, one until they are complete."""
+    barriers = iter(range(2))
+    kept = Kernel.barrier
+    monkeypatch.setattr(Kernel, "barrier", lambda k: None if next(barriers) == missing else kept(k))
+    function = GPU_STEPS["shared"].emit(L=32, V=4)
+    with pytest.raises(simulator.Fault, match=r"(race|uninitialised) at .*[ab]_smem.* by block .* thread"):
+        run("shared", 32, 32, 32, function=function, L=32, V=4)
+
+
+def test_an_edge_without_a_guard_is_out_of_bounds():
+    unguarded = GPU_STEPS["shared"].emit()
+    for node in unguarded.walk():
+        if isinstance(node, Load):
+            node.mask = None
+    with pytest.raises(simulator.Fault, match=r"out of bounds at gpu04_shared\.py"):
+        run("shared", 129, 128, 8, function=unguarded)
+
+
 # ---- banks and sectors
 
 
@@ -200,6 +225,36 @@ def test_no_step_spills(name, architecture):
 def test_asynchronous_copies_need_ampere():
     with pytest.raises(NotImplementedError, match="sm_75 has no cp_async"):
         assembly(GPU_STEPS["async"].emit(), targets.target("sm_75"))
+
+
+# ---- the story
+
+
+def test_the_story_is_told_and_written(tmp_path, monkeypatch):
+    """The command itself, with three steps to be quick; from its JSON come the tables of docs/gpu-ladder.md."""
+    monkeypatch.setattr(ladder_gpu, "GPU_STEPS", {name: GPU_STEPS[name] for name in ("naive", "shared", "async")})
+    monkeypatch.setenv("COLUMNS", "160")
+    json, plot = tmp_path / "ladder.json", tmp_path / "ladder.png"
+    asked = ["bench", "ladder", "--device", "simulate", "--sizes", "256", "--json", str(json), "--plot", str(plot)]
+    said = CliRunner().invoke(app, asked)
+    assert said.exit_code == 0, said.output
+    for word in ("V1 naive", "33,554,432", "2n³/L global, 2n³/V shared", "shared memory", "32.7%"):
+        assert word in said.output
+    assert plot.stat().st_size > 10_000
+    naive, shared, _ = ladder_gpu.counted(results.load(json))
+    assert naive.bound[0] == "L1"
+    assert shared.conflicts > 0
+    sentence = readme.step(results.load(json), {"step": "shared"})
+    assert "262,144 loads from global memory (2n³/L global, 2n³/V shared: exactly)" in " ".join(sentence.split())
+    with pytest.raises(readme.FigureError, match="there is no step padded"):
+        readme.step(results.load(json), {"step": "padded"})
+    assert readme.counts(results.load(json), {"of": "memory"}).count("\n") == 5
+
+
+def test_the_device_is_one_of_three():
+    said = CliRunner().invoke(app, ["bench", "ladder", "--device", "tpu"])
+    assert said.exit_code == 2
+    assert "--device must be cpu, simulate or cuda, got 'tpu'" in said.output
 
 
 # ---- the choice by size

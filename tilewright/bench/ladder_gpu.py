@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import simulator, targets
+from tilewright.bench.report import plural
 from tilewright.bench.results import Report, save
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
 from tilewright.runtime import ladder_gpu
@@ -168,6 +170,29 @@ LEGEND = (
     "multiprocessor is busy with longest, and the share of its multiply-adds that this allows at most. Waiting is not "
     "predicted."
 )
+
+
+def counted(report: Report) -> list[Counts]:
+    """The counts of a report that `simulate` has written."""
+    return [Counts(**c) for c in report.extra["simulated"]]
+
+
+def sentence(c: Counts) -> str:
+    """What the simulator says about one step, in words."""
+    agrees = "exactly" if c.loads == c.expected else f"{c.expected:,} expected"
+    what, share = c.bound
+    said = [
+        f"**Simulated, n = {c.n}:** {c.loads:,} loads from global memory ({c.formula}: {agrees}) in {c.load_sectors:,} "
+        f"sectors of 32 bytes, of which {c.load_efficiency:.0%} is used; C is stored in {c.store_sectors:,} sectors "
+        f"({c.store_efficiency:.0%} used)."
+    ]
+    if c.shared_loads:
+        conflicts = f"{c.conflicts:,} of them conflicts" if c.conflicts else "none of them a conflict"
+        said.append(f"{c.shared_loads:,} loads from shared memory; {c.passes:,} passes over its banks, {conflicts}.")
+    moves = f"{c.moves / c.fmas:.3f} loads, stores, copies and barriers per FMA"
+    used = "" if c.registers is None else f"; {c.registers} registers, {plural(c.ctas or 0, 'CTA')} per multiprocessor"
+    said.append(f"{moves}{used}. Bound by {what}: at most {share:.1%} of the peak.")
+    return "\n".join(textwrap.fill(s, 120) for s in said)
 
 
 def tables(found: list[Counts], target: GpuTarget) -> Iterator[Any]:

@@ -102,8 +102,29 @@ def tiles(report: Report, options: dict[str, str]) -> str:
     return _markdown(["tile", "article", "registers", "FMAs per load", "GFLOP/s", "of an FMA loop"], rows)
 
 
+def counts(report: Report, options: dict[str, str]) -> str:
+    """What the simulator counted of every GPU step: of=memory or of=multiprocessor."""
+    from tilewright.bench import ladder_gpu
+
+    columns = {"memory": ladder_gpu.MEMORY, "multiprocessor": ladder_gpu.MULTIPROCESSOR}.get(options["of"])
+    if columns is None:
+        raise FigureError(f"of={options['of']}: it is memory or multiprocessor")
+    rows = [[c.title, *(cell(c) for _, cell in columns)] for c in ladder_gpu.counted(report)]
+    return _markdown(["step", *(heading for heading, _ in columns)], rows)
+
+
+def step(report: Report, options: dict[str, str]) -> str:
+    """The same of one step, in a sentence or two."""
+    from tilewright.bench import ladder_gpu
+
+    for found in ladder_gpu.counted(report):
+        if found.step == options["step"]:
+            return ladder_gpu.sentence(found) + "\n"
+    raise FigureError(f"there is no step {options['step']}")
+
+
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    f.__name__: f for f in (rates, summary, machine, startup, tiles)
+    f.__name__: f for f in (rates, summary, machine, startup, tiles, counts, step)
 }
 
 

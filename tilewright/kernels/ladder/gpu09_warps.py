@@ -5,7 +5,7 @@ columns of B, from now on 32 rows and 64 columns. 96 different numbers instead o
 
 Inside the warp the lanes are 4 x 8, numbered so that no vector is wanted by more than two neighbouring lanes: lanes
 0 and 1 share columns, and lanes 0, 2, 4 ... 14 share rows. Hardware answers a 16-byte load of a warp in four passes,
-and in two if each lane shares its vector with the lane beside it, or with the next but one, which both loads do then.
+or, as others have measured, in two if each lane shares its vector with the one beside it or the next but one.
 """
 from tilewright.ir import f32
 from tilewright.kernels.ladder.gpu06_padded import L, Share, V
