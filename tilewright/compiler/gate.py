@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tilewright.compiler import gate_gpu
 from tilewright.ir.operations import CAST, FMA
-from tilewright.ir.program import Call, External, Function, Line, Load, Op, Register, Store, Write
-from tilewright.ir.types import Type
+from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
+from tilewright.ir.types import Texture, Type
 from tilewright.targets.base import CpuTarget
-from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.targets import Target
 
 SPACES = ("global", "local")            # of memory, on a CPU
 MOVED = ("f16",)                        # formats without arithmetic that LLVM can still load, store and convert
-MOST_THREADS = 1024                     # of a CTA, on all GPUs of NVIDIA's
-WIDEST = 128                            # bits that a thread of a GPU can load or store at once
 
 
 def check(functions: Function | Iterable[Function], target: Target) -> None:
@@ -32,10 +30,14 @@ def check(functions: Function | Iterable[Function], target: Target) -> None:
 
 def refusals(functions: Function | Iterable[Function], target: Target) -> Iterator[str]:
     """One sentence for each thing that these functions, or what they call, do and the target cannot."""
-    refuse: Any = _on_cpu if isinstance(target, CpuTarget) else _on_gpu
     for function in [functions] if isinstance(functions, Function) else functions:
         for each in (*function.callees(), function):
-            yield from refuse(each, target)
+            if isinstance(target, CpuTarget):
+                yield from _on_cpu(each, target)
+            else:
+                yield from gate_gpu.body(each, target, inner=each is not function)
+        if not isinstance(target, CpuTarget):
+            yield from gate_gpu.kernel(function, target)
 
 
 def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
@@ -44,6 +46,9 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
     for array in function.arrays:
         if array.space not in SPACES:
             yield f"{function.name}: {array.name} lies in {array.space} memory, and {target.name} has none"
+    for name, param in function.params:
+        if isinstance(param.type, Texture):
+            yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"
     for node in function.walk():
         operation, types = _types(node)
         if operation and operation.needs not in ("", "cpu"):
@@ -53,33 +58,6 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
                 why = _vector(t, target) or _format(t, operation, target)
                 if why:
                     yield f"{function.name}, {_place(node)}: {why}"
-
-
-def _on_gpu(function: Function, target: GpuTarget) -> Iterator[str]:
-    if function.threads is None:
-        yield f"{function.name} is written for one thread of a CPU, and {target.name} is a GPU: it runs CTAs"
-        return
-    x, y = function.threads
-    if x * y > MOST_THREADS:
-        yield f"{function.name} has CTAs of {x * y} threads, and {target.name} allows {MOST_THREADS}"
-    if function.warp != target.warp:
-        yield f"{function.name} has warps of {function.warp} lanes, and {target.name} has warps of {target.warp}"
-    if function.shared_bytes > target.smem_cta:
-        yield (f"{function.name} needs {function.shared_bytes} bytes of shared memory, and {target.name} gives a CTA "
-               f"{target.smem_cta}")
-    for node in function.walk():
-        operation, types = _types(node)
-        where = f"{function.name}, {_place(node)}"
-        if operation and operation.needs not in ("", "gpu", *target.instructions):
-            yield f"{where}: {target.name} has no {operation.name}" + (
-                f" ({operation.needs})" if operation.needs != "cpu" else ", an instruction of CPUs")
-        if isinstance(node, Call) and (isinstance(node.callee, External) or not isinstance(node.callee, Function)):
-            yield f"{where}: a GPU kernel can call recorded functions only"
-        if isinstance(node, (Load, Store)) and isinstance(t := types[0], Type) and t.bits * t.length > WIDEST:
-            yield f"{where}: {t} is wider than the {WIDEST} bits that a thread moves at once"
-        for t in types:
-            if isinstance(t, Type) and (why := _format(t, operation, target)):
-                yield f"{where}: {why}"
 
 
 def _types(node: Any) -> tuple[Any, list[Any]]:
@@ -103,7 +81,7 @@ def _vector(t: Type, target: CpuTarget) -> str:
     return f"{t} is a vector of {t.bits * t.length} bits, and {target.name} has registers of {bits}"
 
 
-def _format(t: Type, operation: Any, target: Target) -> str:
+def _format(t: Type, operation: Any, target: CpuTarget) -> str:
     format = str(t.scalar)
     if not t.is_float or format in target.arithmetic:
         return ""

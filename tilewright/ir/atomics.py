@@ -10,6 +10,12 @@ from functools import cache
 from tilewright.ir.operations import Operation
 
 
+def _load(low, t, p, order):
+    """On a GPU through an opaque pointer: LLVM 22 ends the process where a parameter that is only read is read so."""
+    p = low.hidden(p) if low.dialect.gpu else p
+    return low.b.load_atomic(p, low.scoped(order), t.bytes, "atomic", low.type(t))
+
+
 def _store(low, order, p, x):
     """Built by hand: IRBuilder.store_atomic asks an opaque pointer for its pointee."""
     from llvmlite.ir import instructions
@@ -43,8 +49,7 @@ def _pause(low, t):
 
 @cache
 def load(order: str) -> Operation:
-    return Operation("atomic_load",
-                     lambda low, t, p: low.b.load_atomic(p, low.scoped(order), t.bytes, "atomic", low.type(t)),
+    return Operation("atomic_load", lambda low, t, p: _load(low, t, p, order),
                      lambda gang, node, p: gang.machine.atomics.load(gang, node, p, order), "atomic", "effect")
 
 

@@ -102,7 +102,7 @@ class Kernel(Grid):
         """The sum of a vector's elements, by halves."""
         if not x.type.is_float or x.type.length & (x.type.length - 1):
             raise TypeError(f"a sum of {x.type}: it must be of 1, 2, 4, 8 ... floating-point numbers")
-        return self._op(ops.SUM, x.type.scalar, x)
+        return x if x.type.length == 1 else self._op(ops.SUM, x.type.scalar, x)
 
     def select(self, where: Value, x: Any, y: Any) -> Value:
         type = next(v.type for v in (x, y) if isinstance(v, Value))
@@ -115,7 +115,7 @@ class Kernel(Grid):
 
     def lanes_below(self, n: Value, length: int) -> Value:
         """A mask of `length` lanes: lane e is on where e < n."""
-        return self._op(ops.LANES_BELOW, vec(i1, length), n)
+        return self._op(ops.LANES_BELOW, vec(i1, length), self._value(n, i64))
 
     def shuffle(self, x: Value, y: Value, indices: Any) -> Value:
         """Elements of x, counted from 0, and of y, counted on from x's length, in this order."""
@@ -137,6 +137,8 @@ class Kernel(Grid):
     def variable(self, type: Any, value: Any = None) -> Variable: return Variable(self, type, value)
 
     def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str, align: int) -> Value:
+        if align < element.bytes or align & (align - 1):
+            raise ValueError(f"{name} can be aligned to {element.bytes}, {2 * element.bytes} ... bytes, not {align}")
         strides = [1]
         for extent in reversed(shape[1:]):
             strides.insert(0, strides[0] * extent)
@@ -156,7 +158,7 @@ class Kernel(Grid):
         """
         type = type or pointer.type.element
         self._check_mask(mask, type)
-        align = align or (8 if isinstance(type, Pointer) else type.bytes)
+        align = self._align(align, type)
         array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
         return self._record(Load(Value(self, type, array=array), pointer, align, mask, caller())).result
 
@@ -168,9 +170,17 @@ class Kernel(Grid):
             value = self._value(value, element)
         if isinstance(value.type, Type) and value.type.scalar != element:
             raise TypeError(f"a {value.type} cannot be stored through a pointer to {element}")
-        align = align or (8 if isinstance(value.type, Pointer) else value.type.bytes)
         self._check_mask(mask, value.type)
+        align = self._align(align, value.type)
         self._record(Store(pointer, value, align, mask, caller(), streaming))
+
+    @staticmethod
+    def _align(align: int | None, type: Any) -> int:
+        size = 8 if isinstance(type, Pointer) else type.bytes
+        align = size & -size if align is None else align        # three elements are aligned to one of them
+        if align < 1 or align & (align - 1):
+            raise ValueError(f"an address can be aligned to 1, 2, 4, 8 ... bytes, not {align}")
+        return align
 
     def _check_mask(self, mask: Value | None, type: Any) -> None:
         if mask is None:
@@ -196,19 +206,27 @@ class Kernel(Grid):
     # ---- atomics between threads of a CPU or of a GPU; orders as LLVM names them
 
     def atomic_load(self, pointer: Value, order: str = "acquire") -> Value:
-        return self._op(atomics.load(order), pointer.type.element, pointer)
+        return self._op(atomics.load(order), self._atomic(pointer), pointer)
 
     def atomic_store(self, pointer: Value, value: Any, order: str = "release") -> None:
-        self._effect(atomics.store(order), pointer, self._value(value, pointer.type.element))
+        self._effect(atomics.store(order), pointer, self._value(value, self._atomic(pointer)))
+
+    @staticmethod
+    def _atomic(pointer: Value) -> Type:
+        if pointer.type.element.bits < 8:
+            raise TypeError(f"an atomic access moves whole bytes, not {pointer.type.element}")
+        return pointer.type.element
 
     def atomic_add(self, pointer: Value, value: Any, order: str = "acq_rel") -> Value:
         """p[0] += value; the value before."""
-        element = pointer.type.element
+        element = self._atomic(pointer)
         return self._op(atomics.add(order), element, pointer, self._value(value, element))
 
     def atomic_replace(self, pointer: Value, old: Any, new: Any, order: str = "acquire") -> Value:
         """Compare and swap: p[0] = new if p[0] is old; whether it was."""
-        element = pointer.type.element
+        element = self._atomic(pointer)
+        if element.is_float:
+            raise TypeError(f"compare and swap compares bits: look at the {element} as an i{element.bits} (`as_`)")
         return self._op(atomics.replace(order), i1, pointer, self._value(old, element), self._value(new, element))
 
     def fence(self, order: str = "seq_cst") -> None: self._effect(atomics.fence(order))

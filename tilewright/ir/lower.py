@@ -46,6 +46,13 @@ class _LoopName(ll.values.MDValue):
         buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
 
 
+def _streams(node: Store) -> bool:
+    """Whether a GPU has one instruction for it."""
+    t = node.value.type
+    return (isinstance(t, Type) and t.bits in (32, 64) and t.bits * t.length <= 128 and node.align >= t.bytes
+            and node.pointer.type.space == "global")
+
+
 def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False) -> ll.Module:
     """One module with these functions, which others may call by name, and all that they call, which is internal.
 
@@ -127,6 +134,7 @@ class _Lowering:
     def struct(self, types: Sequence[Type]) -> ll.LiteralStructType:
         return ll.LiteralStructType([self.type(t) for t in types])
 
+    def nothing(self) -> ll.VoidType: return ll.VoidType()
     def integer(self, bits: int) -> ll.IntType: return ll.IntType(bits)
     def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
 
@@ -142,14 +150,19 @@ class _Lowering:
     def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False) -> Any:
         return self.b.asm(ll.FunctionType(result, [x.type for x in operands]), text, constraints, operands, effects)
 
-    def letter(self, t: Any) -> str:
-        """What inline assembly calls a register for a value of this type."""
+    def letter(self, x: Any) -> str:
+        """What inline assembly calls a register for a value like x."""
         if not self.dialect.gpu:
             return "r"
-        if isinstance(t, Pointer):
-            return "r" if t.space == "shared" else "l"          # addresses of shared memory have 32 bits: compiler.llvm
-        return {("f", 32): "f", ("f", 64): "d", ("f", 16): "h", ("i", 16): "h", ("i", 64): "l"}.get(
-            (t.kind, t.bits), "r")
+        if isinstance(x.type, ll.PointerType):                  # addresses of shared memory have 32 bits: compiler.llvm
+            return "r" if x.type.addrspace == self.spaces["shared"] else "l"
+        if self.is_float(x):
+            return {16: "h", 32: "f", 64: "d"}[self.bits(x)]
+        return {16: "h", 64: "l"}.get(self.bits(x), "r")
+
+    def hidden(self, x: Any) -> Any:
+        """x, in a register, with its origin hidden from the optimiser."""
+        return self.asm("", x.type, f"={self.letter(x)},0", x)
 
     def scoped(self, order: str) -> str:
         """An atomic access's order, with whom it is for."""
@@ -189,12 +202,13 @@ class _Lowering:
         g = self.module.globals.get(name)
         if g is None:
             g = ll.GlobalVariable(self.module, ll.ArrayType(ll.IntType(8), 0) if dynamic else t, name, addrspace=3)
-            g.align = max(a.align for a in self.function.shared) if dynamic else array.align
+            g.align = array.align
             g.type = ll.PointerType(addrspace=self.spaces["shared"])    # as above
             if dynamic:                                         # its size is an argument of the launch
                 g.linkage = "external"
             else:
                 g.linkage, g.initializer = "internal", ll.Constant(t, ll.Undefined)
+        g.align = max(g.align, array.align)                     # of all arrays of all kernels, if it is dynamic
         start = self.function.shared[array] if dynamic else 0
         return self.b.gep(g, [self.i32(start)], name=array.name, source_etype=ll.IntType(8)) if start else g
 
@@ -238,7 +252,7 @@ class _Lowering:
                     zero = ll.Constant(self.type(result.type), None)
                     self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
                                                        self[pointer], self.i32(align), self[mask], zero, name="load")
-                case Store(pointer, value, align, None) if node.streaming and self.dialect.gpu:
+                case Store(pointer, value, align, None) if node.streaming and self.dialect.gpu and _streams(node):
                     self.streamed(node)
                 case Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
@@ -281,13 +295,13 @@ class _Lowering:
 
     def streamed(self, node: Store) -> None:
         """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
-        t, value = node.value.type, self[node.value]
+        t, pointer, value = node.value.type, self[node.pointer], self[node.value]
         elements = [self.b.extract_element(value, self.i32(e)) for e in range(t.length)] if t.length > 1 else [value]
-        vector = f".v{t.length}" if t.length > 1 else ""
-        operands = ", ".join(f"${e + 1}" for e in range(t.length))
-        text = f"st.global.cs{vector}.b{t.bits} [$0], " + (f"{{{operands}}};" if vector else f"{operands};")
-        letters = [self.letter(node.pointer.type), *[self.letter(t.scalar)] * t.length]
-        self.asm(text, ll.VoidType(), ",".join([*letters, "~{memory}"]), self[node.pointer], *elements, effects=True)
+        names = ", ".join(f"${e + 1}" for e in range(t.length))
+        vector, names = (f".v{t.length}", f"{{{names}}}") if t.length > 1 else ("", names)
+        constraints = ",".join([*map(self.letter, (pointer, *elements)), "~{memory}"])
+        self.asm(f"st.global.cs{vector}.b{t.bits} [$0], {names};", ll.VoidType(), constraints, pointer, *elements,
+                 effects=True)
 
     def loop(self, loop: Loop) -> None:
         """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""

@@ -130,8 +130,7 @@ PACK = Operation("pack", lambda low, t, *xs: low.pack(xs, t),
 LANES_BELOW = Operation("lanes", _lanes_llvm, lambda t, n: np.arange(t.length)[:, None] < n)
 SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: _tree_sum(x), "float")
 # x itself, but LLVM cannot see that: it keeps an address in a register instead of recomputing it in a loop
-OPAQUE = Operation("opaque", lambda low, t, x: low.asm("", low.type(t), f"={low.letter(t)},0", x),
-                   lambda t, x: x)
+OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
 
 
 def _element(x: Any, e: int) -> Any:
@@ -172,7 +171,7 @@ def prefetch(write: bool, locality: int) -> Operation:
     """
     def spelling(low, t, p):
         if low.dialect.gpu:
-            low.call(f"llvm.nvvm.prefetch.global.L{1 if locality == 3 else 2}", None, p)
+            low.asm(f"prefetch.global.L{1 if locality == 3 else 2} [$0];", low.nothing(), "l", p, effects=True)
         else:
             low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
     return Operation("prefetch", spelling, None, "prefetch", "effect")
