@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from tilewright import simulator, targets
-from tilewright.bench import ladder_gpu, readme, results
+from tilewright.bench import ladder_cuda, ladder_gpu, readme, results
 from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
@@ -17,6 +19,7 @@ from tilewright.kernels.ladder import gpu11_texture
 from tilewright.kernels.ladder.gpu13_dispatch import choose
 from tilewright.kernels.ladder.gpu_gemm import column_major
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+from tilewright.runtime import cuda
 
 ONE_CTA = (128, 256, 16)  # sizes that are multiples of every step's tile
 
@@ -249,6 +252,37 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     with pytest.raises(readme.FigureError, match="there is no step padded"):
         readme.step(results.load(json), {"step": "padded"})
     assert readme.counts(results.load(json), {"of": "memory"}).count("\n") == 5
+
+
+def test_times_beside_cublas():
+    """Of made-up seconds: rates, shares of cuBLAS's, and what has none."""
+    found = [ladder_cuda.Timed("cuBLAS", 1000, (1e-4, 1e-4)), ladder_cuda.Timed("V1 naive", 1000, (4e-3, 2e-3, 9e-3)),
+             ladder_cuda.Timed("11 texture", 1000, error="... these matrices are not aligned"),
+             ladder_cuda.Timed("V3 shared", 1000, error="1 x 1 x 1 is wrong")]  # fmt: skip
+    assert ladder_cuda.table(found) == [
+        ["TFLOP/s at m = n = k =", "1000"], ["cuBLAS", "20.0"], ["V1 naive", "0.50 (0.025)"], ["V3 shared", "wrong"],
+        ["11 texture", "-"]]  # fmt: skip
+    report = results.Report.start("ladder cuda")
+    report.extra |= {"device": "a device", "timed": [asdict(t) for t in found]}
+    again = results.Report.from_json(report.to_json())
+    assert ladder_cuda.timed(again) == found
+    assert "| V1 naive | 0.50 (0.025) |" in readme.tflops(again, {})
+
+
+def test_timing_needs_a_device():
+    if cuda.available():
+        pytest.skip("there is a CUDA device")
+    said = CliRunner().invoke(app, ["bench", "ladder", "--device", "cuda"])
+    assert said.exit_code == 2
+    assert "--device cuda: there is no NVIDIA driver" in said.output
+
+
+@pytest.mark.parametrize("name", ladder_cuda.titles())
+def test_every_step_on_a_device(name):
+    if not cuda.available():
+        pytest.skip(cuda.why_not())
+    pytest.importorskip("torch")
+    assert ladder_cuda.wrong(name) == ""
 
 
 def test_the_device_is_one_of_three():

@@ -1,4 +1,4 @@
-"""The GPU ladder, step against step: counted by the simulator, which needs no GPU, or timed on one beside cuBLAS."""
+"""The GPU ladder, step against step, as the simulator counts it: no GPU is needed. `ladder_cuda` times it on one."""
 
 from __future__ import annotations
 
@@ -242,17 +242,3 @@ def draw(found: list[Counts], path: Path, title: str) -> None:
         figure.savefig(path, dpi=144)
     finally:
         plt.close(figure)
-
-
-# ---- on a device: what there is to time. How it is timed is in the measuring of GPUs, not here.
-
-
-def launches(m: int, n: int, k: int, a: int, b: int, c: int) -> Iterator[tuple[str, Callable[[int], None]]]:
-    """(title, launch(stream)) of every step, and of the choice by size, for row-major f32 matrices without gaps at
-    these addresses; a step that cannot take them is left out."""
-    for name in (*GPU_STEPS, ladder_gpu.DISPATCH):
-        title = GPU_STEPS[name].title if name in GPU_STEPS else "13 dispatch"
-        try:
-            yield title, ladder_gpu.prepare(name, m, n, k, a, k, b, n, c, n)
-        except ValueError:
-            continue

@@ -6,6 +6,8 @@ A document marks each place with a pair of comments and says what goes between t
     ...replaced...
     <!-- /figure -->
 
+A marker that ends in `pending` is left alone until there is such a file.
+
     python -m tilewright.bench.readme            # rewrite README.md and docs/*.md of this checkout
     python -m tilewright.bench.readme --check    # only say what is out of date (a test does the same)
 """
@@ -123,8 +125,17 @@ def step(report: Report, options: dict[str, str]) -> str:
     raise FigureError(f"there is no step {options['step']}")
 
 
+def tflops(report: Report, options: dict[str, str]) -> str:
+    """TFLOP/s of every GPU step beside cuBLAS."""
+    del options
+    from tilewright.bench import ladder_cuda
+
+    head, *rows = ladder_cuda.table(ladder_cuda.timed(report))
+    return f"{report.extra['device']}, {report.created[:10]}.\n\n{_markdown(head, rows)}"
+
+
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    f.__name__: f for f in (rates, summary, machine, startup, tiles, counts, step)
+    f.__name__: f for f in (rates, summary, machine, startup, tiles, counts, step, tflops)
 }
 
 
@@ -135,7 +146,9 @@ def fill(text: str, root: Path) -> str:
         kind, path, *rest = match["what"].split()
         if kind not in FIGURES:
             raise FigureError(f"unknown figure {kind!r}; there are {', '.join(FIGURES)}")
-        options = dict(option.split("=", 1) for option in rest)
+        options = dict(option.split("=", 1) for option in rest if option != "pending")
+        if "pending" in rest and not (root / path).exists():
+            return match[0]
         return f"{match[1]}{FIGURES[kind](load(root / path), options)}{match[4]}"
 
     return _FIGURE.sub(replace, text)

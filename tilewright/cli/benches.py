@@ -89,6 +89,11 @@ def ladder(
 
             size = common.numbers(sizes, [str(ladder_gpu.SIZE)], "--sizes")
             raise typer.Exit(ladder_gpu.simulate(size[0], "sm_90a", json, plot, common.console()))
+        if device == "cuda":
+            from tilewright.bench import ladder_cuda
+
+            wanted = common.numbers(sizes, [], "--sizes")
+            raise typer.Exit(ladder_cuda.run(wanted, json, plot, common.console()))
         if device != "cpu":
             raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
