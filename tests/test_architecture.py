@@ -24,8 +24,8 @@ LAYERS = [
     ["simulator", "compiler"],
     ["tuner.store", "tuner.tables", "tuner.row"],  # what was measured: the engine asks
     ["runtime"],
-    ["compiler.kernel"],  # what tilewright.compile makes can also be called
-    ["batch", "arguments", "api"],
+    ["compiler.kernel", "compiler.gpu"],  # what tilewright.compile makes can also be called
+    ["batch", "arguments", "api", "runtime.gpu"],  # the rules of shapes and dtypes, for CUDA arrays too
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright import arguments, batch
 from tilewright.arguments import F32, F64, Array
+from tilewright.runtime.arrays import library_of
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
 # bounds only). Giving up costs a temporary.
@@ -70,6 +71,10 @@ def matmul(
     deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
     scale_a, scale_b, epilogue, algorithm  reserved for later versions: None.
 
+    Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) are multiplied there, not copied, on
+    the stream that is their library's current one; all must be of one library and on one device, as the result is.
+    Arrays in the host's memory go NumPy's way: torch's tensors give a tensor, those of other libraries a NumPy array.
+
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
     except masked arrays and arrays that override __array_ufunc__, which are refused.
 
@@ -108,6 +113,10 @@ def matmul(
             (_cpu or _engine()).gemm(a, b, out)
             return out
     arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if _on_gpu(a, b, out[0] if isinstance(out, tuple) and out else out, c):
+        from tilewright.runtime import gpu
+
+        return gpu.matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
     return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
 
 
@@ -134,10 +143,19 @@ def gemm(
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
     arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if _on_gpu(a, b, c):
+        from tilewright.runtime import gpu
+
+        return gpu.matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     if not isinstance(c, np.ndarray):
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
     _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     return c
+
+
+def _on_gpu(*arrays: Any) -> bool:
+    """Is one of these in the memory of a CUDA device?"""
+    return any(library_of(x) is not None for x in arrays)
 
 
 def _general(

@@ -21,7 +21,7 @@ from tilewright.runtime.devices import Device, device
 from tilewright.runtime.driver import api, call
 from tilewright.runtime.streams import is_capturing
 
-MOST_WORKSPACES = 64  # streams that have a workspace at a time
+MOST_WORKSPACES = 128  # kept at a time
 
 
 class Block:
@@ -66,33 +66,33 @@ def _pool(index: int) -> Any:
 # ---- workspaces
 
 
-_workspaces: OrderedDict[tuple[int, int], Block] = OrderedDict()
+_workspaces: OrderedDict[tuple[int, int, bool], Block] = OrderedDict()
 _lock = Lock()
 
 
-def workspace(on: Device, size: int, stream: int) -> Block:
-    """Zeroed memory of at least `size` bytes for kernels on this stream, which leave it as zeros.
+def workspace(on: Device, size: int, stream: int, *, zeroed: bool = False) -> Block:
+    """Memory of at least `size` bytes for kernels on this stream; `zeroed`: zeros, and they leave it as zeros.
 
     It is the same for every call on a stream, since kernels there take turns, and grows when more is asked for. A graph
-    that is being recorded gets memory of its own: free it when the kernel has been launched.
+    that is being recorded gets memory of its own.
     """
     if is_capturing(on, stream):
-        return zeros(on, size, stream)
+        return _new(on, size, stream, zeroed)
     with on.current():
-        key = on.index, int(call("cuStreamGetId", stream))  # handles are used again, numbers are not
+        key = on.index, int(call("cuStreamGetId", stream)), zeroed  # handles are used again, numbers are not
     with _lock:
         found = _workspaces.get(key)
         if found is None or found.size < size:
-            found = _workspaces[key] = zeros(on, size, stream)
+            found = _workspaces[key] = _new(on, size, stream, zeroed)
         _workspaces.move_to_end(key)
         while len(_workspaces) > MOST_WORKSPACES:
             _workspaces.popitem(last=False)
     return found
 
 
-def zeros(on: Device, size: int, stream: int) -> Block:
+def _new(on: Device, size: int, stream: int, zeroed: bool) -> Block:
     block = Block(on, size, stream)
-    if size:
+    if zeroed and size:
         with on.current():
             call("cuMemsetD8Async", block.pointer, 0, size, stream)
     return block

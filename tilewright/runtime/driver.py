@@ -39,7 +39,7 @@ def api() -> Any:
                 f"CUDA arrays need the package cuda-bindings (pip install 'tilewright[cuda]'): {error}"
             ) from None
         try:
-            (status,) = driver.cuInit(0)
+            status, *_ = driver.cuInit(0)
         except RuntimeError as error:  # cuda-bindings looks for the driver's library when it is first called
             raise Unavailable(f"there is no NVIDIA driver on this machine: {error}") from None
         if status:

@@ -1,0 +1,276 @@
+"""A compiled GPU kernel made ready: for a device and operands of given strides (`Recipe`), for arrays (`bind`, `call`).
+
+A kernel for a GEMM takes m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, and `workspace` and `counters` if its CTAs add
+up parts; arguments are found by these names. A launch's argument block is used by one call at a time and then kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.ir.types import Texture
+from tilewright.runtime import cuda, device_memory
+from tilewright.runtime.arrays import Library, kind, library_of
+from tilewright.runtime.cuda import Arguments, Device, Prepared, bits
+from tilewright.runtime.streams import handle_of, synchronize
+from tilewright.runtime.textures import texture
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+Array = NDArray[Any]
+
+
+class Recipe:
+    """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements."""
+
+    def __init__(self, kernel: Any, on: Device, lda: int, ldb: int, ldc: int) -> None:
+        p = kernel.problem
+        module = cuda.load(kernel.ptx, on)
+        values = {"m": p.m, "n": p.n, "k": p.k, "lda": lda, "ldb": ldb, "ldc": ldc}
+        stored = {"a": (p.shape_a, lda), "b": (p.shape_b, ldb)}
+        bytes_of = {
+            name: ((rows - 1) * ld + columns) * _dtype(p).itemsize for name, ((rows, columns), ld) in stored.items()
+        }
+        self.steps = [_Step(module, launch, values, bytes_of) for launch in kernel.launches]
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
+        for step in self.steps:
+            step.run(a, b, c, alpha, beta, stream)
+
+
+class _Step:
+    """One launch of a recipe."""
+
+    def __init__(self, module: cuda.Module, launch: Any, values: dict[str, int], bytes_of: dict[str, int]) -> None:
+        function = module.function(launch.function.name)
+        names = [name for name, _ in launch.function.params]
+        types = {name: value.type for name, value in launch.function.params}
+        self.at = {name: index for index, name in enumerate(names)}
+        dynamic = launch.shared_bytes if function.usage.shared == 0 else 0  # else the module declares it
+        args = [values.get(name, 0) for name in names]
+        self.prepared = Prepared(function, launch.grid, launch.function.threads, dynamic, args)
+        self.template = list(self.prepared.arguments.slots)
+        self.spare: list[Arguments] = []
+        self.device = function.device
+        self.pointers = [(self.at[name], "abc".index(name)) for name in "abc" if name in self.at]
+        self.textures = [(self.at[name], "abc".index(name), bytes_of[name], str(t.element))
+                         for name, t in types.items() if isinstance(t, Texture)]  # fmt: skip
+        self.scalars = [
+            (self.at[name], index, function.sizes[self.at[name]])
+            for index, name in enumerate(("alpha", "beta"))
+            if name in self.at
+        ]
+        self.spaces = [(self.at[name], size, name == "counters")
+                       for name, size in (("workspace", launch.workspace), ("counters", launch.counters))
+                       if name in self.at]  # fmt: skip
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
+        try:
+            block = self.spare.pop()
+        except IndexError:
+            block = Arguments(self.template)
+        slots, given, scalars = block.slots, (a, b, c), (alpha, beta)
+        for at, which in self.pointers:
+            slots[at] = given[which]
+        for at, which, size in self.scalars:
+            x = scalars[which]
+            slots[at] = bits(x, size) if x else 0
+        for at, which, size, element in self.textures:
+            slots[at] = texture(self.device, given[which], size, element).handle
+        kept = []  # a graph's own memory: freed, in the graph's order, behind the kernel
+        for at, size, zeroed in self.spaces:
+            kept.append(device_memory.workspace(self.device, size, stream, zeroed=zeroed))
+            slots[at] = kept[-1].pointer
+        self.prepared.launch(stream, block.address)
+        self.spare.append(block)
+
+
+class Bound:
+    """A kernel with its operands: `bound()` multiplies into `bound.out`, on the stream that is the caller's just then.
+
+    The arrays are kept, and what they hold when the kernel runs is what counts. It may be called from several threads.
+    """
+
+    def __init__(self, kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: float) -> None:
+        library = common(a=a, b=b, out=out)
+        if library is None:
+            raise TypeError(f"a must be an array in a CUDA device's memory, not {kind(a)}")
+        self._library = library
+        if out is None and beta:
+            raise ValueError(f"beta = {beta} needs an out to multiply")
+        p = kernel.problem
+        self._device = same_device(library, a=a, b=b, out=out)
+        stream = library.stream(a, self._device)
+        on = runnable(kernel, self._device)
+        self._new = out is None
+        self.out = library.empty(_shapes(p)["out"], _dtype(p), self._device, stream) if out is None else out
+        self._looks = tuple(library.look(x, name, stream, name == "out")
+                            for name, x in (("a", a), ("b", b), ("out", self.out)))  # fmt: skip
+        leading = [operand(kernel, name, look.shadow) for name, look in zip(("a", "b", "out"), self._looks)]
+        no_overlap(*(look.shadow for look in self._looks))
+        self.recipe = Recipe(kernel, on, *leading)
+        steps = [look.shadow.strides[0] if p.batch != 1 else 0 for look in self._looks]
+        at = [look.pointer for look in self._looks]
+        self._pointers = [[x + i * step for x, step in zip(at, steps)] for i in range(p.batch if p.m and p.n else 0)]
+        self._scalars = alpha, beta
+
+    def __call__(self, stream: Any = None) -> Any:
+        """Launch, and give `out`; on another stream if one is named."""
+        handle = self._library.stream(self.out, self._device) if stream is None else handle_of(stream)
+        alpha, beta = self._scalars
+        for a, b, c in self._pointers:
+            self.recipe.run(a, b, c, alpha, beta, handle)
+        return self.out
+
+    def finished(self, like: Any) -> Any:
+        """After a call: the result as an array of the caller's library."""
+        if self._library.waits:
+            synchronize(cuda.device(self._device), self._library.stream(like, self._device))
+        return self._library.result(self.out, like) if self._new else self.out
+
+
+def bind(kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Bound:
+    """The kernel with these CUDA arrays, everything ready to launch: alpha * A @ B + beta * out.
+
+    Arrays are given as they are multiplied, as for `call`; out is made if it is None.
+    """
+    return Bound(kernel, a, b, out, float(alpha), float(beta))
+
+
+def call(kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
+
+    a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch): an
+    operand of layout "t" is a view like x.T. CUDA arrays are used where they are, on their library's current stream;
+    NumPy arrays are copied to the first device, and the result back.
+    """
+    if common(a=a, b=b, out=out) is not None:
+        bound = bind(kernel, a, b, out, alpha=alpha, beta=beta)
+        bound()
+        return bound.finished(a)
+    return _through_copies(kernel, a, b, out, float(alpha), float(beta))
+
+
+def _through_copies(kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+    p = kernel.problem
+    shapes, dtype = _shapes(p), _dtype(p)
+    for name, x in (("a", a), ("b", b), ("out", out)):
+        if x is None:
+            continue
+        if not isinstance(x, np.ndarray):
+            raise TypeError(f"{name} must be a NumPy array or an array in a CUDA device's memory, not {kind(x)}")
+        if x.dtype != dtype:
+            raise TypeError(f"{name} must have dtype {dtype}, as the problem says, not {x.dtype}")
+        if x.shape != shapes[name]:
+            raise ValueError(f"{name} must have shape {shapes[name]}, not {x.shape}")
+    if out is None and beta:
+        raise ValueError(f"beta = {beta} needs an out to multiply")
+    if out is not None and not out.flags.writeable:
+        raise ValueError("out is read-only; it must be an array that can be written to")
+    on = runnable(kernel, 0)
+    stream = cuda.Stream(on)
+    stored = [np.ascontiguousarray(x.swapaxes(-1, -2) if letter == "t" else x) for x, letter in zip((a, b), p.layout)]
+    product = np.empty(shapes["out"], dtype)
+    if beta:
+        np.copyto(product, out)
+    on_device = [device_memory.upload(on, x, stream.handle) for x in (*stored, product)]
+    if p.m and p.n:
+        recipe = Recipe(kernel, on, *(x.shape[-1] for x in (*stored, product)))
+        for i in range(p.batch):
+            at = [block.pointer + i * (x.nbytes // p.batch) for block, x in zip(on_device, (*stored, product))]
+            recipe.run(at[0], at[1], at[2], alpha, beta, stream.handle)
+    device_memory.download(on_device[2], product)
+    if out is None:
+        return product
+    np.copyto(out, product)
+    return out
+
+
+# ---- what arguments may be
+
+
+def common(**named: Any) -> Library | None:
+    """The library of all these CUDA arrays; None if none of them is one. TypeError if they are of different kinds."""
+    found = {name: library_of(x) for name, x in named.items() if x is not None}
+    first = next((library for library in found.values() if library is not None), None)
+    if first is None:
+        return None
+    which = next(name for name, library in found.items() if library is first)
+    for name, library in found.items():
+        if library is not first:
+            where = "" if library else ", which is not"
+            raise TypeError(
+                f"{which} is {kind(named[which])} in a CUDA device's memory, and {name} is {kind(named[name])}{where}; "
+                "all arrays of a product must be of one library and on one device"
+            )
+    return first
+
+
+def same_device(library: Library, **named: Any) -> int:
+    """The number of the device that all these arrays are on; ValueError if there is no such."""
+    found = {name: library.device(x) for name, x in named.items() if x is not None}
+    (first, device), *others = found.items()
+    for name, other in others:
+        if other != device:
+            raise ValueError(f"{first} is on CUDA device {device} and {name} on CUDA device {other}; move one of them")
+    return device
+
+
+def runnable(kernel: Any, index: int) -> Device:
+    """The device, if it can run the kernel's code."""
+    on = cuda.device(index)
+    if not on.runs(kernel.target):
+        raise ValueError(f"the kernel is for {kernel.target.name}, and {on.name} runs {on.target.name} code")
+    return on
+
+
+def operand(kernel: Any, name: str, shadow: Array) -> int:
+    """The leading dimension of an operand, in elements; an exception if the kernel cannot use it as it lies."""
+    p = kernel.problem
+    shape, dtype = _shapes(p)[name], _dtype(p)
+    if shadow.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype}, as the problem says, not {shadow.dtype}")
+    if shadow.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, not {shadow.shape}")
+    by_rows = name == "out" or p.layout["ab".index(name)] == "n"
+    matrix = shadow[0] if p.batch > 1 else shadow
+    found = leading(matrix if by_rows else matrix.T)
+    if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
+        raise ValueError(
+            f"{name} must have contiguous {'rows' if by_rows else 'columns'}"
+            + (f", as layout {p.layout!r} says" if name != "out" else "")
+            + f", but its strides are {shadow.strides} bytes"
+        )
+    return found
+
+
+def leading(matrix: Array) -> int | None:
+    """Elements from one row to the next; None if rows are not contiguous. A single row may be followed by anything."""
+    rows, columns = matrix.shape
+    row, column = matrix.strides
+    if columns > 1 and column != matrix.itemsize:
+        return None
+    if rows <= 1:
+        return columns
+    return row // matrix.itemsize if row % matrix.itemsize == 0 else None
+
+
+def no_overlap(a: Array, b: Array, out: Array) -> None:
+    """ValueError if the output shares memory with an operand, by their bounds."""
+    for name, x in (("a", a), ("b", b)):
+        if np.may_share_memory(out, x):
+            raise ValueError(f"out overlaps {name}; tilewright.matmul makes the copy that this needs")
+
+
+def _shapes(p: Gemm) -> dict[str, tuple[int, ...]]:
+    batch = (p.batch,) if p.batch != 1 else ()
+    return {"a": (*batch, p.m, p.k), "b": (*batch, p.k, p.n), "out": (*batch, p.m, p.n)}
+
+
+def _dtype(p: Gemm) -> np.dtype[Any]:
+    return formats.FORMATS[p.out].dtype
