@@ -269,6 +269,17 @@ def test_times_beside_cublas():
     assert "| V1 naive | 0.50 (0.025) |" in readme.tflops(again, {})
 
 
+def test_a_pending_figure_waits_for_its_file(tmp_path):
+    page = "<!-- figure: tflops there.json pending -->\nNot yet.\n<!-- /figure -->"
+    assert readme.fill(page, tmp_path) == page
+    report = results.Report.start("ladder cuda")
+    report.extra |= {"device": "a device", "timed": [asdict(ladder_cuda.Timed("cuBLAS", 1000, (1e-4,)))]}
+    results.save(report, tmp_path / "there.json")
+    assert "| cuBLAS | 20.0 |" in readme.fill(page, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        readme.fill(page.replace(" pending", "").replace("there", "elsewhere"), tmp_path)
+
+
 def test_timing_needs_a_device():
     if cuda.available():
         pytest.skip("there is a CUDA device")
