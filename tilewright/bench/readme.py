@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tilewright.bench import gpu_report
 from tilewright.bench import report as tables
 from tilewright.bench.measure import Sample, geomean
 from tilewright.bench.results import OURS, Report, Result, load
@@ -134,9 +135,38 @@ def tflops(report: Report, options: dict[str, str]) -> str:
     return f"{report.extra['device']}, {report.created[:10]}.\n\n{_markdown(head, rows)}"
 
 
-FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    f.__name__: f for f in (rates, summary, machine, startup, tiles, counts, step, tflops)
-}
+def gpu_rates(report: Report, options: dict[str, str]) -> str:
+    """TFLOP/s of one suite on a GPU, and our ratios to cuBLAS and Triton."""
+    return gpu_report.figure(gpu_report.rate_columns, _chosen(report, options))
+
+
+def gpu_power(report: Report, options: dict[str, str]) -> str:
+    """Power, clocks, temperature and joules per multiply of one suite, ours / cuBLAS's."""
+    return gpu_report.figure(gpu_report.power_columns, _chosen(report, options))
+
+
+def gpu_summary(report: Report, options: dict[str, str]) -> str:
+    """A line per suite: geometric mean and least of our ratios to cuBLAS."""
+    return gpu_report.summary(_chosen(report, options))
+
+
+def gpu_machine(report: Report, options: dict[str, str]) -> str:
+    """Which GPU, with what software and clocks, and when."""
+    del options
+    return gpu_report.machine(report)
+
+
+def gpu_costs(report: Report, options: dict[str, str]) -> str:
+    """of=overhead: microseconds per call; of=emission: seconds per kernel."""
+    found = {"overhead": gpu_report.overhead, "emission": gpu_report.emission}.get(options["of"])
+    if found is None:
+        raise FigureError(f"of={options['of']}: it is overhead or emission")
+    return found(report)
+
+
+_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops)
+_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs)
+FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 
 
 def fill(text: str, root: Path) -> str:

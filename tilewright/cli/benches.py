@@ -105,6 +105,48 @@ def ladder(
 
 
 @app.command()
+def gpu(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, f64, overhead, emission.",
+                     metavar="LIST", show_default="sweep"),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None, typer.Option(help="Of sweep, square and f64, such as 1024,4096.", metavar="LIST",
+                                       show_default="1024 to 12800 step 128")
+    ] = None,
+    dtype: Dtypes = None,
+    peers: Annotated[
+        list[str] | None, typer.Option("--peers", help="cuBLAS, triton.", metavar="LIST", show_default="all found")
+    ] = None,
+    plan: Annotated[
+        list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
+    ] = None,
+    flush: Annotated[
+        bool, typer.Option("--flush", help="In the sweep, empty the L2 cache before every launch, and time each alone.")
+    ] = False,
+    device: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:  # fmt: skip
+    """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
+
+    cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
+    takes about eight minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
+    """
+    with common.errors():
+        from tilewright.bench import gpu as study
+
+        chosen = study.GpuOptions(
+            suites=common.listed(suite, []), dtypes=common.listed(dtype, []),
+            sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
+            quick=quick, flush=flush, device=device, json=json, plot=plot,
+        )  # fmt: skip
+        raise typer.Exit(study.bench(chosen, common.console()))
+
+
+@app.command()
 def tiles(
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
     target: common.TargetName = "native",
