@@ -264,3 +264,12 @@ def test_a_loop_that_runs_past_the_largest_index():
     simulator.run(k.function, 2**30)
     with pytest.raises(Fault, match=r"arithmetic .*the loop's index passes the end of i32"):
         simulator.run(k.function, 2**31 - 1)
+
+
+def test_a_last_batch_that_is_smaller(monkeypatch):
+    """Three CTAs, two at once: what those of before have done is known of the third, too."""
+    monkeypatch.setattr(machine, "TOGETHER", 64)
+    simulator.run(writing(lambda k, x, b, t: x.__setitem__(t + b * 32, 1.0)), np.zeros(96, np.float32), grid=(3, 1))
+    function = writing(lambda k, x, b, t: x.__setitem__(t + b % 2 * 32, 1.0))
+    with pytest.raises(Fault, match=r"race .*x\[0\] by block \(2, 0\) thread \(0, 0\): written .*by block \(0, 0\)"):
+        simulator.run(function, np.zeros(64, np.float32), grid=(3, 1))

@@ -27,7 +27,7 @@ class Clocks:
         # atomic has told v of w, which v may believe after a fence
         self.known, self.fenced, self.pending = self.news
         self.now = np.ones(self.columns, np.int32)
-        self.known_in_ctas = 0              # everybody has seen all of the own CTA up to here
+        self._known_in_ctas: int | None = 0
 
     def release(self, agents: Agents) -> Clock:
         """What these agents have done and seen up to now, for others to acquire."""
@@ -38,7 +38,7 @@ class Clocks:
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
         self.news[:, agents] = np.maximum(self.news[:, agents], clock[:, None])
-        self._learned()
+        self._known_in_ctas = None
 
     def fence(self, agents: Agents) -> None:
         """All that these agents have seen is from now on visible to whoever learns of it by an atomic, and they believe
@@ -47,7 +47,7 @@ class Clocks:
         self.fenced[agents] = np.maximum(self.fenced[agents], self.known[agents])
         self.fenced[agents, agents] = self.now[agents]
         self.now[agents] += 1
-        self._learned()
+        self._known_in_ctas = None
 
     def land(self, agents: Agents) -> Clock:
         """What copies of these agents have brought up to now, for others to acquire."""
@@ -67,7 +67,11 @@ class Clocks:
         news[:, self.agents] = clock.any(1)
         return news
 
-    def _learned(self) -> None:
-        ctas = self.agents // self.per_cta
-        own = self.known[:, :self.agents].reshape(ctas, self.per_cta, ctas, self.per_cta)
-        self.known_in_ctas = int(np.einsum("cacb->cab", own).min())
+    @property
+    def known_in_ctas(self) -> int:
+        """Everybody has seen all of the own CTA up to here."""
+        if self._known_in_ctas is None:
+            ctas = self.agents // self.per_cta
+            own = self.known[:, :self.agents].reshape(ctas, self.per_cta, ctas, self.per_cta)
+            self._known_in_ctas = int(np.einsum("cacb->cab", own).min())
+        return self._known_in_ctas

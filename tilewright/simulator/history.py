@@ -49,6 +49,7 @@ class History:
         self.reader: Any = None
         self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if everybody else None
         self.newest_write = 0
+        self.fresh: list[Pairs] = []                            # units written by those that run now, if everybody's
         self.flights = 0                                        # units that copies are on their way to
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
@@ -64,11 +65,13 @@ class History:
             return
         if self.noted:
             self._watch_reads()
+        parts = self.unit // unit
+        self.fresh = [(units[:, None] * parts + np.arange(parts)).ravel() for units in self.fresh]
         for name in ("written", "writer", "write_line", "before", "read_before", "read", "reader"):
             old = getattr(self, name)
             if old is not None:
-                setattr(self, name, np.repeat(old, self.unit // unit, axis=-1))
-        self.flights *= self.unit // unit
+                setattr(self, name, np.repeat(old, parts, axis=-1))
+        self.flights *= parts
         self.unit = unit
 
     def _watch_reads(self) -> None:
@@ -99,18 +102,20 @@ class History:
         return race
 
     def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line) -> Race | None:
-        if self.noted is not None:
+        if self.noted:
             self._watch_reads()
         race = None
         if self.newest_write and (self.newest_write > self.clocks.known_in_ctas or self.flights or self.everybody):
             race = self._unseen_write(agents, threads, units)
-        race = race or self._unseen_read(agents, threads, units)
+        race = race or (self._unseen_read if self.noted is None else self._read_before)(agents, threads, units)
         self._write(threads, units, self.clocks.now[agents], line)
         return race
 
     def _write(self, threads: Pairs, units: Pairs, times: Any, line: Line) -> None:
         self.writer[units], self.written[units], self.write_line[units] = threads, times, self._number(line)
         self.newest_write = max(self.newest_write, int(self.clocks.now[:self.clocks.agents].max()))
+        if self.everybody:
+            self.fresh.append(units)
 
     def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
         writer = self.writer[units]
@@ -137,6 +142,13 @@ class History:
         other = int(reader[unseen[:, pair].argmax(), pair])
         return Race(pair, None if other == clocks.threads else other if other >= 0 else ~other, "read", None)
 
+    def _read_before(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
+        """While none of those that run now have read it."""
+        if self.read_before is None:
+            return None
+        unseen = self.read_before[units] > self.clocks.known[agents, self.clocks.agents]
+        return Race(int(unseen.argmax()), None, "read", None) if unseen.any() else None
+
     # ---- copies in flight
 
     def depart(self, threads: Pairs, units: Pairs, line: Line) -> None:
@@ -162,23 +174,31 @@ class History:
         """Others run now, with other clocks. Those of before began with thread `first` of the grid; what they did up to
         the times `told` can be known by asking an atomic, which is time 1 from now on, and the rest never: 2."""
         was, self.clocks, self.rows, self.flights = self.clocks, clocks, clocks.agents, 0
-        mine = (self.written > 0) & (self.writer != was.threads)
-        if mine.any():
+        units = np.concatenate(self.fresh) if self.fresh else np.zeros(0, np.int64)
+        units = units[self.writer[units] != was.threads]
+        writer = self.writer[units]
+        if self.newest_write and clocks.threads != was.threads:
+            self.writer[self.writer == was.threads] = clocks.threads
+        if units.size:
             if self.before is None:
                 self.before = np.zeros(len(self.written), np.int64)
-            writer = self.writer[mine]
-            self.before[mine] = first + writer % (was.threads + was.warp)
-            self.written[mine] = 1 + (self.written[mine] > told[writer // was.warp])
-        self.writer[self.written > 0] = clocks.threads
-        self.newest_write = int(self.written.max(initial=0))
-        if self.read_before is None:
-            self.read_before = np.zeros(len(self.written), np.int32)
-        if self.read is not None:
+            self.before[units] = first + writer % (was.threads + was.warp)
+            self.newest_write = 2
+            self.written[units] = 1 + (self.written[units] > told[writer // was.warp])
+            self.writer[units] = clocks.threads
+        self.fresh = []
+        if self.noted is None:
             times = np.where(self.read > 0, 1 + (self.read > told[:was.agents + 1, None]), 0)
             times[-1] = self.read[-1]
-            self.read_before = times.max(0)
-        for agents, _, units, times in (self.noted or {}).values():
-            np.maximum.at(self.read_before, units, 1 + (times > told[agents]))
+            self.read_before = times.max(0).astype(np.int32)
+        elif self.noted:
+            if self.read_before is None:
+                self.read_before = np.zeros(len(self.written), np.int32)
+            for agents, _, units, times in self.noted.values():
+                late = times > told[agents]
+                soon = units[~late]
+                self.read_before[soon] = np.maximum(self.read_before[soon], 1)
+                self.read_before[units[late]] = 2
         self.read = self.reader = None
         self.noted = {}
 

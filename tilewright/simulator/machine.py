@@ -24,7 +24,7 @@ from tilewright.simulator.report import Report
 from tilewright.simulator.textures import Textures
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
-TOGETHER = 1024                             # threads of a GPU that are simulated at once, if the CTAs are smaller
+TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
 
 Block = tuple[int, int, int]
 
