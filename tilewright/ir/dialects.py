@@ -15,7 +15,6 @@ class Dialect:
     barrier: str = ""                                           # intrinsic at which the threads of a CTA meet
     fence: str = ""                                             # and one that orders memory for the whole device
     scope: str = ""                                             # of atomic accesses: LLVM's name; "": the whole system
-    static_shared: int = 0                                      # bytes of shared memory that a module may declare
 
     @property
     def gpu(self) -> bool:
@@ -30,7 +29,7 @@ AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-buil
 # convergent: a function may hold a barrier, so no call may move to where only some of the threads come by
 NVPTX = Dialect("nvptx64-nvidia-cuda", "ptx_kernel", (("global", 1), ("shared", 3), ("local", 0)),
                 "llvm.nvvm.read.ptx.sreg.{}", ("nounwind", "convergent"), (), "llvm.nvvm.barrier.cta.sync.aligned.all",
-                "llvm.nvvm.membar.gl", "device", 48 << 10)
+                "llvm.nvvm.membar.gl", "device")
 
 
 def of(triple: str) -> Dialect:

@@ -197,7 +197,7 @@ class _Lowering:
             x = self.b.alloca(t, name=array.name)
             x.align, x.type = array.align, ll.PointerType()     # llvmlite types it by its contents
             return x
-        dynamic = self.function.shared_bytes > self.dialect.static_shared
+        dynamic = self.function.dynamic_bytes > 0
         name = "shared" if dynamic else f"{self.function.name}_{array.name}"
         g = self.module.globals.get(name)
         if g is None:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from tilewright.ir.operations import Operation
 from tilewright.ir.types import Pointer, Type
 
+DECLARED_SHARED = 48 << 10      # bytes of shared memory that PTX may declare
+
 
 class Line(NamedTuple):
     file: str
@@ -170,6 +172,11 @@ class Function:
     def shared_bytes(self) -> int:
         """Shared memory of one CTA."""
         return max((start + array.bytes for array, start in self.shared.items()), default=0)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """What a launch on an NVIDIA GPU has to ask for: all of it, if it is more than a module may declare."""
+        return self.shared_bytes if self.shared_bytes > DECLARED_SHARED else 0
 
     def walk(self, nodes: list | None = None) -> Iterator[Any]:
         """Every node, in the order written."""
