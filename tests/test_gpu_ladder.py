@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright import simulator, targets
-from tilewright.bench import ladder_cuda, ladder_gpu, readme, results
+from tilewright.bench import gpu_device, ladder_cuda, ladder_gpu, readme, results
 from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
@@ -19,7 +19,6 @@ from tilewright.kernels.ladder import gpu11_texture
 from tilewright.kernels.ladder.gpu13_dispatch import choose
 from tilewright.kernels.ladder.gpu_gemm import column_major
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
-from tilewright.runtime import cuda
 
 ONE_CTA = (128, 256, 16)  # sizes that are multiples of every step's tile
 
@@ -263,7 +262,7 @@ def test_times_beside_cublas():
         ["TFLOP/s at m = n = k =", "1000"], ["cuBLAS", "20.0"], ["V1 naive", "0.50 (0.025)"], ["V3 shared", "wrong"],
         ["11 texture", "-"]]  # fmt: skip
     report = results.Report.start("ladder cuda")
-    report.extra |= {"device": "a device", "timed": [asdict(t) for t in found]}
+    report.extra |= {"device": {"name": "a device"}, "timed": [asdict(t) for t in found]}
     again = results.Report.from_json(report.to_json())
     assert ladder_cuda.timed(again) == found
     assert "| V1 naive | 0.50 (0.025) |" in readme.tflops(again, {})
@@ -273,7 +272,7 @@ def test_a_pending_figure_waits_for_its_file(tmp_path):
     page = "<!-- figure: tflops there.json pending -->\nNot yet.\n<!-- /figure -->"
     assert readme.fill(page, tmp_path) == page
     report = results.Report.start("ladder cuda")
-    report.extra |= {"device": "a device", "timed": [asdict(ladder_cuda.Timed("cuBLAS", 1000, (1e-4,)))]}
+    report.extra |= {"device": {"name": "a device"}, "timed": [asdict(ladder_cuda.Timed("cuBLAS", 1000, (1e-4,)))]}
     results.save(report, tmp_path / "there.json")
     assert "| cuBLAS | 20.0 |" in readme.fill(page, tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -281,18 +280,17 @@ def test_a_pending_figure_waits_for_its_file(tmp_path):
 
 
 def test_timing_needs_a_device():
-    if cuda.available():
+    if not gpu_device.why_not():
         pytest.skip("there is a CUDA device")
     said = CliRunner().invoke(app, ["bench", "ladder", "--device", "cuda"])
     assert said.exit_code == 2
-    assert "--device cuda: there is no NVIDIA driver" in said.output
+    assert "no NVIDIA GPU here" in said.output
 
 
 @pytest.mark.parametrize("name", ladder_cuda.titles())
 def test_every_step_on_a_device(name):
-    if not cuda.available():
-        pytest.skip(cuda.why_not())
-    pytest.importorskip("torch")
+    if reason := gpu_device.why_not():
+        pytest.skip(reason)
     assert ladder_cuda.wrong(name) == ""
 
 

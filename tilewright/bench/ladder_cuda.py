@@ -1,8 +1,7 @@
 """The GPU ladder on a CUDA device: every step checked, then timed beside cuBLAS, which torch calls.
 
-Contenders take turns: one round times each of them once, as a CUDA graph of launches over operands that rotate through
-more memory than L2 holds, so that all are read from memory. Quoted is the median of the rounds. Clocks, power and the
-article's own way of timing are `tilewright bench gpu`'s.
+Timed by the median protocol of `gpu_measure`: contenders take turns, each as a CUDA graph of launches over operands
+that rotate through more memory than L2 holds. Clocks, power and the article's way of timing: `tilewright bench gpu`.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.bench.gpu_measure import GpuRules, Launch, interleave, track
 from tilewright.bench.results import Report, save
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
-from tilewright.runtime import cuda, ladder_gpu
+from tilewright.problem import Gemm
+from tilewright.runtime import ladder_gpu
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tilewright.bench.gpu_device import Operands, TorchDevice
+
 CUBLAS = "cuBLAS"
 SIZES = (1024, 2048, 4096)
-ROUNDS = 9  # after one that nobody counts
-TURN_S = 0.02  # how long a turn should last
-ROTATE = 3  # times L2: the memory that the operands of a size have together
 AWKWARD = ((1, 1, 1), (127, 130, 9), (129, 131, 65), (300, 5, 17), (256, 512, 64), (255, 260, 0))
 DISPATCH = "13 dispatch"
 
@@ -84,75 +84,53 @@ def wrong(name: str) -> str:
     return ""
 
 
-def measure(n: int) -> Iterator[Timed]:
-    """cuBLAS and every step at one size."""
-    import torch
+def measure(on: TorchDevice, n: int, rules: GpuRules) -> Iterator[Timed]:
+    """cuBLAS and every step at one size, on random operands, whose products are compared with float64 too."""
+    from tilewright.bench import gpu_check, gpu_device
 
-    torch.backends.cuda.matmul.allow_tf32 = False
-    count = max(2, -(-ROTATE * cuda.target().l2 // (12 * n * n)))
-    sets = [[torch.randn(n, n, device="cuda") for _ in range(3)] for _ in range(count)]
-    contenders: dict[str, list[Callable[[int], Any]]] = {
-        CUBLAS: [lambda stream, a=a, b=b, c=c: torch.matmul(a, b, out=c) for a, b, c in sets]  # type: ignore[misc]
-    }
+    torch, sets = on.torch, gpu_device.make_sets(on, Gemm(n, n, n))
+    contenders: dict[str, list[Launch]] = {CUBLAS: [_cublas(torch, o) for o in sets]}
     for name, title in titles().items():
         try:
-            contenders[title] = [prepared(name, *operands) for operands in sets]
-        except ValueError as error:
-            yield Timed(title, n, error=str(error))
-    graphs = {title: _graph(launches) for title, launches in contenders.items()}
-    seconds: dict[str, list[float]] = {title: [] for title in graphs}
-    for number in range(ROUNDS + 1):
-        for title, (graph, launches) in graphs.items():
-            took = _seconds(graph.replay) / launches
-            if number:
-                seconds[title].append(took)
-    yield from (Timed(title, n, tuple(times)) for title, times in seconds.items())
+            contenders[title] = [_step(torch, name, o) for o in sets]
+        except ValueError as refused:
+            yield Timed(title, n, error=str(refused))
+            continue
+        contenders[title][0]()
+        if error := gpu_check.wrong(on, sets[0]):
+            yield Timed(title, n, error=error)
+            del contenders[title]
+        sets[0].c.fill_(float("nan"))
+    tracks = {title: track(on, calls, rules) for title, calls in contenders.items()}
+    for title, sample in interleave(on, tracks, rules).items():
+        yield Timed(title, n, sample.seconds)
 
 
-def _graph(launches: list[Callable[[int], Any]]) -> tuple[Any, int]:
-    """A graph that takes about TURN_S, and how many launches are in it."""
-    import torch
-
-    def call(number: int) -> None:
-        for i in range(number):
-            launches[i % len(launches)](torch.cuda.current_stream().cuda_stream)
-
-    call(1)  # which compiles
-    once = _seconds(lambda: call(1))
-    number = max(1, min(200, int(TURN_S / once)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call(number)
-    return graph, number
+def _cublas(torch: Any, o: Operands) -> Launch:
+    return lambda: torch.matmul(o.a, o.b, out=o.c)
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    import torch
-
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    work()
-    stop.record()
-    stop.synchronize()
-    return float(start.elapsed_time(stop)) / 1e3
+def _step(torch: Any, name: str, o: Operands) -> Launch:
+    launch = prepared(name, o.a, o.b, o.c)
+    return lambda: launch(torch.cuda.current_stream().cuda_stream)
 
 
 # ---- tilewright bench ladder --device cuda
 
 
-def run(sizes: list[int], json: Path | None, plot: Path | None, console: Console) -> int:
+def run(sizes: list[int], quick: bool, json: Path | None, plot: Path | None, console: Console) -> int:
     """Check, time, show and write; the exit status is 1 if a step is wrong."""
     from tilewright.bench.commands import Options, check_outputs, progress
+    from tilewright.bench.gpu_device import TorchDevice, require
 
+    require()
     check_outputs(Options(json=json, plot=plot))
-    if not cuda.available():
-        raise RuntimeError(f"--device cuda: {cuda.why_not()}")
-    sizes = sizes or list(SIZES)
-    report = Report.start("ladder cuda", sizes=sizes)
-    report.extra["device"] = cuda.device().name
+    on, rules, sizes = TorchDevice(), GpuRules.quick() if quick else GpuRules(), sizes or list(SIZES)
+    report = Report.start("ladder cuda", sizes=sizes, quick=quick)
+    report.extra["device"] = on.describe()
     with progress(console) as bar:
         task = bar.add_task("checking", total=len(titles()) + len(sizes))
-        errors = {}
+        errors: dict[str, str] = {}
         for name, title in titles().items():
             bar.update(task, description=f"checking {title}")
             if error := wrong(name):
@@ -161,16 +139,19 @@ def run(sizes: list[int], json: Path | None, plot: Path | None, console: Console
         found: list[Timed] = []
         for n in sizes:
             bar.update(task, description=f"timing n = {n}")
-            found += [Timed(t.title, t.n, error=errors[t.title]) if t.title in errors else t for t in measure(n)]
+            for t in measure(on, n, rules):
+                found.append(Timed(t.title, n, error=errors[t.title]) if t.title in errors else t)
+                if t.error and "not aligned" not in t.error:
+                    errors[t.title] = f"n = {n}: {t.error}"
             bar.advance(task)
     report.extra["timed"] = [asdict(t) for t in found]
     head, *rows = table(found)
-    console.print(_shown(head, rows, cuda.device().name))
+    console.print(_shown(head, rows, on.on.name))
     if json:
         save(report, json)
         console.print(f"results: {json}", highlight=False)
     if plot:
-        draw(found, plot, cuda.device().name)
+        draw(found, plot, on.on.name)
         console.print(f"plot: {plot}", highlight=False)
     for title, error in errors.items():
         console.print(f"{title}: {error}", highlight=False)

@@ -132,7 +132,7 @@ def tflops(report: Report, options: dict[str, str]) -> str:
     from tilewright.bench import ladder_cuda
 
     head, *rows = ladder_cuda.table(ladder_cuda.timed(report))
-    return f"{report.extra['device']}, {report.created[:10]}.\n\n{_markdown(head, rows)}"
+    return f"{report.extra['device']['name']}, {report.created[:10]}.\n\n{_markdown(head, rows)}"
 
 
 def gpu_rates(report: Report, options: dict[str, str]) -> str:
