@@ -93,7 +93,7 @@ def ladder(
             from tilewright.bench import ladder_cuda
 
             wanted = common.numbers(sizes, [], "--sizes")
-            raise typer.Exit(ladder_cuda.run(wanted, json, plot, common.console()))
+            raise typer.Exit(ladder_cuda.run(wanted, quick, json, plot, common.console()))
         if device != "cpu":
             raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
