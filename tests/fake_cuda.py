@@ -113,8 +113,11 @@ class FakeDriver:
     # ---- what tests do beside
 
     def array(self, values: np.ndarray) -> int:
-        """Memory of somebody else's on the device, with these contents: a NumPy array and its device address."""
-        return self.memory.address(values)
+        """The address on the device of somebody else's memory, which is that of a NumPy array; views share theirs."""
+        whole = values
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        return self.memory.address(whole) + values.ctypes.data - whole.ctypes.data
 
     def new(self) -> int:
         return next(_handles)
@@ -416,15 +419,21 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     import cuda.bindings
 
     from tilewright.runtime import cuda as ours
-    from tilewright.runtime import device_memory, driver, gpu
-    from tilewright.runtime import devices as known
+    from tilewright.runtime import device_memory, driver, gpu, known
+    from tilewright.runtime import devices as all_devices
 
     gc.collect()  # blocks of an earlier fake have addresses that this one will give again
     fake = FakeDriver(devices)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
     monkeypatch.setattr(driver, "_api", None)
-    for module, name in ((known, "_devices"), (ours, "_modules"), (gpu, "_recipes"), (gpu, "_copies")):
+    for module, name in (
+        (all_devices, "_devices"),
+        (ours, "_modules"),
+        (gpu, "_recipes"),
+        (gpu, "_copies"),
+        (known, "_known"),
+    ):
         monkeypatch.setattr(module, name, {})
     monkeypatch.setattr(device_memory, "_workspaces", type(device_memory._workspaces)())
     device_memory._pool.cache_clear()

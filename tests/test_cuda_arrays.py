@@ -517,3 +517,64 @@ def test_a_kernel_for_another_device(fake):
     for call in (bound.bind, bound.call):
         with pytest.raises(ValueError, match=r"for sm_90a, and NVIDIA fake H200 runs sm_80 code"):
             call(Compiled(tw.Gemm(4, 4, 4), tw.target("sm_90a")), x, x)
+
+
+# ---- the short way of a product like an earlier one
+
+
+@pytest.mark.parametrize("library", [Tensor, CuPyArray])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_the_second_of_two_alike_goes_the_short_way(fake, monkeypatch, library, turned, given):
+    def out():
+        made = np.zeros((7, 5) if turned else (5, 7), np.float32)
+        return library(made.T if turned else made) if given else None
+
+    a, b = integers(5, 6), integers(6, 7, seed=1)
+    tw.matmul(library(a), library(b), out())
+    monkeypatch.setattr(gpu, "_product", None)  # the long way is closed
+    sys.modules["torch"].current = sys.modules["cupy"].current = 55
+    x, y = integers(5, 6, seed=3), integers(6, 7, seed=4)
+    c = tw.matmul(library(x), library(y), out(), alpha=2)
+    fake.run(55)
+    assert type(c) is library
+    np.testing.assert_array_equal(c.host, 2 * x @ y)
+
+
+def test_what_is_not_alike_goes_the_long_way(fake, monkeypatch):
+    a, b = integers(6, 6), integers(6, 6, seed=1)
+    tw.matmul(Tensor(a), Tensor(b), Tensor(np.zeros((6, 6), np.float32)))
+    tw.matmul(Tensor(a), Tensor(b))
+
+    def long_way(*args):
+        raise InterruptedError
+
+    monkeypatch.setattr(gpu, "_product", long_way)
+    tw.matmul(Tensor(a), Tensor(b))
+    strided, lazy = Tensor(np.asfortranarray(a)), Tensor(a)
+    lazy.negated = True
+    wide = np.zeros((12, 6), np.float32)
+    for args, options in (
+        ((Tensor(a), Tensor(integers(6, 8))), {}),
+        ((Tensor(a), Tensor(b.astype("f8"))), {}),
+        ((strided, Tensor(b)), {}),
+        ((lazy, Tensor(b)), {}),
+        ((Tensor(a), Tensor(b)), {"trans_a": True}),
+        ((Tensor(a), Tensor(b)), {"alpha": 0}),
+        ((Tensor(a), Tensor(b)), {"beta": 1, "c": 1.0}),
+        ((Tensor(a), Tensor(b)), {"out_dtype": "f64"}),
+        ((Tensor(wide[:6]), Tensor(b), Tensor(wide[3:9])), {}),  # overlaps
+        ((Tensor(a), Tensor(wide[:6]), Tensor(wide[3:9])), {}),
+        ((Tensor(wide[3:9]), Tensor(b), Tensor(wide[:6])), {}),
+    ):
+        with pytest.raises(InterruptedError):
+            tw.matmul(*args, **options)
+    tw.matmul(Tensor(wide[:6]), Tensor(b), Tensor(wide[6:]))  # side by side
+
+
+def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
+    """A plan may count on addresses that are multiples of 16 bytes."""
+    x = np.zeros(6 * 6 + 1, np.float32)
+    for begin in (0, 1):
+        tw.matmul(Tensor(x[begin : begin + 36].reshape(6, 6)), Tensor(integers(6, 6)))
+    assert len(gpu._recipes) == 2

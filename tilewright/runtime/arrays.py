@@ -52,6 +52,13 @@ class Library(Protocol):
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         """x, ready to be used on this stream; TypeError or ValueError, with `name`, if it cannot be."""
 
+    def plain(self, x: Any) -> tuple[Any, ...] | None:
+        """dtype, shape, strides and device of an array that `look` would take as it is, in the library's own terms and
+        whatever is cheapest to compare; None if that takes a look."""
+
+    def pointer(self, x: Any) -> int:
+        """The address of a plain array's first element."""
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
         """A new array in C order."""
 
@@ -146,6 +153,14 @@ class _Torch:
         strides = tuple(s * dtype.itemsize for s in x.stride())
         return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), self.device(x), x)
 
+    def plain(self, x: Any) -> tuple[Any, ...] | None:
+        if x.requires_grad or x.is_neg() or x.layout != sys.modules["torch"].strided:
+            return None
+        return x.dtype, x.shape, x.stride(), x.device.index
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data_ptr())
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype.name), device=torch.device("cuda", device))
@@ -171,6 +186,12 @@ class _CuPy:
         dtype = _dtype(x.dtype, name)
         return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), self.device(x), x)
 
+    def plain(self, x: Any) -> tuple[Any, ...] | None:
+        return x.dtype, x.shape, x.strides, x.device.id
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data.ptr)
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(device):
@@ -182,6 +203,12 @@ class _CuPy:
 
 class _Protocol:
     """What libraries have in common that are known by a protocol alone."""
+
+    def plain(self, x: Any) -> tuple[Any, ...] | None:
+        return None
+
+    def pointer(self, x: Any) -> int:
+        raise NotImplementedError("none of its arrays is plain")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
         from tilewright.runtime.device_memory import Block
