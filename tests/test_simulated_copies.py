@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright import simulator
-from tilewright.ir import Kernel, f16, f32, i32, ptr, vec
+from tilewright.ir import Kernel, f16, f32, f64, i32, ptr, vec
 from tilewright.simulator import Fault
 
 THREADS = 64
@@ -198,6 +198,21 @@ def test_the_source_is_not_to_be_written():
         x[t] = 0.0
     run(lambda *args: body(*args, True))
     races(r"store of x\[0\].*a copy from there, started at .*, is in flight", lambda *args: body(*args, False))
+
+
+def test_elements_are_those_of_the_array():
+    """f64 travels in copies of 8 and 16 bytes; a store of half of one that is on its way is found, too."""
+    def body(k, x, y, s, t, late=False):
+        k.cp_async(s + t * 2, x + t * 2, 16)
+        if late:
+            (x + t * 2).as_(i32)[3] = 0
+        whole(k)
+        y[t] = s[127 - t]
+    y, report = run(body, dtype=np.float64, element=f64)
+    np.testing.assert_array_equal(y[:64], np.arange(128, 64, -1))
+    assert report.of("x", "load").elements == report.of("s", "store").elements == 128
+    with pytest.raises(Fault, match=r"race .*store of x\[3\].*is in flight"):
+        run(lambda *args: body(*args, late=True), dtype=np.float64, element=f64)
 
 
 def test_lanes_that_copy_for_others():

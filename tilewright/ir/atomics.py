@@ -76,7 +76,8 @@ def replace(order: str) -> Operation:
 
 @cache
 def fence(order: str) -> Operation:
-    return Operation("fence", lambda low, t: _fence(low, order), None, "atomic", "effect")
+    return Operation("fence", lambda low, t: _fence(low, order),
+                     lambda gang, node: gang.machine.atomics.fence(gang, node), "atomic", "effect")
 
 
 # Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.

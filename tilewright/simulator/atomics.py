@@ -7,6 +7,7 @@ accesses do not race with each other; whether one races with a plain access is n
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from tilewright.simulator.access import Access
 from tilewright.simulator.barriers import Spin
-from tilewright.simulator.fault import Fault
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Op
@@ -43,19 +43,32 @@ class Atomics:
     # ---- operations
 
     def load(self, gang: Gang, node: Op, pointer: Any, order: str) -> Any:
-        self._only_cpu(gang, node)
-        value = self._access(gang, node)[0].load(gang, pointer)
-        self._acquire(gang, int(pointer), order)
+        load, _ = self._access(gang, node)
+        value = load.load(gang, pointer)
+        if not self.machine.gpu:
+            self._acquire(gang, int(pointer), order)
+            return value
+        for _, pattern, start in load.parts(gang, pointer, None):
+            self._tell(gang, start + pattern.offsets.ravel(), pattern.lanes(), writes=False)
+        self._fence(gang, order in _ACQUIRE)
         return value
 
     def store(self, gang: Gang, node: Op, pointer: Any, value: Any, order: str) -> None:
-        self._only_cpu(gang, node)
-        self._access(gang, node)[1].store(gang, pointer, value)
-        self._release(gang, int(pointer), order, follows=False)
+        _, store = self._access(gang, node)
+        self._fence(gang, order in _RELEASE)
+        store.store(gang, pointer, value)
+        if not self.machine.gpu:
+            self._release(gang, int(pointer), order, follows=False)
+            return
+        for _, pattern, start in store.parts(gang, pointer, None):
+            self._tell(gang, start + pattern.offsets.ravel(), pattern.lanes(), reads=False)
 
     def add(self, gang: Gang, node: Op, pointer: Any, value: Any, order: str) -> Any:
         if self.machine.gpu:
-            return self._add_by_lanes(gang, node, pointer, value, order)
+            def turn(before: Any, lanes: Any) -> Any:
+                return before + value[lanes]
+            value = np.broadcast_to(value, gang.size)
+            return self._by_lanes(gang, node, pointer, turn, order)
         load, store = self._access(gang, node)
         before = load.load(gang, pointer)
         store.store(gang, pointer, before + value)
@@ -64,7 +77,11 @@ class Atomics:
         return before
 
     def replace(self, gang: Gang, node: Op, pointer: Any, old: Any, new: Any, order: str) -> Any:
-        self._only_cpu(gang, node)
+        if self.machine.gpu:
+            def turn(before: Any, lanes: Any) -> Any:
+                return np.where(before == old[lanes], new[lanes], before)
+            old, new = np.broadcast_to(old, gang.size), np.broadcast_to(new, gang.size)
+            return self._by_lanes(gang, node, pointer, turn, order) == old
         load, store = self._access(gang, node)
         replaced = load.load(gang, pointer) == old
         if replaced:
@@ -78,18 +95,20 @@ class Atomics:
         gang.waiting = Spin(self.machine, node.line)
 
     def fence(self, gang: Gang, node: Op) -> None:
-        assert self.machine.clocks is not None
-        self.machine.clocks.fence(gang.acting())
+        self._fence(gang, True)
 
     # ---- many lanes
 
-    def _add_by_lanes(self, gang: Gang, node: Op, pointer: Any, value: Any, order: str) -> Any:
-        clocks = self.machine.clocks
-        assert clocks is not None
-        access = self._access(gang, node)[1]
+    def _fence(self, gang: Gang, wanted: bool) -> None:
+        if wanted and self.machine.gpu:
+            assert self.machine.clocks is not None
+            self.machine.clocks.fence(gang.acting())
+
+    def _by_lanes(self, gang: Gang, node: Op, pointer: Any, turn: Callable[[Any, Any], Any], order: str) -> Any:
+        """Lane after lane the memory becomes turn(what was there, lane); what was there, for each."""
+        _, access = self._access(gang, node)
         result = np.zeros(gang.size, access.dtype)
-        if order in _RELEASE:
-            clocks.fence(gang.acting())
+        self._fence(gang, order in _RELEASE)
         for region, pattern, start in access.parts(gang, pointer, None):
             if not region.writable:
                 access.fault("read-only", gang, region, start - region.base, pattern.lowest, "it may not be written")
@@ -98,16 +117,16 @@ class Atomics:
             self.machine.progress += 1
             i, phase = divmod(start - region.base, access.item)
             assert pattern.index is not None            # elements of atomics are aligned
-            lanes = pattern.lanes()
-            index = pattern.index.ravel()
-            result[lanes] = add_in_order(region.view(access.dtype, phase)[i:], index,
-                                         np.broadcast_to(value, gang.size)[lanes])
+            memory, lanes = region.view(access.dtype, phase)[i:], pattern.lanes()
+            for some, index in turns(pattern.index.ravel()):
+                result[lanes[some]] = memory[index]
+                memory[index] = turn(memory[index], lanes[some])
             self._tell(gang, start + pattern.offsets.ravel(), lanes)
-        if order in _ACQUIRE:
-            clocks.fence(gang.acting())
+        self._fence(gang, order in _ACQUIRE)
         return result
 
-    def _tell(self, gang: Gang, addresses: NDArray[np.int64], lanes: NDArray[np.int64]) -> None:
+    def _tell(self, gang: Gang, addresses: NDArray[np.int64], lanes: NDArray[np.int64], reads: bool = True,
+              writes: bool = True) -> None:
         """Each warp, as its lanes come, learns what is known at an address and adds what it has fenced."""
         clocks = self.machine.clocks
         assert clocks is not None
@@ -116,19 +135,15 @@ class Atomics:
             return
         for agent, address in dict.fromkeys(zip(agents.tolist(), addresses.tolist())):
             told, mine = self.released.get(address), clocks.fenced[agent]
-            if told is not None:
+            if told is not None and reads:
                 clocks.pending[agent] = np.maximum(clocks.pending[agent], told[1])
                 mine = np.maximum(mine, told[1])
-            clock = np.zeros((3, clocks.columns), np.int32)
-            clock[1] = mine
-            self.released[address] = clock
+            if writes:
+                clock = np.zeros((3, clocks.columns), np.int32)
+                clock[1] = mine
+                self.released[address] = clock
 
     # ---- what they consist of
-
-    def _only_cpu(self, gang: Gang, node: Op) -> None:
-        if self.machine.gpu:
-            raise Fault("no meaning", node.line, gang.frame.code.name, "the simulator knows one atomic operation of a "
-                        f"GPU, atomic_add, and this is {node.operation.name}")
 
     def _access(self, gang: Gang, node: Op) -> tuple[Access, Access]:
         """The load and the store that the operation consists of; its last operand is of the type it moves."""
@@ -157,15 +172,12 @@ class Atomics:
             self.released[address] = clock if before is None or not follows else np.maximum(clock, before)
 
 
-def add_in_order(memory: NDArray[Any], index: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:
-    """memory[index[i]] += values[i] for one i after another; what was there before each."""
-    before = np.empty(len(index), memory.dtype)
+def turns(index: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """(which, index[which]) of those that can go at once, since each has an element of its own, in their order."""
     order = np.argsort(index, kind="stable")
     groups = index[order]
     first = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]]))
     rank = np.arange(len(index)) - np.repeat(first, np.diff(np.append(first, len(index))))
-    for turn in range(int(rank.max()) + 1):             # in one turn everybody has an element of his own
-        lanes = order[rank == turn]
-        before[lanes] = memory[index[lanes]]
-        memory[index[lanes]] = before[lanes] + values[lanes]
-    return before
+    for turn in range(int(rank.max()) + 1):
+        which = order[rank == turn]
+        yield which, index[which]

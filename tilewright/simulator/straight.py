@@ -152,17 +152,29 @@ def _unknown(code: Code, node: Op) -> Step:
 
 
 def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
-    """Threads side by side do it together: operands and results go in and come out as [..., groups, threads]."""
+    """Threads side by side do it together: operands and results go in and come out as [..., groups, threads]. Groups
+    of which no thread is active stay out of it."""
     operation, scope = node.operation, node.operation.scope
-    groups = gang.threads.reshape(-1, scope) if gang.size % scope == 0 else gang.threads[:0, None]
-    whole = len(groups) > 0 and (groups == groups[:, :1] // scope * scope + np.arange(scope)).all()
-    if not whole or not gang.active().all():
+    on = None if gang.mask is None else np.flatnonzero(gang.mask)
+    threads = gang.threads if on is None else gang.threads[on]
+    groups = threads.reshape(-1, scope) if threads.size % scope == 0 else threads[:0, None]
+    whole = len(groups) > 0 and (groups == groups[:, :1] + np.arange(scope)).all()
+    if not whole or (groups[:, 0] % code.machine.cta % scope).any():
         raise Fault("divergent", node.line, code.name, f"{operation.name} needs {scope} threads side by side"
                     + gang.by(int(np.argmin(gang.active()))))
     assert operation.numpy is not None
     parts = (np.broadcast_to(x, (*np.shape(x)[:-1], gang.size)) for x in xs)
+    parts = parts if on is None else (x[..., on] for x in parts)
     ys = operation.numpy(node.results[0].type, *(x.reshape(*x.shape[:-1], -1, scope) for x in parts))
-    return [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
+    ys = [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
+    return ys if on is None else [_spread(y, on, gang.size) for y in ys]
+
+
+def _spread(y: Any, on: Any, threads: int) -> Any:
+    """The results of active threads among those of all, which for the others mean nothing."""
+    whole = np.zeros((*y.shape[:-1], threads), y.dtype)
+    whole[..., on] = y
+    return whole
 
 
 def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, why: str) -> Any:
