@@ -1,182 +1,128 @@
-"""f64 on tensor cores (`mma.sync`): a CTA tile in shared memory, copied asynchronously, multiplied by warps.
+"""f64 on tensor cores (`mma.sync`, Hopper's m16n8k4): tiles in shared memory, multiplied by warps.
 
-    copies      both operands lie in shared memory as they lie in global memory; 16 bytes (VECTOR = 2) or 8 at a time,
-                STAGES tiles of k in flight; what is outside a matrix arrives as zeros
-    fragments   the order of k inside an instruction is free as long as A and B agree on it: lane t of a group of four
-                takes k = 2t and 2t + 1 (and 8 on), so that where k is contiguous one 16-byte load brings two of them
-    banks       rows of k are swizzled, rows of m or n padded, so that no access to shared memory conflicts
+Rows and columns of C can be dealt to those of the instruction in any order. Here lane group g of a warp takes rows 2g
+and 2g + 1 as the instruction's rows g and g + 8, and columns 2g and 2g + 1 as column g of two instructions: then one
+16-byte load brings a fragment of A, another those of B for two instructions, in the registers where the instruction
+wants them, and a lane's elements of C lie four by four side by side.
 
-The CTA's tile of C stays in registers to the end.
+Both operands lie in shared memory with rows or columns of C contiguous, each step of k four vectors of two elements
+further than a multiple of all banks, so that the four steps of a fragment lie in different banks.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
+from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4 as ATOM
+from tilewright.kernels.nvidia import epilogue, raster
+from tilewright.kernels.nvidia.cut import Cut, Piece
+from tilewright.kernels.nvidia.operand import Operand
 
-from tilewright.ir import Function, Kernel, Tile, Value, f64, i32, i64, ptr, vec
-from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16, Atom
-
-ATOMS = {4: MMA_F64_16X8X4, 8: MMA_F64_16X8X8, 16: MMA_F64_16X8X16}
-PAD = 2                 # elements after a row along m or n: four rows of every other k then lie in different banks
-ITEM = 8
-
-
-@dataclass
-class Operand:
-    """A or B in shared memory: `extent` rows or columns by CTA_K, STAGES times."""
-    gmem: Value
-    ld: Value
-    smem: Value                     # [STAGES, outer, row length]
-    along_k: bool                   # is k the contiguous index?
-    extent: int
-    first: Value                    # of the matrix' rows or columns that this CTA has,
-    limit: Value                    # and how many there are
-
-    def at(self, stage: Value, x: Value, p: Value) -> Value:
-        """Where row or column x of the tile is at k index p."""
-        if not self.along_k:
-            return self.smem.at(stage, p, x)
-        chunk = (p // 2) ^ (x % 2 * 4)                  # a row is 128 bytes or more: two rows beside each other differ
-        return self.smem.at(stage, x, chunk*2 + p % 2)
+PAD = 4                                                                 # elements
+BOTH = 2*ATOM.n                                                         # columns of two instructions beside each other
 
 
 def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16, WARP_M: int = 64,
-                   WARP_N: int = 32, STAGES: int = 4, ATOM_K: int = 8, GROUP_M: int = 8, VECTOR: int = 2) -> Function:
-    """C[m, n] = alpha * A @ B + beta * C in f64; beta = 0 never reads C.
+                   WARP_N: int = 32, STAGES: int = 4, VECTOR: int = 2, SPLIT_K: int = 1, GROUP_M: int = 8,
+                   MIN_CTAS: int = 1) -> Function:
+    """C[m, n] = alpha * A @ B + beta * C in f64, row-major; beta = 0 never reads C.
 
-    VECTOR = 2: leading dimensions are even and the matrices 16-byte aligned.
+    VECTOR      elements per copy, 1 or 2: matrices are aligned to so many, and their leading dimensions, and their
+                sizes along the contiguous dimension, are multiples of it
+    SPLIT_K     slices of k that CTAs along z have; then `workspace` is f64[SPLIT_K, tiles of C, CTA_M * CTA_N] and
+                `counters` is i32[tiles of C], 0
     """
     WARPS_M, WARPS_N = CTA_M // WARP_M, CTA_N // WARP_N
     THREADS = 32 * WARPS_M * WARPS_N
-    atom = ATOMS[ATOM_K]
-    TILES_M, TILES_N, STEPS = WARP_M // atom.m, WARP_N // atom.n, CTA_K // ATOM_K
-    k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_v{VECTOR}", threads=THREADS,
-               m=i32, n=i32, k=i32, alpha=f64, a=ptr(f64), lda=i64, b=ptr(f64), ldb=i64, beta=f64, c=ptr(f64), ldc=i64)
-    m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args
-    (t, _), (bx, _) = k.thread, k.block
-    warp, lane = t // 32, t % 32
-    tile_m, tile_n = raster(k, bx, k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N), GROUP_M)
-    k_tiles = k.ceil_div(kk, CTA_K)
+    TILES_M, PAIRS_N, STEPS = WARP_M // ATOM.m, WARP_N // BOTH, CTA_K // ATOM.k
+    split = {"workspace": ptr(f64), "counters": ptr(i32)} if SPLIT_K > 1 else {}
+    k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}_v{VECTOR}_k{SPLIT_K}",
+               threads=THREADS, min_ctas=MIN_CTAS, m=i32, n=i32, k=i32, alpha=f64, a=ptr(f64), lda=i64, b=ptr(f64),
+               ldb=i64, beta=f64, c=ptr(f64), ldc=i64, **split)
+    m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
+    t = k.thread[0]
+    warp, group, quad = t // 32, t % 32 // 4, t % 4
+    i1, j1 = warp % WARPS_M*WARP_M, warp // WARPS_M*WARP_N              # the warp's part of the CTA's tile
 
-    def operand(name: str, gmem: Value, ld: Value, along_k: bool, extent: int, first: Value, limit: Value) -> Operand:
-        shape = (STAGES, extent, CTA_K) if along_k else (STAGES, CTA_K, extent + PAD)
-        return Operand(gmem, ld, k.smem(name, shape, f64, align=128), along_k, extent, first, limit)
+    tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
+    tile_m, tile_n = raster.grouped(k, k.block[0], tiles_m, tiles_n, GROUP_M)
+    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
+    k_first, steps = k.constant(i32, 0), kk
+    if SPLIT_K > 1:
+        share = k.ceil_div(k.ceil_div(kk, CTA_K), SPLIT_K)*CTA_K
+        k_first = k.block_z*share
+        steps = k.max(k.min(kk - k_first, share), 0)
+    tiles = k.ceil_div(steps, CTA_K)                                    # of k
+    short = k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)           # steps of k in the first of them
 
-    a_op = operand("a_smem", a, lda, LAYOUT[0] == "n", CTA_M, tile_m*CTA_M, m)
-    b_op = operand("b_smem", b, ldb, LAYOUT[1] == "t", CTA_N, tile_n*CTA_N, n)
+    common = {"CTA_K": CTA_K, "VECTOR": VECTOR, "THREADS": THREADS, "ASYNC": True, "transposed": True, "PAD": PAD}
+    a_op = Operand(k, f64, a, lda, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
+    b_op = Operand(k, f64, b, ldb, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
+    smem = k.smem("tiles", (STAGES*(a_op.SIZE + b_op.SIZE),), f64, align=128)
+    a_lane = smem + quad*a_op.ROW + i1 + group*2
+    b_lane = smem + a_op.SIZE + quad*b_op.ROW + j1 + group*2
+    a_op.begin(t, i0, m, k_first)
+    b_op.begin(t, j0, n, k_first)
 
-    def copy(x: Operand, stage: Value, k_tile: Value) -> None:
-        INNER = CTA_K if x.along_k else x.extent
-        for e in range(x.extent * CTA_K // VECTOR // THREADS):
-            chunk = t + e*THREADS
-            outer, inner = chunk // (INNER // VECTOR), chunk % (INNER // VECTOR) * VECTOR
-            i, p = (outer, inner) if x.along_k else (inner, outer)
-            row, col = (x.first + i, k_tile + p) if x.along_k else (k_tile + p, x.first + i)
-            rows, cols = (x.limit, kk) if x.along_k else (kk, x.limit)
-            valid = k.max(k.min(cols - col, VECTOR), 0)
-            inside = (row < rows) & (valid > 0)
-            source = x.gmem.view(x.ld, 1).at(k.cast(row, i64), k.cast(col, i64))
-            k.cp_async(x.at(stage, i, p), k.select(inside, source, x.gmem), VECTOR*ITEM,
-                       k.select(inside, valid*ITEM, 0))
+    def request(stage: Value, valid: Value | None = None) -> None:
+        at = smem + stage*(a_op.SIZE + b_op.SIZE)
+        a_op.start(at, valid)
+        b_op.start(at + a_op.SIZE, valid)
 
-    def fragments(x: Operand, stage: Value, start: Value, SIZE: int, PARTS: int, step: int) -> list[list[Value]]:
-        """[PARTS of the atom's 8 rows or columns][k slots of this lane] at one step of k."""
-        group, quad = lane // 4, lane % 4
-        found = []
-        for part in range(PARTS):
-            i = start + part*8 + group
-            values: list[Value] = []
-            for half in range(max(ATOM_K // 8, 1)):
-                p = quad*2 + (step*ATOM_K + half*8)
-                if ATOM_K == 4:
-                    p = quad + step*4
-                    values.append(k.load(x.at(stage, i, p)))
-                elif x.along_k:
-                    pair = k.load(x.at(stage, i, p), vec(f64, 2), align=16)
-                    values += [pair[0], pair[1]]
-                else:
-                    values += [k.load(x.at(stage, i, p + e)) for e in range(2)]
-            found.append(values)
-        return found
+    def fragments(stage: Value, step: int) -> list[Value]:
+        """Of A for each row of tiles, then of B for each pair of tiles."""
+        at = stage*(a_op.SIZE + b_op.SIZE)
+        return [*(k.load(a_lane + at + (step*ATOM.k*a_op.ROW + i*ATOM.m), vec(f64, 2)) for i in range(TILES_M)),
+                *(k.load(b_lane + at + (step*ATOM.k*b_op.ROW + j*BOTH), vec(f64, 2)) for j in range(PAIRS_N))]
 
-    acc = k.tile(TILES_M*TILES_N, atom.registers[2], f64)
+    acc = k.tile(2*TILES_M, 4*PAIRS_N, f64)                             # [rows, columns] of this lane
 
-    def multiply(stage: Value) -> None:
-        for step in range(STEPS):
-            a_reg = fragments(a_op, stage, warp % WARPS_M*WARP_M, CTA_M, WARP_M // 8, step)
-            b_reg = fragments(b_op, stage, warp // WARPS_M*WARP_N, CTA_N, WARP_N // 8, step)
-            for i in range(TILES_M):
-                upper, lower = a_reg[2*i], a_reg[2*i + 1]
-                a_lane = [x for slot in zip(upper, lower) for x in slot]    # registers r: row + 8*(r % 2), slot r // 2
-                for j in range(TILES_N):
-                    tile = i*TILES_N + j
-                    d = k.mma(atom, a_lane, b_reg[j], [acc[tile, r] for r in range(atom.registers[2])])
-                    for r, x in enumerate(d):
-                        acc[tile, r] = x
+    def multiply(both: list[Value]) -> None:
+        for i, a_reg in enumerate(both[:TILES_M]):
+            for j, b_reg in enumerate(both[TILES_M:]):
+                for e in range(2):
+                    where = [(2*i + r // 2, 4*j + r % 2*2 + e) for r in range(4)]
+                    d = k.mma(ATOM, [a_reg[0], a_reg[1]], [b_reg[e]], [acc[ij] for ij in where])
+                    for ij, x in zip(where, d):
+                        acc[ij] = x
 
-    for s in range(STAGES - 1):
-        for x in (a_op, b_op):
-            copy(x, k.constant(i32, s), k.constant(i32, s*CTA_K))
+    request(k.constant(i32, 0), short)                                  # without k, zeros
+    k.cp_async_commit()
+    for s in range(1, STAGES - 1):
+        with k.when(tiles > s):
+            request(k.constant(i32, s))
         k.cp_async_commit()
+    k.cp_async_wait(STAGES - 2)
+    k.barrier()
+    carried = [k.variable(x.type, x) for x in fragments(k.constant(i32, 0), 0)]
     stage = k.variable(i32, 0)
-    with k.loop(k_tiles) as tile:
-        k.cp_async_wait(STAGES - 2)
-        k.barrier()                                     # the tile is here, and everyone is done with the one before
+    with k.loop(tiles) as tile:
         now = stage.get()
-        before = k.select(now.equals(0), STAGES - 1, now - 1)
-        for x in (a_op, b_op):
-            copy(x, before, (tile + (STAGES - 1))*CTA_K)
+        after = k.select(now.equals(STAGES - 1), 0, now + 1)
+        with k.when(tile + (STAGES - 1) < tiles):
+            request(k.select(now.equals(0), STAGES - 1, now - 1))
         k.cp_async_commit()
-        multiply(now)
-        stage.set(k.select(now.equals(STAGES - 1), 0, now + 1))
+        current = [x.get() for x in carried]
+        for step in range(STEPS):
+            if step == STEPS - 1:
+                k.cp_async_wait(STAGES - 2)
+                k.barrier()                                             # the next tile is here, and this one read
+                after = k.select(tile + 1 < tiles, after, now)          # there is no next one: read anything
+            following = fragments(after, 0) if step == STEPS - 1 else fragments(now, step + 1)
+            multiply(current)
+            current = following
+        for x, value in zip(carried, current):
+            x.set(value)
+        stage.set(after)
     k.cp_async_wait(0)
 
-    store(k, atom, acc, tile_m*CTA_M + warp % WARPS_M*WARP_M, tile_n*CTA_N + warp // WARPS_M*WARP_N, TILES_M, TILES_N,
-          m, n, alpha, beta, c.view(ldc, 1), lane, VECTOR)
+    rows = Cut(tuple(Piece(i1 + group*2, i*ATOM.m, 2) for i in range(TILES_M)))
+    columns = Cut(tuple(Piece(j1 + quad*4, j*BOTH, 4) for j in range(PAIRS_N)))
+
+    def finish() -> None:
+        epilogue.store(k, f64, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
+    if SPLIT_K > 1:
+        workspace, counters = k.args[11:]
+        epilogue.add_parts(k, acc, workspace, counters, k.block[0], tiles_m*tiles_n, k.block_z, SPLIT_K, t, THREADS,
+                           t >= 0, finish)
+    else:
+        finish()
     return k.function
-
-
-def store(k: Kernel, atom: Atom, acc: Tile, i0: Value, j0: Value, TILES_M: int, TILES_N: int, m: Value, n: Value,
-          alpha: Value, beta: Value, c: Value, lane: Value, VECTOR: int) -> None:
-    """acc → C: a lane holds two columns beside each other, in two rows eight apart."""
-    def each(read_c: bool) -> None:
-        for i in range(TILES_M):
-            for half in range(2):
-                row = i0 + (i*16 + half*8) + lane // 4
-                with k.when(row < m):
-                    for j in range(TILES_N):
-                        col = j0 + j*8 + lane % 4*2
-                        pair = [acc[i*TILES_N + j, half*2 + e]*alpha for e in range(2)]
-                        at = c.at(k.cast(row, i64), k.cast(col, i64))
-                        if VECTOR == 2:
-                            with k.when(col + 1 < n):
-                                if read_c:
-                                    old = k.load(at, vec(f64, 2), align=16)
-                                    both = k.pack(*(k.fma(beta, old[e], pair[e]) for e in range(2)))
-                                else:
-                                    both = k.pack(*pair)
-                                k.store(at, both, align=16)
-                            with k.otherwise(), k.when(col < n):
-                                k.store(at, k.fma(beta, k.load(at), pair[0]) if read_c else pair[0])
-                        else:
-                            for e in range(2):
-                                with k.when(col + e < n):
-                                    k.store(at + e, k.fma(beta, k.load(at + e), pair[e]) if read_c else pair[e])
-    with k.when(beta.equals(0.0)):
-        each(read_c=False)
-    with k.otherwise():
-        each(read_c=True)
-
-
-def raster(k: Kernel, index: Value, tiles_m: Value, tiles_n: Value, GROUP_M: int) -> tuple[Value, Value]:
-    """The tile of CTA `index`: GROUP_M rows of tiles are finished column by column, so that CTAs that run together
-    share operands in L2."""
-    per_group = tiles_n*GROUP_M
-    group = index // per_group
-    first = group*GROUP_M
-    height = k.min(tiles_m - first, GROUP_M)
-    inside = index % per_group
-    return first + inside % height, inside // height
-
-
-def grid(m: int, n: int, CTA_M: int = 128, CTA_N: int = 128) -> tuple[int, int, int]:
-    return -(-m // CTA_M) * -(-n // CTA_N), 1, 1
