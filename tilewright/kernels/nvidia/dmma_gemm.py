@@ -1,12 +1,13 @@
 """f64 on tensor cores (`mma.sync`, Hopper's m16n8k4): tiles in shared memory, multiplied by warps.
 
-Rows and columns of C can be dealt to those of the instruction in any order. Here lane group g of a warp takes rows 2g
-and 2g + 1 as the instruction's rows g and g + 8, and columns 2g and 2g + 1 as column g of two instructions: then one
-16-byte load brings a fragment of A, another those of B for two instructions, in the registers where the instruction
-wants them, and a lane's elements of C lie four by four side by side.
+Operands lie in shared memory as they lie in global memory, copied 16 bytes at a time; PAD elements after each row keep
+what the lanes of a fragment read in different banks. How rows and columns of C are dealt to those of the instruction is
+free, and chosen by what is contiguous:
 
-Both operands lie in shared memory with rows or columns of C contiguous, each step of k four vectors of two elements
-further than a multiple of all banks, so that the four steps of a fragment lie in different banks.
+    i (rows of A, columns of B)     lane group g takes 2g and 2g + 1, as rows g and g + 8 of one instruction, or as
+                                    column g of two: one 16-byte load brings both, in the registers they belong in
+    k                               g and g + 8, by 8-byte loads: those of a 16-byte load would be two steps of k,
+                                    which belong in registers that are not neighbours
 """
 from __future__ import annotations
 
@@ -16,8 +17,7 @@ from tilewright.kernels.nvidia import epilogue, raster
 from tilewright.kernels.nvidia.cut import Cut, Piece
 from tilewright.kernels.nvidia.operand import Operand
 
-PAD = 4                                                                 # elements
-BOTH = 2*ATOM.n                                                         # columns of two instructions beside each other
+PAD = 4                 # elements
 
 
 def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16, WARP_M: int = 64,
@@ -32,7 +32,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     """
     WARPS_M, WARPS_N = CTA_M // WARP_M, CTA_N // WARP_N
     THREADS = 32 * WARPS_M * WARPS_N
-    TILES_M, PAIRS_N, STEPS = WARP_M // ATOM.m, WARP_N // BOTH, CTA_K // ATOM.k
+    TILES_M, PAIRS_N, STEPS = WARP_M // ATOM.m, WARP_N // (2*ATOM.n), CTA_K // ATOM.k
     split = {"workspace": ptr(f64), "counters": ptr(i32)} if SPLIT_K > 1 else {}
     k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}_v{VECTOR}_k{SPLIT_K}",
                threads=THREADS, min_ctas=MIN_CTAS, m=i32, n=i32, k=i32, alpha=f64, a=ptr(f64), lda=i64, b=ptr(f64),
@@ -53,34 +53,48 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     tiles = k.ceil_div(steps, CTA_K)                                    # of k
     short = k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)           # steps of k in the first of them
 
-    common = {"CTA_K": CTA_K, "VECTOR": VECTOR, "THREADS": THREADS, "ASYNC": True, "transposed": True, "PAD": PAD}
+    common = {"CTA_K": CTA_K, "VECTOR": VECTOR, "THREADS": THREADS, "ASYNC": True, "transposed": False, "PAD": PAD}
     a_op = Operand(k, f64, a, lda, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
     b_op = Operand(k, f64, b, ldb, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
     smem = k.smem("tiles", (STAGES*(a_op.SIZE + b_op.SIZE),), f64, align=128)
-    a_lane = smem + quad*a_op.ROW + i1 + group*2
-    b_lane = smem + a_op.SIZE + quad*b_op.ROW + j1 + group*2
     a_op.begin(t, i0, m, k_first)
     b_op.begin(t, j0, n, k_first)
+
+    def first(x: Operand, start: Value) -> Value:
+        """Where this lane's part of the first fragment is, from the start of the tile."""
+        return (start + group)*x.ROW + quad if x.inner_k else quad*x.ROW + start + group*2
+    a_lane, b_lane = smem + first(a_op, i1), smem + a_op.SIZE + first(b_op, j1)
 
     def request(stage: Value, valid: Value | None = None) -> None:
         at = smem + stage*(a_op.SIZE + b_op.SIZE)
         a_op.start(at, valid)
         b_op.start(at + a_op.SIZE, valid)
 
-    def fragments(stage: Value, step: int) -> list[Value]:
+    def fragment(x: Operand, at: Value, step: int, COUNT: int) -> list[tuple[Value, Value]]:
+        """COUNT times two of this lane's rows or columns, at one step of k."""
+        found = []
+        for part in range(COUNT):
+            if x.inner_k:
+                found.append(tuple(k.load(at + ((part*16 + e*8)*x.ROW + step*ATOM.k)) for e in range(2)))
+            else:
+                both = k.load(at + (step*ATOM.k*x.ROW + part*16), vec(f64, 2))
+                found.append((both[0], both[1]))
+        return found
+
+    def fragments(stage: Value, step: int) -> list[tuple[Value, Value]]:
         """Of A for each row of tiles, then of B for each pair of tiles."""
         at = stage*(a_op.SIZE + b_op.SIZE)
-        return [*(k.load(a_lane + at + (step*ATOM.k*a_op.ROW + i*ATOM.m), vec(f64, 2)) for i in range(TILES_M)),
-                *(k.load(b_lane + at + (step*ATOM.k*b_op.ROW + j*BOTH), vec(f64, 2)) for j in range(PAIRS_N))]
+        return [*fragment(a_op, a_lane + at, step, TILES_M), *fragment(b_op, b_lane + at, step, PAIRS_N)]
 
     acc = k.tile(2*TILES_M, 4*PAIRS_N, f64)                             # [rows, columns] of this lane
 
-    def multiply(both: list[Value]) -> None:
+    def multiply(both: list[tuple[Value, Value]]) -> None:
         for i, a_reg in enumerate(both[:TILES_M]):
             for j, b_reg in enumerate(both[TILES_M:]):
                 for e in range(2):
-                    where = [(2*i + r // 2, 4*j + r % 2*2 + e) for r in range(4)]
-                    d = k.mma(ATOM, [a_reg[0], a_reg[1]], [b_reg[e]], [acc[ij] for ij in where])
+                    columns = [2*e + r if b_op.inner_k else 2*r + e for r in range(2)]     # of the two that e has
+                    where = [(2*i + r // 2, 4*j + columns[r % 2]) for r in range(4)]
+                    d = k.mma(ATOM, a_reg, [b_reg[e]], [acc[ij] for ij in where])
                     for ij, x in zip(where, d):
                         acc[ij] = x
 
@@ -92,7 +106,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
         k.cp_async_commit()
     k.cp_async_wait(STAGES - 2)
     k.barrier()
-    carried = [k.variable(x.type, x) for x in fragments(k.constant(i32, 0), 0)]
+    carried = [[k.variable(f64, x) for x in pair] for pair in fragments(k.constant(i32, 0), 0)]
     stage = k.variable(i32, 0)
     with k.loop(tiles) as tile:
         now = stage.get()
@@ -100,7 +114,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
         with k.when(tile + (STAGES - 1) < tiles):
             request(k.select(now.equals(0), STAGES - 1, now - 1))
         k.cp_async_commit()
-        current = [x.get() for x in carried]
+        current = [(x.get(), y.get()) for x, y in carried]
         for step in range(STEPS):
             if step == STEPS - 1:
                 k.cp_async_wait(STAGES - 2)
@@ -109,13 +123,20 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
             following = fragments(after, 0) if step == STEPS - 1 else fragments(now, step + 1)
             multiply(current)
             current = following
-        for x, value in zip(carried, current):
-            x.set(value)
+        for pair, values in zip(carried, current):
+            for x, value in zip(pair, values):
+                x.set(value)
         stage.set(after)
     k.cp_async_wait(0)
 
-    rows = Cut(tuple(Piece(i1 + group*2, i*ATOM.m, 2) for i in range(TILES_M)))
-    columns = Cut(tuple(Piece(j1 + quad*4, j*BOTH, 4) for j in range(PAIRS_N)))
+    if a_op.inner_k:
+        rows = Cut(tuple(Piece(i1 + group, i*8, 1) for i in range(2*TILES_M)))
+    else:
+        rows = Cut(tuple(Piece(i1 + group*2, i*16, 2) for i in range(TILES_M)))
+    if b_op.inner_k:
+        columns = Cut(tuple(Piece(j1 + quad*2, j*8, 2) for j in range(2*PAIRS_N)))
+    else:
+        columns = Cut(tuple(Piece(j1 + quad*4, j*16, 4) for j in range(PAIRS_N)))
 
     def finish() -> None:
         epilogue.store(k, f64, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
