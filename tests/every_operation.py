@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
+from tilewright.kernels.atoms.nvidia import MMA_F64_8X8X4, MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16
 
 SCALARS = (i1, i8, i16, i32, i64, f16, bf16, f32, f64)
 LENGTHS = (1, 2, 3, 4, 8, 16)
@@ -108,10 +109,30 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     for size in (4, 8, 16):
         found[f"copy{size}"] = lambda size=size: k.cp_async(k.smem("s", (8,), f32), p, size)
         found[f"copy_some{size}"] = lambda size=size: k.cp_async(k.smem("s", (8,), f32), p, size, n)
+    for atom in (MMA_F64_8X8X4, MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16):
+        found[atom.name.replace(".", "_")] = lambda atom=atom: _mma(k, atom, p.as_(f64))
+    for sleep in (False, True):
+        found[f"mbarrier{sleep}"] = lambda sleep=sleep: _mbarrier(k).wait(0, 1, sleep=sleep)
+    found["arrive"] = lambda: _mbarrier(k).arrive()
+    found["expect"] = lambda: _mbarrier(k).arrive(by="role", expect=64)
+    found["arrive_with_copies"] = lambda: _mbarrier(k).arrive_with_copies()
+    found["bulk_copy"] = lambda: _mbarrier(k).copy(k.smem("s", (32,), f32), p, 64)
     for texel in (vec(f32, 4), vec(f64, 2), vec(i32, 4), vec(f32, 2), vec(f16, 8), vec(i64, 2)):
         found[f"fetch_{texel}"] = lambda texel=texel: k.store(
             p.as_(texel.scalar), k.fetch(_texture(k, texel), n))
     return found
+
+
+def _mma(k: Kernel, atom: Any, p: Any) -> None:
+    a, b, c = ([p[i] for i in range(count)] for count in atom.registers)
+    for i, x in enumerate(k.mma(atom, a, b, c)):
+        p[i] = x
+
+
+def _mbarrier(k: Kernel) -> Any:
+    full = k.mbarriers("full", 2)
+    k.init_mbarriers()
+    return full
 
 
 def _texture(k: Kernel, texel: Type) -> Any:

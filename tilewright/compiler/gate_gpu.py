@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.ir.operations import OPAQUE
@@ -71,42 +71,45 @@ def body(function: Function, target: GpuTarget, inner: bool) -> Iterator[str]:
         yield f"{function.name} has {local} bytes of local arrays, and a thread of {target.name} can have {LOCAL}"
     if inner and function.threads is not None:
         yield f"{function.name} is a kernel: it can be launched, not called"
+    met: dict[Any, list[str]] = {}      # type → what is wrong with it
     for node in function.walk():
-        for why in _node(node, target):
+        for why in _node(node, target, met):
             yield f"{function.name}, {node.line}: {why}"
 
 
-def _node(node: Any, target: GpuTarget) -> Iterator[str]:
-    types: list[Any] = []
+def _node(node: Any, target: GpuTarget, met: dict[Any, list[str]]) -> Iterator[str]:
+    types: Sequence[Any] = ()
     match node:
         case Op(operation, operands, results):
             types = [x.type for x in (*results, *operands)]
             yield from _operation(operation, types, target)
         case Load(value) | Store(_, value):
             t = value.type
-            types = [t]
+            types = (t,)
             if isinstance(t, Type) and t.bits == 1 and t.length > 1:
                 yield f"{t} has no form in memory: its elements are bits"
             if isinstance(t, Pointer) and t.space != "global":
                 yield f"an address of {t.space} memory cannot be kept in memory"
         case Write(Register(t)):
-            types = [t]
+            types = (t,)
         case Call(callee) if isinstance(callee, External) or not isinstance(callee, Function):
             yield "a GPU kernel can call recorded functions only"
-    for t in dict.fromkeys(types):
-        if isinstance(t, Type):
-            yield from _type(t, target)
+    for t in types:
+        if t not in met:
+            met[t] = list(_type(t, target)) if isinstance(t, Type) else []
+        yield from met[t]
 
 
 def _operation(operation: Any, types: list[Any], target: GpuTarget) -> Iterator[str]:
     if operation.needs not in ("", "gpu", *target.instructions):
         why = "an instruction of CPUs" if operation.needs == "cpu" else operation.needs
         yield f"{target.name} has no {operation.name} ({why})"
-    pointers = [t for t in types if isinstance(t, Pointer)]
-    if operation.kind == "prefetch" and pointers[0].space != "global":
-        yield f"only global memory can be prefetched, not {pointers[0].space} memory"
-    if operation.kind == "atomic" and any(p.space == "local" for p in pointers):
-        yield "an atomic access of local memory: no other thread can see it"
+    if operation.kind in ("prefetch", "atomic"):
+        spaces = [t.space for t in types if isinstance(t, Pointer)]
+        if operation.kind == "prefetch" and spaces != ["global"]:
+            yield f"only global memory can be prefetched, not {spaces[0]} memory"
+        if operation.kind == "atomic" and "local" in spaces:
+            yield "an atomic access of local memory: no other thread can see it"
     if operation is OPAQUE and isinstance(types[0], Type) and (types[0].length > 1 or types[0].bits == 1):
         yield f"{types[0]} does not fit one register, so it cannot be opaque"
 

@@ -147,8 +147,14 @@ class _Lowering:
             self.module, ll.FunctionType(t, [x.type for x in operands]), intrinsic)
         return self.b.call(f, operands, name=name)
 
-    def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False) -> Any:
-        return self.b.asm(ll.FunctionType(result, [x.type for x in operands]), text, constraints, operands, effects)
+    def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False,
+            together: bool = False) -> Any:
+        """Inline assembly. `together`: threads execute it together, so it may not move to where some do not come by."""
+        t = ll.FunctionType(result, [x.type for x in operands])
+        call = self.b.asm(t, text, constraints, operands, effects)
+        if together:
+            set.add(call.attributes, "convergent")
+        return call
 
     def letter(self, x: Any) -> str:
         """What inline assembly calls a register for a value like x."""

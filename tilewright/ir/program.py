@@ -182,8 +182,9 @@ class Function:
         """Every node, in the order written."""
         for node in self.body if nodes is None else nodes:
             yield node
-            for inner in ("head", "body", "then", "otherwise"):
-                yield from self.walk(getattr(node, inner, []))
+            if isinstance(node, (Loop, While, If)):             # nothing else holds nodes
+                for inner in ("head", "body", "then", "otherwise"):
+                    yield from self.walk(getattr(node, inner, []))
 
     def callees(self) -> list[Function]:
         """The recorded functions that this one calls, directly or not, innermost first."""

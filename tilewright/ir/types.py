@@ -21,9 +21,9 @@ class Type:
     def is_float(self) -> bool:
         return self.kind != "i"
 
-    @property
+    @cached_property
     def scalar(self) -> Type:
-        return replace(self, length=1)
+        return self if self.length == 1 else replace(self, length=1)
 
     @property
     def bytes(self) -> int:

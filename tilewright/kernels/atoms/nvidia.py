@@ -58,7 +58,7 @@ class Atom:
         numbers = iter(range(2*c + a + b))
         lists = ["{" + ",".join(f"${next(numbers)}" for _ in range(count)) + "}" for count in (c, a, b, c)]
         result = low.struct([self.c_type]*c)
-        d = low.asm(f"{self.name} {', '.join(lists)};", result, ",".join(constraints), *operands)
+        d = low.asm(f"{self.name} {', '.join(lists)};", result, ",".join(constraints), *operands, together=True)
         return [low.b.extract_value(d, e) for e in range(c)]
 
     def _meaning(self, t: Any, *operands: Any) -> list[Any]:
