@@ -23,7 +23,7 @@ TYPES = {"f32": f32, "f64": f64}
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, SPLIT_K: int = 1,
-                   GROUP_M: int = 8, MIN_CTAS: int = 1) -> Function:
+                   GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -35,6 +35,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     SPLIT_K     slices of k that CTAs along z have; then `workspace` is T[SPLIT_K, tiles of C, CTA_M * CTA_N] and
                 `counters` is i32[tiles of C], 0
     GROUP_M     rows of tiles that are finished before the next ones
+    ORDER       of the FMAs of an outer product: along "rows" or "columns"
+    REGISTERS   that a thread may have, 0: what it should need; ptxas avoids bank conflicts better if told
     """
     T = TYPES[DTYPE]
     V = WIDEST // T.bytes
@@ -48,7 +50,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                               "ldb": i64, "beta": T, "c": ptr(T), "ldc": i64}
     if SPLIT_K > 1:
         params |= {"workspace": ptr(T), "counters": ptr(i32)}
-    k = Kernel(name, threads=THREADS, min_ctas=MIN_CTAS, noalias=SPLIT_K == 1, **params)
+    k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, T.bytes),
+               noalias=SPLIT_K == 1, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
     warp, lane = t // 32, t % 32
@@ -145,7 +148,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 if p + 1 < STEPS and (p + 1) % x.STEPS == 0:
                     following[index] = fragment(x, place, p + 1)
             a_reg, b_reg = (x.values(vectors, p) for x, vectors in zip(operands, current))
-            for i, j in serpentine(THREAD_M, THREAD_N):
+            for i, j in serpentine(THREAD_M, THREAD_N, ORDER):
                 c_reg[i, j] = k.fma(a_reg[i], b_reg[j], c_reg[i, j])
             current = following
         for variables, vectors in zip(carried, current):
@@ -185,8 +188,17 @@ class Carried:
             x.set(value)
 
 
-def serpentine(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+def serpentine(rows: int, columns: int, ORDER: str) -> Iterator[tuple[int, int]]:
     """All (i, j), each sharing an index with the one before it: one operand less to read from the registers."""
+    if ORDER == "columns":
+        yield from ((i, j) for j, i in serpentine(columns, rows, "rows"))
+        return
     for i in range(rows):
         for j in range(columns):
             yield i, j if i % 2 == 0 else columns - 1 - j
+
+
+def registers(THREAD_M: int, THREAD_N: int, itemsize: int) -> int:
+    """A limit for ptxas: the accumulators, fragments one and a half times, and addresses; in eights."""
+    values = THREAD_M*THREAD_N + (THREAD_M + THREAD_N) * 3 // 2
+    return min((values * itemsize // 4 + 40 + 7) // 8 * 8, 255)
