@@ -1,7 +1,8 @@
 """A compiled GPU kernel made ready: for a device and operands of given strides (`Recipe`), for arrays (`bind`, `call`).
 
-A kernel for a GEMM takes m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, and `workspace` and `counters` if its CTAs add
-up parts; arguments are found by these names. A launch's argument block is used by one call at a time and then kept.
+A kernel for a GEMM takes the PARAMETERS below; the last two if its CTAs add up parts of a sum. What a compiled kernel
+must have for this: `problem`, `target`, `ptx`, and `launches`, each with `function` (its `name`, and its CTA's
+`threads`), `grid`, `shared_bytes`, and the bytes of `workspace` and of `counters`, which are zero before and after.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.ir.types import Texture
 from tilewright.runtime import cuda, device_memory
 from tilewright.runtime.arrays import Library, kind, library_of
 from tilewright.runtime.cuda import Arguments, Device, Prepared, bits
 from tilewright.runtime.streams import handle_of, synchronize
-from tilewright.runtime.textures import texture
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
+
+
+PARAMETERS = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "workspace", "counters")
+ALPHA, A, B, BETA, C, WORKSPACE, COUNTERS = (PARAMETERS.index(name) for name in
+                                             ("alpha", "a", "b", "beta", "c", "workspace", "counters"))  # fmt: skip
 
 
 class Recipe:
@@ -32,11 +36,7 @@ class Recipe:
         p = kernel.problem
         module = cuda.load(kernel.ptx, on)
         values = {"m": p.m, "n": p.n, "k": p.k, "lda": lda, "ldb": ldb, "ldc": ldc}
-        stored = {"a": (p.shape_a, lda), "b": (p.shape_b, ldb)}
-        bytes_of = {
-            name: ((rows - 1) * ld + columns) * _dtype(p).itemsize for name, ((rows, columns), ld) in stored.items()
-        }
-        self.steps = [_Step(module, launch, values, bytes_of) for launch in kernel.launches]
+        self.steps = [_Step(module, launch, values) for launch in kernel.launches]
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
         for step in self.steps:
@@ -44,49 +44,36 @@ class Recipe:
 
 
 class _Step:
-    """One launch of a recipe."""
+    """One launch of a recipe. A block of arguments is one call's at a time, and then kept for others."""
 
-    def __init__(self, module: cuda.Module, launch: Any, values: dict[str, int], bytes_of: dict[str, int]) -> None:
+    def __init__(self, module: cuda.Module, launch: Any, values: dict[str, int]) -> None:
         function = module.function(launch.function.name)
-        names = [name for name, _ in launch.function.params]
-        types = {name: value.type for name, value in launch.function.params}
-        self.at = {name: index for index, name in enumerate(names)}
-        dynamic = launch.shared_bytes if function.usage.shared == 0 else 0  # else the module declares it
-        args = [values.get(name, 0) for name in names]
+        self.device, self.size = function.device, function.sizes[ALPHA]
+        dynamic = 0 if function.usage.shared else launch.shared_bytes  # a module declares all of it or nothing
+        args = [values.get(name, 0) for name in PARAMETERS[: len(function.sizes)]]
         self.prepared = Prepared(function, launch.grid, launch.function.threads, dynamic, args)
         self.template = list(self.prepared.arguments.slots)
         self.spare: list[Arguments] = []
-        self.device = function.device
-        self.pointers = [(self.at[name], "abc".index(name)) for name in "abc" if name in self.at]
-        self.textures = [(self.at[name], "abc".index(name), bytes_of[name], str(t.element))
-                         for name, t in types.items() if isinstance(t, Texture)]  # fmt: skip
-        self.scalars = [
-            (self.at[name], index, function.sizes[self.at[name]])
-            for index, name in enumerate(("alpha", "beta"))
-            if name in self.at
-        ]
-        self.spaces = [(self.at[name], size, name == "counters")
-                       for name, size in (("workspace", launch.workspace), ("counters", launch.counters))
-                       if name in self.at]  # fmt: skip
+        self.one = bits(1.0, self.size)
+        self.space = (launch.workspace, launch.counters) if len(args) > WORKSPACE else None
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
         try:
             block = self.spare.pop()
         except IndexError:
             block = Arguments(self.template)
-        slots, given, scalars = block.slots, (a, b, c), (alpha, beta)
-        for at, which in self.pointers:
-            slots[at] = given[which]
-        for at, which, size in self.scalars:
-            x = scalars[which]
-            slots[at] = bits(x, size) if x else 0
-        for at, which, size, element in self.textures:
-            slots[at] = texture(self.device, given[which], size, element).handle
-        kept = []  # a graph's own memory: freed, in the graph's order, behind the kernel
-        for at, size, zeroed in self.spaces:
-            kept.append(device_memory.workspace(self.device, size, stream, zeroed=zeroed))
-            slots[at] = kept[-1].pointer
-        self.prepared.launch(stream, block.address)
+        slots = block.slots
+        slots[A], slots[B], slots[C] = a, b, c
+        slots[ALPHA] = self.one if alpha == 1.0 else bits(alpha, self.size)
+        slots[BETA] = bits(beta, self.size) if beta else 0
+        if self.space is None:
+            self.prepared.launch(stream, block.address)
+        else:
+            # what a graph gets for itself is freed, in the graph's order, when these names go: behind the kernel
+            workspace = device_memory.workspace(self.device, self.space[0], stream)
+            counters = device_memory.workspace(self.device, self.space[1], stream, zeroed=True)
+            slots[WORKSPACE], slots[COUNTERS] = workspace.pointer, counters.pointer
+            self.prepared.launch(stream, block.address)
         self.spare.append(block)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright import api, arguments, batch
 from tilewright.arguments import F32, F64
-from tilewright.compiler import llvm
+from tilewright.compiler import ptx
 from tilewright.compiler.kernel import compile
 from tilewright.kernels.nvidia import copy
 from tilewright.problem import Gemm
@@ -274,6 +274,6 @@ def _copy_function(on: Device, source: str, target: str) -> cuda.CudaFunction:
     key = int(on.context), source, target
     found = _copies.get(key)
     if found is None:
-        function = copy.emit_copy(source, target)
-        found = _copies[key] = cuda.load(llvm.assembly(function, on.target), on).function(function.name)
+        text = ptx.emitted_ptx("tilewright.kernels.nvidia.copy:emit_copy", on.target, source, target)
+        found = _copies[key] = cuda.load(text, on).function(f"copy_{source}_{target}")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import lru_cache
 
 from tilewright.runtime.devices import Device
 from tilewright.runtime.driver import api, call
@@ -40,12 +39,6 @@ class LinearTexture:
             with suppress(Exception):  # the interpreter, or CUDA, may be going down
                 with self.device.current():
                     call("cuTexObjectDestroy", self.handle)
-
-
-@lru_cache(maxsize=256)
-def texture(on: Device, pointer: int, size: int, element: str) -> LinearTexture:
-    """The texture over this memory, made once. A texture is a description: it may outlive the memory, unused."""
-    return LinearTexture(on, pointer, size, element)
 
 
 def refusal(on: Device, pointer: int, size: int) -> str:
