@@ -81,9 +81,9 @@ def _step(code: Code, node: Any) -> Step | None:
 def _operation(code: Code, node: Op) -> Step | None:
     operation, xs, ds = node.operation, [code.slot(x) for x in node.operands], [code.slot(y) for y in node.results]
     meaning, t = operation.numpy, node.results[0].type if node.results else None
-    index = code.machine.gpu and operation in INDEX_ARITHMETIC and t == i32
+    index = code.machine.gpu and operation.name in INDEX_ARITHMETIC and t == i32
     if index:
-        meaning = index_arithmetic(INDEX_ARITHMETIC[operation])
+        meaning = index_arithmetic(INDEX_ARITHMETIC[operation.name])
     if meaning is None:
         return None if operation.role == "effect" else _unknown(code, node)
     if operation.role in ("effect", "blocking"):
@@ -130,7 +130,7 @@ def _operation(code: Code, node: Op) -> Step | None:
 
 # On a GPU an i32 is an index, and what does not fit is a mistake. Whoever means the lowest bits, as hashes do, casts an
 # i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
-INDEX_ARITHMETIC = {ADD: operator.add, SUB: operator.sub, MUL: operator.mul}
+INDEX_ARITHMETIC = {ADD.name: operator.add, SUB.name: operator.sub, MUL.name: operator.mul}
 
 
 def index_arithmetic(meaning: Callable) -> Callable:
