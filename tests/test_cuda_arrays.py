@@ -248,9 +248,9 @@ def test_an_output_that_overlaps(fake):
 
 
 def test_what_is_added_overlaps_the_output(fake):
-    a, c = integers(5, 5), integers(6, 5, seed=1)
-    expected = a @ a + c[:5]
-    tw.matmul(CuPyArray(a), CuPyArray(a), CuPyArray(c[1:]), beta=1, c=CuPyArray(c[:5]))
+    a, b, c = integers(60, 4), integers(4, 8, seed=1), integers(61, 8, seed=2)  # rows for CTAs that run one by one
+    expected = a @ b + c[:60]
+    tw.matmul(CuPyArray(a), CuPyArray(b), CuPyArray(c[1:]), beta=1, c=CuPyArray(c[:60]))
     finish(fake)
     np.testing.assert_array_equal(c[1:], expected)
 
