@@ -142,8 +142,8 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
         epilogue.store(k, f64, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
     if SPLIT_K > 1:
         workspace, counters = k.args[11:]
-        epilogue.add_parts(k, acc, workspace, counters, k.block[0], tiles_m*tiles_n, k.block_z, SPLIT_K, t, THREADS,
-                           t >= 0, finish)
+        epilogue.add_parts(k, acc, workspace, counters, k.block[0], tiles_m*tiles_n, k.block_z,
+                           k.constant(i32, SPLIT_K), t, THREADS, t >= 0, finish)
     else:
         finish()
     return k.function

@@ -56,11 +56,11 @@ def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES
 
 
 def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Value, tiles: Value, part: Value,
-              PARTS: int, t: Value, THREADS: int, mine: Value, then: Callable[[], None]) -> None:
-    """The CTA that comes last of the PARTS that share a tile of C adds up all their accumulators, in the order of k,
+              parts: Value, t: Value, THREADS: int, mine: Value, then: Callable[[], None]) -> None:
+    """The CTA that comes last of the `parts` that share a tile of C adds up all their accumulators, in the order of k,
     and does `then`. The counters are 0 before and after. `mine`: whether this thread holds accumulators.
 
-    workspace: T[PARTS, tiles, elements of a tile]; counters: i32[tiles].
+    workspace: T[parts, tiles, elements of a tile]; counters: i32[tiles].
     """
     registers = [*acc.registers]
     arrived = k.smem("arrived", (1,), i32)
@@ -76,12 +76,12 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
     with k.when(t.equals(0)):
         arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
     k.barrier()
-    with k.when(arrived[0].equals(PARTS - 1)):
+    with k.when(arrived[0].equals(parts - 1)):
         k.fence_device()
         with k.when(mine):
             for ij in registers:
                 acc[ij] = 0
-            with k.loop(PARTS) as other:
+            with k.loop(parts) as other:
                 at = place(other)
                 for e, ij in enumerate(registers):
                     acc[ij] = acc[ij] + k.load(at + e*THREADS)

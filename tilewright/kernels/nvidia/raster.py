@@ -12,3 +12,15 @@ def grouped(k: Kernel, index: Value, tiles_m: Value, tiles_n: Value, GROUP_M: in
     height = k.min(tiles_m - first, GROUP_M)
     inside = index % per_group
     return first + inside % height, inside // height
+
+
+def tail(k: Kernel, index: Value, whole: Value, parts: Value) -> tuple[Value, Value, Value]:
+    """(tile, part, parts of it) of CTA `index`: the first `whole` CTAs have a tile each, the others a part of one.
+
+    With as many whole tiles as fill all multiprocessors some number of times, the tiles left over are divided, so that
+    the last round is as short as the work in it: 288 tiles on 132 multiprocessors take 2.2 rounds instead of 3.
+    """
+    beyond = index - whole
+    divided = beyond >= 0
+    tile = k.select(divided, whole + k.max(beyond, 0) // parts, index)
+    return tile, k.select(divided, k.max(beyond, 0) % parts, 0), k.select(divided, parts, 1)

@@ -23,7 +23,7 @@ TYPES = {"f32": f32, "f64": f64}
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, SPLIT_K: int = 1,
-                   GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0) -> Function:
+                   TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -34,6 +34,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 the contiguous dimension, are multiples of it
     SPLIT_K     slices of k that CTAs along z have; then `workspace` is T[SPLIT_K, tiles of C, CTA_M * CTA_N] and
                 `counters` is i32[tiles of C], 0
+    TAIL        the last tiles of C are divided among CTAs (raster.tail): it takes `whole` and `parts`, i32, too,
+                and the grid is whole + (tiles - whole) * parts; `workspace` and `counters` are for the divided tiles
     GROUP_M     rows of tiles that are finished before the next ones
     ORDER       of the FMAs of an outer product: along "rows" or "columns"
     REGISTERS   that a thread may have, 0: what it should need; ptxas avoids bank conflicts better if told
@@ -45,13 +47,16 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     SLICE = 32 * WARPS_M * WARPS_N                                      # threads of one slice of the CTA
     THREADS = SLICE * SLICES
     name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
-            f"_v{VECTOR}_k{SLICES}x{SPLIT_K}_{'async' if ASYNC else 'regs'}{'' if TRANSPOSE else '_along'}")
+            f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
+            f"{'' if TRANSPOSE else '_along'}")
     params: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": T, "a": ptr(T), "lda": i64, "b": ptr(T),
                               "ldb": i64, "beta": T, "c": ptr(T), "ldc": i64}
-    if SPLIT_K > 1:
+    if SPLIT_K > 1 or TAIL:
         params |= {"workspace": ptr(T), "counters": ptr(i32)}
+    if TAIL:
+        params |= {"whole": i32, "parts": i32}
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, T.bytes),
-               noalias=SPLIT_K == 1, **params)
+               noalias=SPLIT_K == 1 and not TAIL, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
     warp, lane = t // 32, t % 32
@@ -61,14 +66,18 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     columns = cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, V)
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
-    tile_m, tile_n = raster.grouped(k, k.block[0], tiles_m, tiles_n, GROUP_M)
-    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
+    mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
     if SPLIT_K > 1:
-        share = k.ceil_div(k.ceil_div(kk, CTA_K), SPLIT_K)*CTA_K
-        k_first = k.block_z*share
+        part = k.block_z
+    elif TAIL:
+        mine, part, parts = raster.tail(k, k.block[0], *k.args[13:])
+    tile_m, tile_n = raster.grouped(k, mine, tiles_m, tiles_n, GROUP_M)
+    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
+    k_first, steps = k.constant(i32, 0), kk
+    if SPLIT_K > 1 or TAIL:
+        share = k.ceil_div(k.ceil_div(kk, CTA_K), parts)*CTA_K
+        k_first = part*share
         steps = k.max(k.min(kk - k_first, share), 0)
-    else:
-        k_first, steps = k.constant(i32, 0), kk
     tiles = k.ceil_div(steps, CTA_K)                                    # of k, for this CTA
     short = k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)           # steps of k in the first of them
 
@@ -165,12 +174,18 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         k.cp_async_wait(0)
     if SLICES > 1:
         epilogue.add_slices(k, acc, smem, t % SLICE, which_slice, SLICES, SLICE)
-    if SPLIT_K > 1:
-        workspace, counters = k.args[11:]
-        epilogue.add_parts(k, acc, workspace, counters, k.block[0], tiles_m*tiles_n, k.block_z, SPLIT_K, t, SLICE,
-                           which_slice.equals(0), finish)
-    else:
-        with k.when(which_slice.equals(0)) if SLICES > 1 else nullcontext():
+    has_acc = which_slice.equals(0)
+    if SPLIT_K > 1 or TAIL:
+        workspace, counters = k.args[11:13]
+        whole = k.args[13] if TAIL else k.constant(i32, 0)
+        with k.when(parts > 1) if TAIL else nullcontext():
+            epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t,
+                               SLICE, has_acc, finish)
+    if TAIL:
+        with k.when(parts.equals(1) & has_acc):
+            finish()
+    elif SPLIT_K == 1:
+        with k.when(has_acc) if SLICES > 1 else nullcontext():
             finish()
     return k.function
 
