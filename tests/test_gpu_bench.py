@@ -733,6 +733,56 @@ def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded == 3  # the first one twice: LLVM is loaded once
 
 
+def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tilewright as tw
+
+    device = OnCpu()
+    people = [contender(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
+    bound: list[int] = []
+
+    class Kernel:
+        def bind(self, a: Any, b: Any, out: Any) -> Callable[[], None]:
+            return lambda: bound.append(1)
+
+    monkeypatch.setattr(gpu_peers, "find", lambda on: (people, {}))
+    monkeypatch.setattr(tw, "compile", lambda problem, target: Kernel(), raising=False)
+    monkeypatch.setattr(tw, "matmul", lambda a, b, c: None, raising=False)
+    found = gpu_cost.overhead(device, 4)  # type: ignore[arg-type]
+    assert list(found) == ["bound kernel", "tilewright.matmul", "torch.mm", "triton"]
+    assert all(len(seconds) == 15 and min(seconds) > 0 for seconds in found.values())
+    assert len(bound) == 1 + 15 * (20 + 200)
+
+
+def test_a_study_that_fails_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, measured: Report) -> None:
+    monkeypatch.setattr(gpu_device, "why_not", lambda: "")
+
+    def some(job: Any, report: Report, listen: Any) -> None:
+        report.results, report.sessions = measured.results[:2], measured.sessions
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(gpu, "measure", some)
+    monkeypatch.setattr(gpu_cost, "measure", fail)
+    found = gpu.run(gpu.GpuOptions(suites=["square", "overhead"]))
+    assert found.results == measured.results[:2]
+    assert found.sessions[0].notes == ["interrupted: RuntimeError: no memory"]
+    assert gpu.status(found) == 1
+    with pytest.raises(RuntimeError, match="no memory"):
+        gpu.run(gpu.GpuOptions(suites=["overhead"]))
+
+
+def test_variants_know_their_grid_and_workspace() -> None:
+    from bench import variants
+
+    plain, split = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4})
+    assert (plain.label, dict(plain.options)) == ("CTA_M=64", {"LAYOUT": "nt", "CTA_M": 64})
+    assert plain.grid(65, 129, 7) == (2 * 2, 1, 1)
+    assert plain.workspace(65, 129, 7) == (0, 0)
+    assert split.grid(129, 128, 7) == (2, 1, 4)
+    assert split.workspace(129, 128, 7) == (2 * 128 * 128 * 4, 2)
+
+
 # ---- the command
 
 

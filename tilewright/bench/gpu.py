@@ -6,6 +6,7 @@ extra["clocks"] whether its clocks were free, extra["overhead"] and extra["emiss
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -85,8 +86,10 @@ def measure(job: GpuJob, report: Report, listen: Listener = lambda event: None) 
 
 def run(options: GpuOptions, listen: Listener = lambda event: None) -> Report:
     """Everything that was asked for.  NoGpu without one; Ctrl-C keeps what was found until then."""
-    gpu_device.require()
     suites = options.suites or ["sweep"]
+    if "emission" in suites:  # which times the driver's assembler, not the driver's cache
+        os.environ["CUDA_CACHE_DISABLE"] = "1"
+    gpu_device.require()
     products = [name for name in suites if name not in COSTS]
     cases = gpu_shapes.cases(products, options.dtypes or ["f32"], options.sizes, options.quick)
     began = time.monotonic()
@@ -99,9 +102,11 @@ def run(options: GpuOptions, listen: Listener = lambda event: None) -> Report:
                        device=options.device), report, listen)  # fmt: skip
         if set(COSTS) & set(suites):
             gpu_cost.measure(report, [name for name in COSTS if name in suites], options.device)
-    except KeyboardInterrupt:
-        if report.sessions:
-            report.sessions[-1].notes.append("interrupted: the cases after this point are missing")
+    except (KeyboardInterrupt, Exception) as end:  # an hour of measuring is worth more than its last minute
+        if not report.results:
+            raise
+        why = f"{type(end).__name__}: {end}" if isinstance(end, Exception) else "what comes after is missing"
+        report.sessions[-1].notes.append(f"interrupted: {why}")
     report.extra["seconds"] = round(time.monotonic() - began, 1)
     return report
 

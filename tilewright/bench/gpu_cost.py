@@ -44,7 +44,7 @@ def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float
     }
     peers, _ = gpu_peers.find(on)
     for peer in peers[1:]:
-        calls[peer.how.partition(",")[0] if peer.name == gpu_peers.CUBLAS else peer.name] = peer.bind(o)
+        calls["torch.mm" if peer.name == gpu_peers.CUBLAS else peer.name] = peer.bind(o)
     for call in calls.values():
         call()
     found = gpu_measure.host_cost(calls, on.wait)

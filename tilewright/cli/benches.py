@@ -133,7 +133,7 @@ def gpu(
     """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
 
     cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
-    takes about eight minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
+    takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
     """
     with common.errors():
         from tilewright.bench import gpu as study
