@@ -441,7 +441,7 @@ def main() -> int:
         try_variants(tries, asked.json, asked.rounds, asked.seconds)
     if table:
         print("\n" + "\n".join(table))
-    return 0
+    return 1 if any("exit status" in line for line in table) else 0
 
 
 if __name__ == "__main__":
