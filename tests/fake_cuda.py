@@ -174,6 +174,12 @@ class Functions:
     def cuDeviceGetName(self: Any, size: int, device: int) -> bytes:
         return b"NVIDIA fake H200\0\0"
 
+    def cuDeviceTotalMem(self: Any, device: int) -> int:
+        return 141 << 30
+
+    def cuDriverGetVersion(self: Any) -> int:
+        return 13000
+
     def cuDeviceGetAttribute(self: Any, which: Any, device: int) -> int:
         return self.attributes[which.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 

@@ -16,7 +16,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import tilewright
+from tests.fake_cuda import install
+from tilewright import targets
 from tilewright.cli import app, common, npy
+from tilewright.runtime import driver
 
 ROOT = Path(__file__).resolve().parent.parent
 runner = CliRunner()
@@ -341,6 +344,27 @@ def test_doctor_without_measuring() -> None:
     for word in ("processor", "x86-avx2", "sm_90a", "ptxas", "threads", "cache", "NumPy"):
         assert word in result.output
     assert "numpy" in json.loads(call("doctor", "--no-measure", "--json").output)["versions"]
+
+
+def test_doctor_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "why_not", lambda: "the NVIDIA driver sees no GPU")
+    said = call("doctor", "--no-measure").output
+    assert "kernels are emitted and simulated only: the NVIDIA driver sees no GPU" in said
+    assert "sm_75 (NVIDIA T4), sm_80 (NVIDIA A100)" in said
+    found = json.loads(call("doctor", "--no-measure", "--json").output)["gpus"]
+    assert found["devices"] == []
+    assert [t["name"] for t in found["targets"]] == targets.names("gpu")
+
+
+def test_doctor_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, devices=2)
+    said = call("doctor", "--no-measure").output
+    assert said.count("NVIDIA fake H200") == 2
+    assert "sm_90a, 132 multiprocessors at up to 1.98 GHz, 141 GiB at 4917 GB/s, L2 60 MiB" in said
+    device = json.loads(call("doctor", "--no-measure", "--json").output)["gpus"]["devices"][1]
+    assert (device["name"], device["memory"], device["runnable"]) == ("sm_90a", 141 << 30, True)
+    install(monkeypatch).attributes["COMPUTE_CAPABILITY_MAJOR"] = 6
+    assert "has compute capability 6.0; tilewright needs 7.5" in call("doctor", "--no-measure").output
 
 
 # ---- emit, asm

@@ -53,6 +53,11 @@ class Device:
         return int(call("cuDeviceGetAttribute", which, self.handle))
 
     @cached_property
+    def memory(self) -> int:
+        """Bytes of it."""
+        return int(call("cuDeviceTotalMem", self.handle))
+
+    @cached_property
     def capability(self) -> tuple[int, int]:
         return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
 

@@ -26,7 +26,8 @@ def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
         "processor": {"model": at.model, "family": machine.processor().family},
         "target": at.name,
         "targets": [_target(target(name)) for name in names("cpu")],
-        "gpus": {"targets": [_gpu(target(name)) for name in names("gpu")], "ptxas": _ptxas()},
+        "gpus": {"devices": _devices(), "without": _without(), "ptxas": _ptxas(),
+                 "targets": [_gpu(target(name)) for name in names("gpu")]},
         "caches": [_cache(at, level) for level in ("l1d", "l2", "l3") if getattr(at, level)],
         "cpus": {"usable": cpus.count, "why": cpus.why, "allowed": list(cpus.allowed), "quota": cpus.quota,
                  "threads_per_core": cpus.smt, "threads": _threads()},
@@ -54,6 +55,27 @@ def _target(t: CpuTarget) -> dict[str, Any]:
 def _gpu(t: GpuTarget) -> dict[str, Any]:
     return {"name": t.name, "model": t.model, "sms": t.sms, "clock_hz": t.clock, "l2": t.l2, "bandwidth": t.bandwidth,
             "shared_per_cta": t.smem_cta, "runnable": t.runnable}
+
+
+def _without() -> str:
+    """Why no CUDA device can be used; "" if one can."""
+    from tilewright.runtime import driver
+    return driver.why_not()
+
+
+def _devices() -> list[dict[str, Any]]:
+    """What CUDA shows of each device."""
+    from tilewright.runtime import devices
+    if _without():
+        return []
+    found = []
+    for here in map(devices.device, range(devices.count())):
+        try:
+            record = _gpu(here.target)
+        except devices.Unavailable as old:
+            record = {"name": "", "model": here.name, "why_not": str(old)}
+        found.append({**record, "capability": list(here.capability), "memory": here.memory})
+    return found
 
 
 def _ptxas() -> str | None:
@@ -155,8 +177,14 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
-    names = ", ".join(t["name"] for t in gpus["targets"])
-    yield _row("GPUs", f"{names}: emitted and simulated only, no NVIDIA GPU here", "none")
+    for index, d in enumerate(gpus["devices"]):
+        what = d.get("why_not") or (
+            f"{d['name']}, {d['sms']} multiprocessors at up to {d['clock_hz']/1e9:.2f} GHz, {size(d['memory'])} at "
+            f"{d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}")
+        yield _row("" if index else "GPUs", what, d["model"])
+    if not gpus["devices"]:
+        yield _row("GPUs", f"kernels are emitted and simulated only: {gpus['without']}", "none")
+    yield _row("", ", ".join(f"{t['name']} ({t['model']})" for t in gpus["targets"]), "targets")
     yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 
 
