@@ -518,3 +518,21 @@ def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
     for begin in (0, 1):
         tw.matmul(Tensor(x[begin : begin + 36].reshape(6, 6)), Tensor(integers(6, 6)))
     assert len(gpu._recipes) == 2
+
+
+class GpuPlan:
+    """In place of tilewright.plans.gpu.GpuPlan."""
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (5, 0)])
+def test_numpy_arrays_with_a_plan_for_a_gpu(fake, monkeypatch, shape):
+    monkeypatch.setitem(sys.modules, "tilewright.plans.gpu", sys.modules[__name__])
+    a, b = integers(*shape), integers(shape[-1], 7, seed=1)
+    for x, y in ((a, b), (np.asfortranarray(a), b[:, ::-1])):
+        fake.launches.clear()
+        c = tw.matmul(x, y, plan=GpuPlan())
+        assert type(c) is np.ndarray
+        np.testing.assert_array_equal(c, x @ y)
+        assert bool(fake.launches) == (0 not in shape)
+    assert not fake.blocks
+    np.testing.assert_array_equal(tw.matmul(a, b, beta=2, c=1.0, plan=GpuPlan()), a @ b + 2)

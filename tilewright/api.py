@@ -6,6 +6,7 @@ the same engine. Nothing is written to the caller's array before every argument 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,16 @@ def _engine() -> Any:
 
         _cpu = cpu
     return _cpu
+
+
+def _engine_for(plan: Any) -> Any:
+    """The processor's, unless the plan is one for a GPU. Who has such a plan has imported its module."""
+    plans = sys.modules.get("tilewright.plans.gpu")
+    if plans is None or not isinstance(plan, plans.GpuPlan):
+        return _cpu or _engine()
+    from tilewright.runtime import gpu
+
+    return gpu
 
 
 def matmul(
@@ -67,7 +78,8 @@ def matmul(
                 result's like those of a and b.
     trans_a, trans_b  swap the last two axes of the operand first.
     threads     how many threads at most, for this call; by default tilewright.get_num_threads().
-    plan        the plan to run, instead of the one tilewright.plan would choose.
+    plan        the plan to run, instead of the one tilewright.plan would choose. With one for a GPU, NumPy arrays are
+                copied to the first CUDA device and the result is copied back.
     deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
     scale_a, scale_b, epilogue, algorithm  reserved for later versions: None.
 
@@ -275,7 +287,7 @@ def _run(
     """
     if c.size == 0:
         return True
-    engine = _cpu or _engine()
+    engine = _engine_for(plan)
     if c.ndim > 2:
         a, b, c = batch.collapse(a, b, c)
     if c.ndim == 2:

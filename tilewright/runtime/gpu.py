@@ -234,6 +234,31 @@ class _Run:
         self.steps.append((recipe, turned, self.on.index, *((b.T, a.T, c.T) if turned else (a, b, c))))
 
 
+# ---- the engine for NumPy arrays, if somebody asks for it by a plan
+
+
+def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
+         plan: Any = None) -> None:  # fmt: skip
+    """As tilewright.runtime.cpu.gemm, on the first CUDA device: operands are copied there, and the result back."""
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0 or alpha == 0:
+        c[...] = c * c.dtype.type(beta) if beta else 0
+        return
+    letters = [_letter(x) for x in (a, b)]
+    target: Any = cuda.target()
+    problem = Gemm(m, n, k, FORMAT[c.dtype], layout="".join(letter or "n" for letter in letters))
+    bound.call(compile(problem, target, plan), a, b, c, alpha=alpha, beta=beta)
+
+
+def gemm_batched(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> None:
+    """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]."""
+    for i in range(c.shape[0]):
+        gemm(a[i], b[i], c[i], alpha, beta, **options)
+
+
+# ---- recipes
+
+
 _recipes: dict[tuple[Any, ...], Recipe] = {}
 
 
