@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, torc
 from tests.fake_cuda import install
 from tests.plain_gemm import Compiled, Split
 from tilewright.runtime import bound, cuda, gpu
-from tilewright.runtime.arrays import DeviceArray
+from tilewright.runtime.arrays import DeviceArray, shadow
 
 
 @pytest.fixture
@@ -536,3 +537,49 @@ def test_numpy_arrays_with_a_plan_for_a_gpu(fake, monkeypatch, shape):
         assert bool(fake.launches) == (0 not in shape)
     assert not fake.blocks
     np.testing.assert_array_equal(tw.matmul(a, b, beta=2, c=1.0, plan=GpuPlan()), a @ b + 2)
+
+
+# ---- vectors: what a plan may move at once
+
+
+@pytest.mark.parametrize(("begin", "rows", "columns", "ld", "dtype", "expected"), [
+    (0, 8, 8, 8, "f4", 4), (4, 8, 8, 8, "f4", 4), (2, 8, 8, 8, "f4", 2), (1, 8, 8, 8, "f4", 1), (0, 8, 8, 10, "f4", 2),
+    (0, 8, 6, 8, "f4", 2), (0, 8, 7, 8, "f4", 1), (0, 1, 8, 9, "f4", 4), (0, 8, 1, 8, "f4", 1), (0, 8, 8, 8, "f8", 2),
+    (1, 8, 8, 8, "f8", 1),
+])  # fmt: skip
+def test_what_can_be_moved_together(fake, begin, rows, columns, ld, dtype, expected):
+    size = np.dtype(dtype).itemsize
+    matrix = shadow(1024 + begin * size, (rows, columns), (ld * size, size), np.dtype(dtype))
+    assert bound.together(matrix) == bound.together(matrix.T) == expected
+    whole = shadow(1024, (4, 4), (4 * size, size), np.dtype(dtype))
+    assert bound.together(whole, matrix) == expected
+
+
+@dataclass(frozen=True)
+class Plan:
+    vector: int = 4
+
+
+class Vectored(Compiled):
+    def __init__(self, problem, target, plan=None):
+        super().__init__(problem, target)
+        self.plan = plan or Plan()
+        made.append(self.plan.vector)
+
+
+made: list[int] = []
+
+
+def test_a_plan_is_narrowed_to_what_the_operands_allow(fake, monkeypatch):
+    monkeypatch.setattr(gpu, "compile", Vectored)
+    made.clear()
+    x, y = CuPyArray(integers(8, 8)), CuPyArray(integers(8, 9)[:, 1:])
+    tw.matmul(x, x)
+    tw.matmul(x, y)
+    assert made == [4, 4, 1]
+    with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
+        tw.matmul(x, y, plan=Plan())
+    with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
+        bound.bind(Vectored(tw.Gemm(8, 8, 8), cuda.target()), x, y)
+    with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
+        bound.call(Vectored(tw.Gemm(7, 7, 7), cuda.target()), integers(7, 7), integers(7, 7))

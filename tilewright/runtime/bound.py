@@ -2,7 +2,8 @@
 
 A kernel for a GEMM takes the PARAMETERS below; the last two if its CTAs add up parts of a sum. What a compiled kernel
 must have for this: `problem`, `target`, `ptx`, and `launches`, each with `function` (its `name`, and its CTA's
-`threads`), `grid`, `shared_bytes`, and the bytes of `workspace` and of `counters`, which are zero before and after.
+`threads`), `grid`, `shared_bytes`, and the bytes of `workspace` and of `counters`, which are zero before and after. If
+its `plan` has a `vector`, that many elements are moved at once, and operands must lie accordingly: see `together`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.runtime import cuda, device_memory
-from tilewright.runtime.arrays import Library, kind, library_of
+from tilewright.runtime.arrays import Library, kind, library_of, shadow
 from tilewright.runtime.cuda import Arguments, Device, Prepared, bits
 from tilewright.runtime.streams import handle_of, synchronize
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
+
+WIDEST = 16  # bytes that a thread moves at once
 
 
 PARAMETERS = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "workspace", "counters")
@@ -99,7 +102,9 @@ class Bound:
         self._looks = tuple(library.look(x, name, stream, name == "out")
                             for name, x in (("a", a), ("b", b), ("out", self.out)))  # fmt: skip
         leading = [operand(kernel, name, look.shadow) for name, look in zip(("a", "b", "out"), self._looks)]
-        no_overlap(*(look.shadow for look in self._looks))
+        a_shadow, b_shadow, c_shadow = (look.shadow for look in self._looks)
+        no_overlap(a_shadow, b_shadow, c_shadow)
+        lies(kernel, together(a_shadow, b_shadow, c_shadow))
         self.recipe = Recipe(kernel, on, *leading)
         steps = [look.shadow.strides[0] if p.batch != 1 else 0 for look in self._looks]
         at = [look.pointer for look in self._looks]
@@ -167,6 +172,8 @@ def _through_copies(kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: f
         np.copyto(product, out)
     on_device = [device_memory.upload(on, x, stream.handle) for x in (*stored, product)]
     if p.m and p.n:
+        lies(kernel, together(*(shadow(block.pointer, x.shape, x.strides, dtype)
+                                for block, x in zip(on_device, (*stored, product)))))  # fmt: skip
         recipe = Recipe(kernel, on, *(x.shape[-1] for x in (*stored, product)))
         for i in range(p.batch):
             at = [block.pointer + i * (x.nbytes // p.batch) for block, x in zip(on_device, (*stored, product))]
@@ -245,6 +252,35 @@ def leading(matrix: Array) -> int | None:
     if rows <= 1:
         return columns
     return row // matrix.itemsize if row % matrix.itemsize == 0 else None
+
+
+def together(*matrices: Array) -> int:
+    """How many elements of these matrices can be moved at once, up to 16 bytes: addresses, distances of rows (or
+    columns, or matrices of a batch) and lengths of contiguous rows (or columns) are all multiples of so many."""
+    size = matrices[0].itemsize
+    bits = WIDEST
+    for x in matrices:
+        bits |= x.__array_interface__["data"][0]
+        for extent, stride in zip(x.shape, x.strides):
+            if extent > 1:
+                bits |= extent * size if stride == size else stride
+        if not any(extent > 1 and stride == size for extent, stride in zip(x.shape, x.strides)):
+            bits |= size  # no two elements side by side
+    return (bits & -bits) // size
+
+
+def lies(kernel: Any, vector: int) -> None:
+    """ValueError if the kernel moves more elements at once than the operands allow."""
+    wanted = moved_at_once(kernel)
+    if wanted > vector:
+        raise ValueError(
+            f"the plan moves {wanted} elements at once, and these operands allow {vector}: addresses, strides and "
+            f"contiguous extents must be multiples of {wanted} elements; tilewright.matmul chooses a plan that fits"
+        )
+
+
+def moved_at_once(kernel: Any) -> int:
+    return int(getattr(getattr(kernel, "plan", None), "vector", 1))
 
 
 def no_overlap(a: Array, b: Array, out: Array) -> None:

@@ -7,6 +7,7 @@ kernel. Everything is given to one stream and nothing waits, so that all of it c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -274,7 +275,11 @@ def _recipe(on: Device, a: Array, b: Array, c: Array, plan: Any) -> Recipe:
     problem = Gemm(m, n, k, format, layout=_letter(a) + _letter(b))
     ld = [leading(x if by_rows else x.T) for x, by_rows in ((a, _letter(a) == "n"), (b, _letter(b) == "n"), (c, True))]
     target: Any = on.target
-    kernel = compile(problem, target, plan)
+    kernel: Any = compile(problem, target, plan)
+    vector = bound.together(a, b, c)
+    if plan is None and bound.moved_at_once(kernel) > vector:
+        kernel = compile(problem, target, replace(kernel.plan, vector=vector))
+    bound.lies(kernel, vector)
     return Recipe(kernel, on, *(x or 1 for x in ld))
 
 
