@@ -19,6 +19,8 @@ import tilewright
 from tests.fake_cuda import install
 from tilewright import targets
 from tilewright.cli import app, common, npy
+from tilewright.compiler import llvm, ptxas
+from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.runtime import driver
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -377,8 +379,67 @@ def test_emit_writes_every_form(tmp_path: Path) -> None:
         path = tmp_path / f"kernel{suffix}"
         assert call("emit", 20, 30, 40, "--target", "neon", "-o", path).exit_code == 0
         assert path.read_bytes().startswith(start)
-    assert "must end in .ll" in refused("emit", 8, 8, 8, "-o", tmp_path / "kernel.txt")
+    words = "for neon --output must end in .ll (IR), .s (assembly) or .o (object code), got"
+    assert words in refused("emit", 8, 8, 8, "-t", "neon", "-o", tmp_path / "kernel.ptx")
     assert "cannot run" in refused("emit", 8, 8, 8, "-t", "x86-avx2", "--plan", "packed 16x32 mc=96 kc=256 nc=4096")
+
+
+class Compiled:
+    """What a compiled kernel for a GPU shows, of a kernel that is not a whole product."""
+
+    def __init__(self, problem: Any, chip: Any, plan: Any) -> None:
+        k = Kernel("dot", threads=32, n=i32, a=ptr(f32), b=ptr(f32))
+        n, a, b = k.args
+        total = k.variable(f32, 0.0)
+        with k.loop(n, unroll=False) as i:
+            total.set(k.fma(a[i * 32 + k.thread[0]], b[i], total.get()))
+        a[k.thread[0]] = k.warp_sum(total.get())
+        self.llvm, self.ptx = llvm.text(k.function, chip), llvm.assembly(k.function, chip)
+        self.chip = chip
+
+    @property
+    def cubin(self) -> bytes:
+        return ptxas.assemble(self.ptx, self.chip.name)[0]
+
+
+def test_emit_writes_every_form_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tilewright, "compile", Compiled)
+    assert "define ptx_kernel void @" in call("emit", 20, 30, 40, "--target", "h200").output
+    for suffix, start in ((".ll", b"; ModuleID"), (".ptx", b"//"), (".cubin", b"\x7fELF")):
+        path = tmp_path / f"kernel{suffix}"
+        result = call("emit", 20, 30, 40, "--target", "sm_80", "-o", path)
+        if suffix == ".cubin" and "ptxas is not installed" in result.stderr:
+            pytest.skip("ptxas is not installed: the cubin was refused in a sentence")
+        assert result.exit_code == 0, result.output
+        assert path.read_bytes().startswith(start)
+    words = "for sm_80 --output must end in .ll (IR), .ptx (PTX) or .cubin (machine code, by ptxas), got"
+    assert words in refused("emit", 8, 8, 8, "-t", "sm_80", "-o", tmp_path / "kernel.s")
+    assert "there is no target 'sm_70'; there are: x86-avx512" in refused("emit", 8, 8, 8, "-t", "sm_70")
+
+
+def test_asm_shows_the_loop_of_a_gpu_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tilewright, "compile", Compiled)
+    said = call("asm", 8, 8, 8, "--target", "sm_75").output
+    assert '.pragma "nounroll"' not in said
+    assert "fma.rn.f32" in said
+    assert "shfl" not in said
+    assert "dot: 1 FMAs, 2 global loads, " in said
+    assert "registers a thread, 0 bytes of spills stored" in said or "ptxas is not installed" in said
+    assert call("asm", 8, 8, 8, "--target", "sm_75", "--list").output == "dot\n"
+    assert "shfl" in call("asm", 8, 8, 8, "--target", "sm_75", "--whole").output
+    words = "no kernel nonsense in this PTX; there are: dot"
+    assert words in refused("asm", 8, 8, 8, "--target", "sm_75", "--function", "nonsense")
+    monkeypatch.setattr(ptxas, "find", lambda: missing())
+    assert "registers and spills are not known: nowhere" in call("asm", 8, 8, 8, "--target", "sm_75").output
+
+
+def missing() -> Path:
+    raise ptxas.Missing("nowhere")
+
+
+def test_what_is_for_cpus_only() -> None:
+    words = "this is for CPUs, and sm_90a is a GPU's; there are: x86-avx512, x86-avx2, neon"
+    assert words in refused("tune", "measure", 64, 64, 64, "--target", "h200")
 
 
 def test_asm_shows_the_hot_loop_of_any_function() -> None:

@@ -6,11 +6,13 @@ import pytest
 
 from tilewright.compiler import resources
 from tilewright.compiler.llvm import assembly
-from tilewright.compiler.resources import hot_loop
+from tilewright.compiler.resources import hot_loop, ptx_functions, ptx_loop
+from tilewright.ir import Kernel, f32, ptr
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.stream import emit_stream
+from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
 
@@ -221,3 +223,35 @@ def test_reading_aarch64():
     assert loop.registers == 9
     # the callee-saved halves of v8 and v9 are no spill
     assert (loop.hot_spills, loop.spills, loop.stack_vectors) == (1, 1, 1)
+
+
+# ---- PTX
+
+
+def test_the_main_loop_of_a_gpu_kernel():
+    """Each step of k is 64 FMAs for a tile of 8 x 8; the rest is copies for later rounds."""
+    function = emit_simt_gemm(CTA_K=16, THREAD_M=8, THREAD_N=8, VECTOR=4)
+    text = assembly(function, target("sm_90a"))
+    loop = ptx_loop(text, function.name)
+    assert loop == ptx_loop(text)
+    steps = 16
+    assert loop.counts["FMAs"] == steps * 64
+    assert loop.counts["shared loads"] == steps * 4
+    assert loop.counts["barriers"] == 1
+    assert loop.counts["copies in flight"] > 0
+    assert loop.counts["local memory"] == loop.counts["global loads"] == loop.counts["global stores"] == 0
+    assert loop.counts["others"] < 64
+    assert loop.text.count("fma.rn.f32") == loop.counts["FMAs"]
+    assert ptx_functions(text) == [function.name]
+
+
+def test_ptx_without_a_loop():
+    k = Kernel("straight", threads=32, x=ptr(f32))
+    k.args[0][k.thread[0]] = 1.0
+    text = assembly(k.function, target("sm_75"))
+    with pytest.raises(ValueError, match="straight has no loop"):
+        ptx_loop(text, "straight")
+    with pytest.raises(ValueError, match="no kernel in this PTX has a loop"):
+        ptx_loop(text)
+    with pytest.raises(ValueError, match="no kernel bent in this PTX; there are: straight"):
+        ptx_loop(text, "bent")

@@ -157,7 +157,7 @@ def tiles(
     with common.errors():
         from tilewright.bench import tiles as study
 
-        raise typer.Exit(study.run(common.target(target), dtype, quick=quick, json=json, console=common.console()) or 0)
+        raise typer.Exit(study.run(common.cpu(target), dtype, quick=quick, json=json, console=common.console()) or 0)
 
 
 @app.command()
