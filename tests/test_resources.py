@@ -12,7 +12,7 @@ from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.stream import emit_stream
-from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
+from tilewright.kernels.ladder.gpu12_async import emit_async
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
 
@@ -229,16 +229,13 @@ def test_reading_aarch64():
 
 
 def test_the_main_loop_of_a_gpu_kernel():
-    """Each step of k is 64 FMAs for a tile of 8 x 8; the rest is copies for later rounds."""
-    function = emit_simt_gemm(CTA_K=16, THREAD_M=8, THREAD_N=8, VECTOR=4)
+    """A round is 8 steps of k, and one 128 FMAs for six vectors; the rest is copies for the next round."""
+    function = emit_async()
     text = assembly(function, target("sm_90a"))
     loop = ptx_loop(text, function.name)
     assert loop == ptx_loop(text)
-    steps = 16
-    assert loop.counts["FMAs"] == steps * 64
-    assert loop.counts["shared loads"] == steps * 4
-    assert loop.counts["barriers"] == 1
-    assert loop.counts["copies in flight"] > 0
+    counted = (loop.counts[kind] for kind in ("FMAs", "shared loads", "copies in flight", "barriers"))
+    assert tuple(counted) == (8 * 128, 8 * 6, (128 + 256) * 8 // 256, 1)
     assert loop.counts["local memory"] == loop.counts["global loads"] == loop.counts["global stores"] == 0
     assert loop.counts["others"] < 64
     assert loop.text.count("fma.rn.f32") == loop.counts["FMAs"]
