@@ -27,7 +27,8 @@ Array = NDArray[Any]
 WIDEST = 16  # bytes that a thread moves at once
 
 
-PARAMETERS = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "workspace", "counters")
+PARAMETERS = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "workspace", "counters",
+              "whole", "parts")
 ALPHA, A, B, BETA, C, WORKSPACE, COUNTERS = (PARAMETERS.index(name) for name in
                                              ("alpha", "a", "b", "beta", "c", "workspace", "counters"))  # fmt: skip
 
@@ -50,11 +51,13 @@ class _Step:
     """One launch of a recipe. A block of arguments is one call's at a time, and then kept for others."""
 
     def __init__(self, module: cuda.Module, launch: Any, values: dict[str, int]) -> None:
-        function = module.function(launch.function.name)
+        recorded = getattr(launch, "entry", None) or launch.function
+        function = module.function(recorded.name)
         self.device, self.size = function.device, function.sizes[ALPHA]
         dynamic = 0 if function.usage.shared else launch.shared_bytes  # a module declares all of it or nothing
+        values = values | dict(getattr(launch, "more", ()))
         args = [values.get(name, 0) for name in PARAMETERS[: len(function.sizes)]]
-        self.prepared = Prepared(function, launch.grid, launch.function.threads, dynamic, args)
+        self.prepared = Prepared(function, launch.grid, recorded.threads, dynamic, args)
         self.template = list(self.prepared.arguments.slots)
         self.spare: list[Arguments] = []
         self.one = bits(1.0, self.size)

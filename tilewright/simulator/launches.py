@@ -57,7 +57,7 @@ class Launches:
                 if isinstance(value.type, Texture):
                     args.append(_texels(arrays[name], value.type))
                 else:
-                    args.append(at[name] if name in at else values[name])
+                    args.append(at[name] if name in at else {**values, **dict(getattr(launch, "more", ()))}[name])
             Machine(launch.function, self.memory, {}, self.report).run_grid(args, launch.grid)
         if not self.beta:
             self._check_written(at["c"], target, ldc)

@@ -11,6 +11,8 @@ free, and chosen by what is contiguous:
 """
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
 from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4 as ATOM
 from tilewright.kernels.nvidia import epilogue, raster
@@ -53,7 +55,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     tiles = k.ceil_div(steps, CTA_K)                                    # of k
     short = k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)           # steps of k in the first of them
 
-    common = {"CTA_K": CTA_K, "VECTOR": VECTOR, "THREADS": THREADS, "ASYNC": True, "transposed": False, "PAD": PAD}
+    common: dict[str, Any] = {"CTA_K": CTA_K, "VECTOR": VECTOR, "THREADS": THREADS, "ASYNC": True, "transposed": False, "PAD": PAD}
     a_op = Operand(k, f64, a, lda, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
     b_op = Operand(k, f64, b, ldb, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
     smem = k.smem("tiles", (STAGES*(a_op.SIZE + b_op.SIZE),), f64, align=128)
@@ -75,7 +77,8 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
         found = []
         for part in range(COUNT):
             if x.inner_k:
-                found.append(tuple(k.load(at + ((part*16 + e*8)*x.ROW + step*ATOM.k)) for e in range(2)))
+                one, other = (k.load(at + ((part*16 + e*8)*x.ROW + step*ATOM.k)) for e in range(2))
+                found.append((one, other))
             else:
                 both = k.load(at + (step*ATOM.k*x.ROW + part*16), vec(f64, 2))
                 found.append((both[0], both[1]))
@@ -143,7 +146,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     if SPLIT_K > 1:
         workspace, counters = k.args[11:]
         epilogue.add_parts(k, acc, workspace, counters, k.block[0], tiles_m*tiles_n, k.block_z,
-                           k.constant(i32, SPLIT_K), t, THREADS, t >= 0, finish)
+                           SPLIT_K, t, t, THREADS, t >= 0, finish)
     else:
         finish()
     return k.function

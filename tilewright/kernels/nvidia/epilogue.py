@@ -56,21 +56,22 @@ def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES
 
 
 def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Value, tiles: Value, part: Value,
-              parts: Value, t: Value, THREADS: int, mine: Value, then: Callable[[], None]) -> None:
+              parts: Any, t: Value, slot: Value, SLOTS: int, mine: Value, then: Callable[[], None]) -> None:
     """The CTA that comes last of the `parts` that share a tile of C adds up all their accumulators, in the order of k,
-    and does `then`. The counters are 0 before and after. `mine`: whether this thread holds accumulators.
+    and does `then`. The counters are 0 before and after. Threads that are `mine` hold accumulators, each in its slot.
 
-    workspace: T[parts, tiles, elements of a tile]; counters: i32[tiles].
+    workspace: T[parts, tiles, registers of acc, SLOTS]; counters: i32[tiles].
     """
     registers = [*acc.registers]
     arrived = k.smem("arrived", (1,), i32)
+
     def place(part: Value) -> Value:
-        return workspace + k.cast(part*tiles + tile, i64)*(len(registers)*THREADS) + t % THREADS
+        return workspace + k.cast(part*tiles + tile, i64)*(len(registers)*SLOTS) + slot
 
     with k.when(mine):
         at = place(part)
         for e, ij in enumerate(registers):
-            k.store(at + e*THREADS, acc[ij])
+            k.store(at + e*SLOTS, acc[ij])
         k.fence_device()
     k.barrier()
     with k.when(t.equals(0)):
@@ -84,7 +85,7 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
             with k.loop(parts) as other:
                 at = place(other)
                 for e, ij in enumerate(registers):
-                    acc[ij] = acc[ij] + k.load(at + e*THREADS)
+                    acc[ij] = acc[ij] + k.load(at + e*SLOTS)
             then()
         with k.when(t.equals(0)):
             counters[tile] = 0

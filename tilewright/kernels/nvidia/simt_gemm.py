@@ -180,7 +180,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         whole = k.args[13] if TAIL else k.constant(i32, 0)
         with k.when(parts > 1) if TAIL else nullcontext():
             epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t,
-                               SLICE, has_acc, finish)
+                               t % SLICE, SLICE, has_acc, finish)
     if TAIL:
         with k.when(parts.equals(1) & has_acc):
             finish()
