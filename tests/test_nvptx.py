@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.emitted_elsewhere import doubled
+from tilewright import simulator
 from tilewright.compiler import gate, llvm, ptxas
 from tilewright.ir import Kernel, Texture, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
 from tilewright.targets import names, target
@@ -210,6 +212,18 @@ def test_accesses_under_a_mask(arch):
 
     check(recorded(write), arch, "setp", r"@%p\d+ bra", r"ld\.global\.(nc\.)?v4\.b32", r"st\.global\.v4\.b32",
           r"ld\.global\.(nc\.)?b32", r"st\.global\.b32")  # fmt: skip
+
+
+def test_accesses_under_a_mask_in_the_simulator():
+    """What is masked out is read as zeros, and nobody touches its address."""
+
+    def write(k, a, b, n, x):
+        t = k.thread[0] * 4
+        k.store(b + t, k.load(a + t, vec(f32, 4), mask=t < n), mask=t < n + 4)
+
+    a, b = np.arange(1, 13, dtype=np.float32), np.full(16, 7, np.float32)
+    simulator.run(recorded(write), a, b, 12, 0.0)
+    np.testing.assert_array_equal(b, [*a, 0, 0, 0, 0])
 
 
 def test_masks_fit_what_they_cover():

@@ -23,7 +23,7 @@ K = Annotated[int, typer.Argument(min=0, help="Columns of A, rows of B.", show_d
 Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")]
 Layout = Annotated[str, typer.Option("--layout", "-l", help="How A and B are stored: nn, nt, tn, tt.")]
 TargetName = Annotated[
-    str, typer.Option("--target", "-t", help="native, or a name such as x86-avx2 or sm_90a.", metavar="NAME")
+    str, typer.Option("--target", "-t", help="native, cuda, or a name such as x86-avx2 or sm_90a.", metavar="NAME")
 ]
 
 
@@ -86,6 +86,10 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
 
 
 def target(name: str) -> Any:
+    if name == "cuda":
+        from tilewright.runtime import devices
+
+        return devices.detect("cuda")
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)

@@ -25,22 +25,19 @@ def plan(
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
     with common.errors():
+        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+        if _is_gpu(chip):
+            _gpu_plan(problem, chip, top, check)
+            return
         from tilewright.plans import CpuPlan, shape_of
         from tilewright.plans.choose import plan as choose
         from tilewright.plans.choose import ranked
         from tilewright.runtime import cpu
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.cpu(target)
         shape = shape_of(problem, threads)
         typer.echo(f"{problem} on {chip.name}, {threads} thread{'s' * (threads != 1)}")
         if check is not None:
-            chosen = CpuPlan.parse(check)
-            reasons = chosen.violations(shape, chip)
-            for sentence in reasons:
-                typer.echo(f"not legal: {sentence}")
-            if reasons:
-                raise typer.Exit(1)
-            found = [chosen]
+            found = [_legal(CpuPlan.parse(check), shape, chip)]
         elif top == 1 or 0 in (m, n, k):
             measured = cpu.tuned(shape, chip)
             found = [measured or choose(shape, chip)]
@@ -48,6 +45,42 @@ def plan(
         else:
             found = ranked(shape, chip, tiles=2)[:top]
         common.console().print(_predictions(found, shape, chip))
+
+
+def _gpu_plan(problem: Any, chip: Any, top: int, check: str | None) -> None:
+    from rich.table import Table
+
+    from tilewright.plans import gpu
+
+    shape = gpu.shape_of(problem)
+    typer.echo(f"{problem} on {chip.name} ({chip.model}, {chip.sms} multiprocessors)")
+    if not (problem.m and problem.n and problem.k):
+        typer.echo("the product is empty: there is nothing to plan")
+        return
+    if check is not None:
+        found = [_legal(gpu.GpuPlan.parse(check), shape, chip)]
+    else:
+        found = [gpu.choose(shape, chip)] if top == 1 else gpu.ranked(shape, chip)[:top]
+    costs = [gpu.cost(shape, plan, chip) for plan in found]
+    table = Table("plan", caption="time as the model predicts it, and of what", caption_justify="left")
+    for heading in ("seconds", "TFLOP/s", "CTAs", *(name for name, _ in costs[0].parts)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for plan, expected in zip(found, costs):
+        x, y, z = plan.grid(problem.m, problem.n, chip, shape.itemsize)
+        rate = 2 * problem.m * problem.n * problem.k / expected.seconds / 1e12
+        parts = (f"{seconds:.2g}" for _, seconds in expected.parts)
+        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(x * y * z), *parts)
+    common.console().print(table)
+
+
+def _legal(plan: Any, shape: Any, chip: Any) -> Any:
+    """The plan, if it can run: else the reasons are printed, and that is all."""
+    reasons = plan.violations(shape, chip)
+    for sentence in reasons:
+        typer.echo(f"not legal: {sentence}")
+    if reasons:
+        raise typer.Exit(1)
+    return plan
 
 
 def _predictions(plans: list[Any], shape: Any, chip: Any) -> Any:
@@ -176,7 +209,7 @@ def asm(
 
 
 def _ptx(text: str, chip: Any, function: str | None, names: bool, whole: bool) -> None:
-    from tilewright.compiler import ptxas, resources
+    from tilewright.compiler import ptx, ptxas, resources
 
     if names:
         typer.echo("\n".join(resources.ptx_functions(text)))
@@ -192,10 +225,13 @@ def _ptx(text: str, chip: Any, function: str | None, names: bool, whole: bool) -
     except ptxas.Missing as missing:
         typer.echo(f"registers and spills are not known: {missing}")
         return
-    typer.echo(
-        f"{used.registers} registers a thread, {used.spill_stores} bytes of spills stored and {used.spill_loads} "
-        f"loaded, {used.shared} bytes of shared memory declared, {used.barriers} barriers"
-    )
+    spills = f"{used.spill_stores} bytes of spills stored and {used.spill_loads} loaded"
+    typer.echo(f"{used.registers} registers a thread, {spills}")
+    entry = ptx.entries(text).get(loop.function)
+    if entry is not None:
+        x, y = entry.threads
+        ctas = chip.occupancy(x * y, used.registers, entry.shared)
+        typer.echo(f"CTAs of {x * y} threads and {entry.shared} bytes of shared memory, {ctas} on a multiprocessor")
 
 
 def _compiled(m: int, n: int, k: int, dtype: str, layout: str, chip: Any, plan: str | None) -> Any:

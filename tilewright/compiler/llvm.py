@@ -28,7 +28,12 @@ def _initialise() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()          # for inline assembly
-    # Addresses of shared memory in one register instead of two. An option of LLVM's back-end for PTX; no other sees it.
+
+
+@cache
+def _short_addresses() -> None:
+    """Addresses of shared memory take one register instead of two: an option of LLVM's back-end for PTX, which can only
+    be set for the whole process. No other back-end knows it."""
     llvm.set_option("tilewright", "--nvptx-short-ptr")
 
 
@@ -36,6 +41,7 @@ def machine(target: Target, jit: bool = False) -> Any:
     """A new LLVM target machine. Kernels never use the red zone or anything else that a JIT could not place."""
     _initialise()
     if isinstance(target, GpuTarget):
+        _short_addresses()
         return llvm.Target.from_triple(target.triple).create_target_machine(target.cpu, target.features, opt=3)
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault" if jit else "default",
