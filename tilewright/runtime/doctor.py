@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from textwrap import wrap
 from typing import Any
 
 from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
@@ -183,7 +184,8 @@ def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
             f"{d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}")
         yield _row("" if index else "GPUs", what, d["model"])
     if not gpus["devices"]:
-        yield _row("GPUs", f"kernels are emitted and simulated only: {gpus['without']}", "none")
+        for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {gpus['without']}", 110)):
+            yield _row("" if index else "GPUs", line, "" if index else "none")
     yield _row("", ", ".join(f"{t['name']} ({t['model']})" for t in gpus["targets"]), "targets")
     yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 
