@@ -379,7 +379,7 @@ def test_doctor_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "why_not", lambda: "the NVIDIA driver sees no GPU")
     said = call("doctor", "--no-measure").output
     assert "kernels are emitted and simulated only: the NVIDIA driver sees no GPU" in said
-    assert "sm_75 (NVIDIA T4), sm_80 (NVIDIA A100)" in said
+    assert "sm_75, sm_80, sm_86, sm_89, sm_90a" in said
     found = json.loads(call("doctor", "--no-measure", "--json").output)["gpus"]
     assert found["devices"] == []
     assert [t["name"] for t in found["targets"]] == targets.names("gpu")

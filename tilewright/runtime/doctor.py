@@ -186,7 +186,7 @@ def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
     if not gpus["devices"]:
         for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {gpus['without']}", 110)):
             yield _row("" if index else "GPUs", line, "" if index else "none")
-    yield _row("", ", ".join(f"{t['name']} ({t['model']})" for t in gpus["targets"]), "targets")
+    yield _row("", ", ".join(t["name"] for t in gpus["targets"]), "targets")
     yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 
 
