@@ -57,7 +57,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
         mine = t < HOLDERS
         if SPLIT_K > 1:
             workspace, counters = k.args[11:]
-            epilogue.add_parts(k, acc, workspace, counters, block, tiles, k.block_z, k.constant(i32, SPLIT_K), t,
+            epilogue.add_parts(k, acc, workspace, counters, block, tiles, k.block_z, SPLIT_K, t, t,
                                HOLDERS, mine, write)
         else:
             with k.when(mine):

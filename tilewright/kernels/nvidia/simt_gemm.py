@@ -62,8 +62,9 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     warp, lane = t // 32, t % 32
     in_slice, which_slice = warp % (WARPS_M*WARPS_N), warp // (WARPS_M*WARPS_N)
     lane_m, lane_n = lane_grid(lane, LANES_M, LANES_N)
-    rows = cut(in_slice % WARPS_M * WARP_M, lane_m, LANES_M, THREAD_M, V)
-    columns = cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, V)
+    # of an operand that lies along k, neighbouring lanes read neighbouring rows
+    rows = cut(in_slice % WARPS_M * WARP_M, lane_m, LANES_M, THREAD_M, V if TRANSPOSE or LAYOUT[0] == "t" else 1)
+    columns = cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, V if TRANSPOSE or LAYOUT[1] == "n" else 1)
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
     mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
