@@ -34,11 +34,16 @@ def run(m, n, k, alpha=1.0, beta=0.0, LAYOUT="nn", **options):
     if not beta:
         c[:] = np.nan
     tiles, parts = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"]), options.get("SPLIT_K", 1)
-    space = []
-    if parts > 1:
+    space, grid = [], (tiles, 1, parts)
+    if options.get("TAIL"):
+        whole, parts = max(tiles - 3, 0), 4
+        space = [np.full(parts * (tiles - whole) * options["CTA_M"] * options["CTA_N"], np.nan),
+                 np.zeros(tiles - whole, np.int32), whole, parts]  # fmt: skip
+        grid = whole + (tiles - whole) * parts, 1, 1
+    elif parts > 1:
         space = [np.full(parts * tiles * options["CTA_M"] * options["CTA_N"], np.nan), np.zeros(tiles, np.int32)]
     report = simulator.run(function, m, n, k, alpha, a, a.shape[1], b, b.shape[1], beta, c, c.shape[1], *space,
-                           grid=(tiles, 1, parts))  # fmt: skip
+                           grid=grid)  # fmt: skip
     np.testing.assert_array_equal(c[:, :n], expected)
     return report
 
@@ -59,6 +64,11 @@ def test_awkward_sizes(m, n, k):
 def test_slices_of_k(parts):
     run(66, 70, 50, SPLIT_K=parts)
     run(64, 64, 8, SPLIT_K=parts, beta=1.0)             # fewer tiles of k than slices
+
+
+def test_tail():
+    run(200, 190, 50, TAIL=True)
+    run(66, 64, 8, TAIL=True, beta=1.0)                 # nothing but tail, fewer tiles of k than parts
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -66,10 +66,10 @@ class GpuKernel:
                     "VECTOR": p.vector, "SPLIT_K": p.split_k}
         found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
                  "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
-                 "GROUP_M": p.group_m}
+                 "TAIL": p.tail, "GROUP_M": p.group_m}
         if p.algorithm == "simt":
             found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
-                      "SLICES": p.slices, "ASYNC": p.copy == "async", "TAIL": p.tail, "ORDER": p.order,
+                      "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order,
                       "REGISTERS": p.registers}
         return found
 

@@ -38,7 +38,7 @@ def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
         target = detect()
     if isinstance(target, GpuTarget):
         from tilewright.plans import gpu
-        return gpu.choose(gpu.shape_of(problem), target)
+        return gpu.choose(gpu.shape_of(problem), target)  # type: ignore[arg-type]
     return choose(problem if isinstance(problem, Shape) else shape_of(problem, threads), target)
 
 

@@ -11,6 +11,7 @@ free, and chosen by what is contiguous:
 """
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
@@ -23,34 +24,45 @@ PAD = 4                 # elements
 
 
 def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16, WARP_M: int = 64,
-                   WARP_N: int = 32, STAGES: int = 4, VECTOR: int = 2, SPLIT_K: int = 1, GROUP_M: int = 8,
-                   MIN_CTAS: int = 1) -> Function:
+                   WARP_N: int = 32, STAGES: int = 4, VECTOR: int = 2, SPLIT_K: int = 1, TAIL: bool = False,
+                   GROUP_M: int = 8, MIN_CTAS: int = 1) -> Function:
     """C[m, n] = alpha * A @ B + beta * C in f64, row-major; beta = 0 never reads C.
 
     VECTOR      elements per copy, 1 or 2: matrices are aligned to so many, and their leading dimensions, and their
                 sizes along the contiguous dimension, are multiples of it
     SPLIT_K     slices of k that CTAs along z have; then `workspace` is f64[SPLIT_K, tiles of C, CTA_M * CTA_N] and
                 `counters` is i32[tiles of C], 0
+    TAIL        the last tiles of C are divided among CTAs, as in simt_gemm.py
     """
     WARPS_M, WARPS_N = CTA_M // WARP_M, CTA_N // WARP_N
     THREADS = 32 * WARPS_M * WARPS_N
     TILES_M, PAIRS_N, STEPS = WARP_M // ATOM.m, WARP_N // (2*ATOM.n), CTA_K // ATOM.k
-    split = {"workspace": ptr(f64), "counters": ptr(i32)} if SPLIT_K > 1 else {}
-    k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}_v{VECTOR}_k{SPLIT_K}",
-               threads=THREADS, min_ctas=MIN_CTAS, m=i32, n=i32, k=i32, alpha=f64, a=ptr(f64), lda=i64, b=ptr(f64),
-               ldb=i64, beta=f64, c=ptr(f64), ldc=i64, **split)
+    params: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": f64, "a": ptr(f64), "lda": i64, "b": ptr(f64),
+                              "ldb": i64, "beta": f64, "c": ptr(f64), "ldc": i64}
+    if SPLIT_K > 1 or TAIL:
+        params |= {"workspace": ptr(f64), "counters": ptr(i32)}
+    if TAIL:
+        params |= {"whole": i32, "parts": i32}
+    k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}_v{VECTOR}"
+               f"_k{'tail' if TAIL else SPLIT_K}", threads=THREADS, min_ctas=MIN_CTAS,
+               noalias=SPLIT_K == 1 and not TAIL, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
     warp, group, quad = t // 32, t % 32 // 4, t % 4
     i1, j1 = warp % WARPS_M*WARP_M, warp // WARPS_M*WARP_N              # the warp's part of the CTA's tile
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
-    tile_m, tile_n = raster.grouped(k, k.block[0], tiles_m, tiles_n, GROUP_M)
+    mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
+    if SPLIT_K > 1:
+        part = k.block_z
+    elif TAIL:
+        mine, part, parts = raster.tail(k, k.block[0], *k.args[13:])
+    tile_m, tile_n = raster.grouped(k, mine, tiles_m, tiles_n, GROUP_M)
     i0, j0 = tile_m*CTA_M, tile_n*CTA_N
     k_first, steps = k.constant(i32, 0), kk
-    if SPLIT_K > 1:
-        share = k.ceil_div(k.ceil_div(kk, CTA_K), SPLIT_K)*CTA_K
-        k_first = k.block_z*share
+    if SPLIT_K > 1 or TAIL:
+        share = k.ceil_div(k.ceil_div(kk, CTA_K), parts)*CTA_K
+        k_first = part*share
         steps = k.max(k.min(kk - k_first, share), 0)
     tiles = k.ceil_div(steps, CTA_K)                                    # of k
     short = k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)           # steps of k in the first of them
@@ -143,10 +155,15 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
 
     def finish() -> None:
         epilogue.store(k, f64, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
-    if SPLIT_K > 1:
-        workspace, counters = k.args[11:]
-        epilogue.add_parts(k, acc, workspace, counters, k.block[0], tiles_m*tiles_n, k.block_z,
-                           SPLIT_K, t, t, THREADS, t >= 0, finish)
-    else:
+    if SPLIT_K > 1 or TAIL:
+        workspace, counters = k.args[11:13]
+        whole = k.args[13] if TAIL else k.constant(i32, 0)
+        with k.when(parts > 1) if TAIL else nullcontext():
+            epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t, t,
+                               THREADS, t >= 0, finish)
+    if TAIL:
+        with k.when(parts.equals(1)):
+            finish()
+    elif SPLIT_K == 1:
         finish()
     return k.function
