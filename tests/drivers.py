@@ -13,7 +13,7 @@ from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.targets import names, target
 
 DTYPES = {"f32": np.float32, "f64": np.float64}
-HERE = [name for name in names() if target(name).runnable]
+HERE = [name for name in names("cpu") if target(name).runnable]
 ALONG = {"rows": "along", "columns": "across", "any": "any"}        # how rows are packed, by what is contiguous
 ACROSS = {"rows": "across", "columns": "along", "any": "any"}       # and columns
 

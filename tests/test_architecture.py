@@ -24,9 +24,9 @@ LAYERS = [
     ["simulator", "compiler"],
     ["tuner.store", "tuner.tables", "tuner.row"],  # what was measured: the engine asks
     ["runtime"],
-    ["compiler.kernel"],  # what tilewright.compile makes can also be called
+    ["compiler.kernel", "compiler.gpu"],  # what tilewright.compile makes can also be called
     ["simulator.product"],  # the engine's own jobs, simulated
-    ["batch", "arguments", "api"],
+    ["batch", "arguments", "api", "runtime.gpu"],  # the rules of shapes and dtypes, for CUDA arrays too
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],

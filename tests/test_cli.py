@@ -16,7 +16,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import tilewright
+from tests.fake_cuda import install
+from tilewright import targets
 from tilewright.cli import app, common, npy
+from tilewright.compiler import llvm, ptx, ptxas
+from tilewright.ir import Kernel, f32, i32, ptr
+from tilewright.runtime import driver
 
 ROOT = Path(__file__).resolve().parent.parent
 runner = CliRunner()
@@ -335,12 +340,60 @@ def test_plan_refuses_unknown_names(options: tuple[str, ...], words: str) -> Non
     assert words in refused("plan", 8, 8, 8, *options)
 
 
+def test_plan_for_a_gpu() -> None:
+    said = call("plan", 4096, 4096, 4096, "--target", "h200", "--top", 3).output
+    assert "gemm_f32_nn_4096x4096x4096 on sm_90a (NVIDIA H200, 132 multiprocessors)" in said
+    assert said.count("simt ") == 3
+    assert "TFLOP/s" in said
+    assert "there is nothing to plan" in call("plan", 0, 4, 4, "--target", "sm_80").output
+    plan = "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"
+    assert call("plan", 512, 512, 512, "-t", "sm_75", "--check", plan).exit_code == 0
+    result = call("plan", 512, 512, 511, "-t", "sm_75", "--check", plan)
+    assert result.exit_code == 1
+    assert "not legal: vector = 4 elements are copied at once, and the operands allow 1" in result.output
+    assert "not a plan for a GPU: 'packed 6x16'" in refused("plan", 8, 8, 8, "-t", "sm_80", "--check", "packed 6x16")
+
+
+def test_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    said = call("plan", 256, 256, 256, "--target", "cuda").output
+    assert "on sm_90a (NVIDIA fake H200, 132 multiprocessors)" in said
+    monkeypatch.setattr(driver, "api", lambda: nothing())
+    monkeypatch.setattr("tilewright.runtime.devices._devices", {})
+    assert "no driver" in refused("plan", 8, 8, 8, "--target", "cuda")
+
+
+def nothing() -> Any:
+    raise driver.Unavailable("no driver")
+
+
 def test_doctor_without_measuring() -> None:
     result = call("doctor", "--no-measure")
     assert result.exit_code == 0, result.output
-    for word in ("processor", "x86-avx2", "threads", "cache", "NumPy"):
+    for word in ("processor", "x86-avx2", "sm_90a", "ptxas", "threads", "cache", "NumPy"):
         assert word in result.output
     assert "numpy" in json.loads(call("doctor", "--no-measure", "--json").output)["versions"]
+
+
+def test_doctor_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "why_not", lambda: "the NVIDIA driver sees no GPU")
+    said = call("doctor", "--no-measure").output
+    assert "kernels are emitted and simulated only: the NVIDIA driver sees no GPU" in said
+    assert "sm_75, sm_80, sm_86, sm_89, sm_90a" in said
+    found = json.loads(call("doctor", "--no-measure", "--json").output)["gpus"]
+    assert found["devices"] == []
+    assert [t["name"] for t in found["targets"]] == targets.names("gpu")
+
+
+def test_doctor_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, devices=2)
+    said = call("doctor", "--no-measure").output
+    assert said.count("NVIDIA fake H200") == 2
+    assert "sm_90a, 132 multiprocessors at up to 1.98 GHz, 141 GiB at 4917 GB/s, L2 60 MiB" in said
+    device = json.loads(call("doctor", "--no-measure", "--json").output)["gpus"]["devices"][1]
+    assert (device["name"], device["memory"], device["runnable"]) == ("sm_90a", 141 << 30, True)
+    install(monkeypatch).attributes["COMPUTE_CAPABILITY_MAJOR"] = 6
+    assert "has compute capability 6.0; tilewright needs 7.5" in call("doctor", "--no-measure").output
 
 
 # ---- emit, asm
@@ -353,8 +406,69 @@ def test_emit_writes_every_form(tmp_path: Path) -> None:
         path = tmp_path / f"kernel{suffix}"
         assert call("emit", 20, 30, 40, "--target", "neon", "-o", path).exit_code == 0
         assert path.read_bytes().startswith(start)
-    assert "must end in .ll" in refused("emit", 8, 8, 8, "-o", tmp_path / "kernel.txt")
+    words = "for neon --output must end in .ll (IR), .s (assembly) or .o (object code), got"
+    assert words in refused("emit", 8, 8, 8, "-t", "neon", "-o", tmp_path / "kernel.ptx")
     assert "cannot run" in refused("emit", 8, 8, 8, "-t", "x86-avx2", "--plan", "packed 16x32 mc=96 kc=256 nc=4096")
+
+
+class Compiled:
+    """What a compiled kernel for a GPU shows, of a kernel that is not a whole product."""
+
+    def __init__(self, problem: Any, chip: Any, plan: Any) -> None:
+        k = Kernel("dot", threads=32, n=i32, a=ptr(f32), b=ptr(f32))
+        n, a, b = k.args
+        total = k.variable(f32, 0.0)
+        with k.loop(n, unroll=False) as i:
+            total.set(k.fma(a[i * 32 + k.thread[0]], b[i], total.get()))
+        a[k.thread[0]] = k.warp_sum(total.get())
+        self.llvm, self.ptx = llvm.text(k.function, chip), ptx.compile(k.function, chip)
+        self.chip = chip
+
+    @property
+    def cubin(self) -> bytes:
+        return ptxas.assemble(self.ptx, self.chip.name)[0]
+
+
+def test_emit_writes_every_form_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tilewright, "compile", Compiled)
+    assert "define ptx_kernel void @" in call("emit", 20, 30, 40, "--target", "h200").output
+    for suffix, start in ((".ll", b"; ModuleID"), (".ptx", b"//"), (".cubin", b"\x7fELF")):
+        path = tmp_path / f"kernel{suffix}"
+        result = call("emit", 20, 30, 40, "--target", "sm_80", "-o", path)
+        if suffix == ".cubin" and "ptxas is not installed" in result.stderr:
+            pytest.skip("ptxas is not installed: the cubin was refused in a sentence")
+        assert result.exit_code == 0, result.output
+        assert path.read_bytes().startswith(start)
+    words = "for sm_80 --output must end in .ll (IR), .ptx (PTX) or .cubin (machine code, by ptxas), got"
+    assert words in refused("emit", 8, 8, 8, "-t", "sm_80", "-o", tmp_path / "kernel.s")
+    assert "there is no target 'sm_70'; there are: x86-avx512" in refused("emit", 8, 8, 8, "-t", "sm_70")
+
+
+def test_asm_shows_the_loop_of_a_gpu_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tilewright, "compile", Compiled)
+    said = call("asm", 8, 8, 8, "--target", "sm_75").output
+    assert '.pragma "nounroll"' not in said
+    assert "fma.rn.f32" in said
+    assert "shfl" not in said
+    assert "dot: 1 FMAs, 2 global loads, " in said
+    if "ptxas is not installed" not in said:
+        assert "registers a thread, 0 bytes of spills stored and 0 loaded" in said
+        assert "CTAs of 32 threads and 0 bytes of shared memory, 16 on a multiprocessor" in said
+    assert call("asm", 8, 8, 8, "--target", "sm_75", "--list").output == "dot\n"
+    assert "shfl" in call("asm", 8, 8, 8, "--target", "sm_75", "--whole").output
+    words = "no kernel nonsense in this PTX; there are: dot"
+    assert words in refused("asm", 8, 8, 8, "--target", "sm_75", "--function", "nonsense")
+    monkeypatch.setattr(ptxas, "find", lambda: missing())
+    assert "registers and spills are not known: nowhere" in call("asm", 8, 8, 8, "--target", "sm_75").output
+
+
+def missing() -> Path:
+    raise ptxas.Missing("nowhere")
+
+
+def test_what_is_for_cpus_only() -> None:
+    words = "this is for CPUs, and sm_90a is a GPU's; there are: x86-avx512, x86-avx2, neon"
+    assert words in refused("tune", "measure", 64, 64, 64, "--target", "h200")
 
 
 def test_asm_shows_the_hot_loop_of_any_function() -> None:

@@ -1,7 +1,10 @@
-"""The LLVM IR of a few small kernels, as lowered, against the files in tests/golden: who changes it sees the change.
+"""The code of a few small kernels against the files in tests/golden: who changes it sees the change.
+
+For CPUs it is LLVM IR as lowered, which depends on the emitters and the lowering alone. For GPUs it is PTX, since a
+reader can see there what a thread does; a file is compared where LLVM has the version that it was written with.
 
 `pytest tests/test_golden.py --update-golden` writes the files anew; the difference is then for `git diff` to show and
-for the reviewer to judge. The text depends on the emitters and the lowering alone: targets are named, not detected.
+for the reviewer to judge. Targets are named, not detected.
 """
 
 from __future__ import annotations
@@ -9,12 +12,18 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+import llvmlite.binding
 import pytest
 
 from tilewright.compiler import llvm
+from tilewright.ir import Kernel, f32, f64, i32, ptr, vec
+from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X16
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.kernels.ladder.gpu01_naive import emit_naive
+from tilewright.kernels.ladder.gpu04_shared import emit_shared
+from tilewright.kernels.nvidia.copy import emit_copy
 from tilewright.targets import target
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,11 +38,69 @@ KERNELS = {
 }
 
 
+def emit_mma():
+    """One warp multiplies 16x16 by 16x8."""
+    k = Kernel("mma", threads=32, a=ptr(f64), b=ptr(f64), c=ptr(f64))
+    views = [x.view(ld, 1) for x, ld in zip(k.args, (16, 8, 8))]
+    atom, lane = MMA_F64_16X8X16, k.thread[0]
+    a, b, c = ([view[layout(lane, r)] for r in range(count)]
+               for view, layout, count in zip(views, (atom.a, atom.b, atom.c), atom.registers))  # fmt: skip
+    for r, x in enumerate(k.mma(atom, a, b, c)):
+        views[2][atom.c(lane, r)] = x
+    return k.function
+
+
+def emit_pipeline():
+    """Sums of vectors that are copied to shared memory two rounds ahead."""
+    k = Kernel("pipeline", threads=64, n=i32, x=ptr(f32), y=ptr(f32))
+    n, x, y = k.args
+    smem, t = k.smem("stages", (3, 256), f32), k.thread[0] * 4
+
+    def start(round):
+        with k.when(round < n):
+            k.cp_async(smem.at(round % 3, t), x + round * 256 + t, 16)
+        k.cp_async_commit()
+
+    total = k.variable(vec(f32, 4), k.broadcast(k.constant(f32, 0.0), 4))
+    for round in range(2):
+        start(k.constant(i32, round))
+    with k.loop(n, unroll=False) as round:
+        k.cp_async_wait(1)
+        k.barrier()
+        total.set(total.get() + k.load(smem.at(round % 3, 252 - t), vec(f32, 4)))
+        start(round + 2)
+    k.store(y + t, total.get())
+    return k.function
+
+
+PTX = {
+    "gpu1_naive_sm_75": (emit_naive, "sm_75"),
+    "gpu4_shared_4x2_sm_80": (emit_shared, "sm_80", 8, 4, 2),
+    "copy_f32_f64_sm_90a": (emit_copy, "sm_90a", "f32", "f64"),
+    "mma_sm_90a": (emit_mma, "sm_90a"),
+    "pipeline_sm_86": (emit_pipeline, "sm_86"),
+}
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_golden(name, request):
     emit, chip, *args = KERNELS[name]
-    text = llvm.text(emit(target(chip), *args), target(chip))
-    path = GOLDEN / f"{name}.ll"
+    compare(llvm.text(emit(target(chip), *args), target(chip)), GOLDEN / f"{name}.ll", request)
+
+
+@pytest.mark.parametrize("name", PTX)
+def test_golden_ptx(name, request):
+    emit, chip, *args = PTX[name]
+    path = GOLDEN / f"{name}.ptx"
+    first = f"// LLVM {'.'.join(map(str, llvmlite.binding.llvm_version_info))}\n"
+    if path.exists() and not request.config.getoption("--update-golden"):
+        written = path.read_text().partition("\n")[0]
+        if written != first.strip():
+            pytest.skip(f"{path.name} was written with {written[3:]}, and here is {first[3:].strip()}")
+    compare(first + llvm.assembly(emit(*args), target(chip)), path, request)
+
+
+def compare(text, path, request):
     if request.config.getoption("--update-golden"):
         path.write_text(text)
     before = path.read_text() if path.exists() else ""
@@ -42,4 +109,4 @@ def test_golden(name, request):
 
 
 def test_no_golden_file_is_left_over():
-    assert {path.stem for path in GOLDEN.glob("*.ll")} == set(KERNELS)
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{k}.ll" for k in KERNELS} | {f"{k}.ptx" for k in PTX}

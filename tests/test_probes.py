@@ -20,7 +20,7 @@ from tilewright.runtime import doctor, probes, timing
 from tilewright.runtime.probes import Measured
 from tilewright.targets import CpuTarget, names, target
 
-RUNNABLE = [name for name in names() if target(name).runnable]
+RUNNABLE = [name for name in names("cpu") if target(name).runnable]
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
 SHORT = timing.Effort(0.0005, 2)
 
@@ -33,7 +33,7 @@ def measured() -> Measured:
 # ---- what the probes do
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_the_loops_are_limited_by_what_they_measure(name):
     t = target(name)
     for dtype in ("f32", "f64"):
@@ -169,7 +169,7 @@ def test_they_are_remembered_and_measured_again_when_the_file_is_damaged(measure
 
 
 def test_a_target_that_cannot_run_has_no_ceiling():
-    foreign = next(t for t in map(target, names()) if not t.runnable)
+    foreign = next(t for t in map(target, names("cpu")) if not t.runnable)
     with pytest.raises(RuntimeError, match=f"{foreign.name} code cannot run on this machine"):
         probes.ceilings(foreign)
 

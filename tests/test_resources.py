@@ -6,11 +6,13 @@ import pytest
 
 from tilewright.compiler import resources
 from tilewright.compiler.llvm import assembly
-from tilewright.compiler.resources import hot_loop
+from tilewright.compiler.resources import hot_loop, ptx_functions, ptx_loop
+from tilewright.ir import Kernel, f32, ptr
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.stream import emit_stream
+from tilewright.kernels.ladder.gpu12_async import emit_async
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
 
@@ -42,7 +44,7 @@ def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     assert loop.registers <= t.registers
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_the_largest_tiles(name):
     """Of each width the tallest that fits, which has the fewest registers to spare."""
     t = target(name)
@@ -55,7 +57,7 @@ def test_the_largest_tiles(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "mode"), [*[("f32", mode) for mode in MODES], ("f64", MODES[0])])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_every_tile(name, dtype, mode):
     t = target(name)
     if mode[1] == "masked" and name == "neon":
@@ -64,7 +66,7 @@ def test_every_tile(name, dtype, mode):
         check(t, dtype, mr, nv, *mode)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_the_tiles_that_plans_use_are_among_them(name):
     t = target(name)
     used = [tile[:2] for table in (TILES, FEW_ROWS, FEW_COLUMNS) for tile in tiles_of(t, table)]
@@ -73,7 +75,7 @@ def test_the_tiles_that_plans_use_are_among_them(name):
     assert set(used) <= set(tiles(t))
 
 
-DOTS = [(name, *tile) for name in names() for tile in tiles_of(target(name), DOT_ROWS)]
+DOTS = [(name, *tile) for name in names("cpu") for tile in tiles_of(target(name), DOT_ROWS)]
 
 
 @pytest.mark.parametrize(("name", "columns", "rows"), DOTS)
@@ -85,7 +87,7 @@ def test_dot_products(name, columns, rows):
         assert loop.hot_spills == 0, loop.text
 
 
-STREAMS = [(name, *tile) for name in names() for tile in tiles_of(target(name), STREAM_DEPTH)]
+STREAMS = [(name, *tile) for name in names("cpu") for tile in tiles_of(target(name), STREAM_DEPTH)]
 
 
 @pytest.mark.parametrize(("name", "rows", "depth"), STREAMS)
@@ -97,7 +99,7 @@ def test_streams(name, rows, depth):
 
 
 @pytest.mark.parametrize("kind", ["across", "any"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("cpu"))
 def test_packing_moves_each_vector_once(name, kind):
     t = target(name)
     for dtype, size in (("f32", 4), ("f64", 8)):
@@ -230,3 +232,32 @@ def test_reading_aarch64():
     assert loop.registers == 9
     # the callee-saved halves of v8 and v9 are no spill
     assert (loop.hot_spills, loop.spills, loop.stack_vectors) == (1, 1, 1)
+
+
+# ---- PTX
+
+
+def test_the_main_loop_of_a_gpu_kernel():
+    """A round is 8 steps of k, and one 128 FMAs for six vectors; the rest is copies for the next round."""
+    function = emit_async()
+    text = assembly(function, target("sm_90a"))
+    loop = ptx_loop(text, function.name)
+    assert loop == ptx_loop(text)
+    counted = (loop.counts[kind] for kind in ("FMAs", "shared loads", "copies in flight", "barriers"))
+    assert tuple(counted) == (8 * 128, 8 * 6, (128 + 256) * 8 // 256, 1)
+    assert loop.counts["local memory"] == loop.counts["global loads"] == loop.counts["global stores"] == 0
+    assert loop.counts["others"] < 64
+    assert loop.text.count("fma.rn.f32") == loop.counts["FMAs"]
+    assert ptx_functions(text) == [function.name]
+
+
+def test_ptx_without_a_loop():
+    k = Kernel("straight", threads=32, x=ptr(f32))
+    k.args[0][k.thread[0]] = 1.0
+    text = assembly(k.function, target("sm_75"))
+    with pytest.raises(ValueError, match="straight has no loop"):
+        ptx_loop(text, "straight")
+    with pytest.raises(ValueError, match="no kernel in this PTX has a loop"):
+        ptx_loop(text)
+    with pytest.raises(ValueError, match="no kernel bent in this PTX; there are: straight"):
+        ptx_loop(text, "bent")

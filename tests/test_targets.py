@@ -15,7 +15,7 @@ from tilewright.compiler import gate
 from tilewright.compiler.llvm import assembly
 from tilewright.compiler.load import load
 from tilewright.ir import Kernel, f16, f32, f64, i64, ptr, vec
-from tilewright.targets import isa, machine
+from tilewright.targets import isa, machine, nvidia
 
 AVX512_FLAGS = " ".join(isa.AVX512.needs)
 AVX2_FLAGS = " ".join(isa.AVX2.needs)
@@ -52,7 +52,11 @@ def forget() -> None:
 def test_every_name_and_alias():
     for row in isa.ISAS:
         assert {targets.target(name) for name in (row.name, *row.aliases)} == {targets.target(row.name)}
-    assert targets.names() == ["x86-avx512", "x86-avx2", "neon"]
+    assert targets.names("cpu") == ["x86-avx512", "x86-avx2", "neon"]
+    assert targets.names("gpu") == ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
+    assert targets.names() == targets.names("cpu") + targets.names("gpu")
+    for alias, name in nvidia.ALIASES.items():
+        assert targets.target(alias) is targets.target(name)
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -60,7 +64,7 @@ def test_an_unknown_name_lists_the_known_ones():
         targets.target("sse2")
 
 
-@pytest.mark.parametrize("name", targets.names())
+@pytest.mark.parametrize("name", targets.names("cpu"))
 def test_a_record_is_complete(name):
     t = targets.target(name)
     assert t.l1d >= 16 << 10
@@ -75,6 +79,35 @@ def test_a_record_is_complete(name):
         assert t.source(field) != "given by the caller"
     assert dataclasses.replace(t, model="another", sources=()) == t
     assert hash(t) == hash(dataclasses.replace(t))
+
+
+@pytest.mark.parametrize("name", targets.names("gpu"))
+def test_a_record_of_a_gpu_is_complete(name):
+    t = targets.target(name)
+    assert name == f"sm_{t.capability[0]}{t.capability[1]}" + "a" * name.endswith("a")
+    assert t.smem_cta + t.smem_reserved == t.smem_sm
+    assert 0 < t.sms <= 132
+    assert t.l2 > 0
+    assert t.flops("f32") / 2 == t.fma_f32 * t.sms * t.clock
+    assert not t.runnable
+    for field in ("sms", "clock", "l2", "bandwidth", "smem_sm", "smem_cta", "threads_sm", "ctas_sm", "registers_sm",
+                  "fma_f32", "fma_f64", "instructions", "arithmetic"):
+        assert t.source(field).startswith(("https://", "default: https://")), field
+    assert dataclasses.replace(t, model="another", sources=(), missing=()) == t
+    with pytest.raises(RuntimeError, match=f"{name} code cannot run on this machine: it lacks an NVIDIA GPU"):
+        t.require_runnable()
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "registers", "shared", "ctas"),
+    # by NVIDIA's occupancy calculator: registers, shared memory, threads and CTAs each limit somewhere
+    [("sm_90a", 256, 128, 0, 2), ("sm_90a", 256, 255, 0, 1), ("sm_90a", 256, 32, 0, 8), ("sm_90a", 32, 32, 0, 32),
+     ("sm_90a", 128, 64, 99 << 10, 2), ("sm_90a", 384, 168, 227 << 10, 1), ("sm_80", 256, 128, 64 << 10, 2),
+     ("sm_80", 256, 128, 163 << 10, 1), ("sm_86", 256, 40, 0, 6), ("sm_86", 1024, 64, 0, 1), ("sm_75", 1024, 64, 0, 1),
+     ("sm_75", 256, 64, 32 << 10, 2), ("sm_90a", 1024, 65, 0, 0), ("sm_90a", 128, 16, 228 << 10, 0)],
+)  # fmt: skip
+def test_occupancy(name, threads, registers, shared, ctas):
+    assert targets.target(name).occupancy(threads, registers, shared) == ctas
 
 
 # ---- detection
@@ -115,6 +148,9 @@ def test_the_environment_forces_a_target(pretend):
     assert not targets.detect().runnable
     pretend(f"flags: {AVX2_FLAGS}\n", forced="pentium")
     with pytest.raises(ValueError, match="TILEWRIGHT_TARGET: there is no target 'pentium'"):
+        targets.detect()
+    pretend(f"flags: {AVX2_FLAGS}\n", forced="sm_90a")
+    with pytest.raises(ValueError, match=r"TILEWRIGHT_TARGET names .* sm_90a is a GPU's; there are: x86-avx512, "):
         targets.detect()
 
 
@@ -262,7 +298,7 @@ def emit_everything(target):
     return functions
 
 
-@pytest.mark.parametrize("name", targets.names())
+@pytest.mark.parametrize("name", targets.names("cpu"))
 def test_llvm_takes_what_the_gate_lets_through(name):
     """In a child process: LLVM ends the process on an operation that it cannot select."""
     code = f"""
@@ -280,7 +316,7 @@ assert len(llvm.object_code(emit_everything(t), t)) > 1000
 
 
 def test_code_of_another_machine_is_emitted_but_not_run():
-    foreign = next(t for t in map(targets.target, targets.names()) if not t.runnable)
+    foreign = next(t for t in map(targets.target, targets.names("cpu")) if not t.runnable)
     assert "scale:" in assembly(emit_scale(foreign, f32, 4), foreign)
     with pytest.raises(RuntimeError, match=rf"{foreign.name} code cannot run on this machine .* it lacks an? "):
         load(emit_scale, foreign, f32, 4)

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from tilewright.explanation import explain
     from tilewright.plans import plan
     from tilewright.problem import Gemm
+    from tilewright.runtime.devices import detect
     from tilewright.runtime.pool import get_num_threads, set_num_threads, threads
     from tilewright.simulator.product import simulate
-    from tilewright.targets import detect, target
+    from tilewright.targets import target
     from tilewright.tuner import tune
 
 __all__ = [
@@ -61,7 +62,7 @@ __all__ = [
 _HOME = {
     "Gemm": "tilewright.problem",
     "compile": "tilewright.compiler.kernel",
-    "detect": "tilewright.targets",
+    "detect": "tilewright.runtime.devices",
     "explain": "tilewright.explanation",
     "gemm": "tilewright.api",
     "get_num_threads": "tilewright.runtime.pool",

@@ -6,6 +6,7 @@ way that ends in the same engine. Nothing is written to the caller's array befor
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright import arguments, batch
 from tilewright.arguments import F32, F64, Array
+from tilewright.runtime.arrays import library_of
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
 # bounds only). Giving up costs a temporary.
@@ -29,6 +31,16 @@ def _engine() -> Any:
 
         _cpu = cpu
     return _cpu
+
+
+def _engine_for(plan: Any) -> Any:
+    """The processor's, unless the plan is one for a GPU. Who has such a plan has imported its module."""
+    plans = sys.modules.get("tilewright.plans.gpu")
+    if plans is None or not isinstance(plan, plans.GpuPlan):
+        return _cpu or _engine()
+    from tilewright.runtime import gpu
+
+    return gpu
 
 
 def matmul(
@@ -66,9 +78,14 @@ def matmul(
                 result's like those of a and b.
     trans_a, trans_b  swap the last two axes of the operand first.
     threads     how many threads at most, for this call; by default tilewright.get_num_threads().
-    plan        the plan to run, instead of the one tilewright.plan would choose.
+    plan        the plan to run, instead of the one tilewright.plan would choose. With one for a GPU, NumPy arrays are
+                copied to the first CUDA device and the result is copied back.
     deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
     scale_a, scale_b, epilogue, algorithm  reserved for later versions: None.
+
+    Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) are multiplied there, not copied, on
+    the stream that is their library's current one; all must be of one library and on one device, as the result is.
+    Arrays in the host's memory go NumPy's way: torch's tensors give a tensor, those of other libraries a NumPy array.
 
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
     except masked arrays and arrays that override __array_ufunc__, which are refused.
@@ -109,6 +126,10 @@ def matmul(
         ):
             return out
     arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if _on_gpu(a, b, out[0] if isinstance(out, tuple) and out else out, c):
+        from tilewright.runtime import gpu
+
+        return gpu.matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
     return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
 
 
@@ -135,10 +156,19 @@ def gemm(
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
     arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if _on_gpu(a, b, c):
+        from tilewright.runtime import gpu
+
+        return gpu.matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     if not isinstance(c, np.ndarray):
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
     _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     return c
+
+
+def _on_gpu(*arrays: Any) -> bool:
+    """Is one of these in the memory of a CUDA device?"""
+    return any(library_of(x) is not None for x in arrays)
 
 
 def _general(
@@ -263,7 +293,7 @@ def _run(
     """
     if c.size == 0:
         return True
-    engine = _cpu or _engine()
+    engine = _engine_for(plan)
     if c.ndim > 2:
         a, b, c = batch.collapse(a, b, c)
     if c.ndim == 2:

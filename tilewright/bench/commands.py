@@ -68,7 +68,7 @@ def all_threads() -> int:
 
 def bench(options: Options, console: Console) -> int:
     """The comparison with the peers; returns the exit status."""
-    _check_outputs(options)
+    check_outputs(options)
     session.environment(1, options.isa)  # an unknown isa is an error now, not in ten minutes
     suites = options.suites or (["square"] if options.quick else list(shapes.DEFAULT_SUITES))
     dtypes = options.dtypes or (["f32"] if options.quick else list(shapes.DTYPES))
@@ -96,7 +96,7 @@ def bench(options: Options, console: Console) -> int:
 def ladder(options: Options, console: Console) -> int:
     """The teaching steps over the article's sizes."""
     began = time.monotonic()
-    _check_outputs(options)
+    check_outputs(options)
     sizes = options.sizes or (shapes.LADDER_QUICK if options.quick else shapes.LADDER)
     cases = [case for dtype in options.dtypes or ["f32"] for case in shapes.squares("ladder", sizes, dtype)]
     rules = {threads: replace(Rules.choose(threads, options.quick), min_rounds=3) for threads in options.threads}
@@ -113,7 +113,7 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     from tilewright.bench import startup as study
 
     options = Options(json=json)
-    _check_outputs(options)
+    check_outputs(options)
     report = Report.start("startup", rounds=rounds)
     with progress(console) as bar:
         task = bar.add_task("starting processes", total=rounds * len(study.PROGRAMS))
@@ -158,7 +158,7 @@ def progress(console: Console) -> Any:
     return Progress(*columns, console=console, refresh_per_second=2, transient=True)
 
 
-def _check_outputs(options: Options) -> None:
+def check_outputs(options: Options) -> None:
     """Before an hour of measuring, not after it: can the results be written?"""
     for path in (options.json, options.plot):
         if path is not None and not path.absolute().parent.is_dir():

@@ -18,6 +18,8 @@ COLOURS = {
     "mkl": "#009e73",
     "blis": "#cc79a7",
     "torch": "#999999",
+    "cuBLAS": "#0072b2",
+    "triton": "#009e73",
 }
 CYCLE = ("#e69f00", "#f0e442", "#000000", "#8c564b", "#7f7f7f", "#bcbd22", "#17becf")
 

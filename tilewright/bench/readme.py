@@ -6,6 +6,8 @@ A document marks each place with a pair of comments and says what goes between t
     ...replaced...
     <!-- /figure -->
 
+A marker that ends in `pending` is left alone until there is such a file.
+
     python -m tilewright.bench.readme            # rewrite README.md and docs/*.md of this checkout
     python -m tilewright.bench.readme --check    # only say what is out of date (a test does the same)
 """
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tilewright.bench import gpu_report
 from tilewright.bench import report as tables
 from tilewright.bench.measure import Sample, geomean
 from tilewright.bench.results import OURS, Report, Result, load
@@ -102,9 +105,68 @@ def tiles(report: Report, options: dict[str, str]) -> str:
     return _markdown(["tile", "article", "registers", "FMAs per load", "GFLOP/s", "of an FMA loop"], rows)
 
 
-FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    f.__name__: f for f in (rates, summary, machine, startup, tiles)
-}
+def counts(report: Report, options: dict[str, str]) -> str:
+    """What the simulator counted of every GPU step: of=memory or of=multiprocessor."""
+    from tilewright.bench import ladder_gpu
+
+    columns = {"memory": ladder_gpu.MEMORY, "multiprocessor": ladder_gpu.MULTIPROCESSOR}.get(options["of"])
+    if columns is None:
+        raise FigureError(f"of={options['of']}: it is memory or multiprocessor")
+    rows = [[c.title, *(cell(c) for _, cell in columns)] for c in ladder_gpu.counted(report)]
+    return _markdown(["step", *(heading for heading, _ in columns)], rows)
+
+
+def step(report: Report, options: dict[str, str]) -> str:
+    """The same of one step, in a sentence or two."""
+    from tilewright.bench import ladder_gpu
+
+    for found in ladder_gpu.counted(report):
+        if found.step == options["step"]:
+            return ladder_gpu.sentence(found) + "\n"
+    raise FigureError(f"there is no step {options['step']}")
+
+
+def tflops(report: Report, options: dict[str, str]) -> str:
+    """TFLOP/s of every GPU step beside cuBLAS."""
+    del options
+    from tilewright.bench import ladder_cuda
+
+    head, *rows = ladder_cuda.table(ladder_cuda.timed(report))
+    return f"{report.extra['device']['name']}, {report.created[:10]}.\n\n{_markdown(head, rows)}"
+
+
+def gpu_rates(report: Report, options: dict[str, str]) -> str:
+    """TFLOP/s of one suite on a GPU, and our ratios to cuBLAS and Triton."""
+    return gpu_report.figure(gpu_report.rate_columns, _chosen(report, options))
+
+
+def gpu_power(report: Report, options: dict[str, str]) -> str:
+    """Power, clocks, temperature and joules per multiply of one suite, ours / cuBLAS's."""
+    return gpu_report.figure(gpu_report.power_columns, _chosen(report, options))
+
+
+def gpu_summary(report: Report, options: dict[str, str]) -> str:
+    """A line per suite: geometric mean and least of our ratios to cuBLAS."""
+    return gpu_report.summary(_chosen(report, options))
+
+
+def gpu_machine(report: Report, options: dict[str, str]) -> str:
+    """Which GPU, with what software and clocks, and when."""
+    del options
+    return gpu_report.machine(report)
+
+
+def gpu_costs(report: Report, options: dict[str, str]) -> str:
+    """of=overhead: microseconds per call; of=emission: seconds per kernel."""
+    found = {"overhead": gpu_report.overhead, "emission": gpu_report.emission}.get(options["of"])
+    if found is None:
+        raise FigureError(f"of={options['of']}: it is overhead or emission")
+    return found(report)
+
+
+_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops)
+_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs)
+FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 
 
 def fill(text: str, root: Path) -> str:
@@ -114,7 +176,9 @@ def fill(text: str, root: Path) -> str:
         kind, path, *rest = match["what"].split()
         if kind not in FIGURES:
             raise FigureError(f"unknown figure {kind!r}; there are {', '.join(FIGURES)}")
-        options = dict(option.split("=", 1) for option in rest)
+        options = dict(option.split("=", 1) for option in rest if option != "pending")
+        if "pending" in rest and not (root / path).exists():
+            return match[0]
         return f"{match[1]}{FIGURES[kind](load(root / path), options)}{match[4]}"
 
     return _FIGURE.sub(replace, text)

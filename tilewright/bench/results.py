@@ -4,9 +4,10 @@
      "sessions": [{"threads", "isa", "contenders": [{"name", "version", "how"}], "left_out": {name: reason},
                    "load_before", "load_after", "stolen", "others", "notes"}],
      "results": [{"suite", "m", "n", "k", "dtype", "layout", "cold", "beside"?, "threads", "isa",
-                  "rows": [{"name", "reps", "seconds": [per round], "median_s", "q1_s", "q3_s", "gflops"}
+                  "rows": [{"name", "reps", "seconds": [per round], "median_s", "q1_s", "q3_s", "gflops", "gpu"?}
                            or {"name", "error": sentence}]}]}
 
+On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and "isa" is its architecture.
 The derived figures (median_s to gflops) are there for readers of the file; `Report` computes them from `seconds`.
 """
 
@@ -35,19 +36,21 @@ class Row:
     name: str
     sample: Sample | None = None
     error: str | None = None
+    gpu: dict[str, Any] | None = None  # gpu_state.summary: clocks, power, ... while it ran alone; our plan
 
     def to_json(self, flops: int) -> dict[str, Any]:
         if self.sample is None:
             return {"name": self.name, "error": self.error}
         s = self.sample.spread
         derived = {"median_s": s.median, "q1_s": s.q1, "q3_s": s.q3, "gflops": round(flops / s.median / 1e9, 3)}
-        return {"name": self.name, "reps": self.sample.reps, "seconds": list(self.sample.seconds), **derived}
+        state = {} if self.gpu is None else {"gpu": self.gpu}
+        return {"name": self.name, "reps": self.sample.reps, "seconds": list(self.sample.seconds), **derived, **state}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
         if "error" in data:
             return cls(data["name"], error=data["error"])
-        return cls(data["name"], Sample(tuple(data["seconds"]), data["reps"]))
+        return cls(data["name"], Sample(tuple(data["seconds"]), data["reps"]), gpu=data.get("gpu"))
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,25 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import child, quiet
 from tilewright.bench.child import Job
 from tilewright.bench.peers import AVX2, NATIVE
 from tilewright.bench.results import Report, Result, Session
 
+if TYPE_CHECKING:
+    from tilewright.bench.gpu_child import GpuJob
+
 # The affinity is set before anything is imported: OpenMP and OpenBLAS count their CPUs when they are loaded.
 _START = """
 import os, sys
-cpu, root = int(sys.argv[1]), sys.argv[2]
+cpu, root, module = int(sys.argv[1]), *sys.argv[2:]
 if cpu >= 0:
     os.sched_setaffinity(0, {cpu})
 sys.path.append(root)
-from tilewright.bench.child import main
-main()
+from importlib import import_module
+import_module(module).main()
 """
 
 # Every library's own way of being held to AVX2.  TILEWRIGHT_TARGET is what tilewright.detect() heeds.
@@ -55,20 +58,23 @@ def environment(threads: int, isa: str) -> dict[str, str]:
     return {**inherited, **counts, **ISA_ENVIRONMENT[isa]}
 
 
-def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> Session:
-    """Run one job in a child process and add what it finds to `report`.
+def measure(
+    job: Job | GpuJob, report: Report, listen: Listener = lambda event: None, module: str = child.__name__
+) -> Session:
+    """Run one job in a child process, `module`.main(), and add what it finds to `report`.
 
     A child that dies leaves its results so far, and a note saying what it was doing.  KeyboardInterrupt ends the child.
     """
     session = Session(job.threads, job.isa)
     report.sessions.append(session)
-    cpu = quiet.fastest_cpu() if job.threads == 1 and hasattr(os, "sched_setaffinity") else -1
+    pinned = module == child.__name__ and job.threads == 1 and hasattr(os, "sched_setaffinity")
+    cpu = quiet.fastest_cpu() if pinned else -1
     root = str(Path(__file__).resolve().parents[2])
     doing = "starting"
     finished = False
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(cpu), root],
+            [sys.executable, "-c", _START, str(cpu), root, module],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             env=environment(job.threads, job.isa),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command line: `tilewright doctor | plan | emit | asm | run | explain | tune | bench | cache`.
+"""The command line: `tilewright doctor | plan | emit | asm | run | explain | simulate | tune | bench | cache`.
 
 Only typer is imported here and at the top of the command modules; each command imports what it needs when it runs, so
 that `tilewright --help` answers at once.
@@ -6,6 +6,7 @@ that `tilewright --help` answers at once.
     machine.py   doctor, cache: what there is
     kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  listing.py finds the hot loop
     files.py     run: multiply .npy files;  npy.py does it
+    simulate.py  simulate: run the kernels on NumPy, checked and counted
     tuning.py    tune
     benches.py   bench and its studies
     common.py    what they share: errors in one line, lists in options, target and problem from options
@@ -17,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import benches, files, kernels, machine, tuning
+from tilewright.cli import benches, files, kernels, machine, simulate, tuning
 
 app = typer.Typer(
     name="tilewright",
@@ -52,6 +53,7 @@ app.command()(kernels.explain)
 app.command()(kernels.emit)
 app.command()(kernels.asm)
 app.command()(files.run)
+app.command()(simulate.simulate)
 app.add_typer(tuning.app, name="tune")
 app.add_typer(benches.app, name="bench")
 app.add_typer(machine.cache_app, name="cache")

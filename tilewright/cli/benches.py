@@ -67,7 +67,9 @@ def ladder(
     sizes: Annotated[
         list[str] | None, typer.Option(help="Sizes, such as 256,1024.", metavar="LIST", show_default="200 to 10000")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu; simulate counts what the GPU steps do, without a GPU; cuda times them.")
+    ] = "cpu",
     dtype: Dtypes = None,
     threads: Threads = None,
     peers: Peers = None,
@@ -82,14 +84,66 @@ def ladder(
     with common.errors():
         from tilewright.bench import commands
 
+        if device == "simulate":
+            from tilewright.bench import ladder_gpu
+
+            size = common.numbers(sizes, [str(ladder_gpu.SIZE)], "--sizes")
+            raise typer.Exit(ladder_gpu.simulate(size[0], "sm_90a", json, plot, common.console()))
+        if device == "cuda":
+            from tilewright.bench import ladder_cuda
+
+            wanted = common.numbers(sizes, [], "--sizes")
+            raise typer.Exit(ladder_cuda.run(wanted, quick, json, plot, common.console()))
         if device != "cpu":
-            raise common.BadInput(f"--device must be cpu, got {device!r}")
+            raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
             dtypes=common.listed(dtype, []), threads=common.numbers(threads, ["1", "all"], "--threads",
             {"all": commands.all_threads()}), sizes=common.numbers(sizes, [], "--sizes"),
             peers=common.listed(peers, []) or None, quick=quick, json=json, plot=plot,
         )  # fmt: skip
         raise typer.Exit(commands.ladder(chosen, common.console()))
+
+
+@app.command()
+def gpu(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, f64, overhead, emission.",
+                     metavar="LIST", show_default="sweep"),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None, typer.Option(help="Of sweep, square and f64, such as 1024,4096.", metavar="LIST",
+                                       show_default="1024 to 12800 step 128")
+    ] = None,
+    dtype: Dtypes = None,
+    peers: Annotated[
+        list[str] | None, typer.Option("--peers", help="cuBLAS, triton.", metavar="LIST", show_default="all found")
+    ] = None,
+    plan: Annotated[
+        list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
+    ] = None,
+    flush: Annotated[
+        bool, typer.Option("--flush", help="In the sweep, empty the L2 cache before every launch, and time each alone.")
+    ] = False,
+    device: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:  # fmt: skip
+    """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
+
+    cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
+    takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
+    """
+    with common.errors():
+        from tilewright.bench import gpu as study
+
+        chosen = study.GpuOptions(
+            suites=common.listed(suite, []), dtypes=common.listed(dtype, []),
+            sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
+            quick=quick, flush=flush, device=device, json=json, plot=plot,
+        )  # fmt: skip
+        raise typer.Exit(study.bench(chosen, common.console()))
 
 
 @app.command()
@@ -103,7 +157,7 @@ def tiles(
     with common.errors():
         from tilewright.bench import tiles as study
 
-        raise typer.Exit(study.run(common.target(target), dtype, quick=quick, json=json, console=common.console()) or 0)
+        raise typer.Exit(study.run(common.cpu(target), dtype, quick=quick, json=json, console=common.console()) or 0)
 
 
 @app.command()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.problem import Gemm
+    from tilewright.targets import CpuTarget
 
 BAD_INPUT = 2  # the exit status of anything the caller can put right, as of a mistyped option
 
@@ -22,7 +23,7 @@ K = Annotated[int, typer.Argument(min=0, help="Columns of A, rows of B.", show_d
 Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")]
 Layout = Annotated[str, typer.Option("--layout", "-l", help="How A and B are stored: nn, nt, tn, tt.")]
 TargetName = Annotated[
-    str, typer.Option("--target", "-t", help="native, or a name such as x86-avx2 or x86-avx512.", metavar="NAME")
+    str, typer.Option("--target", "-t", help="native, cuda, or a name such as x86-avx2 or sm_90a.", metavar="NAME")
 ]
 
 
@@ -85,6 +86,20 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
 
 
 def target(name: str) -> Any:
+    if name == "cuda":
+        from tilewright.runtime import devices
+
+        return devices.detect("cuda")
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)
+
+
+def cpu(name: str) -> CpuTarget:
+    """The same, for what is done with CPUs only."""
+    from tilewright import targets
+
+    found = target(name)
+    if isinstance(found, targets.GpuTarget):
+        raise BadInput(f"this is for CPUs, and {found.name} is a GPU's; there are: {', '.join(targets.names('cpu'))}")
+    return found

@@ -25,22 +25,19 @@ def plan(
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
     with common.errors():
+        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+        if _is_gpu(chip):
+            _gpu_plan(problem, chip, top, check)
+            return
         from tilewright.plans import CpuPlan, shape_of
         from tilewright.plans.choose import plan as choose
         from tilewright.plans.choose import ranked
         from tilewright.runtime import cpu
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         shape = shape_of(problem, threads)
         typer.echo(f"{problem} on {chip.name}, {threads} thread{'s' * (threads != 1)}")
         if check is not None:
-            chosen = CpuPlan.parse(check)
-            reasons = chosen.violations(shape, chip)
-            for sentence in reasons:
-                typer.echo(f"not legal: {sentence}")
-            if reasons:
-                raise typer.Exit(1)
-            found = [chosen]
+            found = [_legal(CpuPlan.parse(check), shape, chip)]
         elif top == 1 or 0 in (m, n, k):
             measured = cpu.tuned(shape, chip)
             found = [measured or choose(shape, chip)]
@@ -48,6 +45,42 @@ def plan(
         else:
             found = ranked(shape, chip, tiles=2)[:top]
         common.console().print(_predictions(found, shape, chip))
+
+
+def _gpu_plan(problem: Any, chip: Any, top: int, check: str | None) -> None:
+    from rich.table import Table
+
+    from tilewright.plans import gpu
+
+    shape = gpu.shape_of(problem)
+    typer.echo(f"{problem} on {chip.name} ({chip.model}, {chip.sms} multiprocessors)")
+    if not (problem.m and problem.n and problem.k):
+        typer.echo("the product is empty: there is nothing to plan")
+        return
+    if check is not None:
+        found = [_legal(gpu.GpuPlan.parse(check), shape, chip)]
+    else:
+        found = [gpu.choose(shape, chip)] if top == 1 else gpu.ranked(shape, chip)[:top]
+    costs = [gpu.cost(shape, plan, chip) for plan in found]
+    table = Table("plan", caption="time as the model predicts it, and of what", caption_justify="left")
+    for heading in ("seconds", "TFLOP/s", "CTAs", *(name for name, _ in costs[0].parts)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for plan, expected in zip(found, costs):
+        x, y, z = plan.grid(problem.m, problem.n, chip, shape.itemsize)
+        rate = 2 * problem.m * problem.n * problem.k / expected.seconds / 1e12
+        parts = (f"{seconds:.2g}" for _, seconds in expected.parts)
+        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(x * y * z), *parts)
+    common.console().print(table)
+
+
+def _legal(plan: Any, shape: Any, chip: Any) -> Any:
+    """The plan, if it can run: else the reasons are printed, and that is all."""
+    reasons = plan.violations(shape, chip)
+    for sentence in reasons:
+        typer.echo(f"not legal: {sentence}")
+    if reasons:
+        raise typer.Exit(1)
+    return plan
 
 
 def _predictions(plans: list[Any], shape: Any, chip: Any) -> Any:
@@ -92,7 +125,7 @@ def explain(
     with common.errors():
         import tilewright as tw
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+        problem, chip = common.problem(m, n, k, dtype, layout), common.cpu(target)
         found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
         common.console().print(found, soft_wrap=True)
         if found.violations:
@@ -103,23 +136,39 @@ def emit(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here: .ll, .s or .o.", show_default="print the IR")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write here: .ll, .s, .o; for a GPU .ll, .ptx, .cubin.", show_default="print the IR"
+        ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Print the LLVM IR of the kernels for a problem, or write IR, assembly or object code to a file.
+    """Print the LLVM IR of the kernels for a problem, or write IR, assembly or machine code to a file.
 
     Nothing is run, so the target may be one that this machine lacks.
     """
     with common.errors():
-        if output is not None and output.suffix not in (".ll", ".s", ".o"):
-            raise common.BadInput(f"--output must end in .ll (IR), .s (assembly) or .o (object code), got {output}")
-        kernel = _compiled(m, n, k, dtype, layout, target, plan)
+        chip = common.target(target)
+        forms = GPU_FORMS if _is_gpu(chip) else CPU_FORMS
+        if output is not None and output.suffix not in forms:
+            *most, last = (f"{suffix} ({what})" for suffix, (what, _) in forms.items())
+            raise common.BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
+        kernel = _compiled(m, n, k, dtype, layout, chip, plan)
         if output is None:
             typer.echo(kernel.llvm)
-        elif output.suffix == ".o":
-            output.write_bytes(kernel.object)
-        else:
-            output.write_text(kernel.llvm if output.suffix == ".ll" else kernel.asm)
+            return
+        code = getattr(kernel, forms[output.suffix][1])
+        output.write_bytes(code if isinstance(code, bytes) else code.encode())
+
+
+# suffix → what it is, and which attribute of a compiled kernel holds it
+CPU_FORMS = {".ll": ("IR", "llvm"), ".s": ("assembly", "asm"), ".o": ("object code", "object")}
+GPU_FORMS = {".ll": ("IR", "llvm"), ".ptx": ("PTX", "ptx"), ".cubin": ("machine code, by ptxas", "cubin")}
+
+
+def _is_gpu(chip: Any) -> bool:
+    from tilewright.targets import GpuTarget
+
+    return isinstance(chip, GpuTarget)
 
 
 def asm(
@@ -132,11 +181,18 @@ def asm(
     names: Annotated[bool, typer.Option("--list", help="Only name the functions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
 ) -> None:  # fmt: skip
-    """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted."""
+    """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted.
+
+    For a GPU it is PTX; registers and spills are as ptxas assigns them, if it is installed.
+    """
     with common.errors():
         from tilewright.compiler import resources
 
-        kernel = _compiled(m, n, k, dtype, layout, target, plan)
+        chip = common.target(target)
+        kernel = _compiled(m, n, k, dtype, layout, chip, plan)
+        if _is_gpu(chip):
+            _ptx(kernel.ptx, chip, function, names, whole)
+            return
         if names:
             typer.echo("\n".join(resources.functions(kernel.asm)))
             return
@@ -152,7 +208,33 @@ def asm(
         typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
 
 
-def _compiled(m: int, n: int, k: int, dtype: str, layout: str, target: str, plan: str | None) -> Any:
+def _ptx(text: str, chip: Any, function: str | None, names: bool, whole: bool) -> None:
+    from tilewright.compiler import ptx, ptxas, resources
+
+    if names:
+        typer.echo("\n".join(resources.ptx_functions(text)))
+        return
+    if whole:
+        typer.echo(text)
+        return
+    loop = resources.ptx_loop(text, function)
+    typer.echo(loop.text)
+    typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in loop.counts.items() if count))
+    try:
+        used = ptxas.assemble(text, chip.name)[1][loop.function]
+    except ptxas.Missing as missing:
+        typer.echo(f"registers and spills are not known: {missing}")
+        return
+    spills = f"{used.spill_stores} bytes of spills stored and {used.spill_loads} loaded"
+    typer.echo(f"{used.registers} registers a thread, {spills}")
+    entry = ptx.entries(text).get(loop.function)
+    if entry is not None:
+        x, y = entry.threads
+        ctas = chip.occupancy(x * y, used.registers, entry.shared)
+        typer.echo(f"CTAs of {x * y} threads and {entry.shared} bytes of shared memory, {ctas} on a multiprocessor")
+
+
+def _compiled(m: int, n: int, k: int, dtype: str, layout: str, chip: Any, plan: str | None) -> Any:
     import tilewright as tw
 
-    return tw.compile(common.problem(m, n, k, dtype, layout), common.target(target), plan)
+    return tw.compile(common.problem(m, n, k, dtype, layout), chip, plan)

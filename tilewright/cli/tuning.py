@@ -55,7 +55,7 @@ def measure(
         import tilewright as tw
         from tilewright.bench.commands import all_threads
 
-        problem, chip, console = common.problem(m, n, k, dtype, layout), common.target(target), common.console()
+        problem, chip, console = common.problem(m, n, k, dtype, layout), common.cpu(target), common.console()
         for count in common.numbers(threads, ["all"], "--threads", {"all": all_threads()}):
             with _Bar(console, time_limit, count) as bar:
                 result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,

@@ -6,39 +6,53 @@ vector wider than a register it splits in silence, which no kernel here ever mea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tilewright.compiler import gate_gpu
 from tilewright.ir.operations import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
-from tilewright.ir.types import Type
+from tilewright.ir.types import Texture, Type
 from tilewright.targets.base import CpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.targets import Target
 
 SPACES = ("global", "local")            # of memory, on a CPU
 MOVED = ("f16",)                        # formats without arithmetic that LLVM can still load, store and convert
 
 
-def check(functions: Function | Iterable[Function], target: CpuTarget) -> None:
+def check(functions: Function | Iterable[Function], target: Target) -> None:
     """NotImplementedError with every refusal, if there is one."""
     found = list(dict.fromkeys(refusals(functions, target)))
     if found:
         raise NotImplementedError("\n".join(found))
 
 
-def refusals(functions: Function | Iterable[Function], target: CpuTarget) -> Iterator[str]:
+def refusals(functions: Function | Iterable[Function], target: Target) -> Iterator[str]:
     """One sentence for each thing that these functions, or what they call, do and the target cannot."""
     for function in [functions] if isinstance(functions, Function) else functions:
         for each in (*function.callees(), function):
-            yield from _refusals(each, target)
+            if isinstance(target, CpuTarget):
+                yield from _on_cpu(each, target)
+            else:
+                yield from gate_gpu.body(each, target, inner=each is not function)
+        if not isinstance(target, CpuTarget):
+            yield from gate_gpu.kernel(function, target)
 
 
-def _refusals(function: Function, target: CpuTarget) -> Iterator[str]:
+def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
     if function.threads is not None:
         yield f"{function.name} is written for a grid of threads, and {target.name} is a CPU: it runs one thread"
     for array in function.arrays:
         if array.space not in SPACES:
             yield f"{function.name}: {array.name} lies in {array.space} memory, and {target.name} has none"
+    for name, param in function.params:
+        if isinstance(param.type, Texture):
+            yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"
     for node in function.walk():
         operation, types = _types(node)
+        if operation and operation.needs not in ("", "cpu"):
+            yield f"{function.name}, {_place(node)}: {operation.name} is for GPUs, and {target.name} is a CPU"
         for t in types:
             if isinstance(t, Type):
                 why = _vector(t, target) or _format(t, operation, target)

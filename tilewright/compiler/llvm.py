@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.binding as llvm
 
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
+    from tilewright.targets import Target
 
 
 # llvmlite lets one thread at a time into LLVM. None may be there while the process forks, or the child finds the lock
@@ -28,28 +30,45 @@ def _initialise() -> None:
     llvm.initialize_native_asmparser()          # for inline assembly
 
 
-def machine(target: CpuTarget, jit: bool = False) -> Any:
+@cache
+def _short_addresses() -> None:
+    """Addresses of shared memory take one register instead of two: an option of LLVM's back-end for PTX, which can only
+    be set for the whole process. No other back-end knows it."""
+    llvm.set_option("tilewright", "--nvptx-short-ptr")
+
+
+def machine(target: Target, jit: bool = False) -> Any:
     """A new LLVM target machine. Kernels never use the red zone or anything else that a JIT could not place."""
     _initialise()
+    if isinstance(target, GpuTarget):
+        _short_addresses()
+        return llvm.Target.from_triple(target.triple).create_target_machine(target.cpu, target.features, opt=3)
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault" if jit else "default",
         jit=jit)
 
 
-def text(functions: Function | Iterable[Function], target: CpuTarget) -> str:
-    """The LLVM IR as it was lowered, before optimisation. NotImplementedError for what the target cannot do."""
-    from tilewright.ir.lower import AARCH64, X86, lower
+def text(functions: Function | Iterable[Function], target: Target, *, lines: bool = False) -> str:
+    """The LLVM IR as it was lowered, before optimisation. NotImplementedError for what the target cannot do.
+
+    `lines`: with debug locations.
+    """
+    from tilewright.ir import dialects
+    from tilewright.ir.lower import lower
     from tilewright.ir.program import Function
     functions = [functions] if isinstance(functions, Function) else list(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
-    return str(lower(functions, AARCH64 if target.triple.startswith("aarch64") else X86))
+    return str(lower(functions, dialects.of(target.triple), lines))
 
 
-def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: bool = False) -> tuple[Any, Any]:
+def optimise(functions: Function | Iterable[Function], target: Target, jit: bool = False, *,
+             lines: bool = False) -> tuple[Any, Any]:
     """(module, target machine) after LLVM's -O3 pipeline. Loops stay as written: kernels unroll themselves."""
     tm = machine(target, jit)
-    module = llvm.parse_assembly(text(functions, target))
+    module = llvm.parse_assembly(text(functions, target, lines=lines))
+    if isinstance(target, GpuTarget):
+        module.data_layout = str(tm.target_data)            # so that the passes know how long addresses are
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
@@ -58,8 +77,12 @@ def optimise(functions: Function | Iterable[Function], target: CpuTarget, jit: b
     return module, tm
 
 
-def assembly(functions: Function | Iterable[Function], target: CpuTarget) -> str:
-    module, tm = optimise(functions, target)
+def assembly(functions: Function | Iterable[Function], target: Target, *, lines: bool = False) -> str:
+    """The target's assembly, which is PTX for a GPU of NVIDIA's.
+
+    `lines`: profilers and debuggers can show the Python line that recorded an instruction.
+    """
+    module, tm = optimise(functions, target, lines=lines)
     return tm.emit_assembly(module)
 
 

@@ -1,12 +1,14 @@
 """What a compiled kernel uses, read from LLVM's assembly text: its hot loop, and the FMAs, loads, registers and spills.
 
 The hot loop is the innermost loop with the most FMAs. Loops are found in the control flow graph, not by the order of
-the text: LLVM places blocks where it likes. x86-64 in AT&T syntax and AArch64, as LLVM prints them.
+the text: LLVM places blocks where it likes. x86-64 in AT&T syntax, AArch64 and PTX, as LLVM prints them.
 """
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -39,10 +41,8 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     if function is None:
         found = []
         for name in functions(asm):
-            try:
+            with suppress(ValueError):          # no loop in this one
                 found.append(hot_loop(asm, name))
-            except ValueError:
-                continue            # no loop in this one
         if not found:
             raise ValueError("no function in this assembly has a loop")
         return max(found, key=lambda loop: loop.fma)
@@ -52,22 +52,78 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     loops = _loops(_edges(blocks, dialect))
     if not loops:
         raise ValueError(f"{function} has no loop")
-    innermost = [nodes for header, nodes in loops.items()
-                 if not any(other in nodes for other in loops if other != header)]
-    lines = [[line for node in sorted(nodes) for line in blocks[node][1]] for nodes in innermost]
-    counts = [dialect.count(each) for each in lines]
+    innermost = _innermost(loops)
+    counts = [dialect.count(line for node in nodes for line in blocks[node][1]) for nodes in innermost]
     # without FMAs, in packing say, the loop that moves the most vectors
     best = max(range(len(counts)), key=lambda n: (counts[n].fma, counts[n].loads + counts[n].stores))
     everywhere = sorted({node for nodes in loops.values() for node in nodes})
     in_loops = dialect.count(line for node in everywhere for line in blocks[node][1])
-    text = "\n".join("\n".join([f"{label}:"] * bool(label) + [f"\t{line}" for line in instructions])
-                     for label, instructions in (blocks[node] for node in sorted(innermost[best])))
     hot = counts[best]
-    return HotLoop(function, text, hot.fma, hot.loads, hot.elements, hot.stores, len(hot.registers), hot.stack,
-                   in_loops.stack, dialect.count(body).stack)
+    return HotLoop(function, _text(blocks, innermost[best]), hot.fma, hot.loads, hot.elements, hot.stores,
+                   len(hot.registers), hot.stack, in_loops.stack, dialect.count(body).stack)
+
+
+def ptx_functions(ptx: str) -> list[str]:
+    """The names of the kernels in a PTX text, in its order."""
+    return re.findall(r"^\.visible \.entry ([\w$]+)", ptx, re.M)
+
+
+@dataclass(frozen=True)
+class PtxLoop:
+    """One round of a GPU kernel's main loop: what each thread does, as PTX. The assembler may unroll it further."""
+    function: str
+    text: str
+    counts: dict[str, int]          # how many instructions of each kind
+
+
+def ptx_loop(ptx: str, function: str | None = None) -> PtxLoop:
+    """The innermost loop with the most multiply-adds, and among equals with the most instructions, of a kernel or of
+    the whole text. ValueError where there is none."""
+    if function is None:
+        loops = []
+        for name in ptx_functions(ptx):
+            with suppress(ValueError):
+                loops.append(ptx_loop(ptx, name))
+        if not loops:
+            raise ValueError("no kernel in this PTX has a loop")
+        return max(loops, key=lambda loop: loop.counts["FMAs"] + loop.counts["MMAs"])
+    found = re.search(rf"^\.visible \.entry {re.escape(function)}\(.*?^\{{$(.*?)^\}}$", ptx, re.M | re.S)
+    if not found:
+        raise ValueError(f"no kernel {function} in this PTX; there are: {', '.join(ptx_functions(ptx))}")
+    lines = (re.sub(r"\s*//.*", "", line).strip() for line in found[1].splitlines())
+    body = [line for line in lines if line and not line.startswith(".")]
+    blocks = _blocks(body, _Ptx())
+    innermost = _innermost(_loops(_edges(blocks, _Ptx())))
+    if not innermost:
+        raise ValueError(f"{function} has no loop")
+    rounds = [(Counter(_ptx_kind(line) for node in nodes for line in blocks[node][1]), nodes) for nodes in innermost]
+    counts, nodes = max(rounds, key=lambda each: (each[0]["FMAs"] + each[0]["MMAs"], each[0].total()))
+    return PtxLoop(function, _text(blocks, nodes), {kind: counts[kind] for kind in (*_PTX_KINDS, "others")})
+
+
+_PTX_KINDS = {
+    "FMAs": r"fma\.", "MMAs": r"mma\.|wgmma\.", "shared loads": r"ld\.shared|ldmatrix", "shared stores": r"st\.shared",
+    "global loads": r"ld\.global|tex\.", "global stores": r"st\.global|red\.|atom\.", "local memory": r"(ld|st)\.local",
+    "copies in flight": r"cp\.async\.(ca|cg|bulk)\.", "barriers": r"bar\.|barrier\."}
+
+
+def _ptx_kind(line: str) -> str:
+    instruction = re.sub(r"^@!?%\w+\s+", "", line)
+    return next((kind for kind, pattern in _PTX_KINDS.items() if re.match(pattern, instruction)), "others")
 
 
 # ---- text to blocks to loops
+
+def _innermost(loops: dict[int, set[int]]) -> list[list[int]]:
+    """The blocks of the loops that hold no other loop."""
+    return [sorted(nodes) for header, nodes in loops.items()
+            if not any(other in nodes for other in loops if other != header)]
+
+
+def _text(blocks: list[tuple[str, list[str]]], nodes: list[int]) -> str:
+    return "\n".join("\n".join([f"{label}:"] * bool(label) + [f"\t{line}" for line in instructions])
+                     for label, instructions in (blocks[node] for node in nodes))
+
 
 def _body(asm: str, function: str) -> list[str]:
     """The instructions and labels between `name:` and the end of the function, without comments and directives."""
@@ -97,7 +153,7 @@ def _edges(blocks: list[tuple[str, list[str]]], dialect: _Dialect) -> list[set[i
     successors: list[set[int]] = []
     for n, (_, lines) in enumerate(blocks):
         last = lines[-1] if lines else ""
-        targets = {index[label] for label in re.findall(r"\.LBB\w+", last)} if dialect.branch.match(last) else set()
+        targets = {index[label] for label in re.findall(r"[.$]L_*BB\w+", last)} if dialect.branch.match(last) else set()
         falls = n + 1 < len(blocks) and not dialect.leaves.match(last)
         successors.append(targets | ({n + 1} if falls else set()))
     return successors
@@ -182,6 +238,11 @@ class _X86(_Dialect):
             counts.elements += 1
         else:
             counts.loads += 1
+
+
+class _Ptx(_Dialect):
+    branch = re.compile(r"(@!?%p\d+ )?bra")
+    leaves = re.compile(r"(bra|ret|exit|trap)")
 
 
 class _AArch64(_Dialect):

@@ -1,6 +1,7 @@
-"""Operations by which CPU threads meet: atomic accesses, fences and the spin-wait hint.
+"""Operations by which threads meet in memory: atomic accesses, fences and the spin-wait hint.
 
-Orders are LLVM's: monotonic, acquire, release, acq_rel, seq_cst. What they mean is in `simulator.atomics`.
+Orders are LLVM's: monotonic, acquire, release, acq_rel, seq_cst. On a CPU they hold between the threads of the process,
+on a GPU between the threads of the device. What they mean is in `simulator.atomics`.
 """
 from __future__ import annotations
 
@@ -9,10 +10,36 @@ from functools import cache
 from tilewright.ir.operations import Operation
 
 
+def _load(low, t, p, order):
+    """On a GPU through an opaque pointer: LLVM 22 ends the process where a parameter that is only read is read so."""
+    p = low.hidden(p) if low.dialect.gpu else p
+    return low.b.load_atomic(p, low.scoped(order), t.bytes, "atomic", low.type(t))
+
+
 def _store(low, order, p, x):
     """Built by hand: IRBuilder.store_atomic asks an opaque pointer for its pointee."""
     from llvmlite.ir import instructions
-    low.b._insert(instructions.StoreAtomicInstr(low.b.block, x, p, order, low.bits(x) // 8))
+    low.b._insert(instructions.StoreAtomicInstr(low.b.block, x, p, low.scoped(order), low.bits(x) // 8))
+
+
+def _fence(low, order):
+    low.b.fence(order, low.dialect.scope or None)
+
+
+def _add(low, t, p, x, order):
+    """LLVM writes no order into the additions of a GPU, so fences on either side say what it says."""
+    around = low.dialect.gpu and order != "monotonic"
+    if around and order != "acquire":
+        _fence(low, "seq_cst" if order == "seq_cst" else "release")
+    before = low.b.atomic_rmw("f" * t.is_float + "add", p, x, low.scoped("monotonic" if around else order),
+                              name="before")
+    if around and order != "release":
+        _fence(low, "acquire")
+    return before
+
+
+def _replace(low, t, p, old, new, order):
+    return low.b.extract_value(low.b.cmpxchg(p, old, new, low.scoped(order), "monotonic"), 1, name="replaced")
 
 
 def _pause(low, t):
@@ -22,7 +49,7 @@ def _pause(low, t):
 
 @cache
 def load(order: str) -> Operation:
-    return Operation("atomic_load", lambda low, t, p: low.b.load_atomic(p, order, t.bytes, "atomic", low.type(t)),
+    return Operation("atomic_load", lambda low, t, p: _load(low, t, p, order),
                      lambda gang, node, p: gang.machine.atomics.load(gang, node, p, order), "atomic", "effect")
 
 
@@ -35,23 +62,24 @@ def store(order: str) -> Operation:
 @cache
 def add(order: str) -> Operation:
     """p[0] += x; what it was before."""
-    return Operation("atomic_add", lambda low, t, p, x: low.b.atomic_rmw("add", p, x, order, name="before"),
+    return Operation("atomic_add", lambda low, t, p, x: _add(low, t, p, x, order),
                      lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect")
 
 
 @cache
 def replace(order: str) -> Operation:
     """p[0] = new if p[0] == old; whether it was so. When it was not, nothing is ordered."""
-    def spelling(low, t, p, old, new):
-        return low.b.extract_value(low.b.cmpxchg(p, old, new, order, "monotonic"), 1, name="replaced")
-    return Operation("atomic_replace", spelling, lambda gang, node, p, old, new: gang.machine.atomics.replace(
-        gang, node, p, old, new, order), "atomic", "effect")
+    return Operation("atomic_replace", lambda low, t, p, old, new: _replace(low, t, p, old, new, order),
+                     lambda gang, node, p, old, new: gang.machine.atomics.replace(gang, node, p, old, new, order),
+                     "atomic", "effect")
 
 
 @cache
 def fence(order: str) -> Operation:
-    return Operation("fence", lambda low, t: low.b.fence(order), None, "atomic", "effect")
+    return Operation("fence", lambda low, t: _fence(low, order),
+                     lambda gang, node: gang.machine.atomics.fence(gang, node), "atomic", "effect")
 
 
 # Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
-PAUSE = Operation("pause", _pause, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking")
+PAUSE = Operation("pause", _pause, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking",
+                  needs="cpu")

@@ -4,169 +4,39 @@ A Python `for` unrolls; `with k.loop(n)` makes a loop; nothing else does.
 """
 from __future__ import annotations
 
-import itertools
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics, sync
+from tilewright.ir import atomics
 from tilewright.ir import operations as ops
+from tilewright.ir.grid import Grid
 from tilewright.ir.operations import Operation
-from tilewright.ir.program import (
-    Array,
-    Call,
-    External,
-    Function,
-    If,
-    Line,
-    Load,
-    Loop,
-    Op,
-    Read,
-    Register,
-    Return,
-    Store,
-    While,
-    Write,
-)
+from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
 from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, vec
-
-_HERE = os.path.dirname(__file__)
-_ids = itertools.count()
+from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
 
 
-def _caller() -> Line:
-    """The line of the kernel that is being written: the innermost frame outside this package."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py"):
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return Line(frame.f_code.co_filename, frame.f_lineno)
+class Kernel(Grid):
+    """Records a Function. `params` are types by name.
 
+    A kernel for the CTAs of a GPU says how they run (what it can do more is in `ir.grid`); a CPU function does not:
 
-class Value:
-    """A value inside the kernel. `p + i` moves a pointer by i elements, `p[i]` is its element; the rest is arithmetic.
-
-    Division and remainder are for indices: operands must not be negative.
-    """
-    __slots__ = ("array", "constant", "id", "k", "strides", "type")
-
-    def __init__(self, k: Kernel, type: Any, constant: Any = None, array: Array | None = None,
-                 strides: tuple = (1,), id: int | None = None) -> None:
-        self.k, self.type, self.constant, self.array, self.strides = k, type, constant, array, strides
-        self.id = next(_ids) if id is None else id
-
-    def __add__(self, other: Any) -> Value:
-        if isinstance(other, int) and other == 0:
-            return self
-        if isinstance(self.type, Pointer):
-            return self.k._op(ops.OFFSET, self.type, self, self.k._value(other, i64), array=self.array)
-        return self.k._binary(ops.ADD, self, other)
-
-    def __mul__(self, other: Any) -> Value:
-        return self if isinstance(other, int) and other == 1 else self.k._binary(ops.MUL, self, other)
-
-    def __sub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, self, other)
-    def __rsub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, other, self)
-    def __floordiv__(self, other: Any) -> Value: return self.k._binary(ops.DIV, self, other)
-    def __mod__(self, other: Any) -> Value: return self.k._binary(ops.REM, self, other)
-    def __and__(self, other: Any) -> Value: return self.k._binary(ops.AND, self, other)
-    def __or__(self, other: Any) -> Value: return self.k._binary(ops.OR, self, other)
-    def __xor__(self, other: Any) -> Value: return self.k._binary(ops.XOR, self, other)
-    def __lshift__(self, other: Any) -> Value: return self.k._binary(ops.SHL, self, other)
-    def __rshift__(self, other: Any) -> Value: return self.k._binary(ops.SHR, self, other)
-    def __lt__(self, other: Any) -> Value: return self.k._binary(ops.LT, self, other, i1)
-    def __le__(self, other: Any) -> Value: return self.k._binary(ops.LE, self, other, i1)
-    def __gt__(self, other: Any) -> Value: return self.k._binary(ops.LT, other, self, i1)
-    def __ge__(self, other: Any) -> Value: return self.k._binary(ops.LE, other, self, i1)
-    def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
-    def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
-    __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
-    __iter__ = None                 # or Python would index a pointer without end
-
-    def __bool__(self) -> bool:
-        raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
-
-    def view(self, *strides: Any) -> Value:
-        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`."""
-        return Value(self.k, self.type, self.constant, self.array, strides, self.id)
-
-    def as_(self, element: Type) -> Value:
-        """The same address, seen as elements of another type."""
-        return Value(self.k, Pointer(element, self.type.space), self.constant, self.array, (1,), self.id)
-
-    def at(self, *index: Any) -> Value:
-        """The address of element [i, j, ...]; its vectors run along the last index."""
-        if len(index) != len(self.strides):
-            name = self.array.name if self.array else "this pointer"
-            raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")
-        address = self
-        for i, stride in zip(index, self.strides, strict=True):
-            address = address + i * stride
-        return address
-
-    def __getitem__(self, index: Any) -> Value:
-        if isinstance(self.type, Pointer):
-            return self.k.load(self.at(*(index if isinstance(index, tuple) else (index,))))
-        _check_elements((index,), self.type.length, f"{self.type}")
-        return self.k._op(ops.extract(index), self.type.scalar, self)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.k.store(self.at(*(index if isinstance(index, tuple) else (index,))), value)
-
-
-def _check_elements(elements: Iterable[Any], length: int, what: str) -> None:
-    for e in elements:
-        if not isinstance(e, int) or not 0 <= e < length:
-            raise IndexError(f"there is no element {e} of {what}: it must be a Python number from 0 to {length - 1}")
-
-
-class Tile:
-    """A [rows, cols] array of registers, the same in every thread."""
-
-    def __init__(self, k: Kernel, rows: int, cols: int, type: Any) -> None:
-        self.k, self.rows, self.cols, self.type = k, rows, cols, type
-        self.registers = {(i, j): Register(type) for i in range(rows) for j in range(cols)}
-
-    def _register(self, ij: tuple[int, int]) -> Register:
-        if ij not in self.registers:
-            raise IndexError(f"there is no register {ij} of a {self.rows} x {self.cols} tile")
-        return self.registers[ij]
-
-    def __getitem__(self, ij: tuple[int, int]) -> Value:
-        register = self._register(ij)
-        return self.k._record(Read(Value(self.k, register.type), register, _caller())).result
-
-    def __setitem__(self, ij: tuple[int, int], value: Any) -> None:
-        register = self._register(ij)
-        self.k._record(Write(register, self.k._value(value, register.type), _caller()))
-
-
-class Variable:
-    """One register with a name: `x = k.variable(i64, 0)`; `x.get()`, `x.set(...)`."""
-
-    def __init__(self, k: Kernel, type: Any, value: Any) -> None:
-        self.tile = Tile(k, 1, 1, type)
-        if value is not None:
-            self.set(value)
-
-    def get(self) -> Value: return self.tile[0, 0]
-    def set(self, value: Any) -> None: self.tile[0, 0] = value
-
-
-class Kernel:
-    """Records a Function. `params` are types by name; `threads` is the CTA's shape, absent for a CPU function.
-
-    `warp` is the number of lanes that a wave of the target has; only GPU kernels have more than one.
+    threads         the CTA's shape, a number or (x, y)
+    min_ctas        how many CTAs are to share a multiprocessor: the compiler limits registers accordingly
+    max_registers   how many registers a thread may have, instead of min_ctas
+    warp            lanes of a wave on the target: 32, or 64 on AMD's chips
     """
 
-    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, warp: int = 32,
-                 result: Any = None, noalias: bool = True, **params: Any) -> None:
+    def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1,
+                 max_registers: int | None = None, warp: int = 32, result: Any = None, noalias: bool = True,
+                 **params: Any) -> None:
         shape = (threads, 1) if isinstance(threads, int) else threads
-        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1)
+        if max_registers is not None and min_ctas != 1:
+            raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
+        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas,
+                                 max_registers=max_registers)
         self.warp = self.function.warp
         self._body = self.function.body
         for param, type in params.items():
@@ -183,10 +53,14 @@ class Kernel:
         return node
 
     def _op(self, operation: Operation, type: Any, *operands: Value, array: Array | None = None) -> Value:
-        return self._record(Op(operation, operands, (Value(self, type, array=array),), _caller())).results[0]
+        return self._record(Op(operation, operands, (Value(self, type, array=array),), caller())).results[0]
+
+    def _group(self, operation: Operation, types: Sequence[Any], *operands: Value) -> tuple[Value, ...]:
+        """An operation with several results."""
+        return self._record(Op(operation, operands, tuple(Value(self, t) for t in types), caller())).results
 
     def _effect(self, operation: Operation, *operands: Value) -> None:
-        self._record(Op(operation, operands, (), _caller()))
+        self._record(Op(operation, operands, (), caller()))
 
     def _value(self, x: Any, type: Any) -> Value:
         """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
@@ -228,7 +102,7 @@ class Kernel:
         """The sum of a vector's elements, by halves."""
         if not x.type.is_float or x.type.length & (x.type.length - 1):
             raise TypeError(f"a sum of {x.type}: it must be of 1, 2, 4, 8 ... floating-point numbers")
-        return self._op(ops.SUM, x.type.scalar, x)
+        return x if x.type.length == 1 else self._op(ops.SUM, x.type.scalar, x)
 
     def select(self, where: Value, x: Any, y: Any) -> Value:
         type = next(v.type for v in (x, y) if isinstance(v, Value))
@@ -241,11 +115,11 @@ class Kernel:
 
     def lanes_below(self, n: Value, length: int) -> Value:
         """A mask of `length` lanes: lane e is on where e < n."""
-        return self._op(ops.LANES_BELOW, vec(i1, length), n)
+        return self._op(ops.LANES_BELOW, vec(i1, length), self._value(n, i64))
 
     def shuffle(self, x: Value, y: Value, indices: Any) -> Value:
         """Elements of x, counted from 0, and of y, counted on from x's length, in this order."""
-        _check_elements(indices, 2 * x.type.length, f"two {x.type}")
+        check_elements(indices, 2 * x.type.length, f"two {x.type}")
         return self._op(ops.shuffle(tuple(indices)), vec(x.type.scalar, len(indices)), x, y)
 
     def opaque(self, x: Value) -> Value:
@@ -262,92 +136,101 @@ class Kernel:
 
     def variable(self, type: Any, value: Any = None) -> Variable: return Variable(self, type, value)
 
-    def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str) -> Value:
+    def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str, align: int) -> Value:
+        if align < element.bytes or align & (align - 1):
+            raise ValueError(f"{name} can be aligned to {element.bytes}, {2 * element.bytes} ... bytes, not {align}")
         strides = [1]
         for extent in reversed(shape[1:]):
             strides.insert(0, strides[0] * extent)
-        array = Array(name, element, space, strides[0] * shape[0])
+        array = Array(name, element, space, strides[0] * shape[0], align)
         pointer = Value(self, Pointer(element, space), array=array, strides=tuple(strides))
         self.function.arrays[array] = pointer
         return pointer
 
-    def smem(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
-        """A shared-memory array, row-major."""
-        return self._array(name, shape, element, "shared")
-
     def local(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
         """An array on this thread's own stack."""
-        return self._array(name, shape, element, "local")
+        return self._array(name, shape, element, "local", 64)
 
     def load(self, pointer: Value, type: Any = None, align: int | None = None, mask: Value | None = None) -> Value:
-        """One element, or a vector of consecutive ones; `align` in bytes, the type's own size unless given."""
+        """One element, or a vector of consecutive ones; `align` in bytes, the type's own size unless given.
+
+        Under a mask, one i1 for all of it or a vector with one for each element, what is not read is 0.
+        """
         type = type or pointer.type.element
-        align = align or (8 if isinstance(type, Pointer) else type.bytes)
+        self._check_mask(mask, type)
+        align = self._align(align, type)
         array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
-        return self._record(Load(Value(self, type, array=array), pointer, align, mask, _caller())).result
+        return self._record(Load(Value(self, type, array=array), pointer, align, mask, caller())).result
 
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
+        """The reverse of `load`. `streaming` is a hint that nobody will read this soon."""
         element = pointer.type.element
         if not isinstance(value, Value) or value.type == i32:
             value = self._value(value, element)
         if isinstance(value.type, Type) and value.type.scalar != element:
             raise TypeError(f"a {value.type} cannot be stored through a pointer to {element}")
-        align = align or (8 if isinstance(value.type, Pointer) else value.type.bytes)
-        self._record(Store(pointer, value, align, mask, _caller(), streaming))
+        self._check_mask(mask, value.type)
+        align = self._align(align, value.type)
+        self._record(Store(pointer, value, align, mask, caller(), streaming))
+
+    @staticmethod
+    def _align(align: int | None, type: Any) -> int:
+        size = 8 if isinstance(type, Pointer) else type.bytes
+        align = size & -size if align is None else align        # three elements are aligned to one of them
+        if align < 1 or align & (align - 1):
+            raise ValueError(f"an address can be aligned to 1, 2, 4, 8 ... bytes, not {align}")
+        return align
+
+    def _check_mask(self, mask: Value | None, type: Any) -> None:
+        if mask is None:
+            return
+        if mask.type not in (i1, vec(i1, 1 if isinstance(type, Pointer) else type.length)):
+            raise TypeError(f"the mask of a {type} is one i1, or as many as it has elements, not {mask.type}")
 
     def field(self, struct: Value, offset: int, type: Any) -> Value:
         """The member of this type at `offset` bytes of a C struct."""
         return self.load(struct.as_(i8) + offset, type)
 
     def prefetch(self, pointer: Value, write: bool = False, locality: int = 3) -> None:
+        """Ask for the cache line of an address: into all levels (3), from L2 outwards (2), from L3 outwards (1)."""
         self._effect(ops.prefetch(write, locality), pointer)
 
-    def pointer(self, address: Any, element: Type) -> Value:
+    def pointer(self, address: Any, element: Type, space: str = "global") -> Value:
         """An address that Python knows, or an i64, as a pointer."""
-        return self._op(ops.POINTER, Pointer(element), self._value(address, i64), array=Array("raw", element, "global"))
+        return self._op(ops.POINTER, Pointer(element, space), self._value(address, i64),
+                        array=Array("raw", element, space))
 
     def address(self, pointer: Value) -> Value: return self._op(ops.ADDRESS, i64, pointer)
 
-    # ---- atomics between CPU threads; orders as LLVM names them
+    # ---- atomics between threads of a CPU or of a GPU; orders as LLVM names them
 
     def atomic_load(self, pointer: Value, order: str = "acquire") -> Value:
-        return self._op(atomics.load(order), pointer.type.element, pointer)
+        return self._op(atomics.load(order), self._atomic(pointer), pointer)
 
     def atomic_store(self, pointer: Value, value: Any, order: str = "release") -> None:
-        self._effect(atomics.store(order), pointer, self._value(value, pointer.type.element))
+        self._effect(atomics.store(order), pointer, self._value(value, self._atomic(pointer)))
+
+    @staticmethod
+    def _atomic(pointer: Value) -> Type:
+        if pointer.type.element.bits < 8:
+            raise TypeError(f"an atomic access moves whole bytes, not {pointer.type.element}")
+        return pointer.type.element
 
     def atomic_add(self, pointer: Value, value: Any, order: str = "acq_rel") -> Value:
         """p[0] += value; the value before."""
-        element = pointer.type.element
+        element = self._atomic(pointer)
         return self._op(atomics.add(order), element, pointer, self._value(value, element))
 
     def atomic_replace(self, pointer: Value, old: Any, new: Any, order: str = "acquire") -> Value:
         """Compare and swap: p[0] = new if p[0] is old; whether it was."""
-        element = pointer.type.element
+        element = self._atomic(pointer)
+        if element.is_float:
+            raise TypeError(f"compare and swap compares bits: look at the {element} as an i{element.bits} (`as_`)")
         return self._op(atomics.replace(order), i1, pointer, self._value(old, element), self._value(new, element))
 
     def fence(self, order: str = "seq_cst") -> None: self._effect(atomics.fence(order))
     def pause(self) -> None: self._effect(atomics.PAUSE)
-
-    # ---- threads
-
-    def _builtin(self, name: str) -> Value:
-        return self.function.builtins.setdefault(name, Value(self, i32))
-
-    @property
-    def thread(self) -> tuple[Value, Value]:
-        """(x, y) of this thread in its CTA."""
-        return self._builtin("thread.x"), self._builtin("thread.y")
-
-    @property
-    def block(self) -> tuple[Value, Value]:
-        """(x, y) of this CTA in the grid."""
-        return self._builtin("block.x"), self._builtin("block.y")
-
-    def barrier(self) -> None:
-        """All threads of the CTA meet here."""
-        self._effect(sync.BARRIER)
 
     # ---- control
 
@@ -358,12 +241,15 @@ class Kernel:
         self._body = outer
 
     @contextmanager
-    def loop(self, stop: Any, start: Any = 0, step: Any = 1) -> Iterator[Value]:
-        """for (index = start; index < stop; index += step)"""
+    def loop(self, stop: Any, start: Any = 0, step: Any = 1, unroll: bool = True) -> Iterator[Value]:
+        """for (index = start; index < stop; index += step)
+
+        LLVM never unrolls it; NVIDIA's assembler likes to, and `unroll=False` forbids it.
+        """
         type = next((v.type for v in (stop, start, step) if isinstance(v, Value)), i32)
         index = Value(self, type)
         first, last, by = (self._value(v, type) for v in (start, stop, step))
-        loop = Loop(index, first, last, by, [], _caller())
+        loop = Loop(index, first, last, by, [], caller(), unroll)
         self._record(loop)
         with self._into(loop.body):
             yield index
@@ -379,13 +265,13 @@ class Kernel:
         head: list = []
         with self._into(head):
             value = self._condition(condition())
-        node = self._record(While(head, value, [], _caller()))
+        node = self._record(While(head, value, [], caller()))
         with self._into(node.body):
             yield
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        node = self._record(If(self._condition(condition), [], [], _caller()))
+        node = self._record(If(self._condition(condition), [], [], caller()))
         with self._into(node.then):
             yield
 
@@ -415,7 +301,7 @@ class Kernel:
     def _call(self, callee: Any, operands: list[Value], result: Any) -> Any:
         array = Array("returned", result.element, result.space) if isinstance(result, Pointer) else None
         value = None if result is None else Value(self, result, array=array)
-        self._record(Call(callee, tuple(operands), value, _caller()))
+        self._record(Call(callee, tuple(operands), value, caller()))
         return value
 
     def ret(self, value: Any = None) -> None:
@@ -423,4 +309,4 @@ class Kernel:
         result = self.function.result
         if (value is None) != (result is None):
             raise TypeError(f"{self.function.name} returns {result or 'nothing'}")
-        self._record(Return(None if result is None else self._value(value, result), _caller()))
+        self._record(Return(None if result is None else self._value(value, result), caller()))

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite
 import llvmlite.ir as ll
 
+from tilewright.ir.dialects import Dialect
+from tilewright.ir.lines import Lines
 from tilewright.ir.program import (
     Call,
     External,
@@ -23,27 +24,11 @@ from tilewright.ir.program import (
     While,
     Write,
 )
-from tilewright.ir.types import Pointer, Type
+from tilewright.ir.types import Pointer, Texture, Type
 
 llvmlite.ir_layer_typed_pointers_enabled = False
 
 _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How one family of chips spells a kernel."""
-    triple: str
-    convention: str = ""                                        # calling convention of a kernel
-    spaces: tuple[tuple[str, int], ...] = (("global", 0), ("local", 0))
-    builtins: str = ""                                          # intrinsic that reads a thread index, with {} for it
-    attributes: tuple[str, ...] = ()                            # of every function
-    barrier: str = ""                                           # intrinsic at which the threads of a CTA meet
-
-
-X86 = Dialect("x86_64-unknown-linux-gnu",
-              attributes=("nounwind", '"prefer-vector-width"="512"', '"min-legal-vector-width"="512"', '"no-builtins"'))
-AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-builtins"'))
 
 
 class _Callee:
@@ -53,8 +38,26 @@ class _Callee:
         self.type, self.function_type, self.get_reference = pointer.type, function_type, pointer.get_reference
 
 
-def lower(functions: Function | Iterable[Function], dialect: Dialect) -> ll.Module:
-    """One module with these functions, which others may call by name, and all that they call, which is internal."""
+class _LoopName(ll.values.MDValue):
+    """Metadata of one loop. It is distinct and names itself first, for which llvmlite has no word."""
+
+    def descr(self, buf: list[str]) -> None:
+        options = ", ".join(["", *(option.get_reference() for option in self.operands)])
+        buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
+
+
+def _streams(node: Store) -> bool:
+    """Whether a GPU has one instruction for it."""
+    t = node.value.type
+    return (isinstance(t, Type) and t.bits in (32, 64) and t.bits * t.length <= 128 and node.align >= t.bytes
+            and node.pointer.type.space == "global")
+
+
+def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False) -> ll.Module:
+    """One module with these functions, which others may call by name, and all that they call, which is internal.
+
+    `lines`: with debug locations, so that a profiler shows the Python line of every instruction.
+    """
     exported = [functions] if isinstance(functions, Function) else list(functions)
     module = ll.Module(exported[0].name)
     module.triple = dialect.triple
@@ -62,24 +65,31 @@ def lower(functions: Function | Iterable[Function], dialect: Dialect) -> ll.Modu
     for function in exported:
         seen |= dict.fromkeys(function.callees()) | {function: None}
     for function in seen:
-        _Lowering(module, function, dialect, function in exported).run()
+        _Lowering(module, function, dialect, function in exported, lines).run()
     return module
 
 
 class _Lowering:
     """Walks one function once. Operations spell themselves through `b`, `type`, `call`, `splat`, `pack`."""
 
-    def __init__(self, module: ll.Module, function: Function, dialect: Dialect, exported: bool) -> None:
+    def __init__(self, module: ll.Module, function: Function, dialect: Dialect, exported: bool, lines: bool) -> None:
         self.module, self.function, self.dialect, self.spaces = module, function, dialect, dict(dialect.spaces)
         result = ll.VoidType() if function.result is None else self.type(function.result)
         types = [self.type(value.type) for _, value in function.params]
         fn = self.fn = ll.Function(module, ll.FunctionType(result, types), function.name)
-        fn.calling_convention = dialect.convention
-        if not exported:
+        if exported:
+            fn.calling_convention = dialect.convention
+        else:
             fn.linkage = "internal"
-            fn.attributes.add("noinline")       # a micro-kernel wants all registers to itself
-        for attribute in dialect.attributes:
+        for attribute in (*dialect.attributes, *(() if exported else dialect.inner)):
             set.add(fn.attributes, attribute)   # set.add: llvmlite refuses attributes that are not on its list
+        if function.threads is not None and exported:
+            x, y = function.threads
+            set.add(fn.attributes, f'"nvvm.reqntid"="{x},{y},1"')
+            if function.max_registers is None:
+                set.add(fn.attributes, f'"nvvm.minctasm"="{function.min_ctas}"')
+            else:
+                set.add(fn.attributes, f'"nvvm.maxnreg"="{function.max_registers}"')
         self.values: dict[int, Any] = {}
         self.slots: dict[Register, Any] = {}
         self.labels = 0
@@ -88,10 +98,11 @@ class _Lowering:
             if function.noalias and isinstance(value.type, Pointer):
                 arg.add_attribute("noalias")
         self.b = ll.IRBuilder(fn.append_basic_block("entry"))
+        self.lines = Lines(module, fn, function) if lines else None
 
     def run(self) -> None:
         for name, value in self.function.builtins.items():
-            register = name.replace("thread", "tid").replace("block", "ctaid")
+            register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
             self.values[value.id] = self.call(self.dialect.builtins.format(register), value.type, name=name)
         for array, pointer in self.function.arrays.items():
             self.values[pointer.id] = self.array(array)
@@ -107,6 +118,8 @@ class _Lowering:
     def type(self, t: Any) -> ll.Type:
         if isinstance(t, Pointer):
             return ll.PointerType(addrspace=self.spaces[t.space])
+        if isinstance(t, Texture):
+            return ll.IntType(64)                               # its handle
         if t.length > 1:
             return ll.VectorType(self.type(t.scalar), t.length)
         return ll.IntType(t.bits) if t.kind == "i" else _FLOATS[t.kind, t.bits]()
@@ -118,6 +131,10 @@ class _Lowering:
         scalar = getattr(x.type, "element", x.type)
         return getattr(scalar, "width", None) or next(bits for (_, bits), t in _FLOATS.items() if isinstance(scalar, t))
 
+    def struct(self, types: Sequence[Type]) -> ll.LiteralStructType:
+        return ll.LiteralStructType([self.type(t) for t in types])
+
+    def nothing(self) -> ll.VoidType: return ll.VoidType()
     def integer(self, bits: int) -> ll.IntType: return ll.IntType(bits)
     def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
 
@@ -130,8 +147,36 @@ class _Lowering:
             self.module, ll.FunctionType(t, [x.type for x in operands]), intrinsic)
         return self.b.call(f, operands, name=name)
 
-    def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False) -> Any:
-        return self.b.asm(ll.FunctionType(result, [x.type for x in operands]), text, constraints, operands, effects)
+    def asm(self, text: str, result: ll.Type, constraints: str, *operands: Any, effects: bool = False,
+            together: bool = False) -> Any:
+        """Inline assembly. `together`: threads execute it together, so it may not move to where some do not come by."""
+        t = ll.FunctionType(result, [x.type for x in operands])
+        call = self.b.asm(t, text, constraints, operands, effects)
+        if together:
+            set.add(call.attributes, "convergent")
+        return call
+
+    def letter(self, x: Any) -> str:
+        """What inline assembly calls a register for a value like x."""
+        if not self.dialect.gpu:
+            return "r"
+        if isinstance(x.type, ll.PointerType):                  # addresses of shared memory have 32 bits: compiler.llvm
+            return "r" if x.type.addrspace == self.spaces["shared"] else "l"
+        if self.is_float(x):
+            return {16: "h", 32: "f", 64: "d"}[self.bits(x)]
+        return {16: "h", 64: "l"}.get(self.bits(x), "r")
+
+    def hidden(self, x: Any) -> Any:
+        """x, in a register, with its origin hidden from the optimiser."""
+        return self.asm("", x.type, f"={self.letter(x)},0", x)
+
+    def scoped(self, order: str) -> str:
+        """An atomic access's order, with whom it is for."""
+        return f'syncscope("{self.dialect.scope}") {order}' if self.dialect.scope else order
+
+    def moved(self, value: Any, pointer: Any) -> str:
+        """How LLVM names an intrinsic that moves this value through this pointer."""
+        return f"{value.type}.p{self.spaces[pointer.type.space]}"
 
     def pack(self, xs: Sequence[Any], t: Type) -> Any:
         vector = ll.Constant(self.type(t), ll.Undefined)
@@ -156,12 +201,22 @@ class _Lowering:
         t = ll.ArrayType(self.type(array.element), array.size)
         if array.space == "local":
             x = self.b.alloca(t, name=array.name)
-            x.align, x.type = 64, ll.PointerType()              # llvmlite types it by its contents
+            x.align, x.type = array.align, ll.PointerType()     # llvmlite types it by its contents
             return x
-        g = ll.GlobalVariable(self.module, t, array.name, addrspace=self.spaces["shared"])
-        g.linkage, g.initializer, g.align = "internal", ll.Constant(t, ll.Undefined), 16
-        g.type = ll.PointerType(addrspace=self.spaces["shared"])    # as above
-        return g
+        dynamic = self.function.dynamic_bytes > 0
+        name = "shared" if dynamic else f"{self.function.name}_{array.name}"
+        g = self.module.globals.get(name)
+        if g is None:
+            g = ll.GlobalVariable(self.module, ll.ArrayType(ll.IntType(8), 0) if dynamic else t, name, addrspace=3)
+            g.align = array.align
+            g.type = ll.PointerType(addrspace=self.spaces["shared"])    # as above
+            if dynamic:                                         # its size is an argument of the launch
+                g.linkage = "external"
+            else:
+                g.linkage, g.initializer = "internal", ll.Constant(t, ll.Undefined)
+        g.align = max(g.align, array.align)                     # of all arrays of all kernels, if it is dynamic
+        start = self.function.shared[array] if dynamic else 0
+        return self.b.gep(g, [self.i32(start)], name=array.name, source_etype=ll.IntType(8)) if start else g
 
     def slot(self, register: Register) -> Any:
         """A register starts as an alloca; LLVM's SROA turns it into SSA, so nobody writes phi."""
@@ -185,6 +240,8 @@ class _Lowering:
     def block(self, nodes: list) -> None:
         b = self.b
         for node in nodes:
+            if self.lines is not None:
+                b.debug_metadata = self.lines[node.line]
             match node:
                 case Op(operation, operands, results):
                     x = operation.llvm(self, results[0].type if results else None, *(self[x] for x in operands))
@@ -195,17 +252,24 @@ class _Lowering:
                             self.values[result.id] = y
                 case Load(result, pointer, align, None):
                     self.values[result.id] = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
+                case Load(result, pointer, align, mask) if mask.type.length == 1:
+                    self.values[result.id] = self.predicated(node)
                 case Load(result, pointer, align, mask):
                     zero = ll.Constant(self.type(result.type), None)
-                    self.values[result.id] = self.call(f"llvm.masked.load.{result.type}.p0", zero.type, self[pointer],
-                                                       self.i32(align), self[mask], zero, name="load")
+                    self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
+                                                       self[pointer], self.i32(align), self[mask], zero, name="load")
+                case Store(pointer, value, align, None) if node.streaming and self.dialect.gpu and _streams(node):
+                    self.streamed(node)
                 case Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
                     if node.streaming:
                         store.set_metadata("nontemporal", self.module.add_metadata([self.i32(1)]))
+                case Store(pointer, value, align, mask) if mask.type.length == 1:
+                    with b.if_then(self[mask]):
+                        b.store(self[value], self[pointer], align=align)
                 case Store(pointer, value, align, mask):
-                    self.call(f"llvm.masked.store.{value.type}.p0", None, self[value], self[pointer], self.i32(align),
-                              self[mask])
+                    self.call(f"llvm.masked.store.{self.moved(value, pointer)}", None, self[value], self[pointer],
+                              self.i32(align), self[mask])
                 case Read(result, register):
                     self.values[result.id] = b.load(self.slot(register), typ=self.type(register.type), name="read")
                 case Write(register, value):
@@ -221,6 +285,30 @@ class _Lowering:
                 case Return(value):
                     b.ret_void() if value is None else b.ret(self[value])
 
+    def predicated(self, node: Load) -> Any:
+        """Read all of it or nothing: a branch around the load, which the assembler turns into a predicate."""
+        b, before, then, end = self.b, self.b.block, self.label("then"), self.label("end")
+        b.cbranch(self[node.mask], then, end)
+        b.position_at_end(then)
+        t = self.type(node.result.type)
+        found = b.load(self[node.pointer], typ=t, align=node.align, name="load")
+        b.branch(end)
+        b.position_at_end(end)
+        value = b.phi(t, "load")
+        value.add_incoming(found, then)
+        value.add_incoming(ll.Constant(t, None), before)
+        return value
+
+    def streamed(self, node: Store) -> None:
+        """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
+        t, pointer, value = node.value.type, self[node.pointer], self[node.value]
+        elements = [self.b.extract_element(value, self.i32(e)) for e in range(t.length)] if t.length > 1 else [value]
+        names = ", ".join(f"${e + 1}" for e in range(t.length))
+        vector, names = (f".v{t.length}", f"{{{names}}}") if t.length > 1 else ("", names)
+        constraints = ",".join([*map(self.letter, (pointer, *elements)), "~{memory}"])
+        self.asm(f"st.global.cs{vector}.b{t.bits} [$0], {names};", ll.VoidType(), constraints, pointer, *elements,
+                 effects=True)
+
     def loop(self, loop: Loop) -> None:
         """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""
         b, guard = self.b, self.b.block
@@ -233,7 +321,10 @@ class _Lowering:
         self.block(loop.body)
         following = b.add(index, step, flags=["nsw"], name="next")
         index.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), body, done)
+        again = b.cbranch(b.icmp_signed("<", following, stop), body, done)
+        if not loop.unroll:
+            option = self.module.add_metadata([ll.MetaDataString(self.module, "llvm.loop.unroll.disable")])
+            again.set_metadata("llvm.loop", _LoopName(self.module, [option], str(len(self.module.metadata))))
         b.position_at_end(done)
 
     def while_(self, node: While) -> None:

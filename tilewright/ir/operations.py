@@ -34,6 +34,7 @@ class Operation:
     role: str = "thread"
     scope: int = 1              # threads that execute it together: 1, a wave (32 or 64), a warpgroup (128)
     partial: bool = False       # its meaning raises ArithmeticError for operands that LLVM leaves undefined
+    needs: str = ""             # what a target must list among its instructions; "cpu" or "gpu": any of these
 
 
 # Meanings use Python's operators where they can: on NumPy scalars these are twenty times faster than ufuncs.
@@ -129,7 +130,7 @@ PACK = Operation("pack", lambda low, t, *xs: low.pack(xs, t),
 LANES_BELOW = Operation("lanes", _lanes_llvm, lambda t, n: np.arange(t.length)[:, None] < n)
 SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: _tree_sum(x), "float")
 # x itself, but LLVM cannot see that: it keeps an address in a register instead of recomputing it in a loop
-OPAQUE = Operation("opaque", lambda low, t, x: low.asm("", low.type(t), "=r,0", x), lambda t, x: x)
+OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
 
 
 def _element(x: Any, e: int) -> Any:
@@ -164,7 +165,13 @@ def shuffle(indices: tuple[int, ...]) -> Operation:
 
 @cache
 def prefetch(write: bool, locality: int) -> Operation:
-    """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults."""
+    """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults.
+
+    A GPU has two levels, and no difference between lines to be read and to be written.
+    """
     def spelling(low, t, p):
-        low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
+        if low.dialect.gpu:
+            low.asm(f"prefetch.global.L{1 if locality == 3 else 2} [$0];", low.nothing(), "l", p, effects=True)
+        else:
+            low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
     return Operation("prefetch", spelling, None, "prefetch", "effect")

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from tilewright.ir.operations import Operation
 from tilewright.ir.types import Pointer, Type
 
+DECLARED_SHARED = 48 << 10      # bytes of shared memory that PTX may declare
+
 
 class Line(NamedTuple):
     file: str
@@ -34,6 +36,11 @@ class Array:
     element: Type
     space: str
     size: int | None = None
+    align: int = 16             # bytes, of a shared or local array
+
+    @property
+    def bytes(self) -> int:
+        return (self.size or 0) * self.element.bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +54,7 @@ class Op:
 
 @dataclass(eq=False, slots=True)
 class Load:
-    """`mask` (a vector of i1, or None) says which elements are read; the others are 0."""
+    """`mask` says which elements are read, the others are 0: a vector of i1, one i1 for all of them, or None."""
     result: Any
     pointer: Any
     align: int
@@ -94,6 +101,7 @@ class Loop:
     step: Any
     body: list
     line: Line
+    unroll: bool = True         # whether the compiler may unroll it further than it is written
 
 
 @dataclass(eq=False, slots=True)
@@ -147,13 +155,36 @@ class Function:
     arrays: dict[Array, Any] = field(default_factory=dict)      # shared and local arrays → pointer to the first element
     body: list = field(default_factory=list)
     warp: int = 1                                               # threads that execute an instruction together
+    min_ctas: int = 1                                           # CTAs that are to share a multiprocessor
+    max_registers: int | None = None                            # of a thread; None: as many as there is room for
+
+    @property
+    def shared(self) -> dict[Array, int]:
+        """Where each shared array begins, in bytes from the start of the CTA's shared memory."""
+        offsets, end = {}, 0
+        for array in self.arrays:
+            if array.space == "shared":
+                offsets[array] = -(-end // array.align) * array.align
+                end = offsets[array] + array.bytes
+        return offsets
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one CTA."""
+        return max((start + array.bytes for array, start in self.shared.items()), default=0)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """What a launch on an NVIDIA GPU has to ask for: all of it, if it is more than a module may declare."""
+        return self.shared_bytes if self.shared_bytes > DECLARED_SHARED else 0
 
     def walk(self, nodes: list | None = None) -> Iterator[Any]:
         """Every node, in the order written."""
         for node in self.body if nodes is None else nodes:
             yield node
-            for inner in ("head", "body", "then", "otherwise"):
-                yield from self.walk(getattr(node, inner, []))
+            if isinstance(node, (Loop, While, If)):             # nothing else holds nodes
+                for inner in ("head", "body", "then", "otherwise"):
+                    yield from self.walk(getattr(node, inner, []))
 
     def callees(self) -> list[Function]:
         """The recorded functions that this one calls, directly or not, innermost first."""

@@ -21,9 +21,9 @@ class Type:
     def is_float(self) -> bool:
         return self.kind != "i"
 
-    @property
+    @cached_property
     def scalar(self) -> Type:
-        return replace(self, length=1)
+        return self if self.length == 1 else replace(self, length=1)
 
     @property
     def bytes(self) -> int:
@@ -49,6 +49,20 @@ class Pointer:
 
     def __str__(self) -> str:
         return f"{self.space} {self.element}*"
+
+
+@dataclass(frozen=True)
+class Texture:
+    """A kernel parameter through which global memory is read as texels of `length` elements; outside it they are 0."""
+    element: Type
+    length: int = 4
+
+    def __str__(self) -> str:
+        return f"texture of {self.texel}"
+
+    @property
+    def texel(self) -> Type:
+        return replace(self.element, length=self.length)
 
 
 f16, bf16, f32, f64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)

@@ -22,6 +22,7 @@ from tilewright.plans.tiles import (
     tiles_of,
 )
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 
 
-def plan(problem: Gemm | Shape, target: CpuTarget | None = None, threads: int = 1) -> CpuPlan:
-    """The plan that the model expects to be fastest. ValueError if no plan fits, with the reasons."""
+def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
+    """The plan that the model expects to be fastest: a CpuPlan, or a GpuPlan for a GPU's target. ValueError if no plan
+    fits, with the reasons."""
     if target is None:
         from tilewright.targets import detect
         target = detect()
+    if isinstance(target, GpuTarget):
+        from tilewright.plans import gpu
+        return gpu.choose(gpu.shape_of(problem), target)  # type: ignore[arg-type]
     return choose(problem if isinstance(problem, Shape) else shape_of(problem, threads), target)
 
 

@@ -9,9 +9,10 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from textwrap import wrap
 from typing import Any
 
-from tilewright.targets import CpuTarget, detect, machine, names, target
+from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
 
 ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
                "TILEWRIGHT_TUNE_DB")
@@ -25,7 +26,9 @@ def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
         "versions": _versions(),
         "processor": {"model": at.model, "family": machine.processor().family},
         "target": at.name,
-        "targets": [_target(target(name)) for name in names()],
+        "targets": [_target(target(name)) for name in names("cpu")],
+        "gpus": {"devices": _devices(), "without": _without(), "ptxas": _ptxas(),
+                 "targets": [_gpu(target(name)) for name in names("gpu")]},
         "caches": [_cache(at, level) for level in ("l1d", "l2", "l3") if getattr(at, level)],
         "cpus": {"usable": cpus.count, "why": cpus.why, "allowed": list(cpus.allowed), "quota": cpus.quota,
                  "threads_per_core": cpus.smt, "threads": _threads()},
@@ -48,6 +51,41 @@ def _versions() -> dict[str, str]:
 def _target(t: CpuTarget) -> dict[str, Any]:
     return {"name": t.name, "vector_bits": 8*t.vector_bytes, "registers": t.registers, "runnable": t.runnable,
             "missing": list(t.missing), "source": t.source("vector_bytes")}
+
+
+def _gpu(t: GpuTarget) -> dict[str, Any]:
+    return {"name": t.name, "model": t.model, "sms": t.sms, "clock_hz": t.clock, "l2": t.l2, "bandwidth": t.bandwidth,
+            "shared_per_cta": t.smem_cta, "runnable": t.runnable}
+
+
+def _without() -> str:
+    """Why no CUDA device can be used; "" if one can."""
+    from tilewright.runtime import driver
+    return driver.why_not()
+
+
+def _devices() -> list[dict[str, Any]]:
+    """What CUDA shows of each device."""
+    from tilewright.runtime import devices
+    if _without():
+        return []
+    found = []
+    for here in map(devices.device, range(devices.count())):
+        try:
+            record = _gpu(here.target)
+        except devices.Unavailable as old:
+            record = {"name": "", "model": here.name, "why_not": str(old)}
+        found.append({**record, "capability": list(here.capability), "memory": here.memory})
+    return found
+
+
+def _ptxas() -> str | None:
+    """The assembler that `tilewright asm` and tests ask for registers and spills; None if there is none."""
+    from tilewright.compiler import ptxas
+    try:
+        return str(ptxas.find())
+    except ptxas.Missing:
+        return None
 
 
 def _cache(t: CpuTarget, level: str) -> dict[str, Any]:
@@ -120,6 +158,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for t in found["targets"]:
         state = "runs here" if t["runnable"] else f"emitted only: this machine lacks {', '.join(t['missing'])}"
         yield _row("", f"{t['registers']} registers of {t['vector_bits']} bits; {state}", t["name"])
+    yield from _gpu_lines(found["gpus"])
     for c in found["caches"]:
         shared = f", one for {c['cpus']} CPUs" if c["cpus"] > 1 else ""
         yield _row(c["level"][:2].upper() + ("d" if c["level"] == "l1d" else ""),
@@ -136,6 +175,19 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
                    f"{name} {version or ''}".strip())
     yield ""
     yield from _ceiling_lines(found["ceilings"])
+
+
+def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
+    for index, d in enumerate(gpus["devices"]):
+        what = d.get("why_not") or (
+            f"{d['name']}, {d['sms']} multiprocessors at up to {d['clock_hz']/1e9:.2f} GHz, {size(d['memory'])} at "
+            f"{d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}")
+        yield _row("" if index else "GPUs", what, d["model"])
+    if not gpus["devices"]:
+        for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {gpus['without']}", 110)):
+            yield _row("" if index else "GPUs", line, "" if index else "none")
+    yield _row("", ", ".join(t["name"] for t in gpus["targets"]), "targets")
+    yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 
 
 def _row(label: str, detail: str, value: str) -> str:

@@ -105,7 +105,7 @@ def measure(quick: bool = False, progress: Callable[[str], None] = lambda what: 
     clock = timing.best_rate(partial(timing.clock, wide), one, effort)
     call = 1 / timing.best_rate(partial(timing.call, wide), one, effort)
     flops: dict[str, dict[str, Pair]] = {}
-    for t in filter(lambda t: t.runnable, map(target, names())):
+    for t in filter(lambda t: t.runnable, map(target, names("cpu"))):
         progress(f"{t.name} multiply-adds")
         probes = {dtype: partial(timing.fma, t, dtype) for dtype in DTYPES}
         flops[t.name] = {dtype: pair(probe, probe) for dtype, probe in probes.items()}
@@ -150,7 +150,7 @@ def working_sets(t: CpuTarget, threads: int, quick: bool = False) -> tuple[dict[
 
 def widest() -> CpuTarget:
     """Whatever TILEWRIGHT_TARGET says: memory is fastest by the widest vectors."""
-    return next(t for t in map(target, names()) if t.runnable)
+    return next(t for t in map(target, names("cpu")) if t.runnable)
 
 
 def _physical_memory() -> int:

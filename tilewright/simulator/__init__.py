@@ -4,18 +4,20 @@
     print(report)
 
 memory    bytes at flat addresses; arrays, functions and pointers in it
-access    one load or store: locate, check, count, move
+access    one load or store: locate, check, count, move; `pattern`: what depends only on how its addresses lie
+copies    from global to shared memory, in flight; textures: reads that give zeros outside
 gang      threads at one point, who of them is active, their calls
 code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
-barriers  what a gang may wait for
-agents    vector clocks of threads and warps, and the races found with them; atomics: how clocks travel
-report    traffic by line and array, instructions by kind
-product   a whole product by a compiled plan: tilewright.simulate, which stands above the engine that it imitates
+barriers  what a gang may wait for; mbarriers: phases in shared memory
+agents    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
+report    traffic by line and array, instructions by kind; table: as text; occupancy
+product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates;
+          launches: by the kernels of a GPU
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.ir.program import Function
@@ -27,8 +29,8 @@ from tilewright.simulator.report import Report, Traffic
 __all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitialised"]
 
 
-def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: Memory | None = None,
-        externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
+def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Memory | None = None,
+        externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
     A pointer parameter takes an array of any type and strides (what it points to is the first element), a recorded
@@ -39,11 +41,12 @@ def run(function: Function, *args: Any, grid: tuple[int, int] = (1, 1), memory: 
         simulator.run(caller, table, memory=memory)
 
     `externals` gives C functions a meaning by name, to be called with NumPy scalars. What is recorded for the CTAs of a
-    GPU runs once for each CTA of `grid`.
+    GPU runs once for each CTA of `grid`. `granule`: the bytes of global memory that are counted as moving together;
+    unless given a GPU's sector (32) or a CPU's cache line (64).
     """
-    if function.threads is None and tuple(grid) != (1, 1):
+    if function.threads is None and any(n != 1 for n in grid):
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
-    machine = Machine(function, memory or Memory(), externals or {})
+    machine = Machine(function, memory or Memory(), externals or {}, None if granule is None else Report(granule))
     return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)
 
 

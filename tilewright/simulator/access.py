@@ -1,276 +1,342 @@
 """One load or store instruction: locates every address, checks it, counts it, and moves the bytes.
 
-One address for all threads, which is all that a CPU has, takes a short path. The general one handles masks, lanes that
-point into different arrays, and elements that are not aligned to their own size.
+A CPU thread takes a short path. Gangs repeat a few patterns of addresses, each of which is analysed once (`pattern`);
+what is left to do each time is to look it up, see whether it lies inside its array, and move the data. Lanes that point
+into different arrays are taken apart first.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir.program import Load, Store
+from tilewright.ir.program import Line
 from tilewright.ir.types import Pointer
 from tilewright.simulator.fault import Fault
-from tilewright.simulator.memory import SPAN_BITS, Region, numpy_type
+from tilewright.simulator.history import History, Race
+from tilewright.simulator.memory import SPAN_BITS, Region, all_marked, mark, numpy_type
+from tilewright.simulator.pattern import PERIOD, Pattern
 from tilewright.simulator.report import Site, Traffic
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
 
-BANKS = 32              # of shared memory, 4 bytes wide
-PERIOD = 128            # bytes: addresses that all move by a multiple of this need as many lines or sectors as before
+Lanes = NDArray[np.bool_] | None            # [threads] or [length, threads]; None: all
 
 
-@dataclass
-class Pattern:
-    """What a request costs whose addresses and mask lie to each other in one way; loops repeat the same few."""
-    requests: int
-    elements: int
-    moved: int
-    ideal: int
-    bases: set[int] = field(default_factory=set)        # where it has been met
+class Part(NamedTuple):
+    """The elements of an access that lie in one array, and where the lowest of them begins."""
+    region: Region
+    pattern: Pattern
+    address: int
 
 
 class Access:
-    def __init__(self, machine: Machine, function: str, node: Load | Store, atomic: bool = False) -> None:
-        t = node.result.type if isinstance(node, Load) else node.value.type
-        self.machine, self.memory, self.function, self.node = machine, machine.memory, function, node
-        self.verb = type(node).__name__.lower()
+    """`verb` is "load" or "store"; `align` is what the address must be a multiple of, in bytes."""
+
+    def __init__(self, machine: Machine, function: str, line: Line, verb: str, t: Any, align: int,
+                 atomic: bool = False) -> None:
+        self.machine, self.memory, self.function, self.line, self.verb = machine, machine.memory, function, line, verb
         self.dtype = numpy_type(t)
         self.length = 1 if isinstance(t, Pointer) else t.length
         self.item = self.dtype.itemsize
         self.bytes = self.item * self.length
-        self.align = node.align
+        self.align = align
+        self.reads = verb == "load"
         self.atomic = atomic                # then it is ordered by other means than the accesses around it
-        self.along = np.arange(self.length)[:, None] * self.item
         self.seen: dict[str, Traffic] = {}
-        self.patterns: dict[tuple[bytes, bytes], Pattern] = {}
+        self.patterns: dict[Any, Pattern] = {}
 
-    # ---- one address for all threads
+    # ---- one CPU thread
 
     def load(self, gang: Gang, address: Any, mask: Any = None) -> Any:
-        if mask is not None or address.ndim:
+        if mask is not None or gang.size > 1:
             return self.gather(gang, address, mask)
         region, offset = self.locate(gang, int(address))
         if region.written is not None and not region.written[offset:offset + self.bytes].all():
-            self.unwritten(gang, region, *self.everywhere(gang, address))
-        if self.machine.clocks is not None:
-            self.order(gang, region, *self.everywhere(gang, address))
+            bad = offset + int(np.argmin(region.written[offset:offset + self.bytes])) // self.item * self.item
+            self.fault("uninitialised", gang, region, bad, 0, "nobody has written it")
+        self.order_one(gang, region, offset)
         i, phase = divmod(offset, self.item)
         view = region.view(self.dtype, phase)
-        return view[i, 0] if self.length == 1 else view[i:i + self.length].copy()
+        return view[i] if self.length == 1 else view[i:i + self.length, None].copy()
 
     def store(self, gang: Gang, address: Any, value: Any, mask: Any = None) -> None:
-        if mask is not None or address.ndim or gang.size > 1:
+        if mask is not None or gang.size > 1:
             self.scatter(gang, address, value, mask)
             return
         region, offset = self.locate(gang, int(address))
         if not region.writable:
-            self.read_only(gang, region, *self.everywhere(gang, address))
-        if self.machine.clocks is not None:
-            self.order(gang, region, *self.everywhere(gang, address))
+            self.fault("read-only", gang, region, offset, 0, "it may not be written")
+        self.order_one(gang, region, offset)
         self.machine.progress += 1
         if region.written is not None:
             region.written[offset:offset + self.bytes] = True
         i, phase = divmod(offset, self.item)
-        region.view(self.dtype, phase)[i:i + self.length] = value
+        region.view(self.dtype, phase)[i:i + self.length, None] = value
 
     def locate(self, gang: Gang, address: int) -> tuple[Region, int]:
         """Where an access goes that is in bounds, aligned, and now counted."""
         region = self.memory.find(address)
-        offset = -1 if region is None else address - region.base
-        if region is None or region.pitch or offset < 0 or offset + self.bytes > region.size or address % self.align:
-            where, on = self.everywhere(gang, np.int64(address))
-            for region, here in self.regions(gang, where, on):
-                self.check(gang, region, where, here)
-        assert region is not None
-        traffic, warps = self.traffic(region), gang.active_warps
+        if region is None:
+            self.nowhere(gang, address, 0)
+        offset = address - region.base
+        if offset < 0 or offset + self.bytes > region.size or address % self.align:
+            self.outside(gang, region, np.array([address]), np.ones((self.length, 1), bool))
+        traffic = self.traffic(region)
         granule = traffic.granule
-        traffic.requests += warps
-        traffic.elements += gang.active_threads * self.length
-        traffic.bytes += gang.active_threads * self.bytes
-        traffic.moved += warps * ((address + self.bytes - 1) // granule - address // granule + 1)
-        traffic.ideal += warps * -(-self.bytes // granule)
+        traffic.requests += 1
+        traffic.elements += self.length
+        traffic.bytes += self.bytes
+        traffic.moved += (address + self.bytes - 1) // granule - address // granule + 1
+        traffic.ideal += -(-self.bytes // granule)
         start = offset + region.base % granule
         traffic.touch(region.name, region.data.size + granule)[start:start + self.bytes] = True
         return region, offset
 
-    # ---- an address for each thread; which threads and elements take part is `on`, or `here` for those in one region
+    def order_one(self, gang: Gang, region: Region, offset: int) -> None:
+        history = None if self.machine.clocks is None or self.atomic else self.machine.history(region)
+        if history is None:
+            return
+        history.refine(math.gcd(offset, self.item))
+        units = np.arange(offset // history.unit, (offset + self.bytes) // history.unit)
+        threads = np.full(len(units), gang.threads[0])
+        race = history.load(threads, threads, units) if self.reads else \
+            history.store(threads, threads, units, self.line)
+        if race is not None:
+            self.race(gang, region, history, race, int(units[race.pair]), 0)
+
+    # ---- a gang
 
     def gather(self, gang: Gang, address: Any, mask: Any) -> Any:
-        where, on = self.everywhere(gang, address, mask)
-        result = np.zeros(where.shape, self.dtype)
-        for region, here in self.regions(gang, where, on):
-            self.check(gang, region, where, here)
-            if region.written is not None:
-                self.unwritten(gang, region, where, here)
-            self.order(gang, region, where, here)
-            self.count(gang, region, where, here)
-            result[here] = self.read(region, where[here] - region.base)
+        same = address.ndim == 0 and mask is None
+        result: Any = None
+        for region, pattern, start in self.parts(gang, address, mask):
+            traffic = self.enter(region, pattern)
+            if start not in pattern.seen:
+                self.unwritten(gang, region, pattern, start)
+                self.touch(traffic, region, pattern, start)
+            self.order(gang, region, pattern, start)
+            values = self.read(region, pattern, start)
+            if pattern.here is None:
+                result = values
+            else:
+                if result is None:
+                    result = np.zeros((self.length, gang.size), self.dtype)
+                result[pattern.here] = values
+        if result is None:
+            result = np.zeros((self.length, gang.size), self.dtype)
+        if same:
+            on = 0 if gang.mask is None else int(np.argmax(gang.mask))
+            return result[0, on] if self.length == 1 else result[:, on:on + 1]
         return result if self.length > 1 else result[0] if gang.size > 1 else result[0, 0]
 
     def scatter(self, gang: Gang, address: Any, value: Any, mask: Any) -> None:
-        where, on = self.everywhere(gang, address, mask)
-        value = np.broadcast_to(value, where.shape)
-        for region, here in self.regions(gang, where, on):
-            self.check(gang, region, where, here)
+        for part in self.claim(gang, address, mask):
+            self.write(part, self.taken(part.pattern, value, gang.size))
+
+    def claim(self, gang: Gang, address: Any, mask: Any = None, counted: bool = True) -> Iterator[Part]:
+        """Parts of a store, each of them checked, counted and ready to be written."""
+        for part in self.parts(gang, address, mask):
+            region, pattern, start = part
             if not region.writable:
-                self.read_only(gang, region, where, here)
-            self.order(gang, region, where, here)
+                self.fault("read-only", gang, region, start - region.base, pattern.lowest, "it may not be written")
+            self.order(gang, region, pattern, start)
             self.machine.progress += 1
-            self.count(gang, region, where, here)
-            self.write(region, where[here] - region.base, value[here])
+            new = start not in pattern.seen
+            if counted:
+                traffic = self.enter(region, pattern)
+                if new:
+                    self.touch(traffic, region, pattern, start)
+            if new:
+                pattern.seen.add(start)
+                if region.written is not None:
+                    mark(region.written, start - region.base, pattern.offsets, self.item)
+                    if region.space == "shared" and region.written.all():
+                        region.written = None           # from now on there is nothing to check
+            yield part
 
-    def everywhere(self, gang: Gang, address: Any, mask: Any = None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Addresses of all elements, [length, threads], and which of them are accessed."""
-        where = np.broadcast_to(address, gang.size) + self.along
-        on = gang.active() if mask is None else gang.active() & mask
-        return where, np.broadcast_to(on, where.shape)
+    def taken(self, pattern: Pattern, value: Any, threads: int) -> Any:
+        """What the elements of this part are to become."""
+        if pattern.here is None:
+            return value
+        return np.broadcast_to(value, (self.length, threads))[pattern.here]
 
-    def regions(self, gang: Gang, where: NDArray[np.int64], on: NDArray[np.bool_]) \
-            -> Iterator[tuple[Region, NDArray[np.bool_]]]:
-        """Every allocation that these addresses were made from, and which of them were."""
-        indices = where >> SPAN_BITS
-        same = bool((indices == indices[0, 0]).all())
-        for index in (indices[0, :1] if on.any() else ()) if same else np.unique(indices[on]):
-            here = on if same else on & (indices == index)
-            region = self.memory.find(int(index) << SPAN_BITS)
-            if region is None:
-                self.nowhere(gang, where, here)
-            yield region, here
-
-    def check(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
-        outside = here & ~region.holds(where - region.base, self.item)
-        if outside.any():
-            self.fault("out of bounds", gang, region, where, outside,
-                       f"it has {region.size // self.item} elements of {self.dtype}")
-        crooked = here & (where[0] % self.align != 0)
-        if crooked.any():
-            self.fault("misaligned", gang, region, where, crooked, f"it must be {self.align}-byte aligned")
-
-    def read(self, region: Region, offset: NDArray[np.int64]) -> NDArray[Any]:
-        phase = offset % self.item
-        if (phase == phase[0]).all():
-            return region.view(self.dtype, int(phase[0]))[offset // self.item, 0]
-        return region.data[offset[:, None] + np.arange(self.item)].view(self.dtype)[:, 0]
-
-    def write(self, region: Region, offset: NDArray[np.int64], value: NDArray[Any]) -> None:
-        which = offset[:, None] + np.arange(self.item)
-        region.data[which] = np.ascontiguousarray(value)[:, None].view(np.uint8)
-        if region.written is not None:
-            region.written[which] = True
-            if region.space == "shared" and region.written.all():
-                region.written = None           # from now on there is nothing to check
-
-    def order(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
-        """Check that nobody else touches these bytes without an order between."""
-        history = None if self.atomic else self.machine.history(region)
-        if history is None:
+    def parts(self, gang: Gang, address: Any, mask: Any) -> Iterator[Part]:
+        """The access by the arrays that its lanes point into, most often one: in bounds and aligned."""
+        if address.ndim == 0:
+            address = np.full(gang.size, address)
+        on: Any = gang.mask
+        if mask is not None:
+            on = mask if on is None else mask & on
+        if on is not None:
+            if on.ndim == 0:
+                on = np.full(gang.size, on)
+            lanes = on if on.ndim == 1 else np.broadcast_to(on.any(0), gang.size)
+            if not lanes.any():
+                return
+            lane = int(lanes.argmax())
+            address = np.where(lanes, address, address[lane])
+        else:
+            lane = 0
+        found = self.look_up(gang, address, on, lane)
+        if found is not None:
+            yield found
             return
-        threads = np.broadcast_to(gang.threads, where.shape)[here]
-        units = history.locate(where[here] - region.base, self.item)
-        store = self.verb == "store"
-        race = history.store(threads, units, self.node.line) if store else history.load(threads, units)
-        if race is not None:
-            element, unit = np.argwhere(race.late)[0]
-            bad = np.zeros(where.shape, bool)
-            bad[tuple(np.argwhere(here)[element])] = True
-            other = int(np.broadcast_to(race.other, race.late.shape)[element, unit])
-            before = race.verb + (f" at {race.line}" if race.line else "") + self.machine.by(other)
-            self.fault("race", gang, region, where, bad, f"{before}, and nothing orders the two")
+        everywhere = np.broadcast_to(True if on is None else on, (self.length, gang.size))
+        lanes = everywhere.any(0)
+        for index in np.unique(address[lanes] >> SPAN_BITS):
+            here = everywhere & (address >> SPAN_BITS == index)
+            lane = int(here.any(0).argmax())
+            found = self.look_up(gang, np.where(here.any(0), address, address[lane]), here, lane)
+            if found is None:
+                region = self.memory.find(int(index) << SPAN_BITS)
+                if region is None:
+                    self.nowhere(gang, int(address[lane]), lane)
+                self.outside(gang, region, address, here)
+            yield found
 
-    # ---- counting
-
-    def traffic(self, region: Region) -> Traffic:
-        found = self.seen.get(region.name)
-        if found is None:
-            site = Site(self.node.line, region.name, region.space, self.verb)
-            found = self.seen[region.name] = self.machine.report.at(site)
-        return found
-
-    def count(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
-        traffic = self.traffic(region)
-        base = int(where[0, 0]) // PERIOD * PERIOD
-        relative = where - base
-        key = relative.tobytes(), here.tobytes()
+    def look_up(self, gang: Gang, address: NDArray[np.int64], on: Lanes, lane: int) -> Part | None:
+        """The pattern of these addresses, the first of them that of `lane`; None if not all lie inside one array."""
+        first = int(address[lane])
+        region = self.memory.find(first)
+        if region is None:
+            return None
+        relative = address - (first & -PERIOD)
+        key = relative.tobytes(), None if on is None else (on.shape, on.tobytes()), region.space, region.pitch
         pattern = self.patterns.get(key)
         if pattern is None:
-            moved, ideal = self.passes(relative, here) if region.space == "shared" else \
-                self.granules(traffic.granule, relative, here)
-            requests = int(np.count_nonzero(here.any(0).reshape(-1, self.machine.warp).any(1)))
-            pattern = self.patterns[key] = Pattern(requests, int(np.count_nonzero(here)), moved, ideal)
+            here = None if on is None else np.broadcast_to(on, (self.length, gang.size))
+            if (relative % self.align != 0)[slice(None) if here is None else here.any(0)].any():
+                return None
+            pattern = Pattern(self.item, self.length, relative, here, lane, region, first, self.machine.warp,
+                              self.machine.report.granule)
+            self.patterns[key] = pattern
+        offset = first - region.base
+        inside = offset if region.pitch is None else offset % region.pitch
+        if offset < 0 or inside + pattern.low < 0 or inside + pattern.high > region.size:
+            return None
+        start = first + pattern.start
+        return Part(region, pattern, start) if region.base <= start else None
+
+    # ---- what is done with a part
+
+    def enter(self, region: Region, pattern: Pattern) -> Traffic:
+        """Count it."""
+        traffic = self.traffic(region)
         traffic.requests += pattern.requests
         traffic.elements += pattern.elements
         traffic.bytes += pattern.elements * self.item
         traffic.moved += pattern.moved
         traffic.ideal += pattern.ideal
-        if base not in pattern.bases:
-            pattern.bases.add(base)
-            start = where[here] - (region.base - region.base % traffic.granule)
-            traffic.touch(region.name, region.data.size + traffic.granule)[start[:, None] + np.arange(self.item)] = True
+        return traffic
 
-    def granules(self, granule: int, where: NDArray[np.int64], here: NDArray[np.bool_]) -> tuple[int, int]:
-        """(granules that the requests of all warps move, the fewest that could hold the distinct elements of each)."""
-        first = where - where.min()                             # from here on small, so that the warp fits beside it
-        warp = np.broadcast_to(np.arange(where.shape[1]) // self.machine.warp, where.shape)[here]
-        apart = int(first.max()) + granule + self.item
-        start = first[here] + int(where.min()) % granule
-        ends = np.concatenate([start, start + self.item - 1]) // granule
-        moved = np.unique(ends + np.concatenate([warp, warp]) * apart).size
-        distinct = np.bincount(np.unique(start + warp * apart) // apart)
-        return moved, int((-(-distinct * self.item // granule)).sum())
+    def touch(self, traffic: Traffic, region: Region, pattern: Pattern, start: int) -> None:
+        pattern.seen.add(start)
+        shift = region.base % traffic.granule
+        flags = traffic.touch(region.name, region.data.size + traffic.granule)
+        mark(flags, start - region.base + shift, pattern.offsets, self.item)
 
-    def passes(self, where: NDArray[np.int64], here: NDArray[np.bool_]) -> tuple[int, int]:
-        """(passes over the banks of shared memory, the fewest that could deliver the distinct words).
+    def unwritten(self, gang: Gang, region: Region, pattern: Pattern, start: int) -> None:
+        if region.written is None:
+            return
+        offset = start - region.base
+        if all_marked(region.written, offset, pattern.offsets, self.item):
+            return
+        bytes = offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)
+        index = int(np.argmin(region.written[bytes].all(1)))
+        lane = int(pattern.lanes()[index])
+        self.fault("uninitialised", gang, region, int(bytes[index, 0]), lane, "nobody has written it")
 
-        In one pass a bank delivers one word of 4 bytes, to any number of lanes. Wide accesses go by half or quarter
-        warps, so that a request without conflicts has 32 words.
-        """
-        lanes, groups = self.machine.warp, max(self.bytes // 4, 1)
-        passes = fewest = 0
-        for warp in range(where.shape[1] // lanes):
-            for group in np.array_split(np.arange(warp * lanes, (warp + 1) * lanes), groups):
-                start = where[:, group][here[:, group]]
-                words = np.unique((start[:, None] + np.arange(0, self.item, 4)) // 4)
-                if words.size:
-                    passes += int(np.bincount(words % BANKS).max())
-                    fewest += -(-words.size // BANKS)
-        return passes, fewest
+    def order(self, gang: Gang, region: Region, pattern: Pattern, start: int) -> None:
+        """Check that nobody else touches these bytes without an order between."""
+        history = None if self.atomic else self.machine.history(region)
+        if history is None:
+            return
+        offset = start - region.base
+        history.refine(math.gcd(offset, pattern.step))
+        pairs = pattern.pairs(history.unit, offset % history.unit, self.reads)
+        agents, units = gang.warps[pairs.warps], pairs.units + offset // history.unit
+        threads = gang.threads[pairs.lanes]
+        if self.reads:
+            race = history.load(agents, np.where(pairs.last == pairs.lanes, threads, ~threads), units,
+                                (id(pattern), start, int(gang.threads[0]), gang.size))
+        else:
+            race = history.store(agents, threads, units, self.line)
+            if pairs.clash is not None and race is None:        # several threads in one instruction
+                race = Race(pairs.clash[0], int(threads[pairs.clash[1]]), "also written", None)
+            if self.machine.gpu and region.space == "global":
+                self.machine.copies.source_changes(gang, self, region, pattern, offset)
+        if race is not None:
+            lanes = pairs.lanes if threads[race.pair] != race.other else pairs.last
+            self.race(gang, region, history, race, int(units[race.pair]), int(lanes[race.pair]))
 
-    # ---- faults: blame the first thread and element that is marked bad
+    def read(self, region: Region, pattern: Pattern, start: int) -> Any:
+        offset = start - region.base
+        if pattern.index is not None:
+            i, phase = divmod(offset, self.item)
+            return region.view(self.dtype, phase)[i:].take(pattern.index)
+        which = offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)
+        return region.data[which].view(self.dtype)[:, 0].reshape(pattern.offsets.shape)
 
-    def nowhere(self, gang: Gang, where: NDArray[np.int64], bad: NDArray[np.bool_]) -> NoReturn:
-        element, thread = np.argwhere(bad)[0]
-        address = int(where[element, thread])
+    def write(self, part: Part, value: Any) -> None:
+        region, pattern, start = part
+        offset = start - region.base
+        if pattern.index is not None:
+            i, phase = divmod(offset, self.item)
+            region.view(self.dtype, phase)[i:][pattern.index] = value
+        else:
+            value = np.ascontiguousarray(np.broadcast_to(value, pattern.offsets.shape)).ravel()
+            region.data[offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)] = \
+                value[:, None].view(np.uint8)
+
+    def traffic(self, region: Region) -> Traffic:
+        found = self.seen.get(region.name)
+        if found is None:
+            site = Site(self.line, region.name, region.space, self.verb)
+            found = self.seen[region.name] = self.machine.report.at(site)
+        return found
+
+    # ---- faults: blame the first thread and element that is wrong
+
+    def nowhere(self, gang: Gang, address: int, thread: int) -> NoReturn:
         if self.memory.is_function(address):
             why = "this is the address of a function"
         elif 0 <= address < 4096:
             why = "a null pointer" + (f", {address} bytes on" if address else "")
         else:
             why = "no array is there, or it was local to a function that has returned"
-        raise Fault("no memory", self.node.line, self.function, f"{self.verb} at {address:#x}{gang.by(thread)}: {why}")
+        raise Fault("no memory", self.line, self.function, f"{self.verb} at {address:#x}{gang.by(thread)}: {why}")
 
-    def unwritten(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> None:
-        assert region.written is not None
-        offsets = np.where(here, where - region.base, 0)
-        written = region.written[offsets[..., None] + np.arange(self.item)].all(-1)
-        if (here & ~written).any():
-            self.fault("uninitialised", gang, region, where, here & ~written, "nobody has written it")
-
-    def read_only(self, gang: Gang, region: Region, where: NDArray[np.int64], here: NDArray[np.bool_]) -> NoReturn:
-        self.fault("read-only", gang, region, where, here, "it may not be written")
-
-    def fault(self, kind: str, gang: Gang, region: Region, where: NDArray[np.int64], bad: NDArray[np.bool_],
-              why: str) -> NoReturn:
+    def outside(self, gang: Gang, region: Region, address: NDArray[np.int64], here: NDArray[np.bool_]) -> NoReturn:
+        """These elements are not all inside, or not all aligned."""
+        offsets = address + np.arange(self.length)[:, None]*self.item - region.base
+        bad, why = here & ~region.holds(offsets, self.item), ""
+        if bad.any():
+            kind, why = "out of bounds", f"it has {region.size // self.item} elements of {self.dtype}"
+        else:
+            kind, bad, why = "misaligned", here & (address % self.align != 0), f"it must be {self.align}-byte aligned"
         element, thread = np.argwhere(bad)[0]
-        offset = int(where[element, thread]) - region.base
+        self.fault(kind, gang, region, int(offsets[element, thread]), int(thread), why)
+
+    def race(self, gang: Gang, region: Region, history: History, race: Race, unit: int, thread: int) -> NoReturn:
+        warp, threads = history.clocks.warp, history.clocks.threads
+        offset, at = unit * history.unit // self.item * self.item, f" at {race.line}" if race.line else ""
+        if race.other is None:
+            why = f"{race.verb} by a block that ran before, and nothing orders the two"
+        elif race.other >= threads:
+            why = f"a copy{at}{self.machine.by(race.other - threads - warp)} is in flight"
+        else:
+            why = f"{race.verb}{at}{self.machine.by(race.other)}, and nothing orders the two"
+        self.fault("race", gang, region, offset, thread, why)
+
+    def fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str) -> NoReturn:
         if region.pitch:
             offset = (offset + region.pitch // 4) % region.pitch - region.pitch // 4    # in its copy
         index, rest = divmod(offset, self.item)
         at = f"[{index}]" + (f" + {rest} bytes" if rest else "")
-        raise Fault(kind, self.node.line, self.function, f"{self.verb} of {region.name}{at}{gang.by(thread)}: {why}")
+        raise Fault(kind, self.line, self.function, f"{self.verb} of {region.name}{at}{gang.by(thread)}: {why}")

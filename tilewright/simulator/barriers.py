@@ -26,23 +26,46 @@ class Wait(Protocol):
 
 
 class PhaseBarrier:
+    """A phase is complete when `expected` threads have arrived and the bytes that they have announced have come."""
+
     def __init__(self, name: str, expected: int) -> None:
         self.name, self.expected, self.arrived = name, expected, 0
+        self.expected_bytes = 0                 # announced and not yet come
         self.arriving: Any = 0                  # the clocks of those that have arrived in the phase that is going on
         self.published: list[Clock] = []        # of each completed phase
+        self._known: dict[int, int] = {}        # agent → the newest phase that it could know to be complete
 
     def arrive(self, clock: Clock, threads: int) -> int:
         """These threads arrive; the phase that they wait for."""
         phase = len(self.published)
         self.arriving = np.maximum(self.arriving, clock)
         self.arrived += threads
-        if self.arrived == self.expected:
+        self._complete()
+        return phase
+
+    def come(self, bytes: int, clock: Clock) -> None:
+        """Copies have brought so many bytes."""
+        self.arriving = np.maximum(self.arriving, clock)
+        self.expected_bytes -= bytes
+        self._complete()
+
+    def _complete(self) -> None:
+        if self.arrived == self.expected and self.expected_bytes == 0:
             self.published.append(self.arriving)
             self.arrived, self.arriving = 0, 0
+
+    def known_phase(self, agent: int, known: Any) -> int:
+        """The newest phase that must be complete given what this agent has seen; -1: none."""
+        phase = self._known.get(agent, -1)
+        while phase + 1 < len(self.published) and (self.published[phase + 1][0] <= known).all():
+            phase += 1
+        self._known[agent] = phase
         return phase
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.arrived} of {self.expected} threads have arrived"
+        due = self.expected_bytes
+        bytes = f", {due} bytes have not come" if due > 0 else f", {-due} bytes came unannounced" if due else ""
+        return f"{self.name}: {self.arrived} of {self.expected} threads have arrived{bytes}"
 
 
 class CtaBarrier:

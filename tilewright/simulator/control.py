@@ -128,7 +128,10 @@ def _loop(code: Code, node: Loop) -> None:
 
     def again(gang: Gang) -> None:
         env, inside = gang.frame.env, gang.mask
-        env[index] = env[index] + env[step]
+        following = env[index] + env[step]
+        if np.any(following < env[index]):
+            raise Fault("arithmetic", node.line, code.name, f"the loop's index passes the end of {node.index.type}")
+        env[index] = following
         leave(gang)
         if gang.frame.pc == end.pc + 1 and (inside is None or inside.any()):
             gang.frame.pc = head

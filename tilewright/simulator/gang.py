@@ -54,8 +54,13 @@ class Gang:
         self.frames: list[Frame] = []
         self.frame: Frame
         self.waiting: Wait | None = None
-        self.agents = np.unique(threads // machine.warp)
+        self._number_warps()
         self.activate(None)
+
+    def _number_warps(self) -> None:
+        """`warps`: the agents of its warps as they lie in the gang; `agents`: the same in order."""
+        self.warps = self.threads[::self.machine.warp] // self.machine.warp
+        self.agents = np.sort(self.warps)
 
     # ---- who is active
 
@@ -79,6 +84,12 @@ class Gang:
     def active(self) -> NDArray[np.bool_]:
         return np.ones(self.size, bool) if self.mask is None else self.mask
 
+    def acting(self) -> NDArray[np.int64]:
+        """The agents of the warps that have an active lane."""
+        if self.mask is None:
+            return self.agents
+        return self.warps[self.mask.reshape(-1, self.machine.warp).any(1)]
+
     def merge(self, new: Any, old: Any) -> Any:
         """A value that only the active threads have assigned; `old` is None if nobody has before."""
         return new if self.mask is None or old is None else np.where(self.mask, new, old)
@@ -97,7 +108,7 @@ class Gang:
         others.frames = [frame.cut(~keep) for frame in self.frames]
         self.frames = [frame.cut(keep) for frame in self.frames]
         self.threads, self.size = self.threads[keep], int(np.count_nonzero(keep))
-        self.agents = np.unique(self.threads // self.machine.warp)
+        self._number_warps()
         for gang in (self, others):
             gang.frame = gang.frames[-1]
             gang.activate(gang.frame.masks[-1])

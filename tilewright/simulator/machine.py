@@ -9,24 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.program import Array, Function
-from tilewright.ir.types import Pointer
-from tilewright.simulator.agents import Clocks, History
+from tilewright.ir.types import Pointer, Texture
+from tilewright.simulator.agents import Clocks
 from tilewright.simulator.atomics import Atomics
 from tilewright.simulator.barriers import PhaseBarrier
 from tilewright.simulator.code import Code
+from tilewright.simulator.copies import Copies
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
+from tilewright.simulator.history import History
+from tilewright.simulator.mbarriers import Mbarriers
 from tilewright.simulator.memory import Memory, Region, Uninitialised
 from tilewright.simulator.report import Report
+from tilewright.simulator.textures import Textures
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
-TOGETHER = 1024                             # threads of a GPU that are simulated at once, if the CTAs are smaller
+TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
 
-Block = tuple[int, int]
+Block = tuple[int, int, int]
 
 
 class Machine:
-    def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]],
+                 report: Report | None = None) -> None:
         self.function, self.memory = function, memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
@@ -35,41 +40,57 @@ class Machine:
         self.cta = self.shape[0] * self.shape[1]
         if self.cta % self.warp:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
-        self.report = Report(SECTOR if self.gpu else CACHE_LINE)
-        self.atomics = Atomics(self)
+        self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
+        self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
+        self.mbarriers = Mbarriers(self)
+        self.grid: Block = (1, 1, 1)
+        self.clocks: Clocks | None = None
+        self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
         self.ready: list[Gang] = []
+        self.parted: list[Gang] = []        # who goes on waiting when others of its gang do not
         self.progress = 0                   # how often anything has been stored
+        self.first = 0                      # of the CTAs that run now, in the grid
         self._codes: dict[Function, Code] = {}
 
     # ---- runs
 
     def run_thread(self, arguments: Sequence[Any]) -> Report:
         """One CPU thread."""
-        self._begin([(0, 0)], 1)
+        self._begin(0, 1)
         return self._launch([Gang(self, np.arange(1))], [self.arguments(arguments)])
 
     def run_team(self, arguments: Sequence[Any], threads: int) -> Report:
         """CPU threads at once; the last argument of each is its number."""
-        self._begin([(0, 0)], threads)
+        self._begin(0, threads)
         gangs = [Gang(self, np.array([t])) for t in range(threads)]
         return self._launch(gangs, [self.arguments([*arguments, t]) for t in range(threads)])
 
-    def run_grid(self, arguments: Sequence[Any], grid: Block) -> Report:
+    def run_grid(self, arguments: Sequence[Any], grid: Sequence[int]) -> Report:
         """All CTAs of a grid, as many of them at once as make large gangs."""
         operands = self.arguments(arguments)
-        blocks = [(x, y) for y in range(grid[1]) for x in range(grid[0])]
+        x, y, z = (*map(int, grid), 1, 1)[:3]
+        self.grid = x, y, z
         some = max(TOGETHER // self.cta, 1)
-        for first in range(0, len(blocks), some):
-            here = blocks[first:first + some]
-            self._begin(here, len(here) * self.cta)
-            self._launch([Gang(self, np.arange(len(here) * self.cta))], [operands])
+        for first in range(0, x * y * z, some):
+            threads = min(some, x * y * z - first) * self.cta
+            self._begin(first, threads)
+            self._launch([Gang(self, np.arange(threads))], [operands])
+        self._everybodys.clear()                # the next launch comes after this one
+        self.atomics.released.clear()
         return self.report
 
-    def _begin(self, blocks: list[Block], threads: int) -> None:
-        self.blocks, self.threads = blocks, threads
-        agents = threads // self.warp
-        self.clocks = Clocks(agents, self.warp) if agents > 1 or self.gpu else None
-        self.barriers = [PhaseBarrier(f"the barrier of block {block}", self.cta) for block in blocks]
+    def _begin(self, first: int, threads: int) -> None:
+        """`threads` threads that run at once, from CTA `first` on."""
+        before, self.first, self.threads, self.ctas = self.first, first, threads, -(-threads // self.cta)
+        agents, per_cta = threads // self.warp, self.cta // self.warp if self.gpu else threads
+        self.clocks = Clocks(agents, self.warp, per_cta) if agents > 1 or self.gpu else None
+        if self.clocks is not None:
+            told = self.atomics.begin(self.clocks)
+            for history in self._everybodys.values():
+                history.next(self.clocks, before * self.cta, told)
+        self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.cta) for cta in range(self.ctas)]
+        self.copies.begin()
+        self.mbarriers.begin()
         self._histories: dict[Region, History] = {}
         self._shared: dict[Array, Region] = {}
 
@@ -94,7 +115,7 @@ class Machine:
 
     def _wake(self, waiting: list[Gang]) -> list[Gang]:
         """Those that wait no longer become ready, joined where they stand together; the others."""
-        together = defaultdict(list)
+        together, self.parted = defaultdict(list), []
         for gang in waiting:
             assert gang.waiting is not None
             if gang.waiting.over(gang):
@@ -107,7 +128,7 @@ class Machine:
             raise Fault("deadlock", first.waiting.line, first.frame.code.name, "; ".join(
                 f"{self._names(gang)} at {gang.waiting.line} for {gang.waiting}" for gang in waiting if gang.waiting))
         self.ready = [Gang.join(gangs) for gangs in reversed(together.values())]
-        return [gang for gang in waiting if gang.waiting is not None]
+        return [gang for gang in (*waiting, *self.parted) if gang.waiting is not None]
 
     def _names(self, gang: Gang) -> str:
         """Who waits, for messages."""
@@ -117,7 +138,7 @@ class Machine:
         ctas: dict[int, list[int]] = defaultdict(list)
         for agent in gang.agents:
             ctas[agent // per_cta].append(int(agent % per_cta))
-        return "; ".join(f"block {self.blocks[cta]} warps {warps}" for cta, warps in ctas.items()) + " wait"
+        return "; ".join(f"block {self.block(cta)} warps {warps}" for cta, warps in ctas.items()) + " wait"
 
     def code(self, function: Function) -> Code:
         if function not in self._codes:
@@ -125,12 +146,16 @@ class Machine:
         return self._codes[function]
 
     def history(self, region: Region) -> History | None:
-        """Where accesses are checked for races: arrays of a team of CPU threads, shared memory of a GPU."""
-        if self.clocks is None or region.space != ("shared" if self.gpu else "global"):
+        """What has been done to this array, where accesses are checked for races: not on a thread's own stack."""
+        clocks = self.clocks
+        if clocks is None or region.space == "local" or (region.space == "shared") > self.gpu:
             return None
-        found = self._histories.get(region)
+        histories = self._everybodys if self.gpu and region.space == "global" else self._histories
+        found = histories.get(region)
         if found is None:
-            found = self._histories[region] = History(self.clocks, region.data.size, 8)
+            everybody = histories is self._everybodys
+            rows = clocks.agents if everybody else clocks.per_cta
+            found = histories[region] = History(clocks, region.data.size, rows, everybody)
         return found
 
     # ---- what the code of a call finds in its slots
@@ -144,9 +169,13 @@ class Machine:
 
     def argument(self, param: str, t: Any, x: Any) -> Any:
         if isinstance(x, (np.ndarray, Uninitialised, Function)):
-            if not isinstance(t, Pointer):
+            if isinstance(t, Texture):
+                self.textures.check(param, t, x)
+            elif not isinstance(t, Pointer):
                 raise TypeError(f"{param} must be a number ({t}), not an array")
             return np.int64(self.memory.address(x, param))
+        if isinstance(t, Texture):
+            raise TypeError(f"{param} is a {t}: it must be an array, not {x!r}")
         if isinstance(t, Pointer):
             if not isinstance(x, (int, np.integer)):
                 raise TypeError(f"{param} must be an array, a recorded function or an address, not {x!r}")
@@ -156,27 +185,39 @@ class Machine:
         return t.numpy.type(x)
 
     def builtin(self, name: str, threads: NDArray[np.int64]) -> Any:
-        """thread.x, thread.y, block.x or block.y of these threads."""
+        """thread.x, block.z, grid.y ... of these threads."""
         what, axis = name.split(".")
         if what == "thread":
             y, x = np.divmod(threads % self.cta, self.shape[0])
             return (x if axis == "x" else y).astype(np.int32)
-        blocks = np.array([block["xy".index(axis)] for block in self.blocks], np.int32)
+        if what == "grid":
+            return np.int32(self.grid["xyz".index(axis)])
+        blocks = np.array([self._coordinates(cta)["xyz".index(axis)] for cta in range(self.ctas)], np.int32)
         return blocks[0] if len(blocks) == 1 else blocks[threads // self.cta]
+
+    def _coordinates(self, cta: int) -> Block:
+        """Of one of the CTAs that run now, or that did."""
+        zy, x = divmod(int(self.first + cta), self.grid[0])
+        z, y = divmod(zy, self.grid[1])
+        return x, y, z
+
+    def block(self, cta: int) -> tuple[int, ...]:
+        """The same for messages: two coordinates will do if the grid has no more."""
+        return self._coordinates(cta)[:3 if self.grid[2] > 1 else 2]
 
     def place(self, array: Array, threads: NDArray[np.int64]) -> tuple[Region, Any]:
         """A local array of a call, or the CTAs' shared one, and its address in each of these threads."""
         if array.space == "shared":
             if array not in self._shared:
-                self._shared[array] = self.memory.allocate(array, len(self.blocks))
+                self._shared[array] = self.memory.allocate(array, self.ctas)
             region, copy = self._shared[array], threads // self.cta
         else:
             region, copy = self.memory.allocate(array, len(threads)), np.arange(len(threads))
         return region, np.int64(region.base) if region.pitch is None else region.base + copy * region.pitch
 
     def by(self, thread: int) -> str:
-        """Whose doing it is, for messages; a single CPU thread needs no name."""
+        """Whose doing it is, for messages; a single CPU thread needs no name. -1 - n is thread n of the whole grid."""
         if not self.gpu:
             return f" by thread {thread}" if self.threads > 1 else ""
-        cta, inside = divmod(thread, self.cta)
-        return f" by block {self.blocks[cta]} thread {(inside % self.shape[0], inside // self.shape[0])}"
+        cta, inside = divmod(thread if thread >= 0 else -1 - thread - self.first * self.cta, self.cta)
+        return f" by block {self.block(cta)} thread {(inside % self.shape[0], inside // self.shape[0])}"

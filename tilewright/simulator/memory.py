@@ -50,11 +50,11 @@ class Region:
         self._views: dict[tuple[Any, int], NDArray[Any]] = {}
 
     def view(self, dtype: np.dtype[Any], phase: int) -> NDArray[Any]:
-        """[n, 1] elements of this type, the first `phase` bytes after the base."""
+        """[n] elements of this type, the first `phase` bytes after the base."""
         found = self._views.get((dtype, phase))
         if found is None:
             whole = (self.data.size - phase) // dtype.itemsize * dtype.itemsize
-            found = self._views[dtype, phase] = self.data[phase:phase + whole].view(dtype)[:, None]
+            found = self._views[dtype, phase] = self.data[phase:phase + whole].view(dtype)
         return found
 
     def holds(self, offset: Any, size: int) -> Any:
@@ -129,6 +129,36 @@ class Memory:
     def _base(self) -> int:
         self._last += 1
         return (self._last << SPAN_BITS) + _MIDDLE
+
+
+_ONES = {item: int.from_bytes(bytes([1]) * item, "little") for item in (1, 2, 4, 8)}
+
+
+def _elements(flags: NDArray[np.bool_], start: int, offsets: NDArray[np.int64], item: int) -> Any:
+    """The flags as one number for each element, from `start` on, and the numbers of these elements; None where they
+    are not aligned to their own size."""
+    if (offsets % item).any():
+        return None
+    i, phase = divmod(start, item)
+    whole = (flags.size - phase) // item * item
+    return flags[phase:phase + whole].view(f"u{item}")[i:], offsets // item
+
+
+def mark(flags: NDArray[np.bool_], start: int, offsets: NDArray[np.int64], item: int) -> None:
+    """Set the flags of the bytes of elements that begin `offsets` bytes after `start`."""
+    elements = _elements(flags, start, offsets, item)
+    if elements is not None:
+        elements[0][elements[1]] = _ONES[item]
+    else:
+        flags[start + offsets.ravel()[:, None] + np.arange(item)] = True
+
+
+def all_marked(flags: NDArray[np.bool_], start: int, offsets: NDArray[np.int64], item: int) -> bool:
+    """Are the flags of all bytes of these elements set?"""
+    elements = _elements(flags, start, offsets, item)
+    if elements is not None:
+        return bool((elements[0].take(elements[1]) == _ONES[item]).all())
+    return bool(flags[start + offsets.ravel()[:, None] + np.arange(item)].all())
 
 
 def extent(array: NDArray[Any]) -> tuple[int, int]:

@@ -1,32 +1,52 @@
-"""`tilewright.simulate`: a whole product by a compiled plan, on NumPy, with its threads and its packed panels."""
+"""`tilewright.simulate`: a whole product by a compiled kernel, on NumPy.
+
+Here is how a CPU's runs, with its threads and its packed panels; `launches` has a GPU's.
+"""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.compiler.kernel import Kernel, Part
+from tilewright.ir.program import Function
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
 from tilewright.runtime import cpu
 from tilewright.runtime.code import Microkernels
 from tilewright.runtime.recipe import Recipe
+from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.report import Report
-from tilewright.targets.base import CpuTarget
+from tilewright.targets import CpuTarget, GpuTarget
 
 Array = NDArray[Any]
 
 
-def simulate(kernel: Kernel, a: Array, b: Array, out: Array | None = None, *, alpha: float = 1.0,
-             beta: float = 0.0) -> Report:
-    """alpha * A @ B + beta * out, computed by the simulator as `kernel(a, b, out)` computes it: the same bits.
+def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
+             grid: Sequence[int] | None = None, target: GpuTarget | None = None) -> Report:
+    """Run a kernel on NumPy, and report what each line of it moved and did; a Fault if it did wrong.
 
-    The report says what each line of the kernels moved and did, and `report.result` is the product. Threads run as the
-    plan says, and a race between them is a Fault, as is any access outside the arrays. For any target, on any machine.
-    About a million multiply-adds a second: meant for problems of a hundred rows and columns.
+    simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
+                                                `kernel(a, b, out)` computes it, to the last bit; `report.result`
+    simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
+                                                with a `target` the report tells the occupancy
+
+    Threads, warps and CTAs run as on the machine, and a race between them is a Fault, as is any access outside the
+    arrays or of what nobody has written. For any target, on any machine. For problems of a few hundred rows and
+    columns: a CPU kernel takes about a second for a million multiply-adds, a GPU kernel for some ten million.
     """
+    if isinstance(kernel, Function):
+        if out is not None or (alpha, beta) != (1.0, 0.0):
+            raise TypeError("a recorded function takes its arguments in order: out, alpha and beta are among them")
+        return _function(kernel, args, grid, target)
+    if grid is not None or target is not None:
+        raise TypeError("a compiled kernel knows its grid and its target")
+    if not 2 <= len(args) <= 3 or (len(args) == 3 and out is not None):
+        raise TypeError("a compiled kernel is simulated on a, b and, if you like, out")
+    a, b, out = (*args, out)[:3]
     p = kernel.problem
     shape = (p.batch,) if p.batch != 1 else ()
     dtype = np.dtype({"f32": np.float32, "f64": np.float64}[p.out])
@@ -37,12 +57,23 @@ def simulate(kernel: Kernel, a: Array, b: Array, out: Array | None = None, *, al
         if beta:
             raise ValueError(f"beta = {beta} needs an out to multiply")
         out = np.empty((*shape, p.m, p.n), dtype)
-    product = _Product(kernel, alpha, beta)
+    product = Launches(kernel, alpha, beta) if isinstance(kernel.target, GpuTarget) else _Product(kernel, alpha, beta)
     for index in range(p.batch):
         one = (index,) if shape else ()
         product.run(a[one], b[one], out[one])
     report = product.report
     report.result = out
+    return report
+
+
+def _function(function: Function, args: Sequence[Any], grid: Sequence[int] | None, target: GpuTarget | None) -> Report:
+    if function.threads is None and grid is not None:
+        raise ValueError(f"{function.name} is a CPU function: it has no grid")
+    machine = Machine(function, Memory(), {})
+    report = machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid or (1, 1))
+    if target is not None:
+        from tilewright.simulator.occupancy import assembled
+        report.occupancy = assembled(function, target)
     return report
 
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.program import Line
+
+if TYPE_CHECKING:
+    from tilewright.simulator.occupancy import Occupancy
 
 
 class Site(NamedTuple):
@@ -43,7 +46,13 @@ class Traffic:
 
     @property
     def efficiency(self) -> float:
+        """How well requests coalesce: 1 if none could have done with fewer granules."""
         return self.ideal / self.moved if self.moved else 1.0
+
+    @property
+    def conflicts(self) -> int:
+        """Passes over the banks of shared memory that were needed only because words lay in the same bank."""
+        return self.moved - self.ideal
 
     def touch(self, name: str, size: int) -> NDArray[np.bool_]:
         """The map of an array's touched bytes, to be marked."""
@@ -74,7 +83,7 @@ class Block:
 
 
 class Report:
-    """`traffic[line, array, space, verb]`, `instructions[kind]`, `flops` and the `result` of one run.
+    """`traffic[line, array, space, verb]`, `instructions[kind]`, `flops`, `occupancy` and the `result` of one run.
 
     Instructions are counted as recorded, before LLVM optimises: fma, loads and stores are exact, integer ones an upper
     bound. A vector instruction counts once; a warp's too.
@@ -85,6 +94,7 @@ class Report:
         self.result: Any = None                 # what the function returned
         self.traffic: dict[Site, Traffic] = {}
         self.blocks: list[Block] = []
+        self.occupancy: Occupancy | None = None     # of the kernel, where its target and resources are known
 
     def at(self, site: Site) -> Traffic:
         if site not in self.traffic:
@@ -113,17 +123,5 @@ class Report:
         return total
 
     def __str__(self) -> str:
-        rows = [["line", "array", "", "requests", "elements", "bytes", "distinct", "moved", "ideal", ""]]
-        for site, t in sorted(self.traffic.items()):
-            if t.requests:
-                counts = (f"{n:,}" for n in (t.requests, t.elements, t.bytes, t.distinct, t.moved))
-                source = site.line.text[:60]
-                who = str(site.line), site.array or "(unnamed)", site.verb
-                rows.append([*who, *counts, f"{t.efficiency:.0%}", source])
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        table = ["  ".join(x.rjust(w) if 3 <= i < 9 else x.ljust(w) for i, (x, w) in enumerate(zip(row, widths)))
-                 for row in rows]
-        unit = "cache lines of 64 bytes" if self.granule == 64 else "sectors of 32 bytes, or passes over the banks"
-        kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.instructions.most_common())
-        return "\n".join([*map(str.rstrip, table), f"moved: {unit}; ideal: the fewest that could do, by moved",
-                          f"instructions: {kinds or 'none'}", f"flops: {self.flops:,}"])
+        from tilewright.simulator.table import text
+        return text(self)

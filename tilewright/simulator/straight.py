@@ -1,14 +1,16 @@
 """Straight-line code: operations, loads and stores, registers. A run of such nodes is one step of a gang."""
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.ir.operations import ADD, MUL, SUB
 from tilewright.ir.program import Load, Op, Read, Store, Write
-from tilewright.ir.types import Type
+from tilewright.ir.types import Type, i32
 from tilewright.simulator.access import Access
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.report import Block
@@ -43,15 +45,17 @@ def _step(code: Code, node: Any) -> Step | None:
     match node:
         case Op():
             return _operation(code, node)
-        case Load(result, pointer, _, mask):
-            access, d, p = Access(code.machine, code.name, node), code.slot(result), code.slot(pointer)
+        case Load(result, pointer, align, mask, line):
+            access = Access(code.machine, code.name, line, "load", result.type, align)
+            d, p = code.slot(result), code.slot(pointer)
             m = code.slot(mask) if mask is not None else None
 
             def load(gang: Gang, env: list) -> None:
                 env[d] = access.load(gang, env[p], env[m] if m is not None else None)
             return load
-        case Store(pointer, value, _, mask):
-            access, p, x = Access(code.machine, code.name, node), code.slot(pointer), code.slot(value)
+        case Store(pointer, value, align, mask, line):
+            access = Access(code.machine, code.name, line, "store", value.type, align)
+            p, x = code.slot(pointer), code.slot(value)
             m = code.slot(mask) if mask is not None else None
 
             def store(gang: Gang, env: list) -> None:
@@ -77,6 +81,9 @@ def _step(code: Code, node: Any) -> Step | None:
 def _operation(code: Code, node: Op) -> Step | None:
     operation, xs, ds = node.operation, [code.slot(x) for x in node.operands], [code.slot(y) for y in node.results]
     meaning, t = operation.numpy, node.results[0].type if node.results else None
+    index = code.machine.gpu and operation.name in INDEX_ARITHMETIC and t == i32
+    if index:
+        meaning = index_arithmetic(INDEX_ARITHMETIC[operation.name])
     if meaning is None:
         return None if operation.role == "effect" else _unknown(code, node)
     if operation.role in ("effect", "blocking"):
@@ -96,12 +103,12 @@ def _operation(code: Code, node: Op) -> Step | None:
                 env[d] = y
         return several
     d, = ds
-    if operation.partial:
+    if operation.partial or index:
         def partial(gang: Gang, env: list) -> None:
             try:
                 env[d] = meaning(t, *[env[x] for x in xs])
             except ArithmeticError as error:
-                env[d] = _active_only(code, node, gang, [env[x] for x in xs], str(error))
+                env[d] = _active_only(code, node, meaning, gang, [env[x] for x in xs], str(error))
         return partial
     if len(xs) == 1:
         a, = xs
@@ -121,6 +128,23 @@ def _operation(code: Code, node: Op) -> Step | None:
     return step
 
 
+# On a GPU an i32 is an index, and what does not fit is a mistake. Whoever means the lowest bits, as hashes do, casts an
+# i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
+INDEX_ARITHMETIC = {ADD.name: operator.add, SUB.name: operator.sub, MUL.name: operator.mul}
+
+
+def index_arithmetic(meaning: Callable) -> Callable:
+    """Of i32, in i64, where it fits."""
+    def checked(t: Any, x: Any, y: Any) -> Any:
+        exact = meaning(x.astype(np.int64), y)
+        rounded = exact.astype(np.int32)
+        wrong = rounded != exact
+        if wrong.any():
+            raise ArithmeticError(f"{exact[wrong][0] if exact.ndim else exact} does not fit into an i32")
+        return rounded
+    return checked
+
+
 def _unknown(code: Code, node: Op) -> Step:
     def unknown(gang: Gang, env: list) -> None:
         raise Fault("no meaning", node.line, code.name, f"{node.operation.name} can be compiled but not simulated")
@@ -128,28 +152,39 @@ def _unknown(code: Code, node: Op) -> Step:
 
 
 def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
-    """Threads side by side do it together: operands and results go in and come out as [..., groups, threads]."""
+    """Threads side by side do it together: operands and results go in and come out as [..., groups, threads]. Groups
+    of which no thread is active stay out of it."""
     operation, scope = node.operation, node.operation.scope
-    groups = gang.threads.reshape(-1, scope) if gang.size % scope == 0 else gang.threads[:0, None]
-    whole = len(groups) > 0 and (groups == groups[:, :1] // scope * scope + np.arange(scope)).all()
-    if not whole or not gang.active().all():
+    on = None if gang.mask is None else np.flatnonzero(gang.mask)
+    threads = gang.threads if on is None else gang.threads[on]
+    groups = threads.reshape(-1, scope) if threads.size % scope == 0 else threads[:0, None]
+    whole = len(groups) > 0 and (groups == groups[:, :1] + np.arange(scope)).all()
+    if not whole or (groups[:, 0] % code.machine.cta % scope).any():
         raise Fault("divergent", node.line, code.name, f"{operation.name} needs {scope} threads side by side"
                     + gang.by(int(np.argmin(gang.active()))))
     assert operation.numpy is not None
     parts = (np.broadcast_to(x, (*np.shape(x)[:-1], gang.size)) for x in xs)
+    parts = parts if on is None else (x[..., on] for x in parts)
     ys = operation.numpy(node.results[0].type, *(x.reshape(*x.shape[:-1], -1, scope) for x in parts))
-    return [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
+    ys = [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
+    return ys if on is None else [_spread(y, on, gang.size) for y in ys]
 
 
-def _active_only(code: Code, node: Op, gang: Gang, xs: list, why: str) -> Any:
+def _spread(y: Any, on: Any, threads: int) -> Any:
+    """The results of active threads among those of all, which for the others mean nothing."""
+    whole = np.zeros((*y.shape[:-1], threads), y.dtype)
+    whole[..., on] = y
+    return whole
+
+
+def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, why: str) -> Any:
     """The operation again, now that it has refused an operand, without what idle threads happen to hold."""
     t = node.results[0].type
     if gang.mask is not None:
         first = int(np.argmax(gang.mask))
         xs = [x if np.shape(x)[-1:] in ((), (1,)) else np.where(gang.mask, x, x[..., first:first + 1]) for x in xs]
         try:
-            assert node.operation.numpy is not None
-            return node.operation.numpy(t, *xs)
+            return meaning(t, *xs)
         except ArithmeticError as error:
             why = str(error)
     raise Fault("arithmetic", node.line, code.name, why)

@@ -7,26 +7,45 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
+from typing import Any, Literal, overload
 
-from tilewright.targets import isa, machine
+from tilewright.targets import isa, machine, nvidia
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.nvidia import GpuTarget
 
-__all__ = ["CpuTarget", "detect", "names", "target"]
+__all__ = ["CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
+Target = CpuTarget | GpuTarget
+CpuName = Literal["x86-avx512", "x86-avx2", "neon"]
+GpuName = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
 
 
-def names() -> list[str]:
-    """Every name that `target` takes, aliases left out."""
-    return [row.name for row in isa.ISAS]
+@overload
+def names(kind: Literal["cpu"]) -> list[CpuName]: ...
+@overload
+def names(kind: Literal["gpu"]) -> list[GpuName]: ...
+@overload
+def names(kind: None = None) -> list[str]: ...
+def names(kind: str | None = None) -> Any:
+    """Every name that `target` takes, aliases left out: of CPUs ("cpu"), of GPUs ("gpu"), or both."""
+    return [*(row.name for row in isa.ISAS if kind != "gpu"), *(name for name in nvidia.TARGETS if kind != "cpu")]
 
 
-def target(name: str) -> CpuTarget:
-    """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64").
+@overload
+def target(name: CpuName) -> CpuTarget: ...
+@overload
+def target(name: GpuName) -> GpuTarget: ...
+@overload
+def target(name: str) -> Any: ...
+def target(name: str) -> Any:
+    """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64"), or of a
+    GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200").
 
-    It has the caches and the cores of this machine where that is of the same family, else those of a well-known chip
-    and one core. Whether this machine can run it is another question: `.runnable`. ValueError for any other name.
+    A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
+    chip and one core; a GPU's has the numbers of a well-known chip. Whether this machine can run it is another
+    question: `.runnable`. ValueError for any other name.
     """
-    return _target(isa.find(name).name)
+    gpu = nvidia.find(name)
+    return gpu if gpu is not None else _target(isa.find(name).name)
 
 
 @cache
@@ -35,9 +54,13 @@ def detect() -> CpuTarget:
     forced = os.environ.get("TILEWRIGHT_TARGET")
     if forced:
         try:
-            return target(forced)
+            chosen = target(forced)
         except ValueError as error:
             raise ValueError(f"TILEWRIGHT_TARGET: {error}") from None
+        if isinstance(chosen, GpuTarget):
+            raise ValueError(f"TILEWRIGHT_TARGET names what CPU arrays are multiplied by, and {forced} is a GPU's; "
+                             f"there are: {', '.join(names('cpu'))}")
+        return chosen
     here = machine.processor()
     found = [target(row.name) for row in isa.ISAS if row.family == here.family]
     for candidate in found:
@@ -46,7 +69,8 @@ def detect() -> CpuTarget:
     if found:
         raise RuntimeError(f"tilewright needs at least {found[-1].name}, and this processor ({here.model}) lacks "
                            f"{', '.join(found[-1].missing)}.")
-    raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: {', '.join(names())}.")
+    raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: "
+                       f"{', '.join(names('cpu'))}.")
 
 
 @cache

@@ -73,5 +73,6 @@ def find(name: str) -> Isa:
     for isa in ISAS:
         if name == isa.name or name in isa.aliases:
             return isa
-    known = "; ".join(f"{isa.name} (or {', '.join(isa.aliases)})" for isa in ISAS)
+    from tilewright.targets import nvidia
+    known = "; ".join([*(f"{isa.name} (or {', '.join(isa.aliases)})" for isa in ISAS), *nvidia.TARGETS])
     raise ValueError(f"there is no target {name!r}; there are: {known}")

@@ -1,8 +1,10 @@
-"""The article's ladder: six ways to multiply matrices on a CPU, one idea apart, each readable in a minute.
+"""Two ladders: ways to multiply matrices on a CPU and on a GPU, one idea apart, each readable in a minute.
 
-Article: https://salykova.github.io/matmul-cpu (see docs/cpu-ladder.md). A step is an emitter and what its caller must
-know; `tilewright.runtime.ladder` compiles and runs it, `tilewright bench ladder` measures it. All of them multiply
-row-major matrices of any size. The product's own kernels, in kernels/cpu, go on from the last step.
+The CPU's follows https://salykova.github.io/matmul-cpu (see docs/cpu-ladder.md). A step is an emitter and what its
+caller must know; `tilewright.runtime.ladder` compiles and runs it, `tilewright bench ladder` measures it. All of them
+multiply row-major matrices of any size. The product's own kernels, in kernels/cpu, go on from the last step.
+
+The GPU's is GPU_STEPS in `gpu_steps` (see docs/gpu-ladder.md).
 """
 from collections.abc import Callable
 from dataclasses import dataclass

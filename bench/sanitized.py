@@ -1,0 +1,128 @@
+"""Launches one family of GPU kernels on small awkward shapes: what compute-sanitizer watches. No torch in sight.
+
+    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        ladder, simt, dmma or product
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from bench.variants import DMMA, SIMT, Built, Variant, build, variants
+from tilewright.runtime import cuda, device_memory
+
+Shape = tuple[int, int, int]
+SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 256, 64))
+
+
+def families() -> dict[str, Callable[[], Iterator[str]]]:
+    return {"ladder": ladder, "simt": simt, "dmma": dmma, "product": product}
+
+
+def ladder() -> Iterator[str]:
+    from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+    from tilewright.runtime import ladder_gpu
+
+    for name in GPU_STEPS:
+        for shape in ((1, 1, 1), (130, 140, 70), (256, 128, 64)):
+
+            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: int, name: str = name) -> None:
+                ladder_gpu.prepare(name, m, n, k, a, k, b, n, c, n)(stream)
+
+            try:
+                yield f"{name} {shape}: {_wrong(launch, shape, 'nn', np.float32)}"
+            except ValueError as unfit:
+                print(f"{name} {shape}: left out: {unfit}")
+
+
+def simt() -> Iterator[str]:
+    small = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 4, "THREAD_N": 8, "CTA_K": 8}
+    options: list[dict[str, Any]] = [
+        {}, small, {**small, "ASYNC": False, "STAGES": 2}, {**small, "TRANSPOSE": False},
+        {**small, "CTA_K": 16, "SLICES": 2}, {**small, "SPLIT_K": 3},
+        {**small, "SPLIT_K": 2, "ASYNC": False, "STAGES": 2},
+    ]  # fmt: skip
+    for layout in ("nn", "nt", "tn", "tt"):
+        yield from _tried(variants(SIMT, layout, *({**o, "VECTOR": 1} for o in options)), layout, np.float32, SHAPES)
+        yield from _tried(variants(SIMT, layout, *options), layout, np.float32, ((132, 140, 68), (128, 256, 64)))
+
+
+def dmma() -> Iterator[str]:
+    options: list[dict[str, Any]] = [{}, {"STAGES": 2}, {"CTA_K": 8}, {"SPLIT_K": 3}]
+    for layout in ("nn", "nt", "tn", "tt"):
+        yield from _tried(variants(DMMA, layout, *({**o, "VECTOR": 1} for o in options)), layout, np.float64, SHAPES)
+        yield from _tried(variants(DMMA, layout, *options), layout, np.float64, ((130, 140, 70),))
+
+
+def product() -> Iterator[str]:
+    """What tilewright.compile makes of products of every kind, by its own plans."""
+    import tilewright as tw
+
+    shapes = (*SHAPES, (1, 300, 500), (300, 1, 500), (16, 512, 1024), (64, 64, 4000), (5, 1030, 7))
+    for dtype in ("f32", "f64"):
+        for layout in ("nn", "nt", "tn", "tt"):
+            for m, n, k in shapes:
+                kernel: Any = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), cuda.target())
+                a, b, wanted = _operands((m, n, k), "f" if dtype == "f32" else "d")
+                a, b = (np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout))
+                got = kernel(a, b)
+                yield f"{dtype} {layout} {m}x{n}x{k} {kernel.plan}: {'wrong' if (got != wanted).any() else ''}"
+
+
+def _operands(shape: Shape, dtype: Any) -> tuple[Any, Any, Any]:
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    a, b = (rng.integers(-3, 4, size).astype(dtype) for size in ((m, k), (k, n)))
+    return a, b, a.astype(np.float64) @ b.astype(np.float64)
+
+
+def _tried(found: tuple[Variant, ...], layout: str, dtype: Any, shapes: tuple[Shape, ...]) -> Iterator[str]:
+    for variant in found:
+        here = Built(*build(variant.emitter, variant.options))
+        for shape in shapes:
+
+            def launch(
+                m: int, n: int, k: int, a: int, b: int, c: int, stream: int, here: Any = here, v: Variant = variant
+            ) -> None:
+                lda, ldb = k if layout[0] == "n" else m, n if layout[1] == "n" else k
+                elements, counters = v.workspace(m, n, k)
+                on = cuda.device()
+                space = [device_memory.upload(on, np.zeros(count, d), stream)
+                         for count, d in ((elements, dtype), (counters, np.int32)) if count]  # fmt: skip
+                args = (m, n, k, 1.0, a, lda, b, ldb, 0.0, c, n, *(block.pointer for block in space))
+                cuda.launch(here.function, v.grid(m, n, k), here.threads, here.shared, stream, args)
+
+            yield f"{here.name} {shape}: {_wrong(launch, shape, layout, dtype)}"
+
+
+def _wrong(launch: Callable[..., None], shape: Shape, layout: str, dtype: Any) -> str:
+    """ "" if the product of whole numbers is exact."""
+    a, b, wanted = _operands(shape, dtype)
+    on, stream = cuda.device(), cuda.Stream()
+    stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), layout)]
+    c = np.full(wanted.shape, np.nan, dtype)
+    blocks = [device_memory.upload(on, x, stream.handle) for x in (*stored, c)]
+    launch(*shape, *(block.pointer for block in blocks), stream.handle)
+    device_memory.download(blocks[2], c)
+    return "" if np.array_equal(c, wanted) else f"{int((c != wanted).sum())} of {c.size} elements are wrong"
+
+
+def main(name: str) -> int:
+    count, bad = 0, []
+    for said in families()[name]():
+        count += 1
+        if not said.endswith(": "):
+            bad.append(said)
+            print(said)
+    print(f"{name}: {count} launches, {len(bad)} wrong")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

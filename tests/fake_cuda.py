@@ -1,0 +1,446 @@
+"""A CUDA driver without a GPU: memory in NumPy, kernels in the simulator, streams put off until somebody waits.
+
+It takes the place of cuda.bindings.driver, whose enumerations and structures are the real ones; functions are called
+with as many arguments as the real ones take. A stream is a queue that runs when it is synchronised, or when something
+that another stream waits for is in it: work that is not ordered by a stream or an event is found in the wrong order.
+What is done to memory that is not allocated, or no longer, raises.
+
+Kernels are found by name among all that this process has recorded, and loaded from real PTX.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import simulator
+from tilewright.ir import Kernel
+from tilewright.ir.types import Pointer
+
+real = pytest.importorskip("cuda.bindings.driver")
+
+RECORDED: dict[str, Any] = {}  # kernels by name, the last one of each
+
+
+def _recording(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def __init__(self: Kernel, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        RECORDED[self.function.name] = self.function
+
+    return __init__
+
+
+Kernel.__init__ = _recording(Kernel.__init__)  # type: ignore[method-assign]
+
+SUCCESS = real.CUresult.CUDA_SUCCESS
+INVALID, CAPTURING, BAD_PTX = (
+    real.CUresult.CUDA_ERROR_INVALID_VALUE,
+    real.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    real.CUresult.CUDA_ERROR_INVALID_PTX,
+)
+RELAXED = real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+GLOBAL = real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+
+H200 = {
+    "COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132, "CLOCK_RATE": 1_980_000,
+    "L2_CACHE_SIZE": 60 << 20, "MEMORY_CLOCK_RATE": 3_201_000, "GLOBAL_MEMORY_BUS_WIDTH": 6144,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 << 10, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1 << 10, "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32, "TEXTURE_ALIGNMENT": 512, "MAXIMUM_TEXTURE1D_LINEAR_WIDTH": 1 << 27,
+}  # fmt: skip
+
+
+_handles = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
+
+
+ASSEMBLED = """ptxas info    : Compiling entry function '{0}' for 'sm_90a'
+ptxas info    : Function properties for {0}
+    0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem, 400 bytes cmem[0]
+"""
+
+
+class FakeDriver:
+    """The module. `log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
+    `fail[function] = status` makes a function fail; `attributes` are those of every device."""
+
+    def __init__(self, devices: int = 1) -> None:
+        self.devices, self.attributes = devices, dict(H200)
+        self.log: list[tuple[str, tuple[Any, ...]]] = []
+        self.launches: list[tuple[str, tuple[int, ...], int]] = []
+        self.fail: dict[str, int] = {}
+        self.memory = simulator.Memory(alignment=512)
+        self.blocks: dict[int, np.ndarray] = {}  # what the program has allocated and not freed, by address
+        self.freed: set[int] = set()  # what the stream has freed since
+        self.contexts: list[int] = []  # the calling thread's, the current one last
+        self.mode = GLOBAL
+        self.queues: dict[int, list[Callable[[], None]]] = {}
+        self.captures: dict[int, list[Callable[[], None]]] = {}
+        self.graphs: dict[int, list[Callable[[], None]]] = {}
+        self.modules: dict[int, bytes] = {}
+        self.functions: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self.textures: dict[int, tuple[int, int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """The real enumerations and structures; functions of ours, called as the real ones are."""
+        theirs = getattr(real, name)
+        if not name.startswith("cu") or name.startswith("cuuint"):
+            return theirs
+        function = getattr(Functions, name, None)
+        assert function, f"the fake driver has no {name}"
+        takes = _count(theirs.__doc__.strip().splitlines()[0])
+
+        def called(*args: Any) -> tuple[Any, ...]:
+            assert len(args) == takes, f"{name} takes {takes} arguments, not {len(args)}"
+            self.log.append((name, args))
+            if name in self.fail:
+                return real.CUresult(self.fail[name]), None
+            found = function(self, *args)
+            return found if isinstance(found, tuple) else (SUCCESS,) if found is None else (SUCCESS, found)
+
+        return called
+
+    # ---- what tests do beside
+
+    def array(self, values: np.ndarray) -> int:
+        """The address on the device of somebody else's memory, which is that of a NumPy array; views share theirs."""
+        whole = values
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        return self.memory.address(whole) + values.ctypes.data - whole.ctypes.data
+
+    def new(self) -> int:
+        return next(_handles)
+
+    def give(self, stream: Any, work: Callable[[], None]) -> None:
+        """Append to a stream, or to the graph that it is recording."""
+        stream = int(stream) or 1
+        self.captures.get(stream, self.queues.setdefault(stream, [])).append(work)
+
+    def run(self, stream: Any) -> None:
+        """All that the stream was given."""
+        queue = self.queues.get(int(stream) or 1, [])
+        while queue:
+            queue.pop(0)()
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.log]
+
+    def bytes_at(self, address: int, size: int) -> np.ndarray:
+        region = self.memory.find(address)
+        assert region is not None, f"{address:#x} is no device memory"
+        offset = address - region.base
+        assert 0 <= offset <= region.size - size, "outside of the allocation"
+        self.alive(address)
+        if region.written is not None:
+            region.written[offset : offset + size] = True
+        return region.data[offset : offset + size]
+
+    def alive(self, address: int) -> None:
+        region = self.memory.find(address)
+        assert region is None or region.base not in self.freed, f"{address:#x} has been freed"
+
+
+def _count(signature: str) -> int:
+    """Parameters in a line like "f(a, list[b] c: Optional[tuple[x, y]])"."""
+    inside, depth, count = signature[signature.index("(") + 1 : signature.rindex(")")], 0, 1
+    for char in inside:
+        depth += (char in "[(") - (char in ")]")
+        count += char == "," and depth == 0
+    return count if inside.strip() else 0
+
+
+class Functions:
+    """Each takes what the real one takes, and gives its result or nothing, or a status and results."""
+
+    def cuInit(self: Any, flags: int) -> None: ...
+
+    def cuDeviceGetCount(self: Any) -> int:
+        return self.devices
+
+    def cuDeviceGet(self: Any, index: int) -> int:
+        return index
+
+    def cuDeviceGetName(self: Any, size: int, device: int) -> bytes:
+        return b"NVIDIA fake H200\0\0"
+
+    def cuDeviceTotalMem(self: Any, device: int) -> int:
+        return 141 << 30
+
+    def cuDriverGetVersion(self: Any) -> int:
+        return 13000
+
+    def cuDeviceGetAttribute(self: Any, which: Any, device: int) -> int:
+        return self.attributes[which.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+
+    def cuGetErrorName(self: Any, status: Any) -> bytes:
+        return status.name.encode()
+
+    def cuGetErrorString(self: Any, status: Any) -> bytes:
+        return b"CUDA's words for " + status.name.encode()
+
+    # ---- contexts: 0x70 + device
+
+    def cuDevicePrimaryCtxRetain(self: Any, device: int) -> Any:
+        return real.CUcontext(0x70 + device)
+
+    def cuCtxGetCurrent(self: Any) -> Any:
+        return real.CUcontext(self.contexts[-1] if self.contexts else 0)
+
+    def cuCtxPushCurrent(self: Any, context: Any) -> None:
+        self.contexts.append(int(context))
+
+    def cuCtxPopCurrent(self: Any) -> Any:
+        return real.CUcontext(self.contexts.pop())
+
+    def cuCtxSynchronize(self: Any) -> None:
+        for stream in list(self.queues):
+            self.run(stream)
+
+    # ---- modules
+
+    def cuModuleLoadDataEx(self: Any, image: bytes, count: int, options: list, values: list) -> Any:
+        given = dict(zip(options, values))
+        if self.captures and self.mode != RELAXED:
+            return CAPTURING, None
+        if b".entry" not in image or b"bad" in image:
+            words = b"ptxas application ptx input, line 3; fatal   : Parsing error near 'bad': syntax error"
+            given[real.CUjit_option.CU_JIT_ERROR_LOG_BUFFER][: len(words)] = words
+            return BAD_PTX, None
+        words = ASSEMBLED.format(_entries(image)[0]).encode()
+        given[real.CUjit_option.CU_JIT_INFO_LOG_BUFFER][: len(words)] = words
+        handle = self.new()
+        self.modules[handle] = image
+        return real.CUmodule(handle)
+
+    def cuModuleUnload(self: Any, module: Any) -> None:
+        self.modules.pop(int(module), None)
+
+    def cuModuleGetFunction(self: Any, module: Any, name: bytes) -> Any:
+        image = self.modules[int(module)]
+        if name.decode() not in _entries(image):
+            return real.CUresult.CUDA_ERROR_NOT_FOUND, None
+        text = image.decode().rstrip("\0").partition(f".entry {name.decode()}(")[2].partition(")")[0]
+        handle = self.new()
+        widths = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]+(\d+)", text)
+        static = re.findall(r"\.shared[^;]*?\[(\d+)\];", image.decode())
+        self.functions[handle] = name.decode(), tuple(int(w) // 8 for w in widths), sum(map(int, static))
+        return real.CUfunction(handle)
+
+    def cuFuncGetAttribute(self: Any, which: Any, function: Any) -> int:
+        shared = self.functions[int(function)][2]
+        found = {"NUM_REGS": 40, "SHARED_SIZE_BYTES": shared, "LOCAL_SIZE_BYTES": 0}
+        return found[which.name.removeprefix("CU_FUNC_ATTRIBUTE_")]
+
+    def cuFuncSetAttribute(self: Any, function: Any, which: Any, value: int) -> Any:
+        return (INVALID if value > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] else SUCCESS,)
+
+    def cuFuncGetParamInfo(self: Any, function: Any, index: int) -> Any:
+        sizes = self.functions[int(function)][1]
+        return (SUCCESS, 8 * index, sizes[index]) if index < len(sizes) else (INVALID, 0, 0)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self: Any, function: Any, threads: int, dynamic: int) -> int:
+        return 2048 // threads
+
+    def cuLaunchKernel(self: Any, f: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
+                       stream: Any, params: int, extra: int) -> Any:  # fmt: skip
+        if not self.contexts:
+            return (real.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+        if gx * gy * gz == 0 or bx * by * bz > 1024 or shared > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
+            return (INVALID,)
+        name, sizes, static = self.functions[int(f)]
+        function = RECORDED[name]
+        assert (bx, by, bz) == (*function.threads, 1)
+        assert static + shared >= function.shared_bytes
+        assert not shared or not static
+        table = (ctypes.c_void_p * len(sizes)).from_address(params)
+        args = [_argument(value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
+
+        def work() -> None:
+            for x, (_, value) in zip(args, function.params):
+                if isinstance(value.type, Pointer):
+                    self.alive(int(x))
+            self.launches.append((name, (gx, gy, gz), int(stream)))
+            grid = (gx, gy) if gz == 1 else (gx, gy, gz)
+            simulator.run(function, *args, grid=grid, memory=self.memory)
+
+        self.give(stream, work)
+        return (SUCCESS,)
+
+    # ---- memory
+
+    def cuMemPoolCreate(self: Any, properties: Any) -> Any:
+        assert properties.location.id < self.devices
+        return real.CUmemoryPool(self.new())
+
+    def cuMemPoolSetAttribute(self: Any, pool: Any, which: Any, value: Any) -> None: ...
+
+    def cuMemAllocFromPoolAsync(self: Any, size: int, pool: Any, stream: Any) -> Any:
+        assert size > 0
+        block = np.full(size, 0xFF, np.uint8)
+        address = self.memory.address(simulator.uninitialised(block))
+        self.blocks[address] = block
+        return real.CUdeviceptr(address)
+
+    def cuMemFreeAsync(self: Any, pointer: int, stream: Any) -> None:
+        del self.blocks[int(pointer)]  # nobody may free it twice
+        if int(stream) not in self.captures:  # a graph's memory is there whenever it is launched
+            self.give(stream, lambda: self.freed.add(int(pointer)))
+
+    def cuMemcpyHtoDAsync(self: Any, to: int, source: int, size: int, stream: Any) -> None:
+        content = bytes((ctypes.c_uint8 * size).from_address(source))  # staged, as pageable memory is
+        self.give(
+            stream, lambda: self.bytes_at(int(to), size).__setitem__(slice(None), np.frombuffer(content, np.uint8))
+        )
+
+    def cuMemcpyDtoHAsync(self: Any, to: int, source: int, size: int, stream: Any) -> Any:
+        if int(stream) in self.captures:
+            return (CAPTURING,)
+
+        def work() -> None:
+            ctypes.memmove(to, self.bytes_at(int(source), size).tobytes(), size)
+
+        self.give(stream, work)
+        return (SUCCESS,)
+
+    def cuMemsetD8Async(self: Any, to: int, value: int, count: int, stream: Any) -> None:
+        self.give(stream, lambda: self.bytes_at(int(to), count).fill(value))
+
+    def cuMemsetD32Async(self: Any, to: int, value: int, count: int, stream: Any) -> None:
+        self.give(stream, lambda: self.bytes_at(int(to), 4 * count).view(np.uint32).fill(value))
+
+    def cuPointerGetAttribute(self: Any, which: Any, pointer: int) -> Any:
+        assert which == real.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return 0 if self.memory.find(int(pointer)) else (INVALID, None)
+
+    def cuTexObjectCreate(self: Any, memory: Any, how: Any, view: Any) -> int:
+        linear = memory.res.linear
+        handle = self.new()
+        self.textures[handle] = int(linear.devPtr), int(linear.sizeInBytes)
+        return handle
+
+    def cuTexObjectDestroy(self: Any, handle: int) -> None:
+        self.textures.pop(handle, None)
+
+    # ---- streams, events, graphs
+
+    def cuStreamCreate(self: Any, flags: int) -> Any:
+        return real.CUstream(self.new())
+
+    def cuStreamDestroy(self: Any, stream: Any) -> None:
+        self.run(stream)
+
+    def cuStreamGetId(self: Any, stream: Any) -> int:
+        return int(stream) + (1 << 32)
+
+    def cuStreamSynchronize(self: Any, stream: Any) -> Any:
+        if (int(stream) or 1) in self.captures:
+            return (CAPTURING,)
+        self.run(stream)
+        return (SUCCESS,)
+
+    def cuStreamIsCapturing(self: Any, stream: Any) -> Any:
+        return real.CUstreamCaptureStatus(int((int(stream) or 1) in self.captures))
+
+    def cuStreamWaitEvent(self: Any, stream: Any, event: Any, flags: int) -> None:
+        before = event.at
+        self.give(stream, lambda: before())
+
+    def cuThreadExchangeStreamCaptureMode(self: Any, mode: Any) -> Any:
+        before, self.mode = self.mode, mode
+        return before
+
+    def cuStreamBeginCapture(self: Any, stream: Any, mode: Any) -> None:
+        self.captures[int(stream)] = []
+
+    def cuStreamEndCapture(self: Any, stream: Any) -> int:
+        handle = self.new()
+        self.graphs[handle] = self.captures.pop(int(stream))
+        return handle
+
+    def cuGraphInstantiate(self: Any, graph: int, flags: int) -> int:
+        handle = self.new()
+        self.graphs[handle] = list(self.graphs[graph])
+        return handle
+
+    def cuGraphLaunch(self: Any, graph: int, stream: Any) -> None:
+        for work in self.graphs[graph]:
+            self.give(stream, work)
+
+    def cuGraphDestroy(self: Any, graph: int) -> None:
+        self.graphs.pop(graph, None)
+
+    cuGraphExecDestroy = cuGraphDestroy
+
+    def cuEventCreate(self: Any, flags: int) -> Any:
+        return FakeEvent()
+
+    def cuEventRecord(self: Any, event: Any, stream: Any) -> None:
+        stream, done = int(stream) or 1, []
+        self.give(stream, lambda: done.append(True))
+
+        def wait() -> None:
+            queue = self.queues[stream]
+            while not done:
+                queue.pop(0)()
+
+        event.at = wait
+
+    def cuEventSynchronize(self: Any, event: Any) -> None:
+        event.at()
+
+    def cuEventElapsedTime(self: Any, start: Any, end: Any) -> Any:
+        return 2.5
+
+    def cuEventDestroy(self: Any, event: Any) -> None: ...
+
+
+class FakeEvent:
+    at: Callable[[], None]
+
+
+def _entries(image: bytes) -> list[str]:
+    return re.findall(r"\.entry\s+([\w$]+)", image.decode(errors="replace"))
+
+
+def _argument(t: Any, at: int) -> Any:
+    """The argument of this type at an address of the host's."""
+    if isinstance(t, Pointer):
+        return ctypes.c_uint64.from_address(at).value
+    return np.frombuffer((ctypes.c_uint8 * t.bytes).from_address(at), t.numpy)[0].copy()
+
+
+def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
+    """The fake instead of the driver for one test, and no memory of what there was before."""
+    import cuda.bindings
+
+    from tilewright.runtime import cuda as ours
+    from tilewright.runtime import device_memory, driver, gpu, known
+    from tilewright.runtime import devices as all_devices
+
+    gc.collect()  # blocks of an earlier fake have addresses that this one will give again
+    fake = FakeDriver(devices)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
+    monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
+    monkeypatch.setattr(driver, "_api", None)
+    for module, name in (
+        (all_devices, "_devices"),
+        (ours, "_modules"),
+        (gpu, "_recipes"),
+        (gpu, "_copies"),
+        (known, "_known"),
+    ):
+        monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(device_memory, "_workspaces", type(device_memory._workspaces)())
+    device_memory._pool.cache_clear()
+    return fake

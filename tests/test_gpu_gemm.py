@@ -1,0 +1,210 @@
+"""GEMMs on CUDA cores: exact on integers in the simulator for any sizes, without bank conflicts, without spills."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tilewright import simulator
+from tilewright.compiler import llvm, ptxas
+from tilewright.ir import Kernel, i32
+from tilewright.kernels.nvidia.cut import lane_grid
+from tilewright.kernels.nvidia.gemv import WARPS, emit_gemv
+from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
+from tilewright.targets import target
+
+SMALL = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
+REGISTERS = {"ASYNC": False, "STAGES": 2}
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+NUMPY = {"f32": np.float32, "f64": np.float64}
+RNG = np.random.default_rng(3)
+
+
+class Product:
+    """Operands of small integers as they are stored, with `pad` elements after each row that nobody may use."""
+
+    def __init__(self, m, n, k, layout, dtype, alpha, beta, pad):
+        self.sizes, self.scalars, self.pad = (m, n, k), (alpha, beta), pad
+        a, b, c = (RNG.integers(-6, 7, shape).astype(NUMPY[dtype]) for shape in ((m, k), (k, n), (m, n)))
+        self.expected = alpha * a.astype(np.float64) @ b + (beta * c if beta else 0)
+        self.a = self._stored(a if layout[0] == "n" else a.T)
+        self.b = self._stored(b if layout[1] == "n" else b.T)
+        self.c = self._stored(c if beta else np.full_like(c, np.nan))
+
+    def _stored(self, x):
+        wide = np.full((x.shape[0], x.shape[1] + self.pad), np.nan, x.dtype)
+        wide[:, : x.shape[1]] = x
+        return wide
+
+    def run(self, function, grid, *more):
+        (m, n, k), (alpha, beta) = self.sizes, self.scalars
+        args = (m, n, k, alpha, self.a, self.a.shape[1], self.b, self.b.shape[1], beta, self.c, self.c.shape[1])
+        report = simulator.run(function, *args, *more, grid=grid)
+        np.testing.assert_array_equal(self.c[:, :n], self.expected)
+        assert np.isnan(self.c[:, n:]).all()
+        return report
+
+
+def multiply(m, n, k, alpha=1.0, beta=0.0, pad=0, **options):
+    options = {**SMALL, "VECTOR": 1, **options}
+    dtype, layout, parts = options.get("DTYPE", "f32"), options.get("LAYOUT", "nn"), options.get("SPLIT_K", 1)
+    product = Product(m, n, k, layout, dtype, alpha, beta, pad)
+    tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
+    if parts == 1:
+        return product.run(emit_simt_gemm(**options), (tiles, 1, 1))
+    workspace = np.full(parts * tiles * options["CTA_M"] * options["CTA_N"], np.nan, NUMPY[dtype])
+    counters = np.zeros(tiles, np.int32)
+    report = product.run(emit_simt_gemm(**options), (tiles, 1, parts), workspace, counters)
+    assert not counters.any()
+    return report
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("copies", [{"STAGES": 3}, REGISTERS], ids=["async", "registers"])
+def test_layouts_by_single_elements(layout, copies):
+    multiply(67, 70, 21, alpha=2.0, beta=-3.0, pad=3, LAYOUT=layout, **copies)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("copies", [{"STAGES": 4}, REGISTERS], ids=["async", "registers"])
+@pytest.mark.parametrize("transpose", [True, False])
+def test_layouts_by_vectors(layout, copies, transpose):
+    multiply(68, 132, 36, pad=4, LAYOUT=layout, VECTOR=4, TRANSPOSE=transpose, **copies)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 3, 5), (64, 64, 8), (65, 1, 9), (1, 65, 16), (64, 64, 0), (3, 2, 40)])
+def test_awkward_sizes(size):
+    multiply(*size)
+    multiply(*size, alpha=2.0, beta=1.0, LAYOUT="tt", **REGISTERS)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"CTA_M": 64, "CTA_N": 112, "WARP_M": 32, "WARP_N": 112, "THREAD_M": 8, "THREAD_N": 14, "VECTOR": 2},
+        {"CTA_M": 96, "CTA_N": 48, "WARP_M": 48, "WARP_N": 48, "THREAD_M": 12, "THREAD_N": 6, "VECTOR": 2},
+        {"CTA_M": 16, "CTA_N": 128, "CTA_K": 32, "WARP_M": 16, "WARP_N": 32, "THREAD_M": 4, "THREAD_N": 4},
+        {"CTA_M": 128, "CTA_N": 16, "WARP_M": 32, "WARP_N": 16, "THREAD_M": 4, "THREAD_N": 4},
+    ],
+    ids=lambda tile: f"{tile['CTA_M']}x{tile['CTA_N']}",
+)
+def test_tiles_that_are_no_powers_of_two(tile):
+    multiply(130, 118, 34, **tile)
+    multiply(66, 50, 18, alpha=-1.0, beta=2.0, LAYOUT="tt", ORDER="columns", **tile, **REGISTERS)
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_slices_of_k(parts):
+    multiply(70, 66, 50, alpha=2.0, beta=1.0, SPLIT_K=parts)
+    multiply(66, 64, 18, SLICES=2, SPLIT_K=parts, CTA_K=16, LAYOUT="tn")
+
+
+@pytest.mark.parametrize("size", [(128, 192, 40), (190, 70, 9)])
+def test_the_last_tiles_divided(size):
+    m, n, k = size
+    product = Product(m, n, k, "nn", "f32", 2.0, 1.0, 1)
+    tiles, whole, parts = -(-m // 64) * -(-n // 64), 4, 3
+    workspace, counters = np.full(parts * (tiles - whole) * 4096, np.nan, np.float32), np.zeros(tiles, np.int32)
+    function = emit_simt_gemm(**SMALL, VECTOR=1, TAIL=True)
+    product.run(function, (whole + (tiles - whole) * parts, 1, 1), workspace, counters, whole, parts)
+    assert not counters.any()
+
+
+def test_f64():
+    multiply(67, 65, 19, alpha=2.0, beta=-1.0, DTYPE="f64", LAYOUT="nt")
+    multiply(66, 64, 18, DTYPE="f64", VECTOR=2, LAYOUT="tn", **REGISTERS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("copies", [{"STAGES": 3}, REGISTERS], ids=["async", "registers"])
+def test_no_bank_conflicts(layout, copies):
+    for options in ({}, {"TRANSPOSE": False, "CTA_K": 32}, {"WARP_M": 16, "WARP_N": 64}):
+        report = multiply(64, 64, 32, LAYOUT=layout, VECTOR=4, **copies, **options)
+        tiles = report.of("tiles")
+        assert tiles.moved == tiles.ideal
+
+
+def test_sectors_are_whole():
+    """Aligned operands: every sector of 32 bytes that is fetched or written is used, but 8-byte pieces of A's rows."""
+    report = multiply(128, 128, 32, VECTOR=4, LAYOUT="tn")
+    for name in "abc":
+        assert report.of(name).moved == report.of(name).ideal
+
+
+def test_every_pair_once():
+    for order in ("rows", "columns"):
+        pairs = list(serpentine(6, 4, order))
+        assert sorted(pairs) == [(i, j) for i in range(6) for j in range(4)]
+        assert all(i == x or j == y for (i, j), (x, y) in itertools.pairwise(pairs))
+
+
+@pytest.mark.parametrize("lanes", [(1, 32), (2, 16), (4, 8), (8, 4), (16, 2), (32, 1)])
+def test_lanes_are_a_grid(lanes):
+    from tilewright.ir import ptr
+
+    k = Kernel("grid_of_lanes", threads=32, out=ptr(i32))
+    row, column = lane_grid(k.thread[0], *lanes)
+    k.args[0][k.thread[0]] = row * 100 + column
+    found = np.zeros(32, np.int32)
+    simulator.run(k.function, found)
+    assert sorted(found) == [100 * i + j for i in range(lanes[0]) for j in range(lanes[1])]
+
+
+PRODUCTION = [
+    {"CTA_N": 256, "CTA_K": 8, "WARP_M": 64, "WARP_N": 64, "THREAD_N": 16, "ORDER": "columns", **REGISTERS},
+    {"CTA_M": 256, "CTA_K": 8, "WARP_M": 64, "WARP_N": 64, "THREAD_M": 16, **REGISTERS},
+    {"CTA_N": 192, "WARP_N": 96, "THREAD_N": 12, "ORDER": "columns"},
+    {"CTA_M": 64, "CTA_N": 128, "CTA_K": 32, "SLICES": 2},
+    {"CTA_M": 64, "CTA_N": 128, "SPLIT_K": 4},
+    {"DTYPE": "f64", "CTA_M": 64, "CTA_N": 64, "WARP_N": 32, "THREAD_N": 4},
+]
+
+
+@pytest.mark.parametrize("options", PRODUCTION, ids=str)
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
+def test_no_spills(options, name):
+    vector = 2 if options.get("DTYPE") == "f64" else 4
+    function = emit_simt_gemm(**{"LAYOUT": "nn", "VECTOR": vector, **options})
+    try:
+        _, usage = ptxas.assemble(llvm.assembly(function, target(name)), name)
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    assert usage[function.name].spill_stores == usage[function.name].stack == 0
+    assert usage[function.name].registers <= function.max_registers
+
+
+# ---- one row, one column
+
+
+def vector_times_matrix(size, k, layout, column, vector=1, parts=1, alpha=1.0, beta=0.0, pad=0, dtype="f32"):
+    m, n = (size, 1) if column else (1, size)
+    product = Product(m, n, k, layout, dtype, alpha, beta, pad)
+    along_k = layout[0] == "n" if column else layout[1] == "t"
+    each = WARPS if along_k else 32 * vector
+    tiles = -(-size // each)
+    function = emit_gemv(DTYPE=dtype, LAYOUT=layout, COLUMN=column, VECTOR=vector, SPLIT_K=parts)
+    if parts == 1:
+        return product.run(function, (tiles, 1, 1))
+    workspace, counters = np.full(parts * tiles * each, np.nan, NUMPY[dtype]), np.zeros(tiles, np.int32)
+    report = product.run(function, (tiles, 1, parts), workspace, counters)
+    assert not counters.any()
+    return report
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("column", [False, True])
+def test_gemv(layout, column):
+    vector_times_matrix(37, 301, layout, column, alpha=2.0, beta=-3.0, pad=3)
+    vector_times_matrix(1, 1, layout, column)
+    vector_times_matrix(5, 0, layout, column)
+    vector_times_matrix(132, 404, layout, column, vector=4, parts=3, pad=4)
+    vector_times_matrix(66, 1032, layout, column, vector=2, parts=2, alpha=-1.0, beta=1.0, dtype="f64")
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_gemv_reads_the_matrix_once(layout):
+    report = vector_times_matrix(256, 512, layout, column=False, vector=4)
+    b = report.of("b")
+    assert b.moved == b.ideal == 256 * 512 * 4 // 32

@@ -1,0 +1,77 @@
+"""Documentation pages whose code is run, and whose output is what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import pages
+from tilewright import simulator
+from tilewright.ir import Kernel, f32, i32, i64, ptr
+from tilewright.kernels.elementwise import each
+from tilewright.runtime import cuda
+from tilewright.runtime.recorded import run
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def same(printed: str, written: str) -> None:
+    assert printed == written
+
+
+@pytest.mark.parametrize("page", ["write-your-own-kernel.md", "simulator.md"])
+def test_a_page_prints_what_it_says(page):
+    pages.check(DOCS / page, cuda.available(), same)
+
+
+def test_a_wrong_output_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    with pytest.raises(AssertionError):
+        pages.check(page, False, same)
+    pages.rewrite(page)
+    pages.check(page, False, same)
+
+
+def emit_negate(threads=None):
+    k = Kernel("negate", threads=threads, n=i64, x=ptr(f32))
+    n, x = k.args
+    with each(k, n) as i:
+        x[i] = 0.0 - x[i]
+    return k.function
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 64, 100])
+def test_each_element_once(n):
+    """On the CPU and, with CTAs that have threads too many, in the simulator."""
+    x = np.arange(n, dtype=np.float32)
+    run(emit_negate(), n, x)
+    np.testing.assert_array_equal(x, -np.arange(n))
+    simulator.run(emit_negate(64), n, x, grid=(3,))
+    np.testing.assert_array_equal(x, np.arange(n))
+
+
+def test_a_recorded_function_can_return():
+    k = Kernel("twice", result=i32, x=i32)
+    k.ret(k.args[0] * 2)
+    assert run(k.function, 21) == 42
+
+
+def test_arguments_that_do_not_fit():
+    with pytest.raises(TypeError, match=r"negate takes 2 arguments \(n, x\), not 1"):
+        run(emit_negate(), 1)
+    with pytest.raises(TypeError, match="x must be a NumPy array of float32, not ndarray of float64"):
+        run(emit_negate(), 1, np.zeros(1))
+    with pytest.raises(TypeError, match="x must be an array in the memory of a CUDA device, not ndarray of float32"):
+        run(emit_negate(64), 1, np.zeros(1, np.float32))
+
+
+def test_on_a_device():
+    if not cuda.available():
+        pytest.skip(cuda.why_not())
+    torch = pytest.importorskip("torch")
+    x = torch.arange(100, dtype=torch.float32, device="cuda")
+    run(emit_negate(64), 100, x, grid=(2,))
+    np.testing.assert_array_equal(x.cpu().numpy(), -np.arange(100))

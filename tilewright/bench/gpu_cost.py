@@ -1,0 +1,91 @@
+"""What a GPU kernel costs beside its run: the call from Python, and emitting it.
+
+overhead   microseconds until a call comes back: a bound kernel, tilewright.matmul, torch.mm, Triton
+emission   seconds per kernel: recording it, LLVM to PTX, and on a GPU the driver's assembler
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tilewright.bench import gpu_device, gpu_measure, gpu_peers, gpu_shapes
+from tilewright.bench.results import Report
+from tilewright.problem import Gemm
+
+SMALL = 32  # n of the product whose calls are timed: the kernel takes less than the call
+
+
+def measure(report: Report, names: Iterable[str], device: int = 0) -> None:
+    """Add these studies to the report."""
+    on = gpu_device.TorchDevice(device)
+    report.machine.setdefault("gpu", on.describe())
+    if "overhead" in names:
+        report.extra["overhead"] = overhead(on)
+    if "emission" in names:
+        problems = [case.problem for name in ("square", "odd", "skinny", "f64") for case in gpu_shapes.cases([name])]
+        report.extra["emission"] = emission(problems, on.on.target, _loaded)
+
+
+def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
+    """Seconds per call, a figure for each burst: {"bound kernel": [...], "tilewright.matmul": [...], ...}."""
+    from functools import partial
+
+    import tilewright as tw
+
+    problem = Gemm(n, n, n)
+    o = gpu_device.make(on, problem)
+    target: Any = on.on.target
+    kernel: Any = tw.compile(problem, target)
+    calls: dict[str, Callable[[], Any]] = {
+        "bound kernel": kernel.bind(o.a, o.b, o.c),
+        "tilewright.matmul": partial(tw.matmul, o.a, o.b, o.c),
+    }
+    peers, _ = gpu_peers.find(on)
+    for peer in peers[1:]:
+        calls["torch.mm" if peer.name == gpu_peers.CUBLAS else peer.name] = peer.bind(o)
+    for call in calls.values():
+        call()
+    found = gpu_measure.host_cost(calls, on.wait)
+    return {name: list(sample.seconds) for name, sample in found.items()}
+
+
+def emission(
+    problems: Iterable[Gemm], target: Any, load: Callable[[str], Any] | None = None
+) -> dict[str, dict[str, float]]:
+    """{kernel: {"record_s", "llvm_s", "load_s"}} of every kernel that these problems' plans need, each emitted once.
+
+    Nothing comes from a cache.  The first kernel is emitted twice and timed the second time: LLVM has to be loaded once
+    per process.
+    """
+    import tilewright as tw
+    from tilewright.compiler import llvm
+
+    found: dict[str, dict[str, float]] = {}
+    first = True
+    for problem in problems:
+        plan = tw.plan(problem, target)
+        while True:
+            kernel: Any = tw.compile(problem, target, plan)
+            began = time.perf_counter()
+            functions = list(dict.fromkeys(launch.function for launch in kernel.launches))
+            recorded = time.perf_counter()
+            text = llvm.assembly(functions, target)
+            assembled = time.perf_counter()
+            if not first:
+                break
+            first = False
+        name = functions[0].name
+        if name not in found:
+            found[name] = {"record_s": recorded - began, "llvm_s": assembled - recorded}
+            if load is not None:
+                load(text)
+                found[name]["load_s"] = time.perf_counter() - assembled
+    return found
+
+
+def _loaded(text: str) -> None:
+    from tilewright.runtime import cuda
+
+    cuda.Module(text)

@@ -1,0 +1,131 @@
+"""What only kernels of a GPU can write: who a thread is, shared memory, barriers, copies in flight, exchanging lanes.
+
+`Kernel` inherits all of it. On a CPU target the gate refuses what it records, in a sentence.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir import copies, lanes, sync, textures
+from tilewright.ir.roles import Roles
+from tilewright.ir.types import Texture, Type, i8, i32
+from tilewright.ir.values import Value
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Function
+
+_COPIED = (4, 8, 16)        # bytes that one asynchronous copy can move
+
+
+class Grid(Roles):
+    if TYPE_CHECKING:
+        function: Function
+        warp: int
+        _op: Any
+        _effect: Any
+        _group: Any
+        _value: Any
+        _array: Any
+        cast: Any
+
+    # ---- who I am
+
+    def _builtin(self, name: str) -> Value:
+        return self.function.builtins.setdefault(name, Value(self, i32))    # type: ignore[arg-type]
+
+    @property
+    def thread(self) -> tuple[Value, Value]:
+        """(x, y) of this thread in its CTA."""
+        return self._builtin("thread.x"), self._builtin("thread.y")
+
+    @property
+    def block(self) -> tuple[Value, Value]:
+        """(x, y) of this CTA in the grid."""
+        return self._builtin("block.x"), self._builtin("block.y")
+
+    @property
+    def block_z(self) -> Value:
+        """The third coordinate of this CTA: a slice of k, or a product of a batch."""
+        return self._builtin("block.z")
+
+    @property
+    def grid(self) -> tuple[Value, Value]:
+        """How many CTAs the grid has along x and along y."""
+        return self._builtin("grid.x"), self._builtin("grid.y")
+
+    # ---- shared memory, and meeting there
+
+    def smem(self, name: str, shape: tuple[int, ...], element: Type, align: int = 16) -> Value:
+        """A shared-memory array, row-major, its first element at a multiple of `align` bytes."""
+        return self._array(name, shape, element, "shared", align)
+
+    def smem_bytes(self, name: str, size: int, align: int = 128) -> Value:
+        """Bytes of shared memory for arrays of any type, at once or one after another: `bytes.as_(f32).view(LD, 1)`."""
+        return self._array(name, (size,), i8, "shared", align)
+
+    def barrier(self) -> None:
+        """All threads of the CTA meet here."""
+        self._whole_cta("a barrier")
+        self._effect(sync.BARRIER)
+
+    # ---- copies from global to shared memory that go on while the thread does
+
+    def cp_async(self, smem: Value, gmem: Value, bytes: int, valid: Any = None) -> None:
+        """Start to copy `bytes` (4, 8 or 16, both addresses aligned to them) from global to shared memory.
+
+        Only the first `valid` of them are read (an i32 value; all if None), the others are written as zeros. Nobody may
+        read the destination before this thread has waited for the group of the copy, and others not before a barrier.
+        """
+        if bytes not in _COPIED:
+            raise ValueError(f"an asynchronous copy moves 4, 8 or 16 bytes, not {bytes}")
+        if smem.type.space != "shared" or gmem.type.space != "global":
+            raise TypeError(f"a copy goes from global to shared memory, not from {gmem.type} to {smem.type}")
+        if valid is None:
+            self._effect(copies.copy(bytes), smem, gmem)
+        else:
+            self._effect(copies.copy_some(bytes), smem, gmem, self._value(valid, i32))
+
+    def cp_async_commit(self) -> None:
+        """Close the group of the copies that this thread has started since the last group."""
+        self._effect(copies.COMMIT)
+
+    def cp_async_wait(self, pending: int = 0) -> None:
+        """Wait until at most `pending` of this thread's newest groups are still in flight."""
+        self._effect(copies.wait(pending))
+
+    # ---- textures
+
+    def fetch(self, texture: Value, index: Value) -> Value:
+        """Texel `index` (an i32) of a texture parameter, a vector; zeros where it is outside."""
+        if not isinstance(texture.type, Texture):
+            raise TypeError(f"only a texture parameter can be fetched from, not {texture.type}")
+        return self._op(textures.FETCH, texture.type.texel, texture, self._value(index, i32))
+
+    # ---- lanes of a warp
+
+    def lane_xor(self, x: Value, mask: int) -> Value:
+        """The x of the lane whose number differs in the bits of `mask`; all lanes take part."""
+        if not isinstance(x.type, Type) or x.type.length > 1 or x.type.bits not in lanes.MOVED:
+            raise TypeError(f"lanes exchange numbers of 16, 32 or 64 bits, not {x.type}")
+        if not 0 < mask < self.warp:
+            raise ValueError(f"mask must be from 1 to {self.warp - 1}, not {mask}")
+        return self._op(lanes.exchange(mask, self.warp), x.type, x)
+
+    def warp_sum(self, x: Value) -> Value:
+        """The sum of x over the lanes of the warp, in every lane, always in the same order."""
+        distance = self.warp // 2
+        while distance:
+            x = x + self.lane_xor(x, distance)
+            distance //= 2
+        return x
+
+    # ---- atomics of many threads
+
+    def fence_device(self) -> None:
+        """What this thread has written before is seen by every thread of the device that sees what it writes after."""
+        self._effect(sync.FENCE_DEVICE)
+
+    def mma(self, atom: Any, a: Any, b: Any, c: Any) -> tuple[Value, ...]:
+        """D = A @ B + C by a matrix instruction (kernels/atoms): each a list of this lane's registers, as is D."""
+        types = [x.type for x in c]
+        return self._group(atom.operation, types, *a, *b, *c)

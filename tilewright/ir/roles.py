@@ -1,0 +1,203 @@
+"""Warps with different work: declared roles, and pipelines of mbarriers whose arrivals are counted from them.
+
+    full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
+    k.init_mbarriers()
+    with k.role("producer", warps=1), k.loop(tiles) as t:
+        empty.wait(t % STAGES, t // STAGES % 2 ^ 1)
+        ...                                             # fill stage t % STAGES
+        full.arrive(t % STAGES)
+    with k.role("consumer", warps=4), k.loop(tiles) as t:
+        full.wait(t % STAGES, t // STAGES % 2)
+        ...                                             # use it
+        empty.arrive(t % STAGES)
+
+How many arrivals complete a phase follows from the roles that arrive, so nobody writes it down. What cannot be right is
+an error in the line that records it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir import mbarriers as ops
+from tilewright.ir import sync
+from tilewright.ir.program import If
+from tilewright.ir.types import i32, i64
+from tilewright.ir.values import Value, caller
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Function
+
+EVERYBODY = "the CTA"
+
+
+@dataclass(eq=False)
+class Role(If):
+    """A branch that warps `first` ... `first + warps - 1` of the CTA take."""
+    name: str = ""
+    first: int = 0
+    warps: int = 0
+
+
+class Roles:
+    """What a kernel can say of roles and mbarriers. `Grid` inherits it."""
+    if TYPE_CHECKING:
+        function: Function
+        warp: int
+        _body: list
+        _effect: Any
+        _into: Any
+        _record: Any
+        _value: Any
+        _array: Any
+        when: Any
+
+    _role: Role | None = None               # that is being recorded
+    _mbarriers: tuple[Mbarriers, ...] = ()  # declared and not yet initialised
+
+    def _linear_thread(self) -> Value:
+        x, y = self.thread                                      # type: ignore[attr-defined]
+        assert self.function.threads is not None
+        width, height = self.function.threads
+        return x if height == 1 else y * width + x
+
+    def _threads(self) -> int:
+        assert self.function.threads is not None
+        return self.function.threads[0] * self.function.threads[1]
+
+    @contextmanager
+    def role(self, name: str, warps: int | None = None) -> Iterator[Role]:
+        """These warps of the CTA, and only they. Roles take warps in the order of their declaration; the same name
+        again is the same warps again."""
+        if self._role is not None:
+            raise SyntaxError(f"role {name} begins inside role {self._role.name}")
+        roles = {node.name: node for node in self.function.walk() if isinstance(node, Role)}
+        known = roles.get(name)
+        if known is not None and warps not in (None, known.warps):
+            raise ValueError(f"role {name} has {known.warps} warps, not {warps}")
+        if known is None and warps is None:
+            raise ValueError(f"role {name} is new: how many warps has it?")
+        first = known.first if known else max((r.first + r.warps for r in roles.values()), default=0)
+        count = known.warps if known else int(warps or 0)
+        there = self._threads() // self.warp
+        if count < 1 or first + count > there:
+            raise ValueError(f"role {name} would be warps {first} to {first + count - 1} of a CTA that has {there}")
+        low, high, t = first * self.warp, (first + count) * self.warp, self._linear_thread()
+        condition = t < high if first == 0 else t >= low if first + count == there else (t >= low) & (t < high)
+        node = self._record(Role(condition, [], [], caller(), name, first, count))
+        with self._into(node.then):
+            self._role = node
+            yield node
+            self._role = None
+
+    def _whole_cta(self, what: str) -> None:
+        if self._role is not None and self._role.warps * self.warp != self._threads():
+            raise SyntaxError(f"{what} waits for all warps of the CTA, and role {self._role.name} has only "
+                              f"{self._role.warps} of {self._threads() // self.warp}")
+
+    def mbarriers(self, name: str, count: int = 1) -> Mbarriers:
+        """`count` mbarriers in shared memory, one for each stage of a pipeline."""
+        made = Mbarriers(self, name, count)
+        self._mbarriers += (made,)
+        return made
+
+    def init_mbarriers(self) -> None:
+        """Make those that were declared ready for use: thread 0 does, and the CTA meets behind it."""
+        self._whole_cta("making mbarriers")
+        if not self._mbarriers:
+            raise ValueError("there are no mbarriers to initialise")
+        with self.when(self._linear_thread().equals(0)):
+            for made in self._mbarriers:
+                made.ready = True
+                for stage in range(made.count):
+                    self._effect(ops.INIT, made.pointer + stage, made.arrivals)
+        self._mbarriers = ()
+        self._effect(sync.BARRIER)
+
+
+class Mbarriers:
+    """An array of mbarriers, `barriers.arrive(stage)`, `barriers.wait(stage, parity)`."""
+
+    def __init__(self, k: Any, name: str, count: int) -> None:
+        self.k, self.name, self.count, self.ready = k, name, count, False
+        self.pointer: Value = k._array(name, (count,), i64, "shared", 8)
+        self.arrivals = Value(k, i32, constant=0)       # of a phase: grows as roles are found to arrive
+        self.by: dict[str, int] = {}                    # role → its arrivals in a phase
+
+    def arrive(self, stage: Any = 0, by: str = "thread", expect: Any = None) -> None:
+        """Every thread of the role arrives, or one lane of each warp of it (by="warp"), or one thread (by="role").
+
+        `expect` announces the bytes that bulk copies will bring in this phase, for each arrival.
+        """
+        k, pointer = self.k, self._at(stage)
+        self._count(by)
+        role = k._role
+        first = role.first * k.warp if role else 0
+        t = k._linear_thread()
+
+        def arrive() -> None:
+            if expect is None:
+                k._effect(ops.ARRIVE, pointer)
+            else:
+                k._effect(ops.ARRIVE_EXPECT, pointer, k._value(expect, i32))
+        if by == "thread":
+            arrive()
+        else:
+            with k.when((t % k.warp).equals(0) if by == "warp" else t.equals(first)):
+                arrive()
+
+    def arrive_with_copies(self, stage: Any = 0) -> None:
+        """Every thread of the role arrives when the copies (cp_async) that it has started before have come. It need not
+        wait for them, and whoever waits for the phase may read what they brought."""
+        pointer = self._at(stage)
+        self._count("thread")
+        self.k._effect(ops.ARRIVE_COPIES, pointer)
+
+    def wait(self, stage: Any = 0, parity: Any = 0, sleep: bool = False) -> None:
+        """Wait until the phase of this parity is complete: 0 for the first, 1 for the second, 0 for the third ...; at
+        the beginning parity 1 counts as complete. `sleep`: as Hopper's try_wait, which frees the issue slot."""
+        self.k._effect(ops.TRY_WAIT if sleep else ops.TEST_WAIT, self._at(stage), self.k._value(parity, i32))
+
+    def copy(self, smem: Value, gmem: Value, bytes: Any, stage: Any = 0) -> None:
+        """The active thread has consecutive bytes (a multiple of 16) copied from global to shared memory, for this
+        phase to count. To be announced by `arrive(stage, expect=bytes)`."""
+        if smem.type.space != "shared" or gmem.type.space != "global":
+            raise TypeError(f"a copy goes from global to shared memory, not from {gmem.type} to {smem.type}")
+        self.k._effect(ops.BULK_COPY, smem, gmem, self.k._value(bytes, i32), self._at(stage))
+
+    # ---- counting
+
+    def _at(self, stage: Any) -> Value:
+        if not self.ready:
+            raise SyntaxError(f"mbarriers {self.name} are used before k.init_mbarriers()")
+        if isinstance(stage, int) and not 0 <= stage < self.count:
+            raise IndexError(f"there is no stage {stage} of {self.name}: it has {self.count}")
+        return self.pointer + stage
+
+    def _count(self, by: str) -> None:
+        k, role = self.k, self.k._role
+        name, warps = (role.name, role.warps) if role else (EVERYBODY, k._threads() // k.warp)
+        arrivals = {"thread": warps * k.warp, "warp": warps, "role": 1}.get(by)
+        if arrivals is None:
+            raise ValueError(f'arrive by="thread", "warp" or "role", not {by!r}')
+        if _is_conditional(role.then if role else k.function.body, k._body):
+            raise SyntaxError(f"{self.name}.arrive() under a condition: how many threads of {name} will arrive? Arrive "
+                              'outside it, by="warp" or by="role" if not every thread is to')
+        if self.by.setdefault(name, arrivals) != arrivals:
+            raise ValueError(f"{name} arrives at {self.name} with {arrivals} threads here, and with {self.by[name]} "
+                             "elsewhere")
+        if EVERYBODY in self.by and len(self.by) > 1:
+            raise ValueError(f"at {self.name} {' and '.join(self.by)} arrive, and a role is part of the CTA")
+        self.arrivals.constant = sum(self.by.values())
+
+
+def _is_conditional(nodes: list, body: list) -> bool:
+    """Is `body` reached from these nodes only through a branch?"""
+    return nodes is not body and not any(_reaches(node, body) for node in nodes)
+
+
+def _reaches(node: Any, body: list) -> bool:
+    parts = [getattr(node, part) for part in ("head", "body") if hasattr(node, part)]
+    return any(part is body or any(_reaches(inner, body) for inner in part) for part in parts)

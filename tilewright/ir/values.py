@@ -1,0 +1,142 @@
+"""What a kernel computes with: values with operators, register tiles, variables. They record through their Kernel."""
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir import operations as ops
+from tilewright.ir.program import Array, Line, Read, Register, Write
+from tilewright.ir.types import Pointer, Type, i1, i64
+
+if TYPE_CHECKING:
+    from tilewright.ir.builder import Kernel
+
+_HERE = os.path.dirname(__file__)
+_ids = itertools.count()
+
+
+def caller() -> Line:
+    """The line of the kernel that is being written: the innermost frame outside this package."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py"):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+class Value:
+    """A value inside the kernel. `p + i` moves a pointer by i elements, `p[i]` is its element; the rest is arithmetic.
+
+    Division and remainder are for indices: operands must not be negative.
+    """
+    __slots__ = ("array", "constant", "id", "k", "strides", "type")
+
+    def __init__(self, k: Kernel, type: Any, constant: Any = None, array: Array | None = None,
+                 strides: Any = (1,), id: int | None = None) -> None:
+        self.k, self.type, self.constant, self.array, self.strides = k, type, constant, array, strides
+        self.id = next(_ids) if id is None else id
+
+    def __add__(self, other: Any) -> Value:
+        if isinstance(other, int) and other == 0:
+            return self
+        if isinstance(self.type, Pointer):
+            return self.k._op(ops.OFFSET, self.type, self, self.k._value(other, i64), array=self.array)
+        return self.k._binary(ops.ADD, self, other)
+
+    def __mul__(self, other: Any) -> Value:
+        return self if isinstance(other, int) and other == 1 else self.k._binary(ops.MUL, self, other)
+
+    def __sub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, self, other)
+    def __rsub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, other, self)
+    def __floordiv__(self, other: Any) -> Value: return self.k._binary(ops.DIV, self, other)
+    def __mod__(self, other: Any) -> Value: return self.k._binary(ops.REM, self, other)
+    def __and__(self, other: Any) -> Value: return self.k._binary(ops.AND, self, other)
+    def __or__(self, other: Any) -> Value: return self.k._binary(ops.OR, self, other)
+    def __xor__(self, other: Any) -> Value: return self.k._binary(ops.XOR, self, other)
+    def __lshift__(self, other: Any) -> Value: return self.k._binary(ops.SHL, self, other)
+    def __rshift__(self, other: Any) -> Value: return self.k._binary(ops.SHR, self, other)
+    def __lt__(self, other: Any) -> Value: return self.k._binary(ops.LT, self, other, i1)
+    def __le__(self, other: Any) -> Value: return self.k._binary(ops.LE, self, other, i1)
+    def __gt__(self, other: Any) -> Value: return self.k._binary(ops.LT, other, self, i1)
+    def __ge__(self, other: Any) -> Value: return self.k._binary(ops.LE, other, self, i1)
+    def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
+    def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
+    __radd__, __rmul__, __rand__, __rxor__ = __add__, __mul__, __and__, __xor__
+    __iter__ = None                 # or Python would index a pointer without end
+
+    def __bool__(self) -> bool:
+        raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
+
+    def view(self, *strides: Any, layout: Any = None) -> Value:
+        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,
+        a function from an index to the element it is kept in (`ir.layouts`): `a.view(layout=Swizzle(64, 8))[i, p]`."""
+        if strides and layout is not None:
+            raise TypeError("a view has strides or a layout, not both")
+        return Value(self.k, self.type, self.constant, self.array, layout or strides, self.id)
+
+    def as_(self, element: Type) -> Value:
+        """The same address, seen as elements of another type."""
+        return Value(self.k, Pointer(element, self.type.space), self.constant, self.array, (1,), self.id)
+
+    def at(self, *index: Any) -> Value:
+        """The address of element [i, j, ...]; its vectors run along the last index."""
+        if callable(self.strides):
+            return self + self.strides(*index)
+        if len(index) != len(self.strides):
+            name = self.array.name if self.array else "this pointer"
+            raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")
+        address = self
+        for i, stride in zip(index, self.strides, strict=True):
+            address = address + i * stride
+        return address
+
+    def __getitem__(self, index: Any) -> Value:
+        if isinstance(self.type, Pointer):
+            return self.k.load(self.at(*(index if isinstance(index, tuple) else (index,))))
+        check_elements((index,), self.type.length, f"{self.type}")
+        return self.k._op(ops.extract(index), self.type.scalar, self)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.k.store(self.at(*(index if isinstance(index, tuple) else (index,))), value)
+
+
+def check_elements(elements: Iterable[Any], length: int, what: str) -> None:
+    for e in elements:
+        if not isinstance(e, int) or not 0 <= e < length:
+            raise IndexError(f"there is no element {e} of {what}: it must be a Python number from 0 to {length - 1}")
+
+
+class Tile:
+    """A [rows, cols] array of registers, the same in every thread."""
+
+    def __init__(self, k: Kernel, rows: int, cols: int, type: Any) -> None:
+        self.k, self.rows, self.cols, self.type = k, rows, cols, type
+        self.registers = {(i, j): Register(type) for i in range(rows) for j in range(cols)}
+
+    def _register(self, ij: tuple[int, int]) -> Register:
+        if ij not in self.registers:
+            raise IndexError(f"there is no register {ij} of a {self.rows} x {self.cols} tile")
+        return self.registers[ij]
+
+    def __getitem__(self, ij: tuple[int, int]) -> Value:
+        register = self._register(ij)
+        return self.k._record(Read(Value(self.k, register.type), register, caller())).result
+
+    def __setitem__(self, ij: tuple[int, int], value: Any) -> None:
+        register = self._register(ij)
+        self.k._record(Write(register, self.k._value(value, register.type), caller()))
+
+
+class Variable:
+    """One register with a name: `x = k.variable(i64, 0)`; `x.get()`, `x.set(...)`."""
+
+    def __init__(self, k: Kernel, type: Any, value: Any) -> None:
+        self.tile = Tile(k, 1, 1, type)
+        if value is not None:
+            self.set(value)
+
+    def get(self) -> Value: return self.tile[0, 0]
+    def set(self, value: Any) -> None: self.tile[0, 0] = value

@@ -1,0 +1,21 @@
+"""`each`: what kernels without tiles need, so that one emitter writes them for CPUs and for GPUs.
+
+docs/write-your-own-kernel.md shows how it is used.
+"""
+from contextlib import contextmanager
+
+from tilewright.ir import i64
+
+
+@contextmanager
+def each(k, n):
+    """`with each(k, n) as i:` does the block for i = 0 ... n - 1, n an i64: a CPU function in a loop, a GPU's CTAs with
+    a thread for each i, of which the last CTA's may be too many."""
+    threads = k.function.threads
+    if threads is None:
+        with k.loop(n) as i:
+            yield i
+    else:
+        i = k.cast(k.block[0], i64) * threads[0] + k.thread[0]
+        with k.when(i < n):
+            yield i

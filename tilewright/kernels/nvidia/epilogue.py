@@ -1,0 +1,84 @@
+"""From a lane's accumulators to C = alpha * acc + beta * C, within the edges of C; and sums over slices of k."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.ir import Kernel, Tile, Value, i32, i64, vec
+from tilewright.kernels.nvidia.cut import Cut
+
+
+def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: Value, m: Value, n: Value,
+          alpha: Value, beta: Value, c: Value, ldc: Value, VECTOR: int) -> None:
+    """acc[i, j] belongs to row i of `rows` and column j of `columns`, in the CTA's tile at (i0, j0).
+
+    VECTOR elements of C are written at once where the lane has them side by side; n and ldc are multiples of VECTOR.
+    """
+    read = beta.differs(0.0)
+    for i, (base, offset) in enumerate(rows.elements):
+        row = i0 + base + offset
+        places, values, j = [], [], 0
+        for piece in columns.pieces:
+            width = min(piece.width, VECTOR)
+            for e in range(0, piece.width, width):
+                column = j0 + piece.base + (piece.offset + e)
+                places.append((c + row*ldc + column, (row < m) & (column < n)))
+                values.append([acc[i, j + d]*alpha for d in range(width)])
+                j += width
+        # all of a row's loads before its stores: nobody can tell that these do not change what is loaded
+        olds = [k.load(at, vec(T, len(xs)), mask=inside & read) for (at, inside), xs in zip(places, values)]
+        for (at, inside), xs, old in zip(places, values, olds):
+            found = [k.fma(beta, old[e] if len(xs) > 1 else old, x) for e, x in enumerate(xs)]
+            k.store(at, k.pack(*found) if len(xs) > 1 else found[0], mask=inside)
+
+
+def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES: int, THREADS: int) -> None:
+    """acc of slice 0 += acc of slices 1 ... SLICES - 1, through shared memory, where nothing may be left to read.
+
+    THREADS: of one slice; thread t of each holds the same elements of C."""
+    registers = [*acc.registers]
+    for other in range(1, SLICES):
+        k.barrier()
+        with k.when(slice.equals(other)):
+            for e, ij in enumerate(registers):
+                k.store(smem + t + e*THREADS, acc[ij])
+        k.barrier()
+        with k.when(slice.equals(0)):
+            for e, ij in enumerate(registers):
+                acc[ij] = acc[ij] + k.load(smem + t + e*THREADS)
+
+
+def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Value, tiles: Value, part: Value,
+              parts: Any, t: Value, slot: Value, SLOTS: int, mine: Value, then: Callable[[], None]) -> None:
+    """The CTA that comes last of the `parts` that share a tile of C adds up all their accumulators, in the order of k,
+    and does `then`. The counters are 0 before and after. Threads that are `mine` hold accumulators, each in its slot.
+
+    workspace: T[parts, tiles, registers of acc, SLOTS]; counters: i32[tiles].
+    """
+    registers = [*acc.registers]
+    arrived = k.smem("arrived", (1,), i32)
+
+    def place(part: Value) -> Value:
+        return workspace + k.cast(part*tiles + tile, i64)*(len(registers)*SLOTS) + slot
+
+    with k.when(mine):
+        at = place(part)
+        for e, ij in enumerate(registers):
+            k.store(at + e*SLOTS, acc[ij])
+        k.fence_device()
+    k.barrier()
+    with k.when(t.equals(0)):
+        arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
+    k.barrier()
+    with k.when(arrived[0].equals(parts - 1)):
+        k.fence_device()
+        with k.when(mine):
+            for ij in registers:
+                acc[ij] = 0
+            with k.loop(parts) as other:
+                at = place(other)
+                for e, ij in enumerate(registers):
+                    acc[ij] = acc[ij] + k.load(at + e*SLOTS)
+            then()
+        with k.when(t.equals(0)):
+            counters[tile] = 0

@@ -1,0 +1,173 @@
+"""A or B of a GEMM on its way: tiles of global memory to shared memory, and from there a lane's fragments.
+
+    global memory       shared memory       copied                              a fragment is read as
+    i is contiguous     [CTA_K, CTA]        VECTOR elements along i             vectors along i, one step of k
+    k is contiguous     [CTA_K, CTA + PAD]  transposed, element by element      the same
+    k is contiguous     [CTA, CTA_K + PAD]  VECTOR elements along k             a vector along k of each row
+
+i stands for a row of A or a column of B. Copies are asynchronous, or pass through registers. What a CTA has beyond the
+matrix along i is copied from its last row, and never stored; beyond k, which happens in the first tile alone, it is 0.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import Kernel, Tile, Value, i32, ptr, vec
+from tilewright.ir.values import Variable
+from tilewright.kernels.nvidia.cut import Cut
+
+WIDEST = 16                 # bytes that a thread moves at once
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One copy of each thread: from which running pointer, and how far after the thread's own p and i."""
+    source: int
+    p: int
+    i: int
+
+
+class Operand:
+    """`extent` elements of i from `first`, by CTA_K steps of k, STAGES times in shared memory at `smem`."""
+
+    def __init__(self, k: Kernel, T: Any, gmem: Value, ld: Value, *, along_k: bool, transposed: bool, EXTENT: int,
+                 CTA_K: int, VECTOR: int, THREADS: int, ASYNC: bool, PAD: int | None = None) -> None:
+        self.k, self.T, self.gmem, self.ld, self.ASYNC = k, T, gmem, ld, ASYNC
+        self.EXTENT, self.CTA_K, self.THREADS = EXTENT, CTA_K, THREADS
+        self.along_k, self.inner_k = along_k, along_k and not transposed
+        self.UNIT = 1 if along_k and transposed and ASYNC else VECTOR       # elements of one copy
+        V = WIDEST // T.bytes
+        if self.inner_k:
+            self.STEPS = V                                                  # of k in one vector of a fragment
+            self.ROW = CTA_K + V
+        else:
+            self.STEPS = 1
+            self.ROW = EXTENT + (V - EXTENT) % (2*V) if along_k else EXTENT     # an odd number of vectors
+        if PAD is not None:
+            self.ROW = (CTA_K if self.inner_k else EXTENT) + PAD
+        self.SIZE = (EXTENT if self.inner_k else CTA_K) * self.ROW
+        self._share()
+
+    def _share(self) -> None:
+        """Who copies what: ACTIVE threads, `passes` times each. (CHUNKS threads side by side, ROWS of these.)"""
+        U, CTA_K, EXTENT, THREADS = self.UNIT, self.CTA_K, self.EXTENT, self.THREADS
+        if not self.along_k:
+            self.CHUNKS = min(EXTENT // U, THREADS)
+            self.ROWS = _divisor(CTA_K, THREADS // self.CHUNKS)
+            across = [x*self.CHUNKS*U for x in range(EXTENT // U // self.CHUNKS)]
+            self.passes = [Pass(h, p, i) for p in range(0, CTA_K, self.ROWS) for h, i in enumerate(across)]
+            self.sources = across
+        else:
+            # transposing stores of a warp: eight steps of k (or two vectors of them) by as many rows as then fit
+            self.CHUNKS = CTA_K // U if self.inner_k else min(CTA_K // U, 2 if U > 1 else 8)
+            self.ROWS = _divisor(EXTENT, THREADS // self.CHUNKS)
+            self.sources = [*range(0, EXTENT, self.ROWS)]
+            self.passes = [Pass(h, p, i) for p in range(0, CTA_K, self.CHUNKS*U) for h, i in enumerate(self.sources)]
+        self.ACTIVE = self.CHUNKS * self.ROWS
+
+    # ---- global to shared memory
+
+    def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
+        """Running pointers, at step k_first of k."""
+        k = self.k
+        chunk, row = t % self.CHUNKS * self.UNIT, t // self.CHUNKS
+        self.t, self.thread_p, self.thread_i = (t, chunk, row) if self.along_k else (t, row, chunk)
+        self.pointers: list[Variable] = []
+        for offset in self.sources:
+            i = k.min(k.cast(first + self.thread_i + offset, limit.type), limit - (1 if self.along_k else self.UNIT))
+            p = k_first + self.thread_p
+            at = self.gmem.view(self.ld, 1).at(i, p) if self.along_k else self.gmem.view(self.ld, 1).at(p, i)
+            self.pointers.append(k.variable(ptr(self.T), at))
+        self.to_smem = (self.thread_i*self.ROW + self.thread_p if self.inner_k
+                        else self.thread_p*self.ROW + self.thread_i)
+        if not self.ASYNC:
+            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.T, self.UNIT), zero=False)
+
+    def _at(self, smem: Value, each: Pass) -> Value:
+        constant = each.i*self.ROW + each.p if self.inner_k else each.p*self.ROW + each.i
+        return smem + self.to_smem + constant
+
+    def _copies(self, steps: Value | None) -> Iterator[tuple[int, Pass, Value]]:
+        """(index, pass, where it reads). Afterwards the pointers are `steps` on, or a whole tile."""
+        start = [pointer.get() for pointer in self.pointers]
+        at = [*start]
+        for index, each in enumerate(self.passes):
+            yield index, each, at[each.source] + (each.p if self.along_k else 0)
+            if not self.along_k:
+                at[each.source] += self.ld*self.ROWS                # a chain: no register for each multiple of ld
+        for pointer, before, after in zip(self.pointers, start, at):
+            if steps is not None:
+                after = before + (steps if self.along_k else self.ld*steps)
+            elif self.along_k:
+                after = before + self.CTA_K
+            pointer.set(after)
+
+    def _valid(self, each: Pass, steps: Value) -> Value:
+        """How many elements of a copy lie before step `steps` of the tile."""
+        k, left = self.k, steps - self.thread_p - each.p
+        if not self.along_k:
+            return k.select(left > 0, k.constant(i32, self.UNIT), 0)
+        return k.max(k.min(left, self.UNIT), 0)
+
+    def start(self, smem: Value, steps: Value | None = None) -> None:
+        """Start copies of the next tile to `smem`; of its first `steps` steps of k, and zeros after them."""
+        with _some(self.k, self.t, self.ACTIVE, self.THREADS):
+            for _, each, source in self._copies(steps):
+                valid = None if steps is None else self._valid(each, steps) * self.T.bytes
+                self.k.cp_async(self._at(smem, each), source, self.UNIT * self.T.bytes, valid)
+
+    def fetch(self, steps: Value | None = None) -> None:
+        """Load the next tile into registers."""
+        k, U = self.k, self.UNIT
+        with _some(k, self.t, self.ACTIVE, self.THREADS):
+            for index, each, source in self._copies(steps):
+                if steps is None:
+                    self.carried[index, 0] = k.load(source, vec(self.T, U))
+                    continue
+                self.carried[index, 0] = 0
+                with k.when(self._valid(each, steps) > 0):
+                    self.carried[index, 0] = k.load(source, vec(self.T, U))
+
+    def stash(self, smem: Value) -> None:
+        """Store these registers."""
+        k, transposing = self.k, self.along_k and not self.inner_k and self.UNIT > 1
+        with _some(k, self.t, self.ACTIVE, self.THREADS):
+            for index, each in enumerate(self.passes):
+                vector, at = self.carried[index, 0], self._at(smem, each)
+                if transposing:
+                    for e in range(self.UNIT):
+                        k.store(at + e*self.ROW, vector[e])
+                else:
+                    k.store(at, vector)
+
+    # ---- shared memory to registers
+
+    def after(self, smem: Value, p: Value) -> Value:
+        """The tile at `smem` from step p on."""
+        return smem + (p if self.inner_k else p*self.ROW)
+
+    def fragment(self, smem: Value, cut: Cut, p: int) -> list[Value]:
+        """The lane's vectors for steps p ... p + STEPS - 1 of the tile at `smem`; `values` takes them apart."""
+        k, T, V = self.k, self.T, WIDEST // self.T.bytes
+        if self.inner_k:
+            return [k.load(smem + base*self.ROW + (offset*self.ROW + p), vec(T, V)) for base, offset in cut.elements]
+        return [k.load(smem + piece.base + (piece.offset + p*self.ROW), vec(T, piece.width)) for piece in cut.pieces]
+
+    def values(self, fragment: list[Value], p: int) -> list[Value]:
+        """The lane's elements at step p."""
+        if self.inner_k:
+            return [vector[p % self.STEPS] for vector in fragment]
+        return [x[e] if x.type.length > 1 else x for x in fragment for e in range(x.type.length)]
+
+
+def _divisor(n: int, most: int) -> int:
+    """The largest divisor of n that is not above `most`."""
+    return next(d for d in range(min(n, most), 0, -1) if n % d == 0)
+
+
+def _some(k: Kernel, t: Value, ACTIVE: int, THREADS: int) -> Any:
+    """`with` this, threads 0 ... ACTIVE - 1 only."""
+    return nullcontext() if ACTIVE == THREADS else k.when(t < ACTIVE)

@@ -1,0 +1,361 @@
+"""GPU plans: the tiling of a GEMM on NVIDIA's chips, when one is legal, and what it costs.
+
+    simt    CUDA cores (kernels/nvidia/simt_gemm.py): a CTA tile, warp tiles in it, an outer product per thread
+    dmma    f64 matrix instructions (kernels/nvidia/dmma_gemm.py)
+    gemv    one row or one column of C (kernels/nvidia/gemv.py)
+
+Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
+parts of the tiles that are left over after whole rounds.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+ITEMSIZE = {"f32": 4, "f64": 8}
+WIDEST = 16             # bytes that a thread copies at once
+LANES = 32
+GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
+
+
+def registers(thread_m: int, thread_n: int, itemsize: int) -> int:
+    """A limit for ptxas: the accumulators, fragments one and a half times, and addresses; in eights."""
+    values = thread_m*thread_n + (thread_m + thread_n) * 3 // 2
+    return min((values * itemsize // 4 + 40 + 7) // 8 * 8, 255)
+
+
+class GpuShape(NamedTuple):
+    """What the choice of a plan depends on. `vector`: the elements that copies of A and B, and stores of C, may move at
+    once: addresses, leading dimensions and sizes along the contiguous dimensions are multiples of it."""
+    dtype: str
+    m: int
+    n: int
+    k: int
+    layout: str
+    vector: int
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+
+def shape_of(problem: Gemm, alignment: int = WIDEST) -> GpuShape:
+    """A problem whose operands are contiguous, or have leading dimensions that are aligned as well; addresses are
+    multiples of `alignment` bytes."""
+    p = problem
+    inner = (p.k if p.layout[0] == "n" else p.m, p.n if p.layout[1] == "n" else p.k, p.n)
+    vector = WIDEST // ITEMSIZE[p.compute]
+    while vector > 1 and (any(size % vector for size in inner) or alignment % (vector*ITEMSIZE[p.compute])):
+        vector //= 2
+    return GpuShape(p.compute, p.m, p.n, p.k, p.layout, vector)
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    algorithm: Literal["simt", "dmma", "gemv"]
+    cta_m: int
+    cta_n: int
+    cta_k: int
+    warp_m: int
+    warp_n: int
+    thread_m: int = 0               # simt: the outer product of a thread
+    thread_n: int = 0
+    stages: int = 3
+    copy: Literal["async", "registers"] = "async"
+    vector: int = 1
+    order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
+    registers: int = 0              # that a thread may have; 0: what the emitter thinks
+    slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
+    split_k: int = 1
+    tail: bool = False
+    group_m: int = 8
+
+    def __str__(self) -> str:
+        """Short, and read back by `GpuPlan.parse`: simt 128x256x8 warp=64x64 thread=8x16 stages=2 copy=registers."""
+        text = f"{self.algorithm} {self.cta_m}x{self.cta_n}x{self.cta_k} warp={self.warp_m}x{self.warp_n}"
+        if self.thread_m:
+            text += f" thread={self.thread_m}x{self.thread_n}"
+        for f in fields(self)[8:]:
+            value = getattr(self, f.name)
+            if value != f.default or f.name == "stages":
+                text += f" {f.name}" if value is True else f" {f.name}={value}"
+        return text
+
+    @classmethod
+    def parse(cls, text: str) -> GpuPlan:
+        """The plan that `str(plan)` wrote. ValueError for anything else."""
+        try:
+            algorithm, cta, *rest = text.split()
+            if algorithm not in ("simt", "dmma", "gemv"):
+                raise ValueError(algorithm)
+            names = {f.name for f in fields(cls)[8:]}
+            values: dict[str, Any] = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, cta.split("x")), strict=True))
+            for word in rest:
+                name, _, value = word.partition("=")
+                if name in ("warp", "thread"):
+                    values |= zip((f"{name}_m", f"{name}_n"), map(int, value.split("x")), strict=True)
+                elif name in names:
+                    values[name] = True if not value else value if name in ("copy", "order") else int(value)
+                else:
+                    raise ValueError(name)
+            return cls(algorithm, **values)         # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"not a plan for a GPU: {text!r}; one looks like 'simt 128x128x8 warp=32x64 thread=8x8 "
+                             "stages=2 copy=registers vector=4'") from error
+
+    @property
+    def threads(self) -> int:
+        """Of a CTA."""
+        if self.algorithm == "gemv":
+            return LANES * GEMV_WARPS
+        return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
+
+    def tiles(self, m: int, n: int) -> int:
+        return ceil(m / self.cta_m) * ceil(n / self.cta_n)
+
+    def estimate(self, itemsize: int) -> int:
+        """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
+        words = itemsize // 4
+        if self.algorithm == "dmma":
+            return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
+        if self.algorithm == "gemv":
+            return 64
+        if self.registers:
+            return self.registers
+        staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
+        return words * (self.thread_m*self.thread_n + 2*(self.thread_m + self.thread_n) + staged) + 32
+
+    def shared(self, itemsize: int) -> int:
+        """Bytes of a CTA's shared memory, rows padded."""
+        if self.algorithm == "gemv":
+            return itemsize * LANES * GEMV_WARPS * self.vector
+        tiles = self.stages * self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
+        return itemsize * max(tiles, self.cta_m*self.cta_n if self.slices > 1 else 0)
+
+    def resident(self, target: GpuTarget, itemsize: int) -> int:
+        """CTAs that a multiprocessor holds."""
+        return target.occupancy(self.threads, min(self.estimate(itemsize), target.registers_thread),
+                                self.shared(itemsize))
+
+    def cut(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
+        """With `tail`: (tiles that stay whole, parts of each of the others)."""
+        tiles = self.tiles(m, n)
+        slots = target.sms * max(self.resident(target, itemsize), 1)
+        whole = tiles // slots * slots
+        over = tiles - whole
+        if not over:
+            return tiles, 1
+        parts = min(range(1, MOST_PARTS + 1), key=lambda s: ceil(over*s / slots)/s + PART*s)
+        return (tiles, 1) if parts == 1 else (whole, parts)
+
+    def grid(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int, int]:
+        tiles = self.tiles(m, n)
+        if self.tail:
+            whole, parts = self.cut(m, n, target, itemsize)
+            return whole + (tiles - whole)*parts, 1, 1
+        return tiles, 1, self.split_k
+
+    def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
+        """Why this plan cannot run this problem on this target: sentences, none if it can."""
+        shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
+        return list(_violations(self, shape, target))
+
+
+MOST_PARTS = 16
+PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
+
+
+def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    p, s = plan, shape.itemsize
+    least = {name: getattr(p, name) for name in ("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k",
+                                                 "group_m", "vector")}
+    for name, value in least.items():
+        if value < 1:
+            yield f"{name} is {value}, and must not be less than 1."
+    if any(value < 1 for value in least.values()):
+        return
+    if p.algorithm == "gemv":
+        if 1 not in (shape.m, shape.n):
+            yield f"gemv computes one row or one column of C, and C is {shape.m}x{shape.n}."
+    elif p.cta_m % p.warp_m or p.cta_n % p.warp_n:
+        yield f"warp tiles of {p.warp_m}x{p.warp_n} do not fill a CTA tile of {p.cta_m}x{p.cta_n}."
+        return
+    if p.algorithm == "dmma":
+        if shape.dtype != "f64":
+            yield f"dmma multiplies f64, and this is {shape.dtype}."
+        if "mma.f64.k16" not in target.instructions:
+            yield f"{target.name} lacks the f64 matrix instructions of Hopper."
+        if p.warp_m % 16 or p.warp_n % 16 or p.cta_k % 4:
+            yield "dmma needs warp tiles of multiples of 16 and cta_k a multiple of 4."
+        if p.slices > 1:
+            yield "dmma has no slices."
+    elif p.algorithm == "simt" and (
+            p.thread_m < 1 or p.thread_n < 1 or p.warp_m % p.thread_m or p.warp_n % p.thread_n
+            or (p.warp_m // p.thread_m) * (p.warp_n // p.thread_n) != LANES):
+        yield f"{p.thread_m}x{p.thread_n} elements for each of {LANES} lanes are not {p.warp_m}x{p.warp_n}."
+        return
+    elif p.cta_k % p.slices:
+        yield f"{p.slices} slices do not divide cta_k = {p.cta_k}."
+    if p.threads > 1024:
+        yield f"a CTA would have {p.threads} threads, and may have 1024."
+    if p.copy == "async" and "cp.async" not in target.instructions:
+        yield f"{target.name} has no asynchronous copies."
+    if p.copy == "registers" and p.stages != 2:
+        yield f"copies through registers have 2 stages, not {p.stages}."
+    if p.stages < 2:
+        yield f"stages is {p.stages}, and must not be less than 2."
+    if p.vector > shape.vector:
+        yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
+               "addresses, leading dimensions and sizes.")
+    if p.vector*s > WIDEST:
+        yield f"vector = {p.vector} {shape.dtype} are more than the {WIDEST} bytes that a thread copies at once."
+    if (shared := p.shared(s)) > target.smem_cta:
+        yield f"the tiles take {shared} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
+    if (registers := p.estimate(s)) > target.registers_thread + 16:
+        yield f"a thread would need about {registers} registers, and may have {target.registers_thread}."
+    elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
+        yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
+               "multiprocessor.")
+    if p.tail and p.split_k > 1:
+        yield "the tiles of C are divided by split_k or by tail, not by both."
+    if p.split_k > max(ceil(shape.k / p.cta_k), 1):
+        yield f"split_k = {p.split_k} is more than the tiles of k that there are."
+
+
+# ---- what a plan costs
+
+class Cost(NamedTuple):
+    seconds: float
+    parts: tuple[tuple[str, float], ...]        # what bounds it: the seconds of each, the greatest of which counts
+    rounds: float                               # in which the multiprocessors finish all tiles
+
+
+# Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
+# 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
+ISSUE = {(8, 16): 0.81, (16, 8): 0.80, (8, 8): 0.72, (8, 4): 0.55, (4, 8): 0.55, (4, 4): 0.42}
+MATRIX = 0.90           # of the peak of matrix instructions, f64
+L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
+START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
+SPLIT = 2.5e-6          # and to add up parts
+
+
+def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
+    """The predicted cost of a legal plan."""
+    m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
+    tiles, resident = plan.tiles(m, n), max(plan.resident(target, s), 1)
+    slots = target.sms * resident
+    rate: float
+    if plan.algorithm == "gemv":
+        rate = 32 * plan.vector if s == 4 else 16 * plan.vector
+    elif plan.algorithm == "dmma":
+        rate = target.fma_f64 * 2 * MATRIX                      # matrix instructions double it
+    else:
+        rate = (target.fma_f32 if s == 4 else target.fma_f64) * ISSUE.get((plan.thread_m, plan.thread_n), 0.4)
+        if s == 8:
+            rate = min(rate, target.fma_f64 * 0.9)
+    warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
+    rate *= min(1.0, 0.55 + 0.45*warps/8)                       # few warps wait for their loads
+    steps = k + plan.cta_k                                      # the first tile of k has to come
+    alone = plan.cta_m * plan.cta_n * steps / rate              # clocks of a tile that has the multiprocessor
+    if plan.tail:
+        whole, parts = plan.cut(m, n, target, s)
+        rounds = whole/slots + (ceil((tiles - whole)*parts / slots)/parts + PART*parts if parts > 1 else
+                                ceil((tiles - whole)/slots))
+    else:
+        rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
+        if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
+            rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
+    work = rounds * resident * alone / target.clock
+    moved = tiles * (plan.cta_m + plan.cta_n) * k * s
+    through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
+    once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
+    added = 0.0
+    if plan.tail and plan.cut(m, n, target, s)[1] > 1:
+        added = SPLIT
+    if plan.split_k > 1:
+        added = SPLIT + 2 * plan.split_k * tiles*plan.cta_m*plan.cta_n * s / (L2 * target.sms * target.clock)
+    parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
+    longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
+    return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
+
+
+# ---- choice
+
+def _simt(cta: str, warp: str, thread: str, **options: Any) -> GpuPlan:
+    (m, n, k), (wm, wn), (tm, tn) = (map(int, x.split("x")) for x in (cta, warp, thread))
+    return GpuPlan("simt", m, n, k, wm, wn, tm, tn, **options)
+
+
+_REGISTERS = {"stages": 2, "copy": "registers"}
+F32 = (
+    _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
+    _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
+    _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
+    _simt("128x128x8", "64x32", "8x8", order="columns", registers=128, **_REGISTERS),
+    _simt("64x256x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
+    _simt("64x256x8", "32x128", "8x16", order="columns", registers=240, **_REGISTERS),
+    _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
+    _simt("64x128x32", "32x64", "8x8", order="columns", slices=2),
+    _simt("64x64x32", "32x32", "8x4", stages=3),
+    _simt("32x128x32", "32x32", "8x4", stages=3),
+    _simt("16x128x32", "16x32", "4x4", stages=4),
+    _simt("128x16x32", "32x16", "4x4", stages=4),
+)
+F64 = (
+    GpuPlan("dmma", 128, 128, 8, 64, 32, stages=6),
+    GpuPlan("dmma", 64, 128, 8, 32, 64, stages=4),
+    GpuPlan("dmma", 64, 64, 8, 32, 32, stages=4),
+    GpuPlan("dmma", 32, 64, 16, 16, 32, stages=4),
+    _simt("64x64x8", "32x32", "8x4", stages=3),
+    _simt("32x64x8", "16x32", "4x4", stages=3),
+    _simt("64x64x8", "32x32", "8x4", **_REGISTERS),
+)
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
+
+
+def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
+    """Plans worth a look, legal or not."""
+    for tile in F32 if shape.dtype == "f32" else F64:
+        tile = replace(tile, vector=shape.vector)
+        if "cp.async" not in target.instructions and tile.copy == "async":
+            tile = replace(tile, copy="registers", stages=2)
+        for split in SPLITS:
+            yield replace(tile, split_k=split)
+        yield replace(tile, tail=True)
+
+
+def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
+    """Plans for one row or column of C, by the elements of it that a CTA has."""
+    column = shape.n == 1
+    along_k = shape.layout[0] == "n" if column else shape.layout[1] == "t"
+    own = GEMV_WARPS if along_k else LANES * shape.vector
+    for split in SPLITS:
+        if split == 1 or split*GEMV_WARPS <= shape.k:
+            m, n = (own, 1) if column else (1, own)
+            yield GpuPlan("gemv", m, n, GEMV_WARPS, m, n, stages=2, copy="registers", vector=shape.vector,
+                          split_k=split)
+
+
+def ranked(problem: Gemm | GpuShape, target: GpuTarget) -> list[GpuPlan]:
+    """All legal candidates, the one with the least predicted time first."""
+    shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
+    if 1 in (shape.m, shape.n):
+        return sorted(_vectors(shape, target), key=lambda p: cost(shape, p, target).seconds)
+    legal = [p for p in dict.fromkeys(candidates(shape, target)) if not p.violations(shape, target)]
+    if not legal:
+        raise ValueError(f"no plan for {shape} on {target.name}")
+    return sorted(legal, key=lambda p: cost(shape, p, target).seconds)
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: GpuShape, target: GpuTarget) -> GpuPlan:
+    """The plan that the model expects to be fastest."""
+    return ranked(shape, target)[0]

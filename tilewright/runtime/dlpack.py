@@ -1,0 +1,140 @@
+"""DLPack, the protocol by which array libraries hand each other memory: reading a capsule, and making one.
+
+https://dmlc.github.io/dlpack/latest/python_spec.html. A capsule holds the address of a C structure, and whoever takes
+it over calls the structure's deleter when done. Here a capsule that is read stays the producer's: it is kept while the
+memory is in use and dropped afterwards, and then it calls the deleter itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CUDA, CUDA_MANAGED = 2, 13  # kinds of device: memory that a CUDA device can use as its own
+VERSION = (1, 0)  # what is asked for; producers that know nothing of versions give the older structure
+READ_ONLY = 1  # a flag of versioned capsules
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),
+                ("dtype", _DataType), ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)),
+                ("byte_offset", c_uint64)]  # fmt: skip
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = [("tensor", _Tensor), ("context", c_void_p), ("deleter", c_void_p)]
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = [("major", c_uint32), ("minor", c_uint32), ("context", c_void_p), ("deleter", c_void_p),
+                ("flags", c_uint64), ("tensor", _Tensor)]  # fmt: skip
+
+
+class Contents(NamedTuple):
+    """What a capsule says. Strides in bytes."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any] | str  # the name of a type that NumPy does not have
+    device: int
+    kind: int
+    readonly: bool
+
+
+_CODES = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # as in NumPy's type strings
+_KINDS = {letter: code for code, letter in _CODES.items()}
+_BFLOAT = 4
+
+
+def read(capsule: Any) -> Contents:
+    """What is in a capsule, which stays its producer's."""
+    versioned = _capsule.is_valid(capsule, b"dltensor_versioned")
+    name = b"dltensor_versioned" if versioned else b"dltensor"
+    address = _capsule.pointer(capsule, name)
+    managed: Any = (_Versioned if versioned else _Managed).from_address(address)
+    if versioned and managed.major != VERSION[0]:
+        raise BufferError(f"the array comes by DLPack {managed.major}.{managed.minor}; tilewright reads 1.x and older")
+    tensor, ndim = managed.tensor, managed.tensor.ndim
+    shape = tuple(tensor.shape[:ndim])
+    dtype = _dtype(tensor.dtype)
+    size = max(tensor.dtype.bits // 8, 1)
+    strides = tuple(s * size for s in tensor.strides[:ndim]) if tensor.strides else contiguous(shape, size)
+    readonly = bool(versioned and managed.flags & READ_ONLY)
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return Contents(pointer, shape, strides, dtype, tensor.device_id, tensor.device_type, readonly)
+
+
+def _dtype(t: _DataType) -> np.dtype[Any] | str:
+    if t.lanes == 1 and t.code in _CODES and t.bits % 8 == 0:
+        try:
+            return np.dtype(f"{_CODES[t.code]}{t.bits // 8}")
+        except TypeError:
+            pass
+    if (t.code, t.bits, t.lanes) == (_BFLOAT, 16, 1):
+        return "bfloat16"
+    return f"DLPack type {t.code} of {t.bits} bits" + (f", {t.lanes} lanes" if t.lanes > 1 else "")
+
+
+def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of an array in C order."""
+    strides = [itemsize]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return tuple(strides[: len(shape)])
+
+
+def make(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, owner: Any) -> Any:
+    """A capsule for an array in C order in a CUDA device's memory. `owner` lives until the taker's deleter call."""
+    managed = _Managed()
+    shape_c = (c_int64 * len(shape))(*shape)
+    strides_c = (c_int64 * len(shape))(*(s // dtype.itemsize for s in contiguous(shape, dtype.itemsize)))
+    managed.tensor.data, managed.tensor.device_type, managed.tensor.device_id = pointer, CUDA, device
+    managed.tensor.ndim = len(shape)
+    managed.tensor.shape = ctypes.cast(shape_c, ctypes.POINTER(c_int64))
+    managed.tensor.strides = ctypes.cast(strides_c, ctypes.POINTER(c_int64))
+    managed.tensor.dtype = _DataType(_KINDS[dtype.kind], 8 * dtype.itemsize, 1)
+    managed.deleter = ctypes.cast(_deleter, c_void_p).value
+    address = ctypes.addressof(managed)
+    _given[address] = managed, shape_c, strides_c, owner
+    return _capsule.new(address, b"dltensor", ctypes.cast(_destructor, c_void_p))
+
+
+_given: dict[int, Any] = {}  # structures that a capsule or its taker holds, by address
+
+
+@ctypes.CFUNCTYPE(None, c_void_p)
+def _deleter(address: int) -> None:
+    """Called by the taker when it needs the memory no longer, from any thread."""
+    _given.pop(address, None)
+
+
+@ctypes.PYFUNCTYPE(None, c_void_p)
+def _destructor(capsule: int) -> None:
+    """Called when a capsule goes; one that nobody took is still named dltensor."""
+    if _capsule.is_valid_at(capsule, b"dltensor"):
+        _given.pop(_capsule.pointer_at(capsule, b"dltensor"), None)
+
+
+class _CapsuleApi:
+    """CPython's functions for capsules, for objects and, while one is being destroyed, for addresses of objects."""
+
+    def __init__(self) -> None:
+        def function(name: str, result: Any, *arguments: Any) -> Any:
+            return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+        self.new = function("PyCapsule_New", py_object, c_void_p, c_char_p, c_void_p)
+        self.is_valid = function("PyCapsule_IsValid", ctypes.c_int, py_object, c_char_p)
+        self.pointer = function("PyCapsule_GetPointer", c_void_p, py_object, c_char_p)
+        self.is_valid_at = function("PyCapsule_IsValid", ctypes.c_int, c_void_p, c_char_p)
+        self.pointer_at = function("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
+
+
+_capsule = _CapsuleApi()

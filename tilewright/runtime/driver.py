@@ -1,0 +1,92 @@
+"""NVIDIA's driver, by the package cuda-bindings: loaded when first asked for, every status checked.
+
+    call("cuCtxGetDevice")      what cuCtxGetDevice returns beside its status, or a CudaError
+
+Nothing else in tilewright imports cuda-bindings.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class CudaError(RuntimeError):
+    """A driver function failed. `name` ("CUDA_ERROR_ILLEGAL_ADDRESS") and `code` (700) are CUDA's, as is `text`;
+    `kernel` is the kernel that was being loaded or launched, if one was."""
+
+    def __init__(self, name: str, code: int, text: str, function: str, kernel: str = "", more: str = "") -> None:
+        self.name, self.code, self.text, self.function, self.kernel = name, code, text, function, kernel
+        where = f"{function}, kernel {kernel}" if kernel else function
+        super().__init__(f"{name} ({code}): {text} [{where}]" + (f"\n{more}" if more else ""))
+
+
+class Unavailable(RuntimeError):
+    """There is no CUDA here; the message says what is missing."""
+
+
+_api: Any = None
+
+
+def api() -> Any:
+    """The module cuda.bindings.driver, after cuInit. Unavailable if that cannot be had."""
+    global _api
+    if _api is None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise Unavailable(
+                f"CUDA arrays need the package cuda-bindings (pip install 'tilewright[cuda]'): {error}"
+            ) from None
+        try:
+            status, *_ = driver.cuInit(0)
+        except RuntimeError as error:  # cuda-bindings looks for the driver's library when it is first called
+            raise Unavailable(f"there is no NVIDIA driver on this machine: {error}") from None
+        if status:
+            said = _error(driver, status, "cuInit")
+            hint = "; a process that was forked from one that uses CUDA cannot use it" if said.code == 3 else ""
+            raise Unavailable(f"CUDA cannot be used: {said}{hint}")
+        _api = driver
+    return _api
+
+
+def call(function: str, *args: Any, kernel: str = "") -> Any:
+    """What a driver function returns beside its status: nothing, a value, or a list of them."""
+    driver = api()
+    status, *results = getattr(driver, function)(*args)
+    if status:
+        raise _error(driver, status, function, kernel)
+    return results[0] if len(results) == 1 else results or None
+
+
+def error(status: int, function: str, kernel: str = "", more: str = "") -> CudaError:
+    """The exception for a status that is not success, in CUDA's words and those of `more`."""
+    return _error(api(), status, function, kernel, more)
+
+
+def _error(driver: Any, status: Any, function: str, kernel: str = "", more: str = "") -> CudaError:
+    code = int(status)
+    try:
+        value = driver.CUresult(code)
+    except ValueError:  # newer than cuda-bindings
+        return CudaError(f"CUDA error {code}", code, "unknown to this version of cuda-bindings", function, kernel, more)
+    name, text = (said for _, said in (driver.cuGetErrorName(value), driver.cuGetErrorString(value)))
+    words = (said.decode() if said else value.name for said in (name, text))
+    return CudaError(next(words), code, next(words), function, kernel, more)
+
+
+def why_not() -> str:
+    """Why there is no CUDA device to run on; "" if there is one."""
+    try:
+        count = call("cuDeviceGetCount")
+    except (Unavailable, CudaError) as error:
+        return str(error)
+    return "" if count else "the NVIDIA driver sees no GPU"
+
+
+def _forget() -> None:
+    global _api
+    _api = None
+
+
+os.register_at_fork(after_in_child=_forget)  # so that cuInit is asked again, and can say that a child has no CUDA

@@ -1,0 +1,154 @@
+"""Streams, events and graphs of CUDA; anybody's stream as the number by which the driver knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tilewright.runtime.devices import Device, device
+from tilewright.runtime.driver import api, call
+
+LEGACY, PER_THREAD = 1, 2  # the default streams: the one of all threads, which 0 is too, and each thread's own
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream: None and 0 are the default stream, an int is a handle; streams of tilewright, torch and
+    CuPy, and whatever has CUDA's __cuda_stream__, know theirs."""
+    if stream is None:
+        return 0
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for name in ("handle", "cuda_stream", "ptr"):
+        found = getattr(stream, name, None)
+        if found is not None:
+            return int(found)
+    try:
+        return int(stream)
+    except (TypeError, ValueError):
+        raise TypeError(f"stream must be a CUDA stream or its handle, not {type(stream).__name__}") from None
+
+
+class Stream:
+    """A stream of a device that does not wait for the default stream."""
+
+    def __init__(self, on: Device | None = None) -> None:
+        self.device = on or device()
+        with self.device.current():
+            self.handle = int(call("cuStreamCreate", api().CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+    def synchronize(self) -> None:
+        """Wait until all that was given to the stream is done. CudaError for what went wrong in it."""
+        synchronize(self.device, self.handle)
+
+    def wait(self, event: Event) -> None:
+        """What is given to the stream from now on begins after the event."""
+        event.before(self.handle)
+
+    @contextmanager
+    def capture(self) -> Iterator[Graph]:
+        """What is given to the stream inside the block is not done but recorded: a graph, to be launched afterwards."""
+        graph = Graph(self.device)
+        with self.device.current():
+            call("cuStreamBeginCapture", self.handle, api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            try:
+                yield graph
+            except BaseException:
+                with suppress(Exception):  # the capture is void; the stream must be usable again all the same
+                    call("cuGraphDestroy", call("cuStreamEndCapture", self.handle))
+                raise
+            graph.instantiate(call("cuStreamEndCapture", self.handle))
+
+    def __del__(self) -> None:
+        _destroy(self, "cuStreamDestroy")
+
+
+class Event:
+    """A moment in a stream."""
+
+    def __init__(self, on: Device | None = None, *, timing: bool = True) -> None:
+        self.device = on or device()
+        flags = api().CUevent_flags
+        with self.device.current():
+            self.handle = call(
+                "cuEventCreate", (flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING).value
+            )
+
+    def record(self, stream: Any = None) -> Event:
+        """The moment when all is done that the stream was given so far."""
+        with self.device.current():
+            call("cuEventRecord", self.handle, handle_of(stream))
+        return self
+
+    def before(self, stream: Any) -> None:
+        """What a stream is given from now on begins after this moment."""
+        with self.device.current():
+            call("cuStreamWaitEvent", handle_of(stream), self.handle, 0)
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        with self.device.current():
+            call("cuEventSynchronize", self.handle)
+
+    def since(self, start: Event) -> float:
+        """Seconds from `start` to this event, both over."""
+        with self.device.current():
+            return 1e-3 * float(call("cuEventElapsedTime", start.handle, self.handle))
+
+    def __del__(self) -> None:
+        _destroy(self, "cuEventDestroy")
+
+
+class Graph:
+    """Recorded work, made by Stream.capture; `launch` does it."""
+
+    def __init__(self, on: Device) -> None:
+        self.device = on
+
+    def instantiate(self, graph: Any) -> None:
+        try:
+            self.handle = call("cuGraphInstantiate", graph, 0)
+        finally:
+            call("cuGraphDestroy", graph)
+
+    def launch(self, stream: Any = None) -> None:
+        with self.device.current():
+            call("cuGraphLaunch", self.handle, handle_of(stream))
+
+    def __del__(self) -> None:
+        _destroy(self, "cuGraphExecDestroy")
+
+
+def synchronize(on: Device, stream: int) -> None:
+    """Wait until all that was given to a stream is done."""
+    with on.current():
+        call("cuStreamSynchronize", stream)
+
+
+def is_capturing(on: Device, stream: int) -> bool:
+    """Is this stream recording a graph?"""
+    with on.current():
+        status = call("cuStreamIsCapturing", stream)
+    return int(status) != int(api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+@contextmanager
+def capture_allowed() -> Iterator[None]:
+    """What is not for a stream, such as loading a module, may be done in the block although a stream is recording."""
+    relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = call("cuThreadExchangeStreamCaptureMode", relaxed)
+    try:
+        yield
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", before)
+
+
+def _destroy(owner: Any, function: str) -> None:
+    if hasattr(owner, "handle"):
+        with suppress(Exception):  # the interpreter, or CUDA, may be going down
+            with owner.device.current():
+                call(function, owner.handle)

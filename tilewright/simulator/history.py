@@ -1,0 +1,215 @@
+"""Who touched each unit of an array last, and the races that shows.
+
+An access must come after the last write to its bytes, and a write after all reads of them too, unless the same thread
+made them. Which came first this time does not matter: what counts is whether barriers, fences and atomics order them.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.program import Line
+from tilewright.simulator.agents import Agents, Clocks
+
+IN_FLIGHT = np.int32(2**31 - 1)             # the time of a write that is not over
+Pairs = NDArray[np.int64]
+Times = NDArray[np.int32]
+
+
+class Race(NamedTuple):
+    pair: int                               # of the thread and unit that is touched too early
+    other: int | None                       # the thread that touched it before, as History numbers them; None: unknown
+    verb: str
+    line: Line | None
+
+
+class History:
+    """Of one region: which thread wrote each unit of it last, which thread of each agent read it last, and when.
+
+    A unit is as many bytes as the smallest element seen so far. Time 0 is never. A thread number t from `threads` on is
+    somebody else: `threads` itself is one that ran before, beyond it are copies in flight. Where several threads of a
+    warp read a unit at once, ~t is kept of one of them.
+
+    Each CTA has its own part of shared memory: `rows`, how many agents can touch a unit, is then those of a CTA. The
+    global memory of a GPU is `everybody`'s, those that ran before included; most of it is never written, so reads are
+    only noted until it is.
+    """
+
+    def __init__(self, clocks: Clocks, size: int, rows: int, everybody: bool) -> None:
+        self.clocks, self.size, self.rows, self.unit = clocks, size, rows, 16
+        self.everybody = everybody
+        units = -(-size // self.unit)
+        self.written, self.writer, self.write_line = np.zeros((3, units), np.int32)
+        self.before: NDArray[np.int64] | None = None            # who wrote it, of those that ran before
+        self.read_before: Times | None = None                   # when
+        self.read: Any = None
+        self.reader: Any = None
+        self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if everybody else None
+        self.newest_write = 0
+        self.fresh: list[Pairs] = []                            # units written by those that run now, if everybody's
+        self.flights = 0                                        # units that copies are on their way to
+        self.lines: list[Line] = []
+        self._numbers: dict[Line, int] = {}
+        if not everybody:
+            self._watch_reads()
+
+    # ---- units
+
+    def refine(self, item: int) -> None:
+        """Units become so small that elements of `item` bytes (or at such offsets) consist of whole ones."""
+        unit = math.gcd(item, self.unit)
+        if unit == self.unit:
+            return
+        if self.noted:
+            self._watch_reads()
+        parts = self.unit // unit
+        self.fresh = [(units[:, None] * parts + np.arange(parts)).ravel() for units in self.fresh]
+        for name in ("written", "writer", "write_line", "before", "read_before", "read", "reader"):
+            old = getattr(self, name)
+            if old is not None:
+                setattr(self, name, np.repeat(old, parts, axis=-1))
+        self.flights *= parts
+        self.unit = unit
+
+    def _watch_reads(self) -> None:
+        self.read, self.reader = np.zeros((2, self.rows + 1, len(self.written)), np.int32)
+        if self.read_before is not None:
+            self.read[-1] = self.read_before
+            self.reader[-1] = self.clocks.threads
+        noted, self.noted = self.noted, None
+        for agents, threads, units, times in (noted or {}).values():
+            later = times >= self.read[agents % self.rows, units]
+            row, at = agents[later] % self.rows, units[later]
+            self.read[row, at], self.reader[row, at] = times[later], threads[later]
+
+    # ---- accesses: of each pair, thread threads[i] of agent agents[i] touches unit units[i]
+
+    def load(self, agents: Agents, threads: Pairs, units: Pairs, key: Any = None) -> Race | None:
+        """`key`: equal ones stand for equal pairs."""
+        race = None
+        if self.newest_write and (self.newest_write > self.clocks.known_in_ctas or self.flights or self.everybody):
+            race = self._unseen_write(agents, threads, units)
+        now = self.clocks.now[agents]
+        if self.noted is not None:
+            self.noted[key or len(self.noted)] = agents, threads, units, now
+        else:
+            row = agents % self.rows
+            self.read[row, units] = now
+            self.reader[row, units] = threads
+        return race
+
+    def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line) -> Race | None:
+        if self.noted:
+            self._watch_reads()
+        race = None
+        if self.newest_write and (self.newest_write > self.clocks.known_in_ctas or self.flights or self.everybody):
+            race = self._unseen_write(agents, threads, units)
+        race = race or (self._unseen_read if self.noted is None else self._read_before)(agents, threads, units)
+        self._write(threads, units, self.clocks.now[agents], line)
+        return race
+
+    def _write(self, threads: Pairs, units: Pairs, times: Any, line: Line) -> None:
+        self.writer[units], self.written[units], self.write_line[units] = threads, times, self._number(line)
+        self.newest_write = max(self.newest_write, int(self.clocks.now[:self.clocks.agents].max()))
+        if self.everybody:
+            self.fresh.append(units)
+
+    def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
+        writer = self.writer[units]
+        late = (self.written[units] > self.clocks.known[agents, writer // self.clocks.warp]) & (writer != threads)
+        if not late.any():
+            return None
+        first = int(late.argmax())
+        return Race(first, self._writer(int(writer[first]), int(units[first])), "written",
+                    self.lines[int(self.write_line[units[first]])])
+
+    def _unseen_read(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
+        clocks = self.clocks
+        if self.everybody:                                    # and those that ran before
+            read, reader = self.read[:, units], self.reader[:, units]
+            known = clocks.known[agents, :clocks.agents + 1].T
+        else:
+            read, reader = self.read[:-1, units], self.reader[:-1, units]
+            ctas = clocks.agents // self.rows
+            known = clocks.known[:, :clocks.agents].reshape(-1, ctas, self.rows)[agents, agents // self.rows].T
+        unseen = (read > known) & (reader != threads)
+        if not unseen.any():
+            return None
+        pair = int(unseen.any(0).argmax())
+        other = int(reader[unseen[:, pair].argmax(), pair])
+        return Race(pair, None if other == clocks.threads else other if other >= 0 else ~other, "read", None)
+
+    def _read_before(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
+        """While none of those that run now have read it."""
+        if self.read_before is None:
+            return None
+        unseen = self.read_before[units] > self.clocks.known[agents, self.clocks.agents]
+        return Race(int(unseen.argmax()), None, "read", None) if unseen.any() else None
+
+    # ---- copies in flight
+
+    def depart(self, threads: Pairs, units: Pairs, line: Line) -> None:
+        """Copies that these threads have started are on their way here: from now on nobody may touch it."""
+        self._write(self.clocks.threads + self.clocks.warp + threads, units, IN_FLIGHT, line)
+        self.flights += len(units)
+
+    def land(self, threads: Pairs, units: Pairs) -> None:
+        """They have arrived, and their threads know it, as if they had written it themselves just now."""
+        agents = threads // self.clocks.warp
+        self.writer[units], self.written[units] = threads, self.clocks.now[agents]
+        self.newest_write = max(self.newest_write, int(self.clocks.now[:self.clocks.agents].max()))
+        self.flights -= len(units)
+
+    def land_unseen(self, threads: Pairs, units: Pairs) -> None:
+        """They have arrived, which those know who acquire the clock of the copies."""
+        copies = self.clocks.copies(threads // self.clocks.warp)
+        self.written[units] = self.clocks.now[copies]           # and `flights` stays: the clocks have to be asked
+
+    # ---- CTAs after CTAs
+
+    def next(self, clocks: Clocks, first: int, told: Times) -> None:
+        """Others run now, with other clocks. Those of before began with thread `first` of the grid; what they did up to
+        the times `told` can be known by asking an atomic, which is time 1 from now on, and the rest never: 2."""
+        was, self.clocks, self.rows, self.flights = self.clocks, clocks, clocks.agents, 0
+        units = np.concatenate(self.fresh) if self.fresh else np.zeros(0, np.int64)
+        units = units[self.writer[units] != was.threads]
+        writer = self.writer[units]
+        if self.newest_write and clocks.threads != was.threads:
+            self.writer[self.writer == was.threads] = clocks.threads
+        if units.size:
+            if self.before is None:
+                self.before = np.zeros(len(self.written), np.int64)
+            self.before[units] = first + writer % (was.threads + was.warp)
+            self.newest_write = 2
+            self.written[units] = 1 + (self.written[units] > told[writer // was.warp])
+            self.writer[units] = clocks.threads
+        self.fresh = []
+        if self.noted is None:
+            times = np.where(self.read > 0, 1 + (self.read > told[:was.agents + 1, None]), 0)
+            times[-1] = self.read[-1]
+            self.read_before = times.max(0).astype(np.int32)
+        elif self.noted:
+            if self.read_before is None:
+                self.read_before = np.zeros(len(self.written), np.int32)
+            for agents, _, units, times in self.noted.values():
+                late = times > told[agents]
+                soon = units[~late]
+                self.read_before[soon] = np.maximum(self.read_before[soon], 1)
+                self.read_before[units[late]] = 2
+        self.read = self.reader = None
+        self.noted = {}
+
+    def _writer(self, thread: int, unit: int) -> int:
+        """One that ran before is told as -1 - its number in the grid."""
+        if thread != self.clocks.threads or self.before is None:
+            return thread
+        return -1 - int(self.before[unit])
+
+    def _number(self, line: Line) -> int:
+        if line not in self._numbers:
+            self._numbers[line] = len(self.lines)
+            self.lines.append(line)
+        return self._numbers[line]

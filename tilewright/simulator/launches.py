@@ -1,0 +1,102 @@
+"""A whole product by the kernels of a GPU, launch after launch, with arguments found by the names of parameters.
+
+m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; `workspace` and `counters` are for CTAs that
+add up parts of a sum.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.compiler import ptxas
+from tilewright.ir.program import Line
+from tilewright.ir.types import Texture
+from tilewright.simulator.fault import Fault
+from tilewright.simulator.machine import SECTOR, Machine
+from tilewright.simulator.memory import Memory, uninitialised
+from tilewright.simulator.occupancy import occupancy
+from tilewright.simulator.report import Report
+
+Array = NDArray[Any]
+
+
+class Launches:
+    """`run(a, b, c)` by a compiled kernel: its `problem`, `launches`, `target` and `resources` are used."""
+
+    def __init__(self, kernel: Any, alpha: float, beta: float) -> None:
+        self.kernel, self.alpha, self.beta = kernel, alpha, beta
+        self.memory, self.report = Memory(), Report(SECTOR)
+        if kernel.launches:
+            try:
+                self.report.occupancy = occupancy(kernel.launches[0].function, kernel.target, kernel.resources)
+            except ptxas.Missing:
+                pass                            # then nobody knows the registers
+
+    def run(self, a: Array, b: Array, c: Array) -> None:
+        """Elements of c that no launch writes are a fault, as is reading them first if beta is 0."""
+        if not self.kernel.launches:
+            c[...] = c * c.dtype.type(self.beta) if self.beta else 0
+            return
+        letters = self.kernel.problem.layout
+        (a, lda), (b, ldb) = (_rows(x.T if letter == "t" else x) for x, letter in zip((a, b), letters))
+        target, ldc = _rows(c)
+        (m, n), k = c.shape, self.kernel.problem.k
+        values = {"m": m, "n": n, "k": k, "alpha": self.alpha, "beta": self.beta, "lda": lda, "ldb": ldb, "ldc": ldc}
+        arrays: dict[str, Any] = {"a": a, "b": b, "c": target if self.beta else uninitialised(target)}
+        for launch in self.kernel.launches:
+            if launch.workspace:
+                arrays["workspace"] = uninitialised(np.zeros(launch.workspace, np.uint8))
+            if launch.counters:
+                arrays["counters"] = np.zeros(launch.counters, np.uint8)
+        at = {name: self.memory.address(x, name) for name, x in arrays.items()}
+        for launch in self.kernel.launches:
+            args: list[Any] = []
+            for name, value in launch.function.params:
+                if isinstance(value.type, Texture):
+                    args.append(_texels(arrays[name], value.type))
+                else:
+                    args.append(at[name] if name in at else {**values, **dict(getattr(launch, "more", ()))}[name])
+            Machine(launch.function, self.memory, {}, self.report).run_grid(args, launch.grid)
+        if not self.beta:
+            self._check_written(at["c"], target, ldc)
+        if "counters" in arrays and arrays["counters"].any():
+            raise Fault("counters", self._line, self._name, "the counters are not 0 again, as the next call expects")
+        if target is not c:
+            c[...] = target
+
+    @property
+    def _line(self) -> Line:
+        line: Line = self.kernel.launches[-1].function.body[-1].line
+        return line
+
+    @property
+    def _name(self) -> str:
+        return str(self.kernel.launches[-1].function.name)
+
+    def _check_written(self, address: int, c: Array, ldc: int) -> None:
+        region = self.memory.find(address)
+        assert region is not None
+        if region.written is None or not c.size:
+            return
+        i, j = np.indices(c.shape)
+        written = region.written[(i * ldc + j) * c.itemsize]
+        if not written.all():
+            raise Fault("unwritten", self._line, self._name,
+                        f"nobody has written element {tuple(map(int, np.argwhere(~written)[0]))} of c")
+
+
+def _rows(x: Array) -> tuple[Array, int]:
+    """The matrix, or a copy of it, by rows, and how many elements are from row to row."""
+    rows, columns = x.shape
+    if (x.strides[1] != x.itemsize and columns > 1) or (x.strides[0] < columns * x.itemsize and rows > 1):
+        x = np.ascontiguousarray(x)
+    return x, x.strides[0] // x.itemsize if rows > 1 else max(columns, 1)
+
+
+def _texels(x: Array, t: Texture) -> Array:
+    """The elements as they lie in memory, up to a whole number of texels."""
+    rows, columns = x.shape
+    flat = np.lib.stride_tricks.as_strided(x, ((rows - 1) * x.strides[0] // x.itemsize + columns,), (x.itemsize,))
+    return np.pad(flat, (0, -flat.size % t.length))

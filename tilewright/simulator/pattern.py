@@ -1,0 +1,115 @@
+"""How the addresses of one access lie to each other: what it costs, which units of memory which threads touch.
+
+Loops repeat the same few patterns at other places, and nothing here depends on the place: addresses that all move by a
+multiple of 128 bytes need as many sectors, and as many passes over the banks, as before.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.simulator.memory import Region
+
+BANKS = 32              # of shared memory, 4 bytes wide
+PERIOD = 128            # bytes
+
+
+class Pairs(NamedTuple):
+    """Lane lanes[i], of warp warps[i] of the gang, touches unit units[i], counted from the lowest; of a load also other
+    lanes of the warp, up to last[i]."""
+    warps: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+    units: NDArray[np.int64]
+    last: NDArray[np.int64]
+    clash: tuple[int, int] | None           # of a store: two pairs of different lanes with the same unit
+
+
+class Pattern:
+    """`relative` [threads]: where each lane's first element begins, from a multiple of PERIOD on; `here` [length,
+    threads]: which elements there are, None for all; `first` is the address of lane `lane`."""
+
+    def __init__(self, item: int, length: int, relative: NDArray[np.int64], here: NDArray[np.bool_] | None, lane: int,
+                 region: Region, first: int, warp: int, granule: int) -> None:
+        where = relative + np.arange(length)[:, None] * item
+        on = np.ones(where.shape, bool) if here is None else here
+        taken = where if here is None else where[here]
+        lowest = int(taken.min())
+        self.item, self.warp, self.here, self.on = item, warp, here, on
+        self.offsets = taken - lowest                       # from the lowest one, in bytes: [length, threads] or [n]
+        self.index = self.offsets // item if not (self.offsets % item).any() else None      # the same in elements
+        self.start = lowest - int(relative[lane])           # of the lowest element, from the first lane's address on
+        self.lowest = int(np.argwhere(on & (where == lowest))[0, 1])
+        self.step = int(np.gcd.reduce(self.offsets, axis=None, initial=item))
+        # inside one copy of the array, from the first lane's address on
+        inside = taken - int(relative[lane]) + (first - region.base)
+        if region.pitch is not None:
+            inside %= region.pitch
+        home = first - region.base if region.pitch is None else (first - region.base) % region.pitch
+        self.low, self.high = int(inside.min()) - home, int(inside.max()) - home + item
+        self.seen: set[int] = set()                         # where it has been met
+        self.requests = int(np.count_nonzero(on.any(0).reshape(-1, warp).any(1)))
+        self.elements = taken.size
+        cost = self._passes(where, item*length) if region.space == "shared" else self._granules(where, granule)
+        self.moved, self.ideal = cost
+        self._pairs: dict[tuple[int, int], Pairs] = {}
+
+    def lanes(self) -> NDArray[np.int64]:
+        """Whose each element is, of the ones that there are."""
+        return np.broadcast_to(np.arange(self.on.shape[1]), self.on.shape)[self.on]
+
+    def pairs(self, unit: int, phase: int, load: bool) -> Pairs:
+        """Who touches which units of so many bytes, if the lowest element begins `phase` bytes after such a unit."""
+        found = self._pairs.get((unit, phase))
+        if found is None:
+            found = self._pairs[unit, phase] = self._touched(unit, phase, load)
+        return found
+
+    def _touched(self, unit: int, phase: int, load: bool) -> Pairs:
+        lanes = self.lanes()
+        units = (((self.offsets.ravel() + phase) // unit)[:, None] + np.arange(max(self.item // unit, 1)))
+        lanes, units = np.repeat(lanes, units.shape[1]), units.ravel()
+        warps = lanes // self.warp
+        if load:                            # a unit counts once for each warp
+            _, first, inverse = np.unique(warps * (units.max() + 1) + units, return_index=True, return_inverse=True)
+            lowest, highest = lanes[first].copy(), lanes[first].copy()
+            np.minimum.at(lowest, inverse, lanes)
+            np.maximum.at(highest, inverse, lanes)
+            order = np.lexsort((units[first], lowest))
+            first = first[order]
+            return Pairs(warps[first], lowest[order], units[first], highest[order], None)
+        order = np.argsort(units, kind="stable")
+        twice = np.flatnonzero((units[order][1:] == units[order][:-1]) & (lanes[order][1:] != lanes[order][:-1]))
+        clash = (int(order[twice[0]]), int(order[twice[0] + 1])) if twice.size else None
+        return Pairs(warps, lanes, units, lanes, clash)
+
+    def _granules(self, where: NDArray[np.int64], granule: int) -> tuple[int, int]:
+        """(granules that the requests of all warps move, the fewest that could hold the distinct elements of each)."""
+        here, item = self.on, self.item
+        warp = np.broadcast_to(np.arange(where.shape[1]) // self.warp, where.shape)[here]
+        start = where[here]
+        low = int(start.min()) // granule * granule             # from here on small, so that the warp fits beside it
+        start = start - low
+        apart = int(start.max()) + granule + item
+        ends = np.concatenate([start, start + item - 1]) // granule
+        moved = np.unique(ends + np.concatenate([warp, warp]) * apart).size
+        distinct = np.bincount(np.unique(start + warp * apart) // apart)
+        return moved, int((-(-distinct * item // granule)).sum())
+
+    def _passes(self, where: NDArray[np.int64], bytes: int) -> tuple[int, int]:
+        """(passes over the banks of shared memory, the fewest that could deliver the distinct words).
+
+        In one pass a bank delivers one word of 4 bytes, to any number of lanes. Wide accesses go by half or quarter
+        warps, so that a request without conflicts has 32 words.
+        """
+        share = self.warp // max(bytes // 4, 1)                 # lanes that go together
+        groups = np.broadcast_to(np.arange(where.shape[1]) // share, where.shape)[self.on]
+        start = where[self.on]
+        words = start[:, None] // 4 + np.arange(max(self.item // 4, 1))
+        words -= int(words.min()) // BANKS * BANKS
+        apart = -(-(int(words.max()) + 1) // BANKS) * BANKS
+        distinct = np.unique(np.repeat(groups, words.shape[1]) * apart + words.ravel())
+        group, bank = distinct // apart, distinct % BANKS
+        load = np.bincount(group * BANKS + bank, minlength=(int(group.max()) + 1) * BANKS).reshape(-1, BANKS)
+        return int(load.max(1).sum()), int((-(-load.sum(1) // BANKS)).sum())

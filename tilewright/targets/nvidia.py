@@ -1,0 +1,121 @@
+"""NVIDIA GPUs: a capability record per architecture, and the numbers of one well-known chip of each.
+
+What an architecture can do (registers, shared memory, instructions) is NVIDIA's; how many multiprocessors there are and
+how fast memory is belongs to a chip: `runtime.cuda.target()` fills in those of the device that is there.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_GUIDE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications"
+_THROUGHPUT = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions"
+_PTX = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
+KIB = 1 << 10
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """One architecture on one chip. Sizes in bytes.
+
+    As with CpuTarget, two records are equal when they lead to the same plans and the same code.
+    """
+    name: str                   # "sm_90a": LLVM's and ptxas' name, and what `target(name)` takes
+    capability: tuple[int, int]
+    instructions: tuple[str, ...]                   # those beyond the first Turing's, by the names that the gate uses
+    arithmetic: tuple[str, ...]                     # number formats that have an FMA
+    smem_sm: int                # shared memory of a multiprocessor
+    smem_cta: int               # most of it that one CTA can have
+    threads_sm: int             # most threads, and most CTAs, that a multiprocessor holds
+    ctas_sm: int
+    fma_f32: int                # f32 multiply-adds per clock of a multiprocessor; f64 ones, without tensor cores
+    fma_f64: int
+    sms: int                    # of the chip
+    clock: float                # Hz, at most
+    l2: int
+    bandwidth: float            # of its memory, bytes per second
+    registers_sm: int = 65536   # of 32 bits
+    registers_thread: int = 255
+    warp: int = 32
+    triple: str = "nvptx64-nvidia-cuda"
+    features: str = "+ptx87"    # the newest PTX that LLVM 22 writes for sm_90a and every driver since 12.9 reads
+    smem_reserved: int = 1 * KIB                    # of each CTA's shared memory, for the system (0 before sm_80)
+    model: str = field(default="", compare=False)
+    missing: tuple[str, ...] = field(default=("an NVIDIA GPU of this architecture",), compare=False)
+    sources: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def cpu(self) -> str: return self.name
+
+    @property
+    def code_key(self) -> str:
+        """What machine code depends on: equal keys may share compiled kernels."""
+        return f"{self.triple} {self.name} {self.features}"
+
+    def flops(self, dtype: str = "f32") -> float:
+        """Of multiply-adds on the CUDA cores, per second."""
+        return 2 * (self.fma_f32 if dtype == "f32" else self.fma_f64) * self.sms * self.clock
+
+    def source(self, name: str) -> str:
+        """Where the number in this field comes from."""
+        return dict(self.sources).get(name, "given by the caller")
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> int:
+        """CTAs that a multiprocessor holds, each of so many threads, registers per thread and bytes of shared memory.
+
+        Registers are given to warps, 256 at a time; warps come in fours; shared memory in units of 128 bytes.
+        """
+        warps = -(-threads // self.warp)
+        per_warp = -(-max(registers, 1) * self.warp // 256) * 256
+        by_registers = self.registers_sm // per_warp // 4 * 4 // warps
+        size = -(-(shared + self.smem_reserved) // 128) * 128
+        return max(0, min(self.threads_sm // (warps * self.warp), self.ctas_sm, by_registers,
+                          self.smem_sm // size if size else self.ctas_sm))
+
+    @property
+    def runnable(self) -> bool:
+        """Whether this machine can run the code. Emitting and simulating it is always possible."""
+        return not self.missing
+
+    def require_runnable(self) -> None:
+        if self.missing:
+            raise RuntimeError(f"{self.name} code cannot run on this machine: it lacks {', '.join(self.missing)}. Such "
+                               "code can be planned, emitted, read as PTX and simulated here (tilewright.simulate).")
+
+
+_AMPERE = ("cp.async", "mma", "mma.f64", "mbarrier", "fence", "tf32", "bf16")
+_HOPPER = (*_AMPERE, "mma.f64.k16", "tma", "wgmma", "cluster", "setmaxnreg", "stmatrix", "fp8")
+_SOURCES = tuple((name, _GUIDE) for name in ("smem_sm", "smem_cta", "threads_sm", "ctas_sm", "registers_sm",
+                                             "registers_thread", "warp", "smem_reserved")) + (
+    ("fma_f32", _THROUGHPUT), ("fma_f64", _THROUGHPUT), ("instructions", _PTX), ("arithmetic", _PTX))
+
+
+def _chip(datasheet: str) -> tuple[tuple[str, str], ...]:
+    return (*_SOURCES, *((name, f"default: {datasheet}") for name in ("sms", "clock", "l2", "bandwidth")))
+
+
+_DATA_CENTER = "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
+_GEFORCE = "https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/"
+TARGETS: dict[str, GpuTarget] = {t.name: t for t in (
+    GpuTarget("sm_75", (7, 5), ("mma",), ("f32", "f64", "f16"), 64*KIB, 64*KIB, 1024, 16, 64, 2, 40, 1.59e9, 4 << 20,
+              320e9, smem_reserved=0, features="+ptx87", model="NVIDIA T4",
+              sources=_chip("https://www.nvidia.com/en-us/data-center/tesla-t4/")),
+    GpuTarget("sm_80", (8, 0), _AMPERE, ("f32", "f64", "f16", "bf16"), 164*KIB, 163*KIB, 2048, 32, 64, 32, 108, 1.41e9,
+              40 << 20, 1555e9, model="NVIDIA A100",
+              sources=_chip(_DATA_CENTER + "nvidia-ampere-architecture-whitepaper.pdf")),
+    GpuTarget("sm_86", (8, 6), _AMPERE, ("f32", "f64", "f16", "bf16"), 100*KIB, 99*KIB, 1536, 16, 128, 2, 82, 1.695e9,
+              6 << 20, 936e9, model="NVIDIA GeForce RTX 3090",
+              sources=_chip(_GEFORCE + "ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf")),
+    GpuTarget("sm_89", (8, 9), (*_AMPERE, "fp8"), ("f32", "f64", "f16", "bf16"), 100*KIB, 99*KIB, 1536, 24, 128, 2, 128,
+              2.52e9, 72 << 20, 1008e9, model="NVIDIA GeForce RTX 4090",
+              sources=_chip(_GEFORCE + "ada/ada-gpu-architecture.pdf")),
+    GpuTarget("sm_90a", (9, 0), _HOPPER, ("f32", "f64", "f16", "bf16"), 228*KIB, 227*KIB, 2048, 32, 128, 64, 132,
+              1.98e9, 50 << 20, 4800e9, model="NVIDIA H200",
+              sources=_chip("https://www.nvidia.com/en-us/data-center/h200/")),
+)}
+ALIASES = {"sm_90": "sm_90a", "hopper": "sm_90a", "h100": "sm_90a", "h200": "sm_90a", "ada": "sm_89", "a100": "sm_80",
+           "ampere": "sm_80", "turing": "sm_75", "t4": "sm_75"}
+
+
+def find(name: str) -> GpuTarget | None:
+    """The record of this name, or None if it is not one of NVIDIA's."""
+    return TARGETS.get(ALIASES.get(name.lower(), name))
