@@ -211,11 +211,11 @@ class _Protocol:
         raise NotImplementedError("none of its arrays is plain")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
-        from tilewright.runtime.device_memory import Block
+        from tilewright.runtime.device_memory import Memory
         from tilewright.runtime.devices import device as find
 
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        return DeviceArray(Block(find(device), size, stream), shape, dtype)
+        return DeviceArray(Memory(find(device), size), shape, dtype, stream)
 
     def result(self, new: Any, like: Any) -> Any:
         """By the library's own from_dlpack; as a DeviceArray if it has none."""
@@ -288,21 +288,21 @@ class DeviceArray:
     It has DLPack and __cuda_array_interface__, and no arithmetic. The memory goes with the last who refers to it.
     """
 
-    def __init__(self, block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.block, self.shape, self.dtype = block, shape, dtype
+    def __init__(self, memory: Any, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int) -> None:
+        self.memory, self.shape, self.dtype, self.stream = memory, shape, dtype, stream
 
     def __repr__(self) -> str:
-        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on CUDA device {self.block.device.index}>"
+        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on CUDA device {self.memory.device.index}>"
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
-            "data": (self.block.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
-            "version": 3, "stream": self.block.stream or LEGACY,
+            "data": (self.memory.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
+            "version": 3, "stream": self.stream or LEGACY,
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, self.block.device.index
+        return dlpack.CUDA, self.memory.device.index
 
     def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
                    copy: bool | None = None) -> Any:  # fmt: skip
@@ -311,6 +311,6 @@ class DeviceArray:
 
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a DeviceArray is handed over where it is, without a copy")
-        if stream != -1 and (stream or LEGACY) != (self.block.stream or LEGACY):
-            Event(self.block.device, timing=False).record(self.block.stream).before(stream or LEGACY)
-        return dlpack.make(self.block.pointer, self.shape, self.dtype, self.block.device.index, self.block)
+        if stream != -1 and (stream or LEGACY) != (self.stream or LEGACY):
+            Event(self.memory.device, timing=False).record(self.stream).before(stream or LEGACY)
+        return dlpack.make(self.memory.pointer, self.shape, self.dtype, self.memory.device.index, self.memory)

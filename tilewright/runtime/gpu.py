@@ -7,6 +7,7 @@ kernel. Everything is given to one stream and nothing waits, so that all of it c
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -136,8 +137,10 @@ class _Run:
         self.steps: list[Any] = []  # products and copies: for a product what `known.learn` wants to know
 
     def free(self) -> None:
-        for block in self.blocks:
-            block.free()
+        """While the stream is the caller's, who may end it afterwards."""
+        with ExitStack() as stack:  # all of them, whatever goes wrong with one
+            for block in self.blocks:
+                stack.callback(block.free)
 
     # ---- temporaries
 
