@@ -319,7 +319,7 @@ def sanitize(limit: float) -> dict[str, Any]:
     from bench.sanitized import families
     with ThreadPoolExecutor(4) as pool:
         runs = {f"{check} {family}": pool.submit(child, [
-            tool, "--tool", check, "--error-exitcode", "9", "--print-limit", "10", sys.executable,
+            tool, "--tool", check, "--report-api-errors", "no", "--error-exitcode", "9", "--print-limit", "10", sys.executable,
             str(ROOT / "bench/sanitized.py"), family], limit)
             for family in families() for check in ("memcheck", "racecheck")}
     return {name: _outcome(*future.result()) for name, future in runs.items()}

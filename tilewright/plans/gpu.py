@@ -118,8 +118,17 @@ class GpuPlan:
             return LANES * GEMV_WARPS
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns of C that a CTA computes. Of gemv a lane may have `vector` elements, a warp one."""
+        if self.algorithm != "gemv":
+            return self.cta_m, self.cta_n
+        rows, columns = (x * self.vector if x == LANES else x for x in (self.cta_m, self.cta_n))
+        return rows, columns
+
     def tiles(self, m: int, n: int) -> int:
-        return ceil(m / self.cta_m) * ceil(n / self.cta_n)
+        rows, columns = self.extent
+        return ceil(m / rows) * ceil(n / columns)
 
     def estimate(self, itemsize: int) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
@@ -183,6 +192,9 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if any(value < 1 for value in least.values()):
         return
     if p.algorithm == "gemv":
+        own = GEMV_WARPS if shape.layout[shape.n != 1] == "nt"[shape.n != 1] else LANES
+        if (p.cta_m, p.cta_n) != ((own, 1) if shape.n == 1 else (1, own)):
+            yield f"gemv has CTAs of {own} elements of C for this problem, not {p.cta_m}x{p.cta_n}."
         if 1 not in (shape.m, shape.n):
             yield f"gemv computes one row or one column of C, and C is {shape.m}x{shape.n}."
     elif p.cta_m % p.warp_m or p.cta_n % p.warp_n:
@@ -264,7 +276,7 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
     rate *= min(1.0, 0.55 + 0.45*warps/8)                       # few warps wait for their loads
     steps = k + plan.cta_k                                      # the first tile of k has to come
-    alone = plan.cta_m * plan.cta_n * steps / rate              # clocks of a tile that has the multiprocessor
+    alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
         whole, parts = plan.cut(m, n, target, s)
         rounds = whole/slots + (ceil((tiles - whole)*parts / slots)/parts + PART*parts if parts > 1 else
@@ -274,14 +286,14 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
             rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
     work = rounds * resident * alone / target.clock
-    moved = tiles * (plan.cta_m + plan.cta_n) * k * s
+    moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
     added = 0.0
     if plan.tail and plan.cut(m, n, target, s)[1] > 1:
         added = SPLIT
     if plan.split_k > 1:
-        added = SPLIT + 2 * plan.split_k * tiles*plan.cta_m*plan.cta_n * s / (L2 * target.sms * target.clock)
+        added = SPLIT + 2 * plan.split_k * tiles*plan.extent[0]*plan.extent[1] * s / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
@@ -336,7 +348,7 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans for one row or column of C, by the elements of it that a CTA has."""
     column = shape.n == 1
     along_k = shape.layout[0] == "n" if column else shape.layout[1] == "t"
-    own = GEMV_WARPS if along_k else LANES * shape.vector
+    own = GEMV_WARPS if along_k else LANES                              # of which each has a vector of elements
     for split in SPLITS:
         if split == 1 or split*GEMV_WARPS <= shape.k:
             m, n = (own, 1) if column else (1, own)
