@@ -188,14 +188,20 @@ class Prepared:
         self.threads = _three((threads,) if isinstance(threads, int) else threads)
         self.values = [bits(x, size) for x, size in zip(args, function.sizes)]
         self.context = int(function.device.context)
-        self._arguments = Arguments(self.values)
+        self._arguments, self._answers = Arguments(self.values), [Answers()]
         self._launch = entry("cuLaunchKernel", *LAUNCH)
         self._fixed = (int(function.handle), *self.grid, *self.threads, shared)
 
     def __call__(self, stream: int = 0) -> None:
         """Launch on the stream with this handle. CudaError if CUDA refuses; what goes wrong in the kernel is found by
         whoever waits for the stream."""
-        if Answers().context() == self.context:
+        try:
+            answers = self._answers.pop()
+        except IndexError:  # other threads have them
+            answers = Answers()
+        current = answers.context()
+        self._answers.append(answers)
+        if current == self.context:
             self.launch(stream, self._arguments.address)
         else:
             with self.function.device.current():
