@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ITEMSIZE = {"f32": 4, "f64": 8}
 WIDEST = 16             # bytes that a thread copies at once
+DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
@@ -146,8 +147,11 @@ class GpuPlan:
         """Bytes of a CTA's shared memory, rows padded."""
         if self.algorithm == "gemv":
             return itemsize * LANES * GEMV_WARPS * self.vector
-        tiles = self.stages * self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
-        return itemsize * max(tiles, self.cta_m*self.cta_n if self.slices > 1 else 0)
+        tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
+        if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
+            tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
+                       (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
+        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
 
     def resident(self, target: GpuTarget, itemsize: int) -> int:
         """CTAs that a multiprocessor holds."""
