@@ -63,6 +63,8 @@ class _Step:
         self.spare: list[Arguments] = []
         self.one = bits(1.0, self.size)
         self.space = (launch.workspace, launch.counters) if len(args) > WORKSPACE else None
+        if self.space is not None:
+            device_memory.prepare(self.device)      # so that recording a graph makes no pool
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
         try:

@@ -93,11 +93,16 @@ def _pool(index: int) -> Any:
     properties.handleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
     properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = index
-    with on.current():
+    with on.current(), capture_allowed():           # the first to ask may be a stream that is recording
         pool = call("cuMemPoolCreate", properties)
         keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         call("cuMemPoolSetAttribute", pool, keep, driver.cuuint64_t(2**64 - 1))
     return pool
+
+
+def prepare(on: Device) -> None:
+    """Make the pool, which a stream that is recording a graph would have to be talked into."""
+    _pool(on.index)
 
 
 # ---- workspaces
