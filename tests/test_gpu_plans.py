@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.plans.gpu import F32, GpuPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.compiler import ptxas
+from tilewright.plans.gpu import F32, F64, GpuPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
@@ -156,3 +157,20 @@ def test_every_tile_of_the_planner_multiplies(index):
     kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(F32[index], vector=2, **options))
     tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
     np.testing.assert_array_equal(c_new, 2 * a @ b - c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [H200, A100], ids=named)
+@pytest.mark.parametrize("options", [{}, {"tail": True}, {"split_k": 4}], ids=str)
+def test_no_tile_of_the_planner_spills(target, options):
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    for dtype, tiles in (("f32", F32), ("f64", F64)):
+        problem = tw.Gemm(4096, 4096, 4096, dtype)
+        for tile in tiles:
+            plan = replace(tile, vector=shape_of(problem).vector, **options)
+            if not plan.violations(problem, target):
+                usage = tw.compile(problem, target, plan).resources
+                assert usage.spill_stores == usage.stack == 0, plan

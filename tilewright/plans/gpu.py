@@ -315,7 +315,7 @@ F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
     _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
-    _simt("128x128x8", "64x32", "8x8", order="columns", registers=128, **_REGISTERS),
+    _simt("128x128x8", "64x32", "8x8", registers=128, **_REGISTERS),
     _simt("64x256x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("64x256x8", "32x128", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
