@@ -46,9 +46,9 @@ class _LoopName(ll.values.MDValue):
         buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
 
 
-def _at_once(node: Load | Store) -> bool:
+def _streams(node: Store) -> bool:
     """Whether a GPU has one instruction for it."""
-    t = node.result.type if isinstance(node, Load) else node.value.type
+    t = node.value.type
     return (isinstance(t, Type) and t.bits in (32, 64) and t.bits * t.length <= 128 and node.align >= t.bytes
             and node.pointer.type.space == "global")
 
@@ -258,14 +258,12 @@ class _Lowering:
                     zero = ll.Constant(self.type(result.type), None)
                     self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
                                                        self[pointer], self.i32(align), self[mask], zero, name="load")
-                case Store(_, _, _, None) if node.streaming and self.dialect.gpu and _at_once(node):
-                    self.written(node)
+                case Store(pointer, value, align, None) if node.streaming and self.dialect.gpu and _streams(node):
+                    self.streamed(node)
                 case Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
                     if node.streaming:
                         store.set_metadata("nontemporal", self.module.add_metadata([self.i32(1)]))
-                case Store(_, _, _, mask) if mask.type.length == 1 and self.dialect.gpu and _at_once(node):
-                    self.written(node)
                 case Store(pointer, value, align, mask) if mask.type.length == 1:
                     with b.if_then(self[mask]):
                         b.store(self[value], self[pointer], align=align)
@@ -288,13 +286,11 @@ class _Lowering:
                     b.ret_void() if value is None else b.ret(self[value])
 
     def predicated(self, node: Load) -> Any:
-        """Read all of it or nothing: under a predicate, or by a branch around the load."""
-        b, t = self.b, self.type(node.result.type)
-        if self.dialect.gpu and _at_once(node):
-            return self.read(node)
-        before, then, end = b.block, self.label("then"), self.label("end")
+        """Read all of it or nothing: a branch around the load, which the assembler turns into a predicate."""
+        b, before, then, end = self.b, self.b.block, self.label("then"), self.label("end")
         b.cbranch(self[node.mask], then, end)
         b.position_at_end(then)
+        t = self.type(node.result.type)
         found = b.load(self[node.pointer], typ=t, align=node.align, name="load")
         b.branch(end)
         b.position_at_end(end)
@@ -303,31 +299,15 @@ class _Lowering:
         value.add_incoming(ll.Constant(t, None), before)
         return value
 
-    def read(self, node: Load) -> Any:
-        """A load under a predicate, zero without; LLVM has no word for it, and branches cost it time by the hundred."""
-        t, pointer, mask = node.result.type, self[node.pointer], self[node.mask]
-        element, count = self.type(t.scalar), t.length
-        names = [f"${e}" for e in range(count)]
-        zeros = " ".join(f"mov.b{t.bits} {name}, 0;" for name in names)
-        vector, target = (f".v{count}", f"{{{', '.join(names)}}}") if count > 1 else ("", names[0])
-        text = f"{zeros} @${count + 1} ld.global{vector}.b{t.bits} {target}, [${count}];"
-        letter = self.letter(ll.Constant(element, None))
-        constraints = ",".join([f"=&{letter}"] * count + [self.letter(pointer), "b", "~{memory}"])
-        found = self.asm(text, ll.LiteralStructType([element] * count) if count > 1 else element, constraints, pointer,
-                         mask, effects=True)
-        return self.pack([self.b.extract_value(found, e) for e in range(count)], t) if count > 1 else found
-
-    def written(self, node: Store) -> None:
-        """A store with what LLVM has no word for: a predicate, or `.cs`: accessed once, first to leave the cache."""
+    def streamed(self, node: Store) -> None:
+        """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
         t, pointer, value = node.value.type, self[node.pointer], self[node.value]
         elements = [self.b.extract_element(value, self.i32(e)) for e in range(t.length)] if t.length > 1 else [value]
         names = ", ".join(f"${e + 1}" for e in range(t.length))
         vector, names = (f".v{t.length}", f"{{{names}}}") if t.length > 1 else ("", names)
-        mask = [self[node.mask]] if node.mask is not None else []
-        constraints = ",".join([*map(self.letter, (pointer, *elements)), *("b" for _ in mask), "~{memory}"])
-        predicate = f"@${t.length + 1} " if mask else ""
-        self.asm(f"{predicate}st.global{'.cs' * node.streaming}{vector}.b{t.bits} [$0], {names};", ll.VoidType(),
-                 constraints, pointer, *elements, *mask, effects=True)
+        constraints = ",".join([*map(self.letter, (pointer, *elements)), "~{memory}"])
+        self.asm(f"st.global.cs{vector}.b{t.bits} [$0], {names};", ll.VoidType(), constraints, pointer, *elements,
+                 effects=True)
 
     def loop(self, loop: Loop) -> None:
         """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""

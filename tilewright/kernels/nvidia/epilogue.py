@@ -1,6 +1,7 @@
 """From a lane's accumulators to C = alpha * acc + beta * C, within the edges of C; and sums over slices of k."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i32, i64, vec
@@ -16,13 +17,12 @@ def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: 
     read = beta.differs(0.0)
     for i, (base, offset) in enumerate(rows.elements):
         row = i0 + base + offset
-        c_row = c + row*ldc
         places, values, j = [], [], 0
         for piece in columns.pieces:
             width = min(piece.width, VECTOR)
             for e in range(0, piece.width, width):
                 column = j0 + piece.base + (piece.offset + e)
-                places.append((c_row + (j0 + piece.base) + (piece.offset + e), (row < m) & (column < n)))
+                places.append((c + row*ldc + column, (row < m) & (column < n)))
                 values.append([acc[i, j + d]*alpha for d in range(width)])
                 j += width
         # all of a row's loads before its stores: nobody can tell that these do not change what is loaded
@@ -49,9 +49,9 @@ def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES
 
 
 def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Value, tiles: Value, part: Value,
-              parts: Any, t: Value, slot: Value, SLOTS: int, mine: Value) -> Value:
-    """The CTA that comes last of the `parts` that share a tile of C adds up all their accumulators, in the order of k;
-    whether this is it. The counters are 0 before and after. Threads that are `mine` hold accumulators, in their slots.
+              parts: Any, t: Value, slot: Value, SLOTS: int, mine: Value, then: Callable[[], None]) -> None:
+    """The CTA that comes last of the `parts` that share a tile of C adds up all their accumulators, in the order of k,
+    and does `then`. The counters are 0 before and after. Threads that are `mine` hold accumulators, each in its slot.
 
     workspace: T[parts, tiles, registers of acc, SLOTS]; counters: i32[tiles].
     """
@@ -70,8 +70,7 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
     with k.when(t.equals(0)):
         arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
     k.barrier()
-    last = arrived[0].equals(parts - 1)
-    with k.when(last):
+    with k.when(arrived[0].equals(parts - 1)):
         k.fence_device()
         with k.when(mine):
             for ij in registers:
@@ -80,6 +79,6 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
                 at = place(other)
                 for e, ij in enumerate(registers):
                     acc[ij] = acc[ij] + k.load(at + e*SLOTS)
+            then()
         with k.when(t.equals(0)):
             counters[tile] = 0
-    return last

@@ -46,15 +46,22 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
 
     def finish(acc: Tile, first: Value, tiles: Value, HOLDERS: int) -> None:
         """Elements first, first + 1 ... of C are in acc, in the first HOLDERS threads."""
-        writes = t < HOLDERS
+        def write() -> None:
+            for _, e in acc.registers:
+                i = k.cast(first + e, i64)
+                with k.when(i < size):
+                    with k.when(beta.equals(0.0)):
+                        y[i] = acc[0, e]*alpha
+                    with k.otherwise():
+                        y[i] = k.fma(beta, y[i], acc[0, e]*alpha)
+        mine = t < HOLDERS
         if SPLIT_K > 1:
             workspace, counters = k.args[11:]
-            writes = writes & epilogue.add_parts(k, acc, workspace, counters, block, tiles, k.block_z, SPLIT_K, t, t,
-                                                 HOLDERS, writes)
-        read = beta.differs(0.0)
-        for _, e in acc.registers:
-            at, inside = y.at(k.cast(first + e, i64)), writes & (first + e < size)
-            k.store(at, k.fma(beta, k.load(at, mask=inside & read), acc[0, e]*alpha), mask=inside)
+            epilogue.add_parts(k, acc, workspace, counters, block, tiles, k.block_z, SPLIT_K, t, t,
+                               HOLDERS, mine, write)
+        else:
+            with k.when(mine):
+                write()
 
     (_along if along_k else _across)(k, T, VECTOR, matrix, ld, x, size, block, t, p0, p1, finish)
     return k.function

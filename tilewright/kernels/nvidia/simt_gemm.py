@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i32, i64, ptr
+from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr
 from tilewright.kernels.nvidia import epilogue, raster
 from tilewright.kernels.nvidia.cut import cut, lane_grid
 from tilewright.kernels.nvidia.operand import WIDEST, Operand
@@ -169,21 +169,26 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         now.set(after)
 
     # ---- C
+    def finish() -> None:
+        epilogue.store(k, T, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
+
     if ASYNC:
         k.cp_async_wait(0)
-    has_acc = which_slice.equals(0)
     if SLICES > 1:
         epilogue.add_slices(k, acc, smem, t % SLICE, which_slice, SLICES, SLICE)
-    stores = k.variable(i1, has_acc)
+    has_acc = which_slice.equals(0)
     if SPLIT_K > 1 or TAIL:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)
         with k.when(parts > 1) if TAIL else nullcontext():
-            last = epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts,
-                                      t, t % SLICE, SLICE, has_acc)
-            stores.set(last & has_acc)
-    with k.when(stores.get()):
-        epilogue.store(k, T, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
+            epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t,
+                               t % SLICE, SLICE, has_acc, finish)
+    if TAIL:
+        with k.when(parts.equals(1) & has_acc):
+            finish()
+    elif SPLIT_K == 1:
+        with k.when(has_acc) if SLICES > 1 else nullcontext():
+            finish()
     return k.function
 
 
