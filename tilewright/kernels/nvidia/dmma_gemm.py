@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f64, i1, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
 from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4 as ATOM
 from tilewright.kernels.nvidia import epilogue, raster
 from tilewright.kernels.nvidia.cut import Cut, Piece
@@ -154,13 +154,17 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     else:
         columns = Cut(tuple(Piece(j1 + quad*4, j*16, 4) for j in range(PAIRS_N)))
 
-    stores = k.variable(i1, t >= 0)
+    def finish() -> None:
+        epilogue.store(k, f64, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
     if SPLIT_K > 1 or TAIL:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)
         with k.when(parts > 1) if TAIL else nullcontext():
-            stores.set(epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part,
-                                          parts, t, t, THREADS, t >= 0))
-    with k.when(stores.get()):
-        epilogue.store(k, f64, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
+            epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t, t,
+                               THREADS, t >= 0, finish)
+    if TAIL:
+        with k.when(parts.equals(1)):
+            finish()
+    elif SPLIT_K == 1:
+        finish()
     return k.function
