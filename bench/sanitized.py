@@ -32,8 +32,8 @@ def ladder() -> Iterator[str]:
     for name in GPU_STEPS:
         for shape in ((1, 1, 1), (130, 140, 70), (256, 128, 64)):
 
-            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: int, name: str = name) -> None:
-                ladder_gpu.prepare(name, m, n, k, a, k, b, n, c, n)(stream)
+            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: cuda.Stream, name: str = name) -> None:
+                ladder_gpu.prepare(name, m, n, k, a, k, b, n, c, n)(stream.handle)
 
             try:
                 yield f"{name} {shape}: {_wrong(launch, shape, 'nn', np.float32)}"
@@ -88,8 +88,9 @@ def _tried(found: tuple[Variant, ...], layout: str, dtype: Any, shapes: tuple[Sh
         for shape in shapes:
 
             def launch(
-                m: int, n: int, k: int, a: int, b: int, c: int, stream: int, here: Any = here, v: Variant = variant
-            ) -> None:
+                m: int, n: int, k: int, a: int, b: int, c: int, stream: cuda.Stream, here: Any = here,
+                v: Variant = variant,
+            ) -> None:  # fmt: skip
                 lda, ldb = k if layout[0] == "n" else m, n if layout[1] == "n" else k
                 elements, counters = v.workspace(m, n, k)
                 on = cuda.device()
@@ -107,8 +108,8 @@ def _wrong(launch: Callable[..., None], shape: Shape, layout: str, dtype: Any) -
     on, stream = cuda.device(), cuda.Stream()
     stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), layout)]
     c = np.full(wanted.shape, np.nan, dtype)
-    blocks = [device_memory.upload(on, x, stream.handle) for x in (*stored, c)]
-    launch(*shape, *(block.pointer for block in blocks), stream.handle)
+    blocks = [device_memory.upload(on, x, stream) for x in (*stored, c)]
+    launch(*shape, *(block.pointer for block in blocks), stream)
     device_memory.download(blocks[2], c)
     return "" if np.array_equal(c, wanted) else f"{int((c != wanted).sum())} of {c.size} elements are wrong"
 

@@ -3,7 +3,7 @@
 It takes the place of cuda.bindings.driver, whose enumerations and structures are the real ones; functions are called
 with as many arguments as the real ones take. A stream is a queue that runs when it is synchronised, or when something
 that another stream waits for is in it: work that is not ordered by a stream or an event is found in the wrong order.
-What is done to memory that is not allocated, or no longer, raises.
+What is done to memory that is not allocated, or no longer, raises, and so does what is done to a stream that is gone.
 
 Kernels are found by name among all that this process has recorded, and loaded from real PTX.
 """
@@ -15,6 +15,7 @@ import gc
 import itertools
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -70,6 +71,16 @@ ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem, 400 bytes c
 """
 
 
+POINTER, NUMBER = ctypes.c_void_p, ctypes.c_uint
+# What cuGetProcAddress gives: the types of arguments, and of the result that goes where the last of them points.
+ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "cuLaunchKernel": ((POINTER, *[NUMBER] * 7, POINTER, POINTER, POINTER), None),
+    "cuCtxGetCurrent": ((POINTER,), ctypes.c_uint64),
+    "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
+    "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
+}
+
+
 class FakeDriver:
     """The module. `log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
     `fail[function] = status` makes a function fail; `attributes` are those of every device."""
@@ -90,6 +101,9 @@ class FakeDriver:
         self.modules: dict[int, bytes] = {}
         self.functions: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.textures: dict[int, tuple[int, int]] = {}
+        self.gone: set[int] = set()  # streams that have been destroyed
+        self.standing: set[int] = set()  # blocks that are of no pool
+        self.entries: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         """The real enumerations and structures; functions of ours, called as the real ones are."""
@@ -124,6 +138,7 @@ class FakeDriver:
 
     def give(self, stream: Any, work: Callable[[], None]) -> None:
         """Append to a stream, or to the graph that it is recording."""
+        self.there(stream)
         stream = int(stream) or 1
         self.captures.get(stream, self.queues.setdefault(stream, [])).append(work)
 
@@ -132,6 +147,10 @@ class FakeDriver:
         queue = self.queues.get(int(stream) or 1, [])
         while queue:
             queue.pop(0)()
+
+    def there(self, stream: Any) -> None:
+        """The real driver follows the pointer that a handle is."""
+        assert int(stream) not in self.gone, f"the process would have crashed: stream {int(stream)} is destroyed"
 
     def names(self) -> list[str]:
         return [name for name, _ in self.log]
@@ -188,6 +207,12 @@ class Functions:
 
     def cuGetErrorString(self: Any, status: Any) -> bytes:
         return b"CUDA's words for " + status.name.encode()
+
+    def cuGetProcAddress(self: Any, name: bytes, version: int, flags: int) -> Any:
+        if name.decode() not in self.entries:
+            self.entries[name.decode()] = _entry(self, name.decode())
+        address = ctypes.cast(self.entries[name.decode()], ctypes.c_void_p).value
+        return SUCCESS, address, real.CUdriverProcAddressQueryResult.CU_GET_PROC_ADDRESS_SUCCESS
 
     # ---- contexts: 0x70 + device
 
@@ -287,12 +312,30 @@ class Functions:
 
     def cuMemAllocFromPoolAsync(self: Any, size: int, pool: Any, stream: Any) -> Any:
         assert size > 0
+        self.there(stream)
         block = np.full(size, 0xFF, np.uint8)
         address = self.memory.address(simulator.uninitialised(block))
         self.blocks[address] = block
         return real.CUdeviceptr(address)
 
+    def cuMemAlloc(self: Any, size: int) -> Any:
+        if self.captures and self.mode != RELAXED:
+            return CAPTURING, None
+        pointer = Functions.cuMemAllocFromPoolAsync(self, size, None, 0)
+        self.standing.add(int(pointer))
+        return pointer
+
+    def cuMemFree(self: Any, pointer: int) -> Any:
+        if self.captures and self.mode != RELAXED:
+            return (CAPTURING,)
+        assert int(pointer) in self.standing, "memory of a pool would be freed under a kernel that uses it"
+        Functions.cuCtxSynchronize(self)
+        del self.blocks[int(pointer)]
+        self.freed.add(int(pointer))
+        return (SUCCESS,)
+
     def cuMemFreeAsync(self: Any, pointer: int, stream: Any) -> None:
+        self.there(stream)
         del self.blocks[int(pointer)]  # nobody may free it twice
         if int(stream) not in self.captures:  # a graph's memory is there whenever it is launched
             self.give(stream, lambda: self.freed.add(int(pointer)))
@@ -338,18 +381,23 @@ class Functions:
         return real.CUstream(self.new())
 
     def cuStreamDestroy(self: Any, stream: Any) -> None:
+        self.there(stream)
         self.run(stream)
+        self.gone.add(int(stream))
 
     def cuStreamGetId(self: Any, stream: Any) -> int:
+        self.there(stream)
         return int(stream) + (1 << 32)
 
     def cuStreamSynchronize(self: Any, stream: Any) -> Any:
+        self.there(stream)
         if (int(stream) or 1) in self.captures:
             return (CAPTURING,)
         self.run(stream)
         return (SUCCESS,)
 
     def cuStreamIsCapturing(self: Any, stream: Any) -> Any:
+        self.there(stream)
         return real.CUstreamCaptureStatus(int((int(stream) or 1) in self.captures))
 
     def cuStreamWaitEvent(self: Any, stream: Any, event: Any, flags: int) -> None:
@@ -420,6 +468,24 @@ def _argument(t: Any, at: int) -> Any:
     return np.frombuffer((ctypes.c_uint8 * t.bytes).from_address(at), t.numpy)[0].copy()
 
 
+def _entry(fake: FakeDriver, name: str) -> Any:
+    """A function at an address, for C to call. An exception cannot pass through C: it is printed, and a status."""
+    types, result = ENTRIES[name]
+
+    def called(*args: Any) -> int:
+        given = [x or 0 for x in (args[:-1] if result else args)]  # ctypes has None for a null pointer
+        try:
+            status, *found = getattr(fake, name)(*given)
+        except Exception:
+            traceback.print_exc()
+            return int(real.CUresult.CUDA_ERROR_UNKNOWN)
+        if result and not status:
+            result.from_address(args[-1]).value = int(found[0])
+        return int(status)
+
+    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(called)
+
+
 def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     """The fake instead of the driver for one test, and no memory of what there was before."""
     import cuda.bindings
@@ -433,6 +499,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
     monkeypatch.setattr(driver, "_api", None)
+    monkeypatch.setattr(driver, "_entries", {})
     for module, name in (
         (all_devices, "_devices"),
         (ours, "_modules"),
@@ -441,6 +508,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
         (known, "_known"),
     ):
         monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(device_memory, "_workspaces", type(device_memory._workspaces)())
+    monkeypatch.setattr(device_memory, "_spaces", {})
     device_memory._pool.cache_clear()
     return fake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import dataclass
 
@@ -310,7 +311,7 @@ def test_workspaces(fake, monkeypatch, captured):
         multiply()
     stream.synchronize()
     np.testing.assert_array_equal(out, a @ a)
-    assert len(fake.blocks) == (0 if captured else 2)  # kept for the stream, but a graph has its own
+    assert len(fake.blocks) == (0 if captured else 1)  # kept for the stream, but a graph has its own
 
 
 # ---- what is refused
@@ -421,6 +422,29 @@ def test_called_with_numpy_arrays(fake):
     ):
         with pytest.raises((TypeError, ValueError), match=match):
             bound.call(kernel, *args)
+
+
+@pytest.mark.parametrize("failing", ["cuLaunchKernel", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"])
+def test_copies_are_freed_before_their_stream_goes(fake, failing):
+    kernel = Compiled(tw.Gemm(5, 6, 7), cuda.target())
+    fake.fail[failing] = 1
+    with pytest.raises(cuda.CudaError, match=failing) as caught:
+        bound.call(kernel, integers(5, 7), integers(7, 6))
+    assert caught.value.code == 1
+    caught = None
+    gc.collect()
+    assert not fake.blocks
+    assert len(fake.gone) == 1
+
+
+def test_temporaries_are_freed_while_the_stream_is_the_callers(fake):
+    fake.fail["cuLaunchKernel"] = 1
+    stream = cuda.Stream()
+    sys.modules["cupy"].current = stream.handle
+    with pytest.raises(cuda.CudaError) as caught:  # whose traceback has the names of all temporaries
+        tw.matmul(CuPyArray(integers(4, 8)[:, ::2]), CuPyArray(integers(4, 8)[:, ::2]))
+    assert not fake.blocks
+    assert caught.value.kernel == "copy_f32_f32"
 
 
 def test_called_with_a_batch(fake):

@@ -16,7 +16,7 @@ import tilewright as tw
 from tests.plain_gemm import Compiled, Split
 from tilewright.compiler import llvm
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
-from tilewright.runtime import bound, cuda, gpu, known
+from tilewright.runtime import bound, cuda, device_memory, gpu, known
 from tilewright.runtime.driver import call
 from tilewright.runtime.textures import LinearTexture
 
@@ -375,6 +375,29 @@ def test_a_split_sum_on_many_streams(torch, monkeypatch):
     torch.cuda.synchronize()
     for c in results:
         np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
+
+
+def test_spaces_outlive_their_streams(torch, monkeypatch):
+    """Streams that are gone when their workspace is freed, with work on its way, and while another stream records."""
+    monkeypatch.setattr(device_memory, "MOST_SPACES", 4)
+    a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
+    kernel = Split(tw.Gemm(70, 90, 50), cuda.target())
+    runs = [bound.bind(kernel, a, b) for _ in range(40)]
+    slow, recording = torch.cuda.Stream(), cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(slow):
+        torch.cuda._sleep(LONG)
+        runs[0]()  # waits in its stream while its workspace is forgotten
+    for run in runs[1:20]:
+        run(cuda.Stream())
+    with recording.capture() as graph:
+        runs[39](recording)
+        for run in runs[20:39]:
+            run(cuda.Stream())
+    graph.launch(recording)
+    torch.cuda.synchronize()
+    for run in runs:
+        np.testing.assert_array_equal(run.out.cpu().numpy(), A @ B)
 
 
 def test_calls_from_many_threads(torch):

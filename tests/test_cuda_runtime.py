@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
@@ -13,7 +14,7 @@ from tests.fake_cuda import install, real
 from tilewright.compiler import llvm
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
 from tilewright.runtime import cuda, device_memory, driver, textures
-from tilewright.runtime.streams import handle_of, is_capturing
+from tilewright.runtime.streams import Answers, handle_of, is_capturing
 
 TARGET = tw.target("sm_90a")
 
@@ -215,7 +216,7 @@ def test_modules_go_with_their_last_kernel(fake):
     kernel = loaded()
     assert len(fake.modules) == 1
     del kernel
-    __import__("gc").collect()
+    gc.collect()
     assert not fake.modules
 
 
@@ -314,7 +315,7 @@ def test_a_kernel_may_be_loaded_while_a_graph_is_recorded(fake):
 def test_numpy_there_and_back(fake):
     here, stream = cuda.device(), cuda.Stream()
     x = np.arange(12.0).reshape(3, 4).T
-    block, y = device_memory.upload(here, x, stream.handle), np.zeros((4, 3))
+    block, y = device_memory.upload(here, x, stream), np.zeros((4, 3))
     device_memory.download(block, y)
     np.testing.assert_array_equal(x, y)
     with pytest.raises(ValueError, match="C-contiguous"):
@@ -327,7 +328,7 @@ def test_numpy_there_and_back(fake):
 
 def test_blocks_go_in_the_order_of_their_stream(fake):
     here, stream = cuda.device(), cuda.Stream()
-    block = device_memory.Block(here, 64, stream.handle)
+    block = device_memory.Block(here, 64, stream)
     address = block.pointer
     cuda.launch(loaded(), (1,), 32, 0, stream, (0, 1.0, 1.0, address, 1))
     del block
@@ -336,37 +337,118 @@ def test_blocks_go_in_the_order_of_their_stream(fake):
         fake.alive(address)
 
 
-def test_a_workspace_per_stream(fake):
-    here, first, second = cuda.device(), cuda.Stream(), cuda.Stream()
+def test_blocks_keep_their_stream(fake):
+    """In whatever order names go: the fake raises if a stream is used that is destroyed, the driver crashes."""
+    here = cuda.device()
+    stream = cuda.Stream()
+    block = device_memory.Block(here, 64, stream)
+    del stream
+    assert not fake.gone
+    del block
+    assert not fake.blocks
+    assert fake.gone
+    knot = [cuda.Stream()]  # a cycle is taken apart in any order
+    knot.append(device_memory.Block(here, 64, knot[0]))
+    knot[0].knot = knot[1].knot = knot
+    del knot
+    gc.collect()
+    assert len(fake.gone) == 2
 
-    def take(size, stream, **options):
-        return device_memory.workspace(here, size, stream.handle, **options)
 
-    small = take(100, first)
-    assert take(80, first) is small
-    assert take(100, second) is not small
-    assert take(100, first, zeroed=True) is not small
-    large = take(200, first)
-    assert large is not small
-    assert take(100, first) is large
-    zeros = take(100, first, zeroed=True)
-    first.synchronize()
-    assert not fake.blocks[zeros.pointer].any()
-
-
-def test_workspaces_are_not_shared_with_graphs(fake):
+def test_a_block_on_somebody_elses_stream_is_freed_by_hand(fake):
     here, stream = cuda.device(), cuda.Stream()
-    usual = device_memory.workspace(here, 100, stream.handle)
+    with device_memory.Block(here, 64, stream.handle):
+        assert fake.blocks
+    assert not fake.blocks
+    lost = device_memory.Block(here, 64, stream.handle)
+    del stream
+    with pytest.warns(ResourceWarning, match="64 bytes on NVIDIA fake H200 were never freed"):
+        del lost
+    assert len(fake.blocks) == 1  # which is better than a crash
+
+
+def space(stream, workspace, counters=0):
+    return device_memory.space(cuda.device(), workspace, counters, handle_of(stream), Answers())
+
+
+def test_a_space_per_stream(fake):
+    fake.contexts = [0x70]
+    first, second = cuda.Stream(), cuda.Stream()
+    small = space(first, 100, 8)
+    assert space(first, 80) is small
+    assert small.counters % 256 == 0
+    assert small.counters - small.workspace == 256
+    assert space(second, 100) is not small
+    large = space(first, 101)
+    assert large is not small
+    assert large.workspace_bytes == 200  # twice as much: what stays behind is less than this
+    assert space(first, 200, 16) is large
+    assert len(fake.blocks) == 3  # a kernel with the small one may be on its way
+    first.synchronize()
+    for zeros in (small, large):
+        assert not fake.bytes_at(zeros.counters, zeros.counter_bytes).any()
+
+
+def test_a_space_outlives_its_stream(fake, monkeypatch):
+    monkeypatch.setattr(device_memory, "MOST_SPACES", 4)
+    fake.contexts = [0x70]
+    stream = cuda.Stream()
+    number = Answers().number(stream.handle)
+    launched = space(stream, 100)
+    cuda.launch(loaded(), (1,), 32, 0, stream, (0, 1.0, 1.0, launched.workspace, 1))
+    address = launched.workspace
+    del launched
+    other = cuda.Stream()
+    kept = space(other, 100)
+    cuda.launch(loaded(), (1,), 32, 0, other, (0, 1.0, 1.0, kept.workspace, 1))
+    del stream
+    for _ in range(20):
+        assert len(fake.blocks) <= 5
+        space(cuda.Stream(), 100)  # streams that are gone before their space is
+    assert number not in {key[1] for key in device_memory._spaces}
+    with pytest.raises(AssertionError, match="freed"):
+        fake.alive(address)
+    assert len(fake.launches) == 2  # to free has waited for both; the fake raises if one finds its memory freed
+    fake.alive(kept.workspace)  # forgotten, and in use all the same
+
+
+def test_spaces_come_and_go_while_a_graph_is_recorded(fake, monkeypatch):
+    monkeypatch.setattr(device_memory, "MOST_SPACES", 1)
+    fake.contexts = [0x70]
+    stream, other = cuda.Stream(), cuda.Stream()
     with stream.capture():
-        recorded = device_memory.workspace(here, 100, stream.handle, zeroed=True)
-    assert recorded is not usual
+        assert space(stream, 100) is None
+        space(other, 100)
+        space(cuda.Stream(), 100)
+    assert len(fake.blocks) == 1
 
 
-def test_few_workspaces_are_kept(fake, monkeypatch):
-    monkeypatch.setattr(device_memory, "MOST_WORKSPACES", 3)
-    for _ in range(10):
-        device_memory.workspace(cuda.device(), 100, cuda.Stream().handle)
-    assert len(fake.blocks) == 3
+def test_what_a_graph_needs_is_recorded_with_it(fake):
+    here, stream = cuda.device(), cuda.Stream()
+    fake.fail["cuMemsetD8Async"] = 1
+    with pytest.raises(cuda.CudaError):
+        device_memory.recorded_space(here, 100, 4, stream.handle)
+    assert not fake.blocks
+    fake.fail.clear()
+    with stream.capture() as graph:
+        block, counters = device_memory.recorded_space(here, 100, 4, stream.handle)
+        with block:
+            assert counters - block.pointer == 256
+        assert not fake.blocks
+    graph.launch(stream)
+    stream.synchronize()
+    assert not fake.bytes_at(counters, 4).any()
+
+
+def test_errors_of_functions_by_address(fake):
+    answers = Answers()
+    fake.contexts = [0x70]
+    assert answers.context() == 0x70
+    for name, ask in (("cuCtxGetCurrent", answers.context), ("cuStreamGetId", lambda: answers.number(1)),
+                      ("cuStreamIsCapturing", lambda: answers.is_capturing(1))):  # fmt: skip
+        fake.fail[name] = 906
+        with pytest.raises(cuda.CudaError, match=rf"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT \(906\).*\[{name}\]"):
+            ask()
 
 
 def test_textures(fake):

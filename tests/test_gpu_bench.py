@@ -38,6 +38,7 @@ from tilewright.bench.measure import Sample
 from tilewright.bench.results import OURS, Report, Result, Row, Session
 from tilewright.bench.shapes import Case
 from tilewright.cli import app
+from tilewright.plans.gpu import GpuPlan
 from tilewright.problem import Gemm
 
 
@@ -745,12 +746,27 @@ def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch
             return lambda: bound.append(1)
 
     monkeypatch.setattr(gpu_peers, "find", lambda on: (people, {}))
-    monkeypatch.setattr(tw, "compile", lambda problem, target: Kernel(), raising=False)
+    monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
     monkeypatch.setattr(tw, "matmul", lambda a, b, c: None, raising=False)
-    found = gpu_cost.overhead(device, 4)  # type: ignore[arg-type]
-    assert list(found) == ["bound kernel", "tilewright.matmul", "torch.mm", "triton"]
+    found = gpu_cost.overhead(device)  # type: ignore[arg-type]
+    assert list(found) == [
+        f"bound kernel, {gpu_cost.ONE}", f"bound kernel with workspace, {gpu_cost.ONE} split_k=2",
+        f"tilewright.matmul, {tw.plan(Gemm(64, 64, 64), device.on.target)}", "torch.mm", "triton",
+    ]  # fmt: skip
     assert all(len(seconds) == 15 and min(seconds) > 0 for seconds in found.values())
-    assert len(bound) == 1 + 15 * (20 + 200)
+    assert len(bound) == 2 * (1 + 15 * (20 + 200))
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_the_plans_whose_calls_are_timed(target: str) -> None:
+    """Most GPUs have them, and one of the two needs a workspace."""
+    from tilewright.compiler.gpu import GpuKernel
+
+    problem, spaces = Gemm(gpu_cost.SMALL, gpu_cost.SMALL, gpu_cost.SMALL), []
+    for text in gpu_cost.BOUND.values():
+        (launch,) = GpuKernel(problem, targets.target(target), GpuPlan.parse(text)).launches  # type: ignore[arg-type]
+        spaces.append(launch.workspace > 0 and launch.counters > 0)
+    assert spaces == [False, True]
 
 
 def test_a_study_that_fails_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, measured: Report) -> None:

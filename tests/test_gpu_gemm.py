@@ -85,10 +85,11 @@ def test_awkward_sizes(size):
     [
         {"CTA_M": 64, "CTA_N": 112, "WARP_M": 32, "WARP_N": 112, "THREAD_M": 8, "THREAD_N": 14, "VECTOR": 2},
         {"CTA_M": 96, "CTA_N": 48, "WARP_M": 48, "WARP_N": 48, "THREAD_M": 12, "THREAD_N": 6, "VECTOR": 2},
+        {"CTA_M": 64, "CTA_N": 64, "CTA_K": 12, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4},
         {"CTA_M": 16, "CTA_N": 128, "CTA_K": 32, "WARP_M": 16, "WARP_N": 32, "THREAD_M": 4, "THREAD_N": 4},
         {"CTA_M": 128, "CTA_N": 16, "WARP_M": 32, "WARP_N": 16, "THREAD_M": 4, "THREAD_N": 4},
     ],
-    ids=lambda tile: f"{tile['CTA_M']}x{tile['CTA_N']}",
+    ids=lambda tile: f"{tile['CTA_M']}x{tile['CTA_N']}x{tile.get('CTA_K', 8)}",
 )
 def test_tiles_that_are_no_powers_of_two(tile):
     multiply(130, 118, 34, **tile)

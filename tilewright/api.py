@@ -21,6 +21,7 @@ from tilewright.runtime.arrays import library_of
 EFFORT: Any = 1000
 
 _cpu: Any = None
+_gpu: Any = None
 
 
 def _engine() -> Any:
@@ -33,14 +34,22 @@ def _engine() -> Any:
     return _cpu
 
 
+def _gpu_engine() -> Any:
+    """tilewright.runtime.gpu, likewise."""
+    global _gpu
+    if _gpu is None:
+        from tilewright.runtime import gpu
+
+        _gpu = gpu
+    return _gpu
+
+
 def _engine_for(plan: Any) -> Any:
     """The processor's, unless the plan is one for a GPU. Who has such a plan has imported its module."""
     plans = sys.modules.get("tilewright.plans.gpu")
     if plans is None or not isinstance(plan, plans.GpuPlan):
         return _cpu or _engine()
-    from tilewright.runtime import gpu
-
-    return gpu
+    return _gpu_engine()
 
 
 def matmul(
@@ -125,11 +134,10 @@ def matmul(
             and _run(a, b, out, whole=True)
         ):
             return out
-    arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if not (scale_a is scale_b is epilogue is algorithm is None):
+        arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
     if _on_gpu(a, b, out[0] if isinstance(out, tuple) and out else out, c):
-        from tilewright.runtime import gpu
-
-        return gpu.matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
+        return (_gpu or _gpu_engine()).matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
     return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
 
 
@@ -157,9 +165,7 @@ def gemm(
     """
     arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
     if _on_gpu(a, b, c):
-        from tilewright.runtime import gpu
-
-        return gpu.matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
+        return (_gpu or _gpu_engine()).matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     if not isinstance(c, np.ndarray):
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
     _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
@@ -168,7 +174,10 @@ def gemm(
 
 def _on_gpu(*arrays: Any) -> bool:
     """Is one of these in the memory of a CUDA device?"""
-    return any(library_of(x) is not None for x in arrays)
+    for x in arrays:  # it is asked at every product, and a generator takes longer than the question
+        if library_of(x) is not None:
+            return True
+    return False
 
 
 def _general(

@@ -1,6 +1,6 @@
 """What a GPU kernel costs beside its run: the call from Python, and emitting it.
 
-overhead   microseconds until a call comes back: a bound kernel, tilewright.matmul, torch.mm, Triton
+overhead   microseconds until a call comes back: bound kernels, tilewright.matmul, torch.mm, Triton
 emission   seconds per kernel: recording it, LLVM to PTX, and on a GPU the driver's assembler
 """
 
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from tilewright.bench import gpu_device, gpu_measure, gpu_peers, gpu_shapes
 from tilewright.bench.results import Report
+from tilewright.plans.gpu import GpuPlan
 from tilewright.problem import Gemm
 
-SMALL = 32  # n of the product whose calls are timed: the kernel takes less than the call
+SMALL = 64  # n of the product whose calls are timed: the kernel takes less than the call
+ONE = "simt 64x64x32 warp=32x32 thread=8x4 stages=3 vector=4"
+BOUND = {"bound kernel": ONE, "bound kernel with workspace": f"{ONE} split_k=2"}  # which each call has to find
 
 
 def measure(report: Report, names: Iterable[str], device: int = 0) -> None:
@@ -29,19 +33,21 @@ def measure(report: Report, names: Iterable[str], device: int = 0) -> None:
 
 
 def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
-    """Seconds per call, a figure for each burst: {"bound kernel": [...], "tilewright.matmul": [...], ...}."""
-    from functools import partial
+    """Seconds per call, a figure for each burst: {"bound kernel, PLAN": [...], "torch.mm": [...], ...}.
 
+    Bound kernels have the plans of BOUND that this GPU can run, tilewright.matmul the one that it chooses.
+    """
     import tilewright as tw
 
     problem = Gemm(n, n, n)
     o = gpu_device.make(on, problem)
     target: Any = on.on.target
-    kernel: Any = tw.compile(problem, target)
-    calls: dict[str, Callable[[], Any]] = {
-        "bound kernel": kernel.bind(o.a, o.b, o.c),
-        "tilewright.matmul": partial(tw.matmul, o.a, o.b, o.c),
-    }
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, plan in BOUND.items():
+        if not any(GpuPlan.parse(plan).violations(problem, target)):
+            kernel: Any = tw.compile(problem, target, plan)
+            calls[f"{name}, {plan}"] = kernel.bind(o.a, o.b, o.c)
+    calls[f"tilewright.matmul, {tw.plan(problem, target)}"] = partial(tw.matmul, o.a, o.b, o.c)
     peers, _ = gpu_peers.find(on)
     for peer in peers[1:]:
         calls["torch.mm" if peer.name == gpu_peers.CUBLAS else peer.name] = peer.bind(o)

@@ -93,7 +93,7 @@ class GpuKernel:
         if self._empty:
             return ()
         p, m, n, s = self.plan, self.problem.m, self.problem.n, 4 if self.problem.compute == "f32" else 8
-        tiles, grid, tile = p.tiles(m, n), p.grid(m, n, self.target, s), p.cta_m * p.cta_n * s
+        tiles, grid, tile = p.tiles(m, n), p.grid(m, n, self.target, s), p.extent[0] * p.extent[1] * s
         if p.tail:
             whole, parts = p.cut(m, n, self.target, s)
             over = tiles - whole

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ITEMSIZE = {"f32": 4, "f64": 8}
 WIDEST = 16             # bytes that a thread copies at once
+DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
@@ -118,8 +119,17 @@ class GpuPlan:
             return LANES * GEMV_WARPS
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns of C that a CTA computes. Of gemv a lane may have `vector` elements, a warp one."""
+        if self.algorithm != "gemv":
+            return self.cta_m, self.cta_n
+        rows, columns = (x * self.vector if x == LANES else x for x in (self.cta_m, self.cta_n))
+        return rows, columns
+
     def tiles(self, m: int, n: int) -> int:
-        return ceil(m / self.cta_m) * ceil(n / self.cta_n)
+        rows, columns = self.extent
+        return ceil(m / rows) * ceil(n / columns)
 
     def estimate(self, itemsize: int) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
@@ -137,8 +147,11 @@ class GpuPlan:
         """Bytes of a CTA's shared memory, rows padded."""
         if self.algorithm == "gemv":
             return itemsize * LANES * GEMV_WARPS * self.vector
-        tiles = self.stages * self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
-        return itemsize * max(tiles, self.cta_m*self.cta_n if self.slices > 1 else 0)
+        tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
+        if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
+            tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
+                       (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
+        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
 
     def resident(self, target: GpuTarget, itemsize: int) -> int:
         """CTAs that a multiprocessor holds."""
@@ -183,6 +196,9 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if any(value < 1 for value in least.values()):
         return
     if p.algorithm == "gemv":
+        own = GEMV_WARPS if shape.layout[shape.n != 1] == "nt"[shape.n != 1] else LANES
+        if (p.cta_m, p.cta_n) != ((own, 1) if shape.n == 1 else (1, own)):
+            yield f"gemv has CTAs of {own} elements of C for this problem, not {p.cta_m}x{p.cta_n}."
         if 1 not in (shape.m, shape.n):
             yield f"gemv computes one row or one column of C, and C is {shape.m}x{shape.n}."
     elif p.cta_m % p.warp_m or p.cta_n % p.warp_n:
@@ -264,7 +280,7 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
     rate *= min(1.0, 0.55 + 0.45*warps/8)                       # few warps wait for their loads
     steps = k + plan.cta_k                                      # the first tile of k has to come
-    alone = plan.cta_m * plan.cta_n * steps / rate              # clocks of a tile that has the multiprocessor
+    alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
         whole, parts = plan.cut(m, n, target, s)
         rounds = whole/slots + (ceil((tiles - whole)*parts / slots)/parts + PART*parts if parts > 1 else
@@ -274,14 +290,14 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
             rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
     work = rounds * resident * alone / target.clock
-    moved = tiles * (plan.cta_m + plan.cta_n) * k * s
+    moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
     added = 0.0
     if plan.tail and plan.cut(m, n, target, s)[1] > 1:
         added = SPLIT
     if plan.split_k > 1:
-        added = SPLIT + 2 * plan.split_k * tiles*plan.cta_m*plan.cta_n * s / (L2 * target.sms * target.clock)
+        added = SPLIT + 2 * plan.split_k * tiles*plan.extent[0]*plan.extent[1] * s / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
@@ -299,7 +315,7 @@ F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
     _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
-    _simt("128x128x8", "64x32", "8x8", order="columns", registers=128, **_REGISTERS),
+    _simt("128x128x8", "64x32", "8x8", registers=128, **_REGISTERS),
     _simt("64x256x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("64x256x8", "32x128", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
@@ -336,7 +352,7 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans for one row or column of C, by the elements of it that a CTA has."""
     column = shape.n == 1
     along_k = shape.layout[0] == "n" if column else shape.layout[1] == "t"
-    own = GEMV_WARPS if along_k else LANES * shape.vector
+    own = GEMV_WARPS if along_k else LANES                              # of which each has a vector of elements
     for split in SPLITS:
         if split == 1 or split*GEMV_WARPS <= shape.k:
             m, n = (own, 1) if column else (1, own)

@@ -52,9 +52,9 @@ class Library(Protocol):
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         """x, ready to be used on this stream; TypeError or ValueError, with `name`, if it cannot be."""
 
-    def plain(self, x: Any) -> tuple[Any, ...] | None:
-        """dtype, shape, strides and device of an array that `look` would take as it is, in the library's own terms and
-        whatever is cheapest to compare; None if that takes a look."""
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        """Of an array that `look` would take as it is: dtype, shape, strides and device, in the library's own terms and
+        whatever is cheapest to compare; and the address of its first element. None if that takes a look."""
 
     def pointer(self, x: Any) -> int:
         """The address of a plain array's first element."""
@@ -70,10 +70,11 @@ def library_of(x: Any) -> Library | None:
     """Whose array in a CUDA device's memory x is; None if it is something else, such as an array in the host's."""
     if type(x) is np.ndarray or x is None:
         return None
-    for library in (TORCH, CUPY):
-        known = library.knows(x)
-        if known is not None:
-            return library if known else None
+    known = TORCH.knows(x)
+    if known is not None:
+        return TORCH if known else None
+    if CUPY.knows(x):
+        return CUPY
     if isinstance(x, DeviceArray):
         return OWN
     try:
@@ -125,8 +126,11 @@ class _Torch:
 
     def knows(self, x: Any) -> bool | None:
         """Is x on a CUDA device? None: it is not torch's."""
-        tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-        return bool(x.is_cuda) if tensor is not None and isinstance(x, tensor) else None
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return None
+        tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
+        return bool(x.is_cuda) if type(x) is tensor or (tensor is not None and isinstance(x, tensor)) else None
 
     def device(self, x: Any) -> int:
         return int(x.device.index)
@@ -153,17 +157,18 @@ class _Torch:
         strides = tuple(s * dtype.itemsize for s in x.stride())
         return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), self.device(x), x)
 
-    def plain(self, x: Any) -> tuple[Any, ...] | None:
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
         if x.requires_grad or x.is_neg() or x.layout != sys.modules["torch"].strided:
             return None
-        return x.dtype, x.shape, x.stride(), x.device.index
+        return (x.dtype, x.shape, x.stride(), x.device.index), x.data_ptr()
 
     def pointer(self, x: Any) -> int:
         return int(x.data_ptr())
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
         torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, dtype.name), device=torch.device("cuda", device))
+        its = torch.float32 if dtype.char == "f" else torch.float64  # dtype.name takes longer than all the rest
+        return torch.empty(shape, dtype=its, device=torch.device("cuda", device))
 
     def result(self, new: Any, like: Any) -> Any:
         return new
@@ -172,9 +177,9 @@ class _Torch:
 class _CuPy:
     name, waits = "cupy", False
 
-    def knows(self, x: Any) -> bool | None:
+    def knows(self, x: Any) -> bool:
         ndarray = getattr(sys.modules.get("cupy"), "ndarray", None)
-        return True if ndarray is not None and isinstance(x, ndarray) else None
+        return ndarray is not None and isinstance(x, ndarray)
 
     def device(self, x: Any) -> int:
         return int(x.device.id)
@@ -186,8 +191,8 @@ class _CuPy:
         dtype = _dtype(x.dtype, name)
         return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), self.device(x), x)
 
-    def plain(self, x: Any) -> tuple[Any, ...] | None:
-        return x.dtype, x.shape, x.strides, x.device.id
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        return (x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)
 
     def pointer(self, x: Any) -> int:
         return int(x.data.ptr)
@@ -204,18 +209,18 @@ class _CuPy:
 class _Protocol:
     """What libraries have in common that are known by a protocol alone."""
 
-    def plain(self, x: Any) -> tuple[Any, ...] | None:
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
         return None
 
     def pointer(self, x: Any) -> int:
         raise NotImplementedError("none of its arrays is plain")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
-        from tilewright.runtime.device_memory import Block
+        from tilewright.runtime.device_memory import Memory
         from tilewright.runtime.devices import device as find
 
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        return DeviceArray(Block(find(device), size, stream), shape, dtype)
+        return DeviceArray(Memory(find(device), size), shape, dtype, stream)
 
     def result(self, new: Any, like: Any) -> Any:
         """By the library's own from_dlpack; as a DeviceArray if it has none."""
@@ -288,21 +293,21 @@ class DeviceArray:
     It has DLPack and __cuda_array_interface__, and no arithmetic. The memory goes with the last who refers to it.
     """
 
-    def __init__(self, block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.block, self.shape, self.dtype = block, shape, dtype
+    def __init__(self, memory: Any, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int) -> None:
+        self.memory, self.shape, self.dtype, self.stream = memory, shape, dtype, stream
 
     def __repr__(self) -> str:
-        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on CUDA device {self.block.device.index}>"
+        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on CUDA device {self.memory.device.index}>"
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
-            "data": (self.block.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
-            "version": 3, "stream": self.block.stream or LEGACY,
+            "data": (self.memory.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
+            "version": 3, "stream": self.stream or LEGACY,
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, self.block.device.index
+        return dlpack.CUDA, self.memory.device.index
 
     def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
                    copy: bool | None = None) -> Any:  # fmt: skip
@@ -311,6 +316,6 @@ class DeviceArray:
 
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a DeviceArray is handed over where it is, without a copy")
-        if stream != -1 and (stream or LEGACY) != (self.block.stream or LEGACY):
-            Event(self.block.device, timing=False).record(self.block.stream).before(stream or LEGACY)
-        return dlpack.make(self.block.pointer, self.shape, self.dtype, self.block.device.index, self.block)
+        if stream != -1 and (stream or LEGACY) != (self.stream or LEGACY):
+            Event(self.memory.device, timing=False).record(self.stream).before(stream or LEGACY)
+        return dlpack.make(self.memory.pointer, self.shape, self.dtype, self.memory.device.index, self.memory)

@@ -8,6 +8,7 @@ its `plan` has a `vector`, that many elements are moved at once, and operands mu
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,29 +59,43 @@ class _Step:
         values = values | dict(getattr(launch, "more", ()))
         args = [values.get(name, 0) for name in PARAMETERS[: len(function.sizes)]]
         self.prepared = Prepared(function, launch.grid, recorded.threads, dynamic, args)
-        self.template = list(self.prepared.arguments.slots)
+        self.context = self.prepared.context
         self.spare: list[Arguments] = []
         self.one = bits(1.0, self.size)
         self.space = (launch.workspace, launch.counters) if len(args) > WORKSPACE else None
+        if self.space is not None:
+            device_memory.prepare(self.device)      # so that recording a graph makes no pool
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
         try:
             block = self.spare.pop()
         except IndexError:
-            block = Arguments(self.template)
+            block = Arguments(self.prepared.values)
         slots = block.slots
         slots[A], slots[B], slots[C] = a, b, c
         slots[ALPHA] = self.one if alpha == 1.0 else bits(alpha, self.size)
         slots[BETA] = bits(beta, self.size) if beta else 0
+        if block.answers.context() == self.context:
+            self._launch(block, stream)
+        else:
+            with self.device.current():
+                self._launch(block, stream)
+        self.spare.append(block)
+
+    def _launch(self, block: Arguments, stream: int) -> None:
         if self.space is None:
             self.prepared.launch(stream, block.address)
-        else:
-            # what a graph gets for itself is freed, in the graph's order, when these names go: behind the kernel
-            workspace = device_memory.workspace(self.device, self.space[0], stream)
-            counters = device_memory.workspace(self.device, self.space[1], stream, zeroed=True)
-            slots[WORKSPACE], slots[COUNTERS] = workspace.pointer, counters.pointer
+            return
+        slots = block.slots
+        space = device_memory.space(self.device, *self.space, stream, block.answers)
+        if space is not None:
+            slots[WORKSPACE], slots[COUNTERS] = space.workspace, space.counters
             self.prepared.launch(stream, block.address)
-        self.spare.append(block)
+            return
+        memory, counters = device_memory.recorded_space(self.device, *self.space, stream)
+        with memory:
+            slots[WORKSPACE], slots[COUNTERS] = memory.pointer, counters
+            self.prepared.launch(stream, block.address)
 
 
 class Bound:
@@ -168,20 +183,21 @@ def _through_copies(kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: f
     if out is not None and not out.flags.writeable:
         raise ValueError("out is read-only; it must be an array that can be written to")
     on = runnable(kernel, 0)
-    stream = cuda.Stream(on)
     stored = [np.ascontiguousarray(x.swapaxes(-1, -2) if letter == "t" else x) for x, letter in zip((a, b), p.layout)]
     product = np.empty(shapes["out"], dtype)
     if beta:
         np.copyto(product, out)
-    on_device = [device_memory.upload(on, x, stream.handle) for x in (*stored, product)]
-    if p.m and p.n:
-        lies(kernel, together(*(shadow(block.pointer, x.shape, x.strides, dtype)
-                                for block, x in zip(on_device, (*stored, product)))))  # fmt: skip
-        recipe = Recipe(kernel, on, *(x.shape[-1] for x in (*stored, product)))
-        for i in range(p.batch):
-            at = [block.pointer + i * (x.nbytes // p.batch) for block, x in zip(on_device, (*stored, product))]
-            recipe.run(at[0], at[1], at[2], alpha, beta, stream.handle)
-    device_memory.download(on_device[2], product)
+    stream = cuda.Stream(on)
+    with ExitStack() as stack:
+        on_device = [stack.enter_context(device_memory.upload(on, x, stream)) for x in (*stored, product)]
+        if p.m and p.n:
+            lies(kernel, together(*(shadow(block.pointer, x.shape, x.strides, dtype)
+                                    for block, x in zip(on_device, (*stored, product)))))  # fmt: skip
+            recipe = Recipe(kernel, on, *(x.shape[-1] for x in (*stored, product)))
+            for i in range(p.batch):
+                at = [block.pointer + i * (x.nbytes // p.batch) for block, x in zip(on_device, (*stored, product))]
+                recipe.run(at[0], at[1], at[2], alpha, beta, stream.handle)
+        device_memory.download(on_device[2], product)
     if out is None:
         return product
     np.copyto(out, product)

@@ -24,8 +24,8 @@ import numpy as np
 
 from tilewright.compiler.ptxas import Usage, usage
 from tilewright.runtime.devices import Device, count, device
-from tilewright.runtime.driver import CudaError, Unavailable, api, call, error, why_not
-from tilewright.runtime.streams import Event, Graph, Stream, capture_allowed, handle_of
+from tilewright.runtime.driver import CudaError, Unavailable, api, call, entry, error, why_not
+from tilewright.runtime.streams import Answers, Event, Graph, Stream, capture_allowed, handle_of
 from tilewright.targets import GpuTarget
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
 
 LOG_BYTES = 1 << 16  # room for what the driver's assembler says
 MOST_MODULES = 512  # kept loaded at a time
+LAUNCH = (ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)  # cuLaunchKernel's
 
 
 def available() -> bool:
@@ -150,9 +151,10 @@ class CudaFunction:
 
 
 class Arguments:
-    """A launch's arguments as cuLaunchKernel takes them: `slots` of 8 bytes, and a table of where they are."""
+    """A launch's arguments as cuLaunchKernel takes them: `slots` of 8 bytes, and a table of where they are; with room
+    for what the driver answers on the way. One call's at a time."""
 
-    __slots__ = ("address", "slots", "table")
+    __slots__ = ("address", "answers", "slots", "table")
 
     def __init__(self, values: Sequence[int]) -> None:
         count = max(len(values), 1)
@@ -160,6 +162,7 @@ class Arguments:
         first = ctypes.addressof(self.slots)
         self.table = (ctypes.c_void_p * count)(*range(first, first + 8 * count, 8))
         self.address = ctypes.addressof(self.table)
+        self.answers = Answers()
 
 
 def bits(x: Any, size: int) -> int:
@@ -173,7 +176,7 @@ def bits(x: Any, size: int) -> int:
 class Prepared:
     """A launch with its grid and its arguments laid out, so that calling it does nothing but launch.
 
-    The default `arguments` must not be changed while another thread may launch; `launch` takes others.
+    Several threads may call it; `launch` takes other arguments than these.
     """
 
     def __init__(self, function: CudaFunction, grid: Sequence[int], threads: int | Sequence[int], shared: int,
@@ -183,27 +186,30 @@ class Prepared:
         function.allow_shared(shared)
         self.function, self.grid, self.shared = function, _three(grid), shared
         self.threads = _three((threads,) if isinstance(threads, int) else threads)
-        self.arguments = Arguments([bits(x, size) for x, size in zip(args, function.sizes)])
-        self._fixed = (function.handle, *self.grid, *self.threads, shared)
-        self._context = int(function.device.context)
-        self._driver = api()
+        self.values = [bits(x, size) for x, size in zip(args, function.sizes)]
+        self.context = int(function.device.context)
+        self._arguments, self._answers = Arguments(self.values), [Answers()]
+        self._launch = entry("cuLaunchKernel", *LAUNCH)
+        self._fixed = (int(function.handle), *self.grid, *self.threads, shared)
 
     def __call__(self, stream: int = 0) -> None:
         """Launch on the stream with this handle. CudaError if CUDA refuses; what goes wrong in the kernel is found by
         whoever waits for the stream."""
-        self.launch(stream, self.arguments.address)
+        try:
+            answers = self._answers.pop()
+        except IndexError:  # other threads have them
+            answers = Answers()
+        current = answers.context()
+        self._answers.append(answers)
+        if current == self.context:
+            self.launch(stream, self._arguments.address)
+        else:
+            with self.function.device.current():
+                self.launch(stream, self._arguments.address)
 
     def launch(self, stream: int, arguments: int) -> None:
-        """The same with the arguments whose table is at this address."""
-        driver = self._driver
-        if int(driver.cuCtxGetCurrent()[1]) == self._context:
-            status = driver.cuLaunchKernel(*self._fixed, stream, arguments, 0)[0]
-        else:
-            call("cuCtxPushCurrent", self.function.device.context)
-            try:
-                status = driver.cuLaunchKernel(*self._fixed, stream, arguments, 0)[0]
-            finally:
-                call("cuCtxPopCurrent")
+        """The same with the arguments whose table is at this address. The device's context must be current."""
+        status = self._launch(*self._fixed, stream, arguments, None)
         if status:
             what = f"grid {self.grid}, CTAs of {self.threads} threads, {self.shared} bytes of dynamic shared memory"
             raise error(status, "cuLaunchKernel", self.function.name, what)

@@ -1,14 +1,15 @@
-"""Memory of CUDA devices: blocks that live in the order of a stream, workspaces that stay, copies from and to NumPy.
+"""Memory of CUDA devices: blocks that live in the order of a stream, memory that outlives streams, workspaces.
 
-Blocks are allocated and freed by the stream itself, from a pool that keeps what it has been given. So allocating never
-waits for the device, a block may be freed while the kernel that uses it still runs, and a stream that is recording a
-graph records the allocation too.
+A stream's handle is a pointer inside the driver, which follows it without a check: to free memory in the order of a
+stream that is gone crashes the process. Other people's streams go without a word. So a Block, whose memory is freed in
+a stream's order, either holds that stream or is freed by hand while its caller works with it; whatever may be there
+longer is Memory, whose freeing knows of no stream and waits instead.
 """
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+import warnings
 from contextlib import suppress
 from functools import cache
 from threading import Lock
@@ -19,32 +20,68 @@ from numpy.typing import NDArray
 
 from tilewright.runtime.devices import Device, device
 from tilewright.runtime.driver import api, call
-from tilewright.runtime.streams import is_capturing
+from tilewright.runtime.streams import Answers, Stream, capture_allowed, handle_of
 
-MOST_WORKSPACES = 128  # kept at a time
+MOST_SPACES = 128  # kept at a time
+LINE = 256  # what the counters of a space begin at a multiple of
 
 
 class Block:
-    """`size` bytes of a device's memory at `pointer`, to be used by work on one stream; freed after that work."""
+    """`size` bytes of a device's memory at `pointer`, for work on one stream; freed after that work.
 
-    def __init__(self, on: Device, size: int, stream: int) -> None:
+    It comes from a pool that keeps what it has been given, so neither allocating nor freeing ever waits for the device,
+    and a stream that is recording a graph records both. With a Stream, which it keeps, it is freed when nobody has it
+    any more. With a handle, behind which somebody else's stream may be gone by then, only `free` or `with` frees it.
+    """
+
+    def __init__(self, on: Device, size: int, stream: Stream | int) -> None:
         self.device, self.size, self.stream = on, size, stream
         self.pointer = 0
         if size:
             with on.current():
-                self.pointer = int(call("cuMemAllocFromPoolAsync", size, _pool(on.index), stream))
+                self.pointer = int(call("cuMemAllocFromPoolAsync", size, _pool(on.index), handle_of(stream)))
 
     def free(self) -> None:
         """Give it back when the stream has done what it was given so far. Nothing happens the second time."""
         pointer, self.pointer = self.pointer, 0
         if pointer:
             with self.device.current():
-                call("cuMemFreeAsync", pointer, self.stream)
+                call("cuMemFreeAsync", pointer, handle_of(self.stream))
+
+    def __enter__(self) -> Block:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.free()
 
     def __del__(self) -> None:
-        if getattr(self, "pointer", 0):
-            with suppress(Exception):  # the interpreter, or CUDA, may be going down
+        if not getattr(self, "pointer", 0):
+            return
+        if isinstance(self.stream, Stream):
+            with suppress(Exception):  # the interpreter, or CUDA, may be going down; in a cycle, the stream before us
                 self.free()
+        else:
+            warnings.warn(f"{self.size} bytes on {self.device.name} were never freed", ResourceWarning, stacklevel=2)
+
+
+class Memory:
+    """`size` bytes of a device's memory at `pointer`, for any streams. Freeing it waits for the device.
+
+    That wait is the driver's: cuMemFree does so for memory of cuMemAlloc, and not for a pool's. Like allocating it is
+    refused while another thread records a graph unless one insists, as `capture_allowed` does; it is not recorded.
+    """
+
+    def __init__(self, on: Device, size: int) -> None:
+        self.device, self.size, self.pointer = on, size, 0
+        if size:
+            with on.current(), capture_allowed():
+                self.pointer = int(call("cuMemAlloc", size))
+
+    def __del__(self) -> None:
+        pointer = getattr(self, "pointer", 0)
+        if pointer:
+            with suppress(Exception), self.device.current(), capture_allowed():  # CUDA may be going down
+                call("cuMemFree", pointer)
 
 
 @cache
@@ -56,60 +93,108 @@ def _pool(index: int) -> Any:
     properties.handleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
     properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = index
-    with on.current():
+    with on.current(), capture_allowed():           # the first to ask may be a stream that is recording
         pool = call("cuMemPoolCreate", properties)
         keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         call("cuMemPoolSetAttribute", pool, keep, driver.cuuint64_t(2**64 - 1))
     return pool
 
 
+def prepare(on: Device) -> None:
+    """Make the pool, which a stream that is recording a graph would have to be talked into."""
+    _pool(on.index)
+
+
 # ---- workspaces
 
 
-_workspaces: OrderedDict[tuple[int, int, bool], Block] = OrderedDict()
+class Space:
+    """What kernels on one stream may use in turn: a workspace, and counters that are zero whenever none of them runs.
+
+    A smaller one that it replaces stays as long as it does, since kernels on their way may use it: to free it now would
+    wait for them. As each is twice as large as the last one, that is less than it takes itself.
+    """
+
+    __slots__ = ("before", "counter_bytes", "counters", "memory", "workspace", "workspace_bytes")
+
+    workspace_bytes: int
+    counter_bytes: int
+
+    def __init__(self, on: Device, workspace: int, counters: int, stream: int, before: Space | None) -> None:
+        if before is not None:
+            workspace = max(workspace, 2 * before.workspace_bytes)
+            counters = max(counters, 2 * before.counter_bytes)
+        at = _lines(workspace)
+        self.before, self.memory = before, Memory(on, at + counters)
+        self.workspace, self.workspace_bytes = self.memory.pointer, workspace
+        self.counters, self.counter_bytes = self.memory.pointer + at, counters
+        _zero(self.counters, counters, stream)
+
+
+_spaces: dict[tuple[int, int], Space] = {}  # by device and number of the stream, the oldest first
 _lock = Lock()
 
 
-def workspace(on: Device, size: int, stream: int, *, zeroed: bool = False) -> Block:
-    """Memory of at least `size` bytes for kernels on this stream; `zeroed`: zeros, and they leave it as zeros.
+def space(on: Device, workspace: int, counters: int, stream: int, answers: Answers) -> Space | None:
+    """The stream's space, of so many bytes at least. None if it is recording a graph, which needs memory of its own.
 
-    It is the same for every call on a stream, since kernels there take turns, and grows when more is asked for. A graph
-    that is being recorded gets memory of its own.
+    The device's context must be current. It is the same for every call on a stream, since kernels there take turns;
+    hold it until the kernel is launched, as another thread may make this function forget it.
     """
-    if is_capturing(on, stream):
-        return _new(on, size, stream, zeroed)
-    with on.current():
-        key = on.index, int(call("cuStreamGetId", stream)), zeroed  # handles are used again, numbers are not
-    with _lock:
-        found = _workspaces.get(key)
-        if found is None or found.size < size:
-            found = _workspaces[key] = _new(on, size, stream, zeroed)
-        _workspaces.move_to_end(key)
-        while len(_workspaces) > MOST_WORKSPACES:
-            _workspaces.popitem(last=False)
+    if answers.is_capturing(stream):
+        return None
+    key = on.index, answers.number(stream)  # handles are used again, numbers are not
+    found = _spaces.get(key)
+    if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
+        found = _grown(on, key, workspace, counters, stream)
     return found
 
 
-def _new(on: Device, size: int, stream: int, zeroed: bool) -> Block:
-    block = Block(on, size, stream)
-    if zeroed and size:
-        with on.current():
-            call("cuMemsetD8Async", block.pointer, 0, size, stream)
-    return block
+def _grown(on: Device, key: tuple[int, int], workspace: int, counters: int, stream: int) -> Space:
+    with _lock:
+        found = _spaces.get(key)
+        if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
+            if found is None and len(_spaces) >= MOST_SPACES:
+                # Most streams of a program with so many are gone. Half at a time, for the first to be freed waits.
+                for old in list(_spaces)[: (len(_spaces) + 1) // 2]:
+                    del _spaces[old]
+            found = _spaces[key] = Space(on, workspace, counters, stream, found)
+    return found
+
+
+def recorded_space(on: Device, workspace: int, counters: int, stream: int) -> tuple[Block, int]:
+    """For one kernel in a graph that is being recorded: a block to be freed behind it, and where its counters are."""
+    at = _lines(workspace)
+    block = Block(on, at + counters, stream)
+    try:
+        _zero(block.pointer + at, counters, stream)
+    except BaseException:
+        block.free()
+        raise
+    return block, block.pointer + at
+
+
+def _lines(size: int) -> int:
+    return -(-size // LINE) * LINE
+
+
+def _zero(at: int, size: int, stream: int) -> None:
+    if size:
+        call("cuMemsetD8Async", at, 0, size, stream)
 
 
 # ---- NumPy
 
 
-def upload(on: Device, array: NDArray[Any], stream: int) -> Block:
+def upload(on: Device, array: NDArray[Any], stream: Stream) -> Block:
     """The elements of an array, in C order, in a block of the stream's."""
     whole = np.ascontiguousarray(array)
     block = Block(on, whole.nbytes, stream)
     if whole.nbytes:
         with on.current():
-            call("cuMemcpyHtoDAsync", block.pointer, whole.ctypes.data, whole.nbytes, stream)
+            call("cuMemcpyHtoDAsync", block.pointer, whole.ctypes.data, whole.nbytes, stream.handle)
             # the driver has taken what it needs of pageable memory when it returns; pinned memory it may read later
-            call("cuStreamSynchronize", stream)
+            call("cuStreamSynchronize", stream.handle)
     return block
 
 
@@ -119,13 +204,13 @@ def download(block: Block, array: NDArray[Any]) -> None:
         raise ValueError(f"the array to fill must be C-contiguous, but its strides are {array.strides} bytes")
     with block.device.current():
         if array.nbytes:
-            call("cuMemcpyDtoHAsync", array.ctypes.data, block.pointer, array.nbytes, block.stream)
-        call("cuStreamSynchronize", block.stream)
+            call("cuMemcpyDtoHAsync", array.ctypes.data, block.pointer, array.nbytes, handle_of(block.stream))
+        call("cuStreamSynchronize", handle_of(block.stream))
 
 
 def _forget() -> None:
     global _lock
-    _workspaces.clear()
+    _spaces.clear()
     _pool.cache_clear()
     _lock = Lock()
 

@@ -7,6 +7,7 @@ kernel. Everything is given to one stream and nothing waits, so that all of it c
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -45,11 +46,11 @@ def matmul(a_in: Any, b_in: Any, out_in: Any = None, out_dtype: Any = None, alph
         if len(out_in) != 1:
             raise ValueError(f"{out_name} must be an array or a tuple of one array, not a tuple of {len(out_in)}")
         (out_in,) = out_in
-    key = None
+    asked = None
     if c_in is out_dtype is threads is None and not (beta or trans_a or trans_b) and type(alpha) in (int, float):
-        key = known.key(a_in, b_in, out_in, plan)
-        if key is not None and alpha:
-            done = known.multiply(key, a_in, b_in, out_in, float(alpha))
+        asked = known.question(a_in, b_in, out_in, plan)
+        if asked is not None and alpha:
+            done = known.multiply(asked, a_in, out_in, float(alpha))
             if done is not None:
                 return done
     c_array = None if c_in is None or isinstance(c_in, (bool, int, float, np.number)) else c_in
@@ -72,8 +73,8 @@ def matmul(a_in: Any, b_in: Any, out_in: Any = None, out_dtype: Any = None, alph
         new = _product(run, library, a, b, c, out, out_dtype, alpha, beta, out_name)
         if library.waits:
             synchronize(run.on, stream)
-        if key is not None and len(run.steps) == 1 and run.steps[0] and a.ndim == b.ndim == 2:
-            known.learn(key, *run.steps[0])
+        if asked is not None and len(run.steps) == 1 and run.steps[0] and a.ndim == b.ndim == 2:
+            known.learn(asked.key, *run.steps[0])
     finally:
         run.free()
     return out_in if new is None else library.result(new, a_in)
@@ -136,8 +137,10 @@ class _Run:
         self.steps: list[Any] = []  # products and copies: for a product what `known.learn` wants to know
 
     def free(self) -> None:
-        for block in self.blocks:
-            block.free()
+        """While the stream is the caller's, who may end it afterwards."""
+        with ExitStack() as stack:  # all of them, whatever goes wrong with one
+            for block in self.blocks:
+                stack.callback(block.free)
 
     # ---- temporaries
 

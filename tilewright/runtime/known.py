@@ -30,17 +30,32 @@ class Known(NamedTuple):
 _known: dict[tuple[Any, ...], Known] = {}
 
 
-def key(a: Any, b: Any, out: Any, plan: Any) -> tuple[Any, ...] | None:
-    """What a product of plain arrays of one library has in common with others; None if that is not so plain."""
+class Question(NamedTuple):
+    """A product of plain arrays of one library: what it has in common with others, and where its matrices are."""
+
+    key: tuple[Any, ...]
+    library: Library
+    a: int
+    b: int
+    out: int  # 0: to be made
+
+
+def question(a: Any, b: Any, out: Any, plan: Any) -> Question | None:
+    """None if arrays are not so plain, or of several libraries."""
     library = library_of(a)
-    if library is None or library_of(b) is not library or (out is not None and library_of(out) is not library):
+    if library is None or library_of(b) is not library:
         return None
     x, y = library.plain(a), library.plain(b)
-    z = library.plain(out) if out is not None else x
-    if x is None or y is None or z is None:
+    if x is None or y is None:
         return None
-    low = (library.pointer(a) | library.pointer(b) | (library.pointer(out) if out is not None else 0)) & ALIGNMENT
-    return library, x, y, z if out is not None else None, low, plan
+    (what_a, at_a), (what_b, at_b) = x, y
+    if out is None:
+        return Question((library, what_a, what_b, None, (at_a | at_b) & ALIGNMENT, plan), library, at_a, at_b, 0)
+    z = library.plain(out) if library_of(out) is library else None
+    if z is None:
+        return None
+    what, at = z
+    return Question((library, what_a, what_b, what, (at_a | at_b | at) & ALIGNMENT, plan), library, at_a, at_b, at)
 
 
 def learn(key: tuple[Any, ...], recipe: Recipe, turned: bool, device: int, *matrices: NDArray[Any]) -> None:
@@ -51,28 +66,26 @@ def learn(key: tuple[Any, ...], recipe: Recipe, turned: bool, device: int, *matr
     _known[key] = Known(recipe, turned, device, c.shape, c.dtype, tuple(map(_span, matrices)))
 
 
-def multiply(key: tuple[Any, ...], a: Any, b: Any, out: Any, alpha: float) -> Any:
+def multiply(asked: Question, a: Any, out: Any, alpha: float) -> Any:
     """alpha * a @ b as it went before, into out or a new array; None if it has to go the long way."""
+    key, library, at_a, at_b, at_c = asked
     found = _known.get(key)
     if found is None:
         return None
-    library: Library = key[0]
     recipe, turned, device, shape, dtype, (span_a, span_b, span_c) = found
     stream = library.stream(a, device)
     if out is None:
         out = library.empty(shape, dtype, device, stream)
-        at_a, at_b, at_c = library.pointer(a), library.pointer(b), library.pointer(out)
+        at_c = library.pointer(out)
         if at_c & ALIGNMENT:
             return None
     else:
-        at_a, at_b, at_c = library.pointer(a), library.pointer(b), library.pointer(out)
-        for at, (low, high) in ((at_a, span_a), (at_b, span_b)):
-            if at_c + span_c[0] < at + high and at + low < at_c + span_c[1]:  # they may overlap
-                return None
+        low, high = at_c + span_c[0], at_c + span_c[1]
+        if (low < at_a + span_a[1] and at_a + span_a[0] < high) or (low < at_b + span_b[1] and at_b + span_b[0] < high):
+            return None  # they may overlap
     if turned:
-        recipe.run(at_b, at_a, at_c, alpha, 0.0, stream)
-    else:
-        recipe.run(at_a, at_b, at_c, alpha, 0.0, stream)
+        at_a, at_b = at_b, at_a
+    recipe.run(at_a, at_b, at_c, alpha, 0.0, stream)
     return out
 
 

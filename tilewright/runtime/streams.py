@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from tilewright.runtime.devices import Device, device
-from tilewright.runtime.driver import api, call
+from tilewright.runtime.driver import api, call, entry, error
 
 LEGACY, PER_THREAD = 1, 2  # the default streams: the one of all threads, which 0 is too, and each thread's own
 
@@ -15,8 +16,12 @@ LEGACY, PER_THREAD = 1, 2  # the default streams: the one of all threads, which 
 def handle_of(stream: Any) -> int:
     """The handle of a stream: None and 0 are the default stream, an int is a handle; streams of tilewright, torch and
     CuPy, and whatever has CUDA's __cuda_stream__, know theirs."""
+    if type(stream) is int:
+        return stream
     if stream is None:
         return 0
+    if isinstance(stream, Stream):
+        return stream.handle
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         return int((protocol() if callable(protocol) else protocol)[1])
@@ -129,11 +134,50 @@ def synchronize(on: Device, stream: int) -> None:
         call("cuStreamSynchronize", stream)
 
 
+class Answers:
+    """What the driver says at every product, asked by the shortest way. An object is one thread's at a time.
+
+    The room for answers is made once; `context` is 0 where a thread has none. Of a default stream a thread can only ask
+    while the device's context is current.
+    """
+
+    __slots__ = ("_at", "_get_context", "_get_number", "_is_capturing", "_room")
+
+    def __init__(self) -> None:
+        pointer = ctypes.c_void_p
+        self._room = ctypes.c_uint64()
+        self._at = ctypes.addressof(self._room)
+        self._get_context = entry("cuCtxGetCurrent", pointer)
+        self._is_capturing = entry("cuStreamIsCapturing", pointer, pointer)
+        self._get_number = entry("cuStreamGetId", pointer, pointer)
+
+    def context(self) -> int:
+        """The handle of the calling thread's current context."""
+        status = self._get_context(self._at)
+        if status:
+            raise error(status, "cuCtxGetCurrent")
+        return self._room.value
+
+    def is_capturing(self, stream: int) -> bool:
+        """Is this stream recording a graph?"""
+        self._room.value = 0  # the answer fills half of it
+        status = self._is_capturing(stream, self._at)
+        if status:
+            raise error(status, "cuStreamIsCapturing")
+        return self._room.value != 0
+
+    def number(self, stream: int) -> int:
+        """The stream's own, which no other stream of this process will have."""
+        status = self._get_number(stream, self._at)
+        if status:
+            raise error(status, "cuStreamGetId")
+        return self._room.value
+
+
 def is_capturing(on: Device, stream: int) -> bool:
     """Is this stream recording a graph?"""
     with on.current():
-        status = call("cuStreamIsCapturing", stream)
-    return int(status) != int(api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+        return Answers().is_capturing(stream)
 
 
 @contextmanager
@@ -148,7 +192,8 @@ def capture_allowed() -> Iterator[None]:
 
 
 def _destroy(owner: Any, function: str) -> None:
-    if hasattr(owner, "handle"):
+    handle = owner.__dict__.pop("handle", None)  # whoever is collected with it may ask, and must not find it
+    if handle is not None:
         with suppress(Exception):  # the interpreter, or CUDA, may be going down
             with owner.device.current():
-                call(function, owner.handle)
+                call(function, handle)

@@ -14,22 +14,29 @@ def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: 
 
     VECTOR elements of C are written at once where the lane has them side by side; n and ldc are multiples of VECTOR.
     """
-    read = beta.differs(0.0)
-    for i, (base, offset) in enumerate(rows.elements):
-        row = i0 + base + offset
-        places, values, j = [], [], 0
-        for piece in columns.pieces:
-            width = min(piece.width, VECTOR)
-            for e in range(0, piece.width, width):
-                column = j0 + piece.base + (piece.offset + e)
-                places.append((c + row*ldc + column, (row < m) & (column < n)))
-                values.append([acc[i, j + d]*alpha for d in range(width)])
-                j += width
-        # all of a row's loads before its stores: nobody can tell that these do not change what is loaded
-        olds = [k.load(at, vec(T, len(xs)), mask=inside & read) for (at, inside), xs in zip(places, values)]
-        for (at, inside), xs, old in zip(places, values, olds):
-            found = [k.fma(beta, old[e] if len(xs) > 1 else old, x) for e, x in enumerate(xs)]
-            k.store(at, k.pack(*found) if len(xs) > 1 else found[0], mask=inside)
+    def each(read_c: bool) -> None:
+        for i, (base, offset) in enumerate(rows.elements):
+            row = i0 + base + offset
+            c_row = c + row*ldc
+            j = 0
+            for piece in columns.pieces:
+                width = min(piece.width, VECTOR)
+                for e in range(0, piece.width, width):
+                    column = j0 + piece.base + (piece.offset + e)
+                    inside = (row < m) & (column < n)
+                    put(c_row + column, [acc[i, j + d]*alpha for d in range(width)], read_c, inside)
+                    j += width
+
+    def put(at: Value, values: list[Value], read_c: bool, inside: Value) -> None:
+        if read_c:
+            old = k.load(at, vec(T, len(values)), mask=inside)
+            values = [k.fma(beta, old[e] if len(values) > 1 else old, x) for e, x in enumerate(values)]
+        k.store(at, k.pack(*values) if len(values) > 1 else values[0], mask=inside)
+
+    with k.when(beta.equals(0.0)):
+        each(read_c=False)
+    with k.otherwise():
+        each(read_c=True)
 
 
 def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES: int, THREADS: int) -> None:

@@ -62,7 +62,7 @@ class Operand:
             self.sources = across
         else:
             # transposing stores of a warp: eight steps of k (or two vectors of them) by as many rows as then fit
-            self.CHUNKS = CTA_K // U if self.inner_k else min(CTA_K // U, 2 if U > 1 else 8)
+            self.CHUNKS = CTA_K // U if self.inner_k else _divisor(CTA_K // U, 2 if U > 1 else 8)
             self.ROWS = _divisor(EXTENT, THREADS // self.CHUNKS)
             self.sources = [*range(0, EXTENT, self.ROWS)]
             self.passes = [Pass(h, p, i) for p in range(0, CTA_K, self.CHUNKS*U) for h, i in enumerate(self.sources)]

@@ -55,7 +55,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         params |= {"workspace": ptr(T), "counters": ptr(i32)}
     if TAIL:
         params |= {"whole": i32, "parts": i32}
-    k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, T.bytes),
+    staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS              # elements of a thread, to shared memory
+    k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, staged, T.bytes),
                noalias=SPLIT_K == 1 and not TAIL, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
@@ -214,7 +215,7 @@ def serpentine(rows: int, columns: int, ORDER: str) -> Iterator[tuple[int, int]]
             yield i, j if i % 2 == 0 else columns - 1 - j
 
 
-def registers(THREAD_M: int, THREAD_N: int, itemsize: int) -> int:
-    """A limit for ptxas: the accumulators, fragments one and a half times, and addresses; in eights."""
-    values = THREAD_M*THREAD_N + (THREAD_M + THREAD_N) * 3 // 2
+def registers(THREAD_M: int, THREAD_N: int, STAGED: int, itemsize: int) -> int:
+    """A limit for ptxas: accumulators, fragments one and a half times, what is on its way, addresses; in eights."""
+    values = THREAD_M*THREAD_N + (THREAD_M + THREAD_N) * 3 // 2 + STAGED
     return min((values * itemsize // 4 + 40 + 7) // 8 * 8, 255)

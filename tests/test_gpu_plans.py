@@ -1,0 +1,176 @@
+"""GPU plans: read back from their text, legal with reasons, and true about the kernels that are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.compiler import ptxas
+from tilewright.plans.gpu import F32, F64, GpuPlan, candidates, choose, cost, ranked, shape_of
+
+H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
+TARGETS = [H200, A100, RTX3090, T4]
+SHAPES = [
+    tw.Gemm(4096, 4096, 4096),
+    tw.Gemm(2039, 2039, 2039, layout="nt"),
+    tw.Gemm(16, 14336, 4096, layout="tn"),
+    tw.Gemm(1000, 3, 70),
+    tw.Gemm(1, 4096, 4096, layout="nt"),
+    tw.Gemm(4100, 1, 33),
+    tw.Gemm(1024, 1024, 1024, "f64", layout="tt"),
+    tw.Gemm(5, 6, 7, "f64"),
+]
+RNG = np.random.default_rng(11)
+
+
+def named(x):
+    return getattr(x, "name", None) or str(x)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=named)
+def test_read_back(target):
+    for problem in SHAPES:
+        for plan in candidates(shape_of(problem), target):
+            assert GpuPlan.parse(str(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    "text", ["", "simt", "packed 14x32", "simt 128x128 warp=32x64", "simt 1x2x3 warp=1", "simt 8x8x8 warp=8x8 speed=9"]
+)
+def test_no_plan(text):
+    with pytest.raises(ValueError, match="not a plan for a GPU"):
+        GpuPlan.parse(text)
+
+
+@pytest.mark.parametrize(("problem", "target"), list(product(SHAPES, TARGETS)), ids=named)
+def test_the_choice_is_legal_and_the_kernel_is_as_it_says(problem, target):
+    plan = tw.plan(problem, target)
+    assert plan.violations(problem, target) == []
+    kernel = tw.compile(problem, target, plan)
+    (launch,) = kernel.launches
+    function = launch.function
+    assert function.threads == (plan.threads, 1)
+    assert function.shared_bytes <= min(plan.shared(8 if problem.a == "f64" else 4) + 4, target.smem_cta)
+    assert launch.shared_bytes == function.shared_bytes
+    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    assert ctas == plan.tiles(problem.m, problem.n) * plan.split_k or plan.tail
+
+
+def test_what_cannot_be_aligned_is_not_moved_in_vectors():
+    for sizes, layout, expected in (
+        ((64, 64, 64), "nn", 4),
+        ((63, 64, 64), "nn", 4),
+        ((63, 64, 64), "tn", 1),
+        ((64, 66, 64), "nt", 2),
+        ((64, 64, 62), "nt", 2),
+        ((64, 64, 61), "tn", 4),
+        ((64, 61, 64), "tt", 1),
+    ):
+        assert shape_of(tw.Gemm(*sizes, layout=layout)).vector == expected, (sizes, layout)
+    assert shape_of(tw.Gemm(64, 64, 64), alignment=8).vector == 2
+    assert shape_of(tw.Gemm(64, 64, 64, "f64")).vector == 2
+
+
+PLAN = F32[0]
+BROKEN = {
+    "are not 64x64": {"thread_n": 4},
+    "do not fill a CTA tile": {"warp_m": 48},
+    "through registers have 2 stages": {"stages": 3},
+    "and the operands allow 1": {"vector": 4},
+    "have 1024": {"cta_m": 1024, "cta_n": 512},
+    "of shared memory": {"cta_k": 256},
+    "more than the 65536": {"registers": 250, "cta_m": 256},
+    "not by both": {"split_k": 2, "tail": True},
+    "must not be less than 1": {"slices": 0},
+    "do not divide cta_k": {"slices": 3},
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_reasons(reason):
+    odd = tw.Gemm(511, 511, 511)
+    assert PLAN.violations(odd, H200) == []
+    found = replace(PLAN, **BROKEN[reason]).violations(odd, H200)
+    assert any(reason in sentence for sentence in found), found
+    with pytest.raises(ValueError, match=reason):
+        tw.compile(odd, H200, replace(PLAN, **BROKEN[reason]))
+
+
+def test_what_a_chip_lacks():
+    asynchronous = replace(PLAN, copy="async", stages=3)
+    assert any("no asynchronous copies" in x for x in asynchronous.violations(tw.Gemm(64, 64, 64), T4))
+    assert all(plan.copy == "registers" for plan in ranked(tw.Gemm(512, 512, 512), T4))
+    assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), H200).algorithm == "dmma"
+    assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), RTX3090).algorithm == "simt"
+
+
+@pytest.mark.parametrize("n", [1024, 3072, 5120, 8192])
+def test_tails_are_divided_completely(n):
+    plan = replace(PLAN, tail=True)
+    tiles = plan.tiles(n, n)
+    whole, parts = plan.cut(n, n, H200, 4)
+    assert 0 <= whole <= tiles
+    assert whole % (H200.sms * plan.resident(H200, 4)) == 0 or whole == tiles
+    assert plan.grid(n, n, H200, 4)[0] == whole + (tiles - whole) * parts
+
+
+def test_costs_know_rounds():
+    """288 tiles of 128x256 need three rounds of 132 multiprocessors; divided, the last one is short."""
+    shape = shape_of(tw.Gemm(3072, 3072, 3072))
+    assert cost(shape, replace(PLAN, tail=True), H200).seconds < 0.85 * cost(shape, PLAN, H200).seconds
+    few = shape_of(tw.Gemm(64, 4096, 4096))
+    assert choose(few, H200).split_k > 1 or choose(few, H200).tail
+
+
+def test_one_row_or_column_is_gemv():
+    for problem in (tw.Gemm(1, 100, 50), tw.Gemm(100, 1, 50, "f64", layout="tt")):
+        assert tw.plan(problem, A100).algorithm == "gemv"
+
+
+SMALL = [(70, 66, 40), (1, 130, 37), (33, 1, 64), (128, 64, 16), (3, 2, 1)]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("target", [H200, T4], ids=named)
+def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
+    for m, n, k in SMALL:
+        a, b = (RNG.integers(-5, 6, shape).astype({"f32": np.float32, "f64": np.float64}[dtype])
+                for shape in ((m, k), (k, n)))  # fmt: skip
+        kernel = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), target)
+        report = tw.simulate(kernel, a, b)
+        np.testing.assert_array_equal(report.result, a @ b)
+
+
+@pytest.mark.parametrize("index", range(len(F32)))
+def test_every_tile_of_the_planner_multiplies(index):
+    """Not only those that small problems choose; whole, with parts of k, or with a tail, in turn."""
+    m, n, k = 130, 98, 18
+    a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    options = ({}, {"split_k": 2}, {"tail": True})[index % 3]
+    if F32[index].cta_k * options.get("split_k", 1) > k:
+        options = {}
+    kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(F32[index], vector=2, **options))
+    tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
+    np.testing.assert_array_equal(c_new, 2 * a @ b - c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [H200, A100], ids=named)
+@pytest.mark.parametrize("options", [{}, {"tail": True}, {"split_k": 4}], ids=str)
+def test_no_tile_of_the_planner_spills(target, options):
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    for dtype, tiles in (("f32", F32), ("f64", F64)):
+        problem = tw.Gemm(4096, 4096, 4096, dtype)
+        for tile in tiles:
+            plan = replace(tile, vector=shape_of(problem).vector, **options)
+            if not plan.violations(problem, target):
+                usage = tw.compile(problem, target, plan).resources
+                assert usage.spill_stores == usage.stack == 0, plan
