@@ -345,7 +345,8 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
             tile = replace(tile, copy="registers", stages=2)
         for split in SPLITS:
             yield replace(tile, split_k=split)
-        yield replace(tile, tail=True)
+        if shape.vector > 1:            # copies of single elements need more pointers: with a tail they spill
+            yield replace(tile, tail=True)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
