@@ -102,19 +102,20 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
         jr_lo, jr_hi = split(s.nc, g.jr_ways, jr_id)                        # panels that this thread multiplies,
         own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, g.ic_ways, ic_id))    # and packs
-        q1 = k.min(q_lo + mc_panels, q_hi)
-        pack_a(s, q_lo, q1, shared=True)
-        multiply(s, own_lo, own_hi, q_lo, q1, packing=True)
-        with k.when(team > 1):
-            emit_barrier(k, team_barrier, team)
-        multiply(s, jr_lo, own_lo, q_lo, q1, packing=False)
-        multiply(s, own_hi, jr_hi, q_lo, q1, packing=False)
-        with k.loop(q_hi, q_lo + mc_panels, mc_panels) as q0:
-            q1 = k.min(q0 + mc_panels, q_hi)
-            with k.when(g.jr_ways > 1):
+        with k.loop(k.max(q_hi, q_lo + 1), q_lo, mc_panels) as q0:          # once at least: others need its panels of B
+            q1, first = k.min(q0 + mc_panels, q_hi), q0.equals(q_lo)
+            with k.when((q0 > q_lo) & (g.jr_ways > 1)):
                 emit_barrier(k, block_barrier, g.jr_ways)                   # everyone is done with the block before
             pack_a(s, q0, q1, shared=True)
-            multiply(s, jr_lo, jr_hi, q0, q1, packing=False)
+            with k.when(first):
+                multiply(s, own_lo, own_hi, q0, q1, packing=True)
+                with k.when(team > 1):
+                    emit_barrier(k, team_barrier, team)
+            with k.loop(2) as part:                                         # the panels before its own and those after,
+                before = part.equals(0)                                     # which are done in the first block only
+                lo = k.select(before, jr_lo, k.select(first, own_hi, jr_hi))
+                hi = k.select(before & first, own_lo, jr_hi)
+                multiply(s, lo, hi, q0, q1, packing=False)
 
     def claimed(s: SimpleNamespace, before: Value) -> None:
         """All pack B; then blocks of A go to whoever is free, so that nobody waits long for a core that is held up.
