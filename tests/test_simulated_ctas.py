@@ -137,6 +137,33 @@ def test_lanes_of_one_warp_race_too():
         simulator.run(kernel(body, threads=32, s=(32,)), np.zeros(32, np.float32))
 
 
+def test_lanes_of_one_warp_meet():
+    def body(k, x, t, s):
+        s[t] = x[t]
+        k.warp_barrier()
+        x[t] = s[t // 32 * 32 + 31 - t % 32]
+    x = np.arange(64, dtype=np.float32)
+    simulator.run(kernel(body, s=(64,)), x)
+    np.testing.assert_array_equal(x.reshape(2, 32), np.arange(64).reshape(2, 32)[:, ::-1])
+
+
+def test_a_warp_barrier_orders_no_other_warp():
+    def body(k, x, t, s):
+        s[t] = x[t]
+        k.warp_barrier()
+        x[t] = s[63 - t]
+    with pytest.raises(Fault, match=r"race .*load of s"):
+        simulator.run(kernel(body, s=(64,)), np.zeros(64, np.float32))
+
+
+def test_a_warp_barrier_that_some_lanes_skip():
+    def body(k, x, t):
+        with k.when(t < 5):
+            k.warp_barrier()
+    with pytest.raises(Fault, match=r"divergent .*some lanes of a warp skip by block \(0, 0\) thread \(5, 0\)"):
+        simulator.run(kernel(body), np.zeros(1, np.float32))
+
+
 def test_warps_with_different_roles_meet_at_barriers():
     """A producer and a consumer warp, each with its own barriers in its own loop."""
     def body(k, x, t, s):

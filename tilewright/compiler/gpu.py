@@ -70,7 +70,7 @@ class GpuKernel:
         if p.algorithm == "simt":
             found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order,
-                      "REGISTERS": p.registers}
+                      "REGISTERS": p.registers, "EARLY": p.early}
         return found
 
     @property

@@ -13,6 +13,7 @@ class Dialect:
     attributes: tuple[str, ...] = ()                            # of every function
     inner: tuple[str, ...] = ()                                 # and of those that only other functions call
     barrier: str = ""                                           # intrinsic at which the threads of a CTA meet
+    warp_barrier: str = ""                                      # and one at which the lanes of a warp meet
     fence: str = ""                                             # and one that orders memory for the whole device
     scope: str = ""                                             # of atomic accesses: LLVM's name; "": the whole system
 
@@ -29,7 +30,7 @@ AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-buil
 # convergent: a function may hold a barrier, so no call may move to where only some of the threads come by
 NVPTX = Dialect("nvptx64-nvidia-cuda", "ptx_kernel", (("global", 1), ("shared", 3), ("local", 0)),
                 "llvm.nvvm.read.ptx.sreg.{}", ("nounwind", "convergent"), (), "llvm.nvvm.barrier.cta.sync.aligned.all",
-                "llvm.nvvm.membar.gl", "device")
+                "llvm.nvvm.bar.warp.sync", "llvm.nvvm.membar.gl", "device")
 
 
 def of(triple: str) -> Dialect:

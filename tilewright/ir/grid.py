@@ -68,6 +68,12 @@ class Grid(Roles):
         self._whole_cta("a barrier")
         self._effect(sync.BARRIER)
 
+    def warp_barrier(self) -> None:
+        """All lanes of the warp meet here; what each did in memory before, the others see after.
+
+        It costs next to nothing, and the assembler moves no loads across it: what comes before stays there."""
+        self._effect(sync.WARP_BARRIER)
+
     # ---- copies from global to shared memory that go on while the thread does
 
     def cp_async(self, smem: Value, gmem: Value, bytes: int, valid: Any = None) -> None:

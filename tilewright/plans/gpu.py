@@ -74,6 +74,7 @@ class GpuPlan:
     vector: int = 1
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
+    early: bool = False             # copies through registers begin at the top of the loop, whatever ptxas prefers
     slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
     split_k: int = 1
     tail: bool = False
@@ -313,7 +314,7 @@ def _simt(cta: str, warp: str, thread: str, **options: Any) -> GpuPlan:
 _REGISTERS = {"stages": 2, "copy": "registers"}
 F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
-    _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
+    _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, early=True, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
     _simt("128x128x8", "64x32", "8x8", registers=128, **_REGISTERS),
     _simt("64x256x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
@@ -341,6 +342,8 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans worth a look, legal or not."""
     for tile in F32 if shape.dtype == "f32" else F64:
         tile = replace(tile, vector=shape.vector)
+        if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
+            tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
         for split in SPLITS:

@@ -40,6 +40,12 @@ class Clocks:
         self.news[:, agents] = np.maximum(self.news[:, agents], clock[:, None])
         self._known_in_ctas = None
 
+    def meet(self, agents: Agents) -> None:
+        """The threads of each of these agents have seen all that the others of theirs have done."""
+        self.known[agents, agents] = self.now[agents]
+        self.now[agents] += 1
+        self._known_in_ctas = None
+
     def fence(self, agents: Agents) -> None:
         """All that these agents have seen is from now on visible to whoever learns of it by an atomic, and they believe
         what atomics have told them."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.barriers import CtaBarrier, Wait
+from tilewright.simulator.fault import Fault
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Op
@@ -99,6 +100,14 @@ class Gang:
     def barrier(self, node: Op) -> None:
         """Wait for all threads of the CTA."""
         self.waiting = CtaBarrier(self, node)
+
+    def warp_barrier(self, node: Op) -> None:
+        """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""
+        if not self.active().all():
+            raise Fault("divergent", node.line, self.frame.code.name, "a warp barrier that some lanes of a warp skip"
+                        + self.by(int(np.argmin(self.active()))))
+        assert self.machine.clocks is not None
+        self.machine.clocks.meet(self.acting())
 
     # ---- gangs part and join
 

@@ -23,7 +23,8 @@ TYPES = {"f32": f32, "f64": f64}
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, SPLIT_K: int = 1,
-                   TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0) -> Function:
+                   TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
+                   EARLY: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -38,6 +39,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 and the grid is whole + (tiles - whole) * parts; `workspace` and `counters` are for the divided tiles
     GROUP_M     rows of tiles that are finished before the next ones
     ORDER       of the FMAs of an outer product: along "rows" or "columns"
+    EARLY       copies through registers begin before the first multiply-add; else ptxas begins them when it likes, often
+                just before they are stored, where all wait for them
     REGISTERS   that a thread may have, 0: what it should need; ptxas avoids bank conflicts better if told
     """
     T = TYPES[DTYPE]
@@ -48,7 +51,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     THREADS = SLICE * SLICES
     name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
-            f"{'' if TRANSPOSE else '_along'}")
+            f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}")
     params: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": T, "a": ptr(T), "lda": i64, "b": ptr(T),
                               "ldb": i64, "beta": T, "c": ptr(T), "ldc": i64}
     if SPLIT_K > 1 or TAIL:
@@ -121,6 +124,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 x.start(place) if ASYNC else x.fetch()
         if ASYNC:
             k.cp_async_commit()
+        elif EARLY:
+            k.warp_barrier()            # across which ptxas moves no load
 
     def arrive(tile: Value, stage: Value) -> None:
         """Wait until it is there for all, and all are done with the one before."""
