@@ -89,7 +89,8 @@ def helper() -> Function:
 def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     """What has no type to go through."""
     found: dict[str, Callable[[], Any]] = {
-        "barrier": k.barrier, "warp_barrier": k.warp_barrier, "pause": k.pause, "fence_device": k.fence_device, "ret": k.ret,
+        "barrier": k.barrier, "warp_barrier": k.warp_barrier, "pause": k.pause, "fence_device": k.fence_device,
+        "ret": k.ret,
         "commit": k.cp_async_commit, "wait": lambda: k.cp_async_wait(2),
         "external": lambda: k.call_external("malloc", i64, k.cast(n, i64)),
         "address": lambda: k.call(k.pointer(k.address(p), i8), n, result=i32),

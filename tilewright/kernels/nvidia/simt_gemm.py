@@ -39,8 +39,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 and the grid is whole + (tiles - whole) * parts; `workspace` and `counters` are for the divided tiles
     GROUP_M     rows of tiles that are finished before the next ones
     ORDER       of the FMAs of an outer product: along "rows" or "columns"
-    EARLY       copies through registers begin before the first multiply-add; else ptxas begins them when it likes, often
-                just before they are stored, where all wait for them
+    EARLY       copies through registers begin before the first multiply-add; else ptxas begins them when it likes,
+                often just before they are stored, where all wait for them
     REGISTERS   that a thread may have, 0: what it should need; ptxas avoids bank conflicts better if told
     """
     T = TYPES[DTYPE]
@@ -67,8 +67,11 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     in_slice, which_slice = warp % (WARPS_M*WARPS_N), warp // (WARPS_M*WARPS_N)
     lane_m, lane_n = lane_grid(lane, LANES_M, LANES_N)
     # of an operand that lies along k, neighbouring lanes read neighbouring rows
-    rows = cut(in_slice % WARPS_M * WARP_M, lane_m, LANES_M, THREAD_M, V if TRANSPOSE or LAYOUT[0] == "t" else 1)
-    columns = cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, V if TRANSPOSE or LAYOUT[1] == "n" else 1)
+    ROWS_WIDEST = V if TRANSPOSE or LAYOUT[0] == "t" else 1
+    COLUMNS_WIDEST = V if TRANSPOSE or LAYOUT[1] == "n" else 1
+    rows_start, columns_start = in_slice % WARPS_M * WARP_M, in_slice // WARPS_M * WARP_N
+    rows = cut(rows_start, lane_m, LANES_M, THREAD_M, ROWS_WIDEST)
+    columns = cut(columns_start, lane_n, LANES_N, THREAD_N, COLUMNS_WIDEST)
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
     mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
@@ -92,7 +95,10 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     a_op, b_op = operand(a, lda, LAYOUT[0] == "n", CTA_M), operand(b, ldb, LAYOUT[1] == "t", CTA_N)
     operands = a_op, b_op
     SIZE = a_op.SIZE + b_op.SIZE
-    smem = k.smem("tiles", (max(STAGES*SIZE, 0 if SLICES == 1 else CTA_M*CTA_N),), T, align=128)
+    # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
+    STAGED = VECTOR == 1 and SLICES == 1 and SPLIT_K == 1 and not TAIL and WARP_N % 32 == 0
+    smem = k.smem("tiles", (max(STAGES*SIZE, 0 if SLICES == 1 else CTA_M*CTA_N,
+                                epilogue.staging(WARPS_M*WARPS_N, LANES_M, WARP_N) if STAGED else 0),), T, align=128)
 
     def places(stage: Value) -> tuple[Value, Value]:                    # of A and B in a stage
         at = smem + stage*SIZE
@@ -175,6 +181,13 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
 
     # ---- C
     def finish() -> None:
+        if STAGED:
+            k.barrier()                         # nobody reads tiles any more
+            own = cut(k.constant(i32, 0), lane_n, LANES_N, THREAD_N, COLUMNS_WIDEST)
+            place = smem + in_slice*epilogue.staging(1, LANES_M, WARP_N)
+            epilogue.store_staged(k, T, acc, lambda r: cut(rows_start, r, LANES_M, THREAD_M, ROWS_WIDEST), own, lane_m,
+                                  lane, place, WARP_N, i0, j0 + columns_start, m, n, alpha, beta, c, ldc)
+            return
         epilogue.store(k, T, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
 
     if ASYNC:
