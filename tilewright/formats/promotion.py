@@ -1,0 +1,53 @@
+"""The format in which operands of different formats meet."""
+
+from __future__ import annotations
+
+from tilewright.formats.records import Complex, Float, Format, Integer
+from tilewright.formats.table import FORMATS, get
+
+
+def promote(*formats: Format) -> Format:
+    """The format in which mixed operands are multiplied: the one NumPy would choose.
+
+    For its own formats that is numpy.result_type, and for those of ml_dtypes what ml_dtypes has taught NumPy; it is
+    not always a format that holds all of both operands (i8 with e2m1 gives e2m1). Where NumPy refuses, as for f16 with
+    bf16, it is the narrowest format that does hold every number of all operands, the first in the table of several;
+    and f64 where none does.
+    """
+    import numpy as np
+
+    try:
+        return get(np.result_type(*(f.dtype for f in formats)))
+    except TypeError:
+        return narrowest(*formats)
+
+
+def narrowest(*formats: Format) -> Format:
+    """The format of fewest bits that holds every number of all of these; f64 if none does, as NumPy decides it."""
+    holding = [f for f in FORMATS.values() if all(holds(f, each) for each in formats)]
+    return min(holding, key=lambda f: f.bits, default=FORMATS["f64"])
+
+
+def holds(wide: Format, narrow: Format) -> bool:
+    """Is every number of `narrow`, inf and nan included, one of `wide`? The sign of a zero does not count."""
+    if wide == narrow:
+        return True
+    if isinstance(wide, Complex):
+        return holds(wide.part, narrow.part if isinstance(narrow, Complex) else narrow)
+    if narrow.smallest < wide.smallest or narrow.largest > wide.largest or isinstance(narrow, Complex):
+        return False
+    if isinstance(wide, Float):
+        digits, unit = _digits(narrow)
+        specials = not isinstance(narrow, Float) or (
+            len(wide.nans) >= min(len(narrow.nans), 1) and len(wide.infs) >= len(narrow.infs)
+        )
+        zero = bool(wide.zeros) or (isinstance(narrow, Float) and not narrow.zeros)
+        return specials and zero and digits <= wide.mantissa + 1 and unit >= wide.smallest_subnormal
+    return isinstance(wide, Integer) and not isinstance(narrow, Float)
+
+
+def _digits(f: Format) -> tuple[int, float]:
+    """How many binary digits the numbers of a format have at most, and the unit of which all are multiples."""
+    if isinstance(f, Float):
+        return f.mantissa + 1, f.smallest_subnormal
+    return int(f.largest).bit_length(), 1.0
