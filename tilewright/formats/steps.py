@@ -49,7 +49,7 @@ def explain(fmt: object, pattern: int) -> Steps:
 
 
 def spelled(f: Format, pattern: int) -> str:
-    """The bits in groups: sign, exponent and mantissa of a floating-point number; the upper half of a complex one first."""
+    """The bits in groups: sign, exponent, mantissa; of a complex number the imaginary part first, the upper half."""
     if isinstance(f, Complex):
         real, imaginary = f.parts(pattern)
         return f"{spelled(f.part, imaginary)} | {spelled(f.part, real)}"
