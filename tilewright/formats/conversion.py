@@ -3,6 +3,7 @@
 Every conversion rounds once, to the nearest number, ties to even. ml_dtypes casts what has more digits than f32 by way
 of f32, which rounds twice: 1 + 2^-4 + 2^-40 becomes 1 in e4m3fn, and not 1.125. Here f64 and long integers are brought
 to the target's precision first, in f64, where that takes one rounding; the cast then finds nothing left to round.
+So is whatever becomes e8m0, since ml_dtypes rounds all numbers between its two smallest ones up.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def convert(x: ArrayLike, fmt: object, *, saturate: bool) -> Array:
 
 def _to_float(x: Array, source: Format, target: Float, saturate: bool) -> Array:
     with np.errstate(all="ignore"):
-        if target.name != "f64" and _fits_f32(source):  # NumPy and ml_dtypes round once from here
+        if _fits_f32(source) and target.name not in ("f64", "e8m0"):  # NumPy and ml_dtypes round once from here
             wide = x.astype(np.float32)
         else:
             long = source.name in ("i64", "u64") and target.name != "f64"

@@ -39,7 +39,7 @@ def pack(x: ArrayLike) -> Bytes:
     groups = _in_groups(patterns, elements).astype(np.uint32)
     word = sum((groups[..., i] << (fmt.bits * i) for i in range(elements)), np.uint32(0))
     whole = np.stack([(word >> (8 * i)) & 0xFF for i in range(size)], axis=-1).astype(np.uint8)
-    return whole.reshape(*array.shape[:-1], -1)[..., : packed_bytes(fmt, count)]
+    return _joined(whole)[..., : packed_bytes(fmt, count)]
 
 
 def unpack(packed: ArrayLike, fmt: object, count: int | None = None) -> Array:
@@ -61,8 +61,7 @@ def unpack(packed: ArrayLike, fmt: object, count: int | None = None) -> Array:
     groups = _in_groups(array, size).astype(np.uint32)
     word = sum((groups[..., i] << (8 * i) for i in range(size)), np.uint32(0))
     patterns = np.stack([(word >> (f.bits * i)) & (2**f.bits - 1) for i in range(elements)], axis=-1)
-    flat = patterns.astype(np.uint8).reshape(*array.shape[:-1], -1)[..., :count]
-    return np.ascontiguousarray(flat).view(f.dtype)
+    return np.ascontiguousarray(_joined(patterns.astype(np.uint8))[..., :count]).view(f.dtype)
 
 
 def _in_groups(x: Bytes, length: int) -> Bytes:
@@ -70,3 +69,8 @@ def _in_groups(x: Bytes, length: int) -> Bytes:
     missing = -x.shape[-1] % length
     padded = np.concatenate([x, np.zeros((*x.shape[:-1], missing), np.uint8)], axis=-1)
     return padded.reshape(*x.shape[:-1], padded.shape[-1] // length, length)
+
+
+def _joined(groups: Bytes) -> Bytes:
+    """The last two axes as one."""
+    return groups.reshape(*groups.shape[:-2], groups.shape[-2] * groups.shape[-1])

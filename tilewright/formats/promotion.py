@@ -11,8 +11,8 @@ def promote(*formats: Format) -> Format:
 
     For its own formats that is numpy.result_type, and for those of ml_dtypes what ml_dtypes has taught NumPy; it is
     not always a format that holds all of both operands (i8 with e2m1 gives e2m1). Where NumPy refuses, as for f16 with
-    bf16, it is the narrowest format that does hold every number of all operands, the first in the table of several;
-    and f64 where none does.
+    bf16, it is the narrowest format that does hold every number of all operands (for integers: integer format), the
+    first in the table of several; and f64 where none does.
     """
     import numpy as np
 
@@ -23,8 +23,13 @@ def promote(*formats: Format) -> Format:
 
 
 def narrowest(*formats: Format) -> Format:
-    """The format of fewest bits that holds every number of all of these; f64 if none does, as NumPy decides it."""
-    holding = [f for f in FORMATS.values() if all(holds(f, each) for each in formats)]
+    """The format of fewest bits that holds every number of all of these; f64 if none does, as NumPy decides it.
+
+    Integers meet in integers, though a small float would often do.
+    """
+    whole = all(isinstance(each, Integer) for each in formats)
+    eligible = [f for f in FORMATS.values() if isinstance(f, Integer) or not whole]
+    holding = [f for f in eligible if all(holds(f, each) for each in formats)]
     return min(holding, key=lambda f: f.bits, default=FORMATS["f64"])
 
 
