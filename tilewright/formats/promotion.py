@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from tilewright.formats.records import Complex, Float, Format, Integer
 from tilewright.formats.table import FORMATS, get
 
 
-def promote(*formats: Format) -> Format:
-    """The format in which mixed operands are multiplied: the one NumPy would choose.
+def promote(*formats: object) -> Format:
+    """The format in which mixed operands meet, whatever their order: the one NumPy would choose.
 
     For its own formats that is numpy.result_type, and for those of ml_dtypes what ml_dtypes has taught NumPy; it is
-    not always a format that holds all of both operands (i8 with e2m1 gives e2m1). Where NumPy refuses, as for f16 with
-    bf16, it is the narrowest format that does hold every number of all operands (for integers: integer format), the
-    first in the table of several; and f64 where none does.
+    not always a format that holds all of both operands (i8 with e2m1 gives e2m1). Where NumPy refuses any two of them,
+    as it does f16 and bf16, it is the narrowest format that does hold every number of all operands (of integers, the
+    narrowest integer format), the first in the table of several; and f64 where none does, or c128 if one is complex.
     """
     import numpy as np
 
+    if not formats:
+        raise ValueError("promote needs at least 1 format")
+    found = [get(each) for each in formats]
+    dtypes = [f.dtype for f in found]
     try:
-        return get(np.result_type(*(f.dtype for f in formats)))
+        for pair in combinations(dtypes, 2):  # of three, NumPy refuses some in one order and not in another
+            np.result_type(*pair)
+        return get(np.result_type(*dtypes))
     except TypeError:
-        return narrowest(*formats)
+        return narrowest(*found)
 
 
 def narrowest(*formats: Format) -> Format:
-    """The format of fewest bits that holds every number of all of these; f64 if none does, as NumPy decides it.
+    """The format of fewest bits that holds every number of all of these; f64 or c128 if none does, as in NumPy.
 
     Integers meet in integers, though a small float would often do.
     """
     whole = all(isinstance(each, Integer) for each in formats)
     eligible = [f for f in FORMATS.values() if isinstance(f, Integer) or not whole]
     holding = [f for f in eligible if all(holds(f, each) for each in formats)]
-    return min(holding, key=lambda f: f.bits, default=FORMATS["f64"])
+    widest = "c128" if any(isinstance(each, Complex) for each in formats) else "f64"
+    return min(holding, key=lambda f: f.bits, default=FORMATS[widest])
 
 
 def holds(wide: Format, narrow: Format) -> bool:
