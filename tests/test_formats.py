@@ -21,7 +21,7 @@ import pytest
 from gfloat import Domain, FormatInfo, decode_ndarray
 from typer.testing import CliRunner
 
-from tilewright import arguments, formats
+from tilewright import Gemm, arguments, formats, matmul
 from tilewright.cli import app
 from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
 from tilewright.formats.packing import packed_bytes
@@ -67,7 +67,7 @@ def test_every_pattern_means_what_the_library_says(f):
 
 
 def foreign(f: Any) -> FormatInfo:
-    """The same format in gfloat's terms, spelled out here: its own list lacks some, and the test wants no derivation."""
+    """The same format in gfloat's terms, spelled out: its own list lacks some, and nothing is derived from ours."""
     ieee, plain = {"domain": Domain.Extended, "has_nz": True}, {"domain": Domain.Finite, "has_nz": True}
     unsigned_zero = {"domain": Domain.Finite, "has_nz": False, "num_high_nans": 0}
     rows: dict[str, Any] = {
@@ -183,14 +183,50 @@ def test_every_name_finds_its_format(f):
 
 
 def test_what_is_no_format():
-    for what in (None, 3, "f9", "f8", "e4m3", "float128", object, np.dtype("M8[s]")):
+    for what in (None, 3, "f9", "f8", "e4m3", "float128", object, np.dtype("M8[s]"), np.floating, np.dtype("2f4")):
         assert formats.find(what) is None
     assert formats.find("f16") is FORMATS["f16"]  # 16 bits, and not NumPy's 16 bytes
     assert formats.find("f16", formats.MULTIPLIED) is None
     with pytest.raises(ValueError, match="a must be one of f32, f64, not 'f16'"):
         formats.get("f16", "a", formats.MULTIPLIED)
-    with pytest.raises(ValueError, match="format must be one of f64, f32, f16, .*, c128, not 'f9'"):
+    with pytest.raises(ValueError, match=r"format must be one of f64, f32, f16, .*, c128, not 'f9'"):
         formats.get("f9")
+    with pytest.raises(ValueError, match=r"f32, f64, not 'e2m1': this version has no kernel for e2m1$"):
+        formats.get(FORMATS["e2m1"], "a", formats.MULTIPLIED)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (np.longdouble, "long double has no vector instructions, use f64: x.astype('float64')"),
+        (np.dtype("g"), "use f64: x.astype('float64')"),
+        ("float128", "use f64: x.astype('float64')"),
+        ("longdouble", "use f64: x.astype('float64')"),
+        (np.clongdouble, "use c128: x.astype('complex128')"),
+        ("complex256", "use c128: x.astype('complex128')"),
+        (object, "Python objects are not laid out as numbers, use f64: x.astype('float64')"),
+        ("object", "use f64: x.astype('float64')"),
+        ("fp4", "; by fp4 you may mean e2m1"),
+        ("FP6", "; by FP6 you may mean e2m3 or e3m2"),
+        ("F16", "; by F16 you may mean f16"),
+    ],
+)
+def test_what_to_use_instead(what, words):
+    with pytest.raises(ValueError, match=f"fmt must be one of .*{re.escape(words)}$"):
+        formats.get(what, "fmt")
+    if isinstance(what, type):
+        with pytest.raises(TypeError, match=f"x must hold one of .*{re.escape(words)}$"):
+            convert(np.ones(2, what), "f32", saturate=True)
+        if what is not object and np.dtype(what).kind != "c":
+            with pytest.raises(ValueError, match=f"a must be one of f32, f64, not .*{re.escape(words)}$"):
+                Gemm(2, 3, 4, a=what)
+
+
+def test_other_names_are_nobodys_own():
+    for name, others in formats.ALSO_CALLED.items():
+        assert name in FORMATS
+        for other in others:
+            assert other not in FORMATS or other == "e5m2"  # which some write for e5m2fnuz
 
 
 @pytest.mark.parametrize(
@@ -467,9 +503,9 @@ def test_conversion_keeps_shapes_and_copies(f, shape):
 
 
 def test_conversion_refuses_in_sentences():
-    with pytest.raises(TypeError, match="x must hold one of f64, .*, c128, but its dtype is <U1"):
+    with pytest.raises(TypeError, match=r"x must hold one of f64, .*, c128, but its dtype is <U1"):
         convert(["a"], "f32", saturate=True)
-    with pytest.raises(ValueError, match="fmt must be one of f64, .* not 'f31'"):
+    with pytest.raises(ValueError, match=r"fmt must be one of f64, .* not 'f31'"):
         convert([1], "f31", saturate=True)
     with pytest.raises(TypeError, match="saturate"):
         convert([1], "f32")  # type: ignore[call-arg]
@@ -534,7 +570,7 @@ def test_packing_takes_views_and_stacks():
 
 
 def test_packing_refuses_in_sentences():
-    with pytest.raises(TypeError, match="x must hold one of f64, .* but its dtype is object"):
+    with pytest.raises(TypeError, match=r"x must hold one of f64, .* but its dtype is object"):
         pack([None])
     with pytest.raises(ValueError, match="x must have at least 1 axis"):
         pack(np.float32(1))
@@ -599,12 +635,26 @@ def test_elsewhere_promotion_loses_nothing():
         ("e4m3fn e5m2", "f16"), ("e4m3fn e8m0", "bf16"), ("f16 e8m0", "f32"), ("i4 u4", "i8"), ("i4 u8", "i16"),
         ("i4 u32", "i64"), ("i4 u64", "f64"), ("i2 u2", "i4"), ("e2m3 i4", "e4m3fn"), ("f16 bf16 f64", "f64"),
         ("f16 bf16 c64", "c64"), ("f32", "f32"), ("bf16", "bf16"), ("f32 f64", "f64"), ("i8 u8", "i16"),
-        ("bf16 f32", "f32"), ("bf16 i8", "bf16"), ("i8 e2m1", "e2m1"),
+        ("bf16 f32", "f32"), ("bf16 i8", "bf16"), ("i8 e2m1", "e2m1"), ("bf16 i64 c128", "c128"),
+        ("f16 bf16 i64", "f64"), ("e4m3fn i4 u8", "f16"),
     ],
 )  # fmt: skip
 def test_promotion_by_hand(operands, expected):
     for order in itertools.permutations(operands.split()):
         assert promote(*(FORMATS[name] for name in order)).name == expected
+        assert promote(*order).name == expected
+
+
+def test_promotion_does_not_depend_on_the_order():
+    for three in itertools.combinations(FORMATS.values(), 3):
+        assert len({promote(*order) for order in itertools.permutations(three)}) == 1, three
+
+
+def test_promotion_refuses_in_sentences():
+    with pytest.raises(ValueError, match="at least 1 format"):
+        promote()
+    with pytest.raises(ValueError, match=r"format must be one of f64, .* not 'f9'"):
+        promote("f32", "f9")
 
 
 def test_holding_is_what_the_values_say():
@@ -622,6 +672,39 @@ def test_holding_is_what_the_values_say():
 
 def test_matmul_multiplies_what_is_multiplied():
     assert tuple(formats.get(dtype).name for dtype in arguments.COMPUTE) == formats.MULTIPLIED
+
+
+@pytest.mark.parametrize("f", [f for f in FORMATS.values() if f.name not in formats.MULTIPLIED], ids=str)
+def test_matmul_refuses_the_others_and_says_what_would_do(f):
+    """The advice is right: with that out_dtype it multiplies, and exactly."""
+    x = np.ones((2, 2)).astype(f.dtype)
+    with pytest.raises(TypeError, match=f"multiplies in float32 and float64, but a is {f.numpy_name}, ") as refusal:
+        matmul(x, x)
+    if isinstance(f, Complex):
+        assert "would" not in str(refusal.value)
+        return
+    found = re.search("; out_dtype='(f32|f64)' would multiply them$", str(refusal.value))
+    assert found
+    assert found[1] == ("f32" if isinstance(f, Float) else "f64")
+    product = matmul(x, x, out_dtype=found[1])
+    assert product.dtype == FORMATS[found[1]].dtype
+    assert (product == 2).all()
+    with pytest.raises(ValueError, match=f"out_dtype must be one of f32, f64, not '{f}': this version has no kernel"):
+        matmul(np.ones((2, 2)), np.ones((2, 2)), out_dtype=f.name)
+
+
+def test_matmul_says_what_to_use_instead_of_other_dtypes():
+    x = np.ones((2, 2))
+    for dtype, words in ((np.longdouble, "long double has no vector"), (object, "Python objects are not laid out")):
+        for a, b in ((x.astype(dtype), x), (x, x.astype(dtype))):
+            for asked in (None, "f64"):
+                with pytest.raises(TypeError, match=f"; {words}.*, use f64: x.astype\\('float64'\\)$"):
+                    matmul(a, b, out_dtype=asked)
+    with pytest.raises(TypeError, match=r"; long double has no vector instructions$"):
+        matmul(x.astype(np.clongdouble), x)
+    for asked in (None, "f32"):
+        with pytest.raises(TypeError, match=r"a is float16, b is bfloat16, which have no common dtype$"):  # as in NumPy
+            matmul(x.astype(np.float16), x.astype(ml_dtypes.bfloat16), out_dtype=asked)
 
 
 # ---- the command
@@ -655,7 +738,9 @@ def test_the_command_shows_a_format(f):
     assert said.startswith(f"{f.name}\nbits ")
     assert f.numpy_name in said
     assert f.source in said
-    assert ("multiplied" in said) and ("not by this version" in said) == (f.name not in formats.MULTIPLIED)
+    assert "\nmultiplied " in said
+    assert ("not by this version" in said) == (f.name not in formats.MULTIPLIED)
+    assert call(f.name.upper()) == said
     if f.bits <= 4:
         assert len(said.split("values\n")[1].splitlines()) == 2**f.bits
 
@@ -671,9 +756,11 @@ def test_the_command_decodes_a_pattern(pattern):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["fp8"], "tilewright: NAME must be one of f64, f32, .* not 'fp8'"),
-        (["e5m2", "0x100"], "tilewright: pattern must be 0 to 0xff for e5m2, which has 8 bits, not 0x100"),
-        (["e5m2", "-1"], "tilewright: pattern must be 0 to 0xff for e5m2, which has 8 bits, not -1"),
+        (["fp8"], "tilewright: NAME must be one of f64, .* not 'fp8'; by fp8 you may mean e4m3fn or e4m3fnuz or e5m2"),
+        (["longdouble"], "not 'longdouble'; long double has no vector instructions, use f64: x.astype"),
+        (["banana"], "c128, not 'banana'$"),
+        (["e5m2", "0x100"], "tilewright: PATTERN must be 0 to 0xff for e5m2, which has 8 bits, not 0x100"),
+        (["e5m2", "-1"], "tilewright: PATTERN must be 0 to 0xff for e5m2, which has 8 bits, not -1"),
         (["e5m2", "banana"], r"tilewright: PATTERN must be a whole number: hexadecimal \(0xc5\).*, not 'banana'"),
         (["e5m2", "1.5"], "not '1.5'"),
     ],

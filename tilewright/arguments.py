@@ -77,10 +77,26 @@ def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], n
     if compute is None or result is None or compute not in COMPUTE:
         given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
         meeting = f"which meet in {compute}" if compute is not None else "which have no common dtype"
-        integers = compute is not None and compute.kind in "biu"
-        hint = "; out_dtype='f64' would multiply them" if integers else ""
+        enough = _enough(*inputs.values()) if out_dtype is None else None
+        hint = f"; out_dtype={enough!r} would multiply them" if enough else _advice(*inputs.values())
         raise TypeError(f"this version multiplies in {' and '.join(map(str, COMPUTE))}, but {given}, {meeting}{hint}")
     return compute, result
+
+
+def _enough(*inputs: Any) -> str | None:
+    """The first format in which these could be multiplied if it were asked for; for integers, one that is exact."""
+    dtypes = [np.asarray(x).dtype if isinstance(x, (bool, int, float)) else x for x in inputs]
+    whole = all(isinstance(formats.find(dtype), (formats.Integer, formats.Bool)) for dtype in dtypes)
+    for name in ("f64",) if whole else formats.MULTIPLIED:
+        compute = _common(*inputs, formats.FORMATS[name].dtype)
+        if compute is not None and compute in COMPUTE:  # to NumPy None equals float64
+            return name
+    return None
+
+
+def _advice(*inputs: Any) -> str:
+    """What to use instead of the first of these that has no format at all."""
+    return next((formats.advice(dtype, formats.MULTIPLIED) for dtype in inputs if formats.find(dtype) is None), "")
 
 
 def _common(*inputs: Any) -> np.dtype[Any] | None:

@@ -31,11 +31,11 @@ def formats(
         if name is None:
             _table()
             return
-        from tilewright.formats import explain, get, overview
+        from tilewright.formats import explain, find, get, overview
 
-        found = get(name, "NAME")
+        found = get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
         if pattern is not None:
-            typer.echo(explain(found, _number(pattern)))
+            typer.echo(explain(found, found.check(_number(pattern), "PATTERN")))
             return
         lines = overview.details(found)
         width = max(len(what) for what, _ in lines)
@@ -57,7 +57,8 @@ def _table() -> None:
     console.print(*tables)
     typer.echo("normal and subnormal: the smallest of them. S: either sign. ≠0: every mantissa but 0.")
     typer.echo("A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,")
-    typer.echo("and where the exponent field is 0, zero and subnormals, (-1)^sign * 2^(1 - bias) * 0.mantissa.")
+    typer.echo("and where the exponent field is 0, zero and subnormals, (-1)^sign * 2^(1 - bias) * 0.mantissa;")
+    typer.echo("e8m0 is 2^(exponent - 127) throughout.")
     typer.echo(f"This version multiplies {' and '.join(MULTIPLIED)}.")
 
 

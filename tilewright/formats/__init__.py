@@ -1,7 +1,7 @@
 """Number formats: what the bits of a number mean, how to get there from another format, how small ones are packed.
 
     records.py     what a format is: one frozen record each, from which limits and special encodings are derived
-    table.py       the formats there are, and how to find one: FORMATS, get, find; MULTIPLIED are those matmul takes
+    table.py       the formats there are, and how to find one: FORMATS, get, find; MULTIPLIED, those that matmul takes
     promotion.py   promote: the format in which operands of different formats meet
     steps.py       explain: one bit pattern taken apart, step by step
     conversion.py  convert: from any format to any other, saturating or not
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 from tilewright.formats.promotion import promote
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import explain
-from tilewright.formats.table import FORMATS, MULTIPLIED, find, get
+from tilewright.formats.table import ALSO_CALLED, FORMATS, MULTIPLIED, advice, find, get
 
 if TYPE_CHECKING:
     from tilewright.formats.conversion import convert
     from tilewright.formats.packing import pack, unpack
 
 __all__ = [
+    "ALSO_CALLED",
     "FORMATS",
     "MULTIPLIED",
     "Bool",
@@ -34,6 +35,7 @@ __all__ = [
     "Format",
     "Integer",
     "Specials",
+    "advice",
     "convert",
     "explain",
     "find",

@@ -6,7 +6,7 @@ import math
 
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import number, spelled
-from tilewright.formats.table import FORMATS, MULTIPLIED
+from tilewright.formats.table import ALSO_CALLED, FORMATS, MULTIPLIED
 
 HEADINGS = ("format", "bits", "shape", "bias", "range", "normal", "subnormal", "zero", "nan", "inf", "packed")
 LONG = 10  # bits of a group that the table shows in full
@@ -91,6 +91,8 @@ def details(f: Format) -> list[tuple[str, str]]:
     """One format, line by line: (what, that)."""
     library = "NumPy" if f.dtype.isbuiltin == 1 else "ml_dtypes"  # 2: added by somebody else
     lines = [("bits", f"{f.bits}: {_division(f)}"), ("dtype", f"{f.numpy_name}, of {library}")]
+    if f.name in ALSO_CALLED:
+        lines += [("also called", ", ".join(ALSO_CALLED[f.name]))]
     if isinstance(f, Float):
         lines += [("exponent bias", str(f.bias)), *_limits(f)]
         lines += [("zero", zeros(f)), ("nan", nans(f)), ("inf", infs(f)), ("specials", f.specials.value)]

@@ -67,16 +67,16 @@ class Format(ABC):
 
             return np.dtype(getattr(ml_dtypes, self.numpy_name))
 
-    def check(self, pattern: int) -> int:
+    def check(self, pattern: int, argument: str = "pattern") -> int:
         """The pattern, if it is one: TypeError or ValueError otherwise."""
         try:
             value = index(pattern)
         except TypeError:
-            raise TypeError(f"pattern must be an integer, not {pattern!r}") from None
+            raise TypeError(f"{argument} must be an integer, not {pattern!r}") from None
         if not 0 <= value < 2**self.bits:
             shown = f"{value:#x}" if value >= 0 else str(value)
             raise ValueError(
-                f"pattern must be 0 to {2**self.bits - 1:#x} for {self}, which has {self.bits} bits, not {shown}"
+                f"{argument} must be 0 to {2**self.bits - 1:#x} for {self}, which has {self.bits} bits, not {shown}"
             )
         return value
 

@@ -52,6 +52,31 @@ MULTIPLIED = ("f32", "f64")
 
 _BY_NUMPY_NAME = {f.numpy_name: f for f in FORMATS.values()}
 
+# What they are called elsewhere. Several of these words mean different formats to different people, so that they are
+# not accepted as names, but explained.
+ALSO_CALLED = {
+    "f64": ("fp64", "double"),
+    "f32": ("fp32", "single"),
+    "f16": ("fp16", "half", "e5m10"),
+    "bf16": ("e8m7",),
+    "e4m3fn": ("fp8", "e4m3"),
+    "e4m3fnuz": ("fp8", "e4m3"),
+    "e5m2": ("bf8", "fp8"),
+    "e5m2fnuz": ("bf8", "fp8", "e5m2"),
+    "e2m3": ("fp6",),
+    "e3m2": ("bf6", "fp6"),
+    "e2m1": ("fp4",),
+    "e8m0": ("ue8m0", "e8m0fnu"),
+}
+
+# What NumPy has and tilewright will not: why, and what to take instead.
+_INSTEAD = {
+    "longdouble": ("long double has no vector instructions", "f64"),
+    "clongdouble": ("long double has no vector instructions", "c128"),
+    "object": ("Python objects are not laid out as numbers", "f64"),
+}
+_EXTENDED = {"float80", "float96", "float128", "longfloat", "complex160", "complex192", "complex256"}
+
 
 def find(what: object, among: Collection[str] = FORMATS) -> Format | None:
     """The format called `what`, or None: a record, a short or NumPy name, a dtype or a scalar type.
@@ -68,18 +93,25 @@ def _find(what: object) -> Format | None:
         return what
     if isinstance(what, str):
         return FORMATS.get(what) or _BY_NUMPY_NAME.get(what)
+    dtype = _dtype(what)
+    return _BY_NUMPY_NAME.get(dtype.name) if dtype is not None else None
+
+
+def _dtype(what: object) -> np.dtype[Any] | None:
     import numpy as np
 
-    if isinstance(what, (np.dtype, type)):
-        return _BY_NUMPY_NAME.get(np.dtype(what).name)
-    return None
+    try:
+        return np.dtype(what) if isinstance(what, (np.dtype, type)) else None
+    except TypeError:  # np.floating, which is no one type
+        return None
 
 
 def get(what: object, argument: str = "format", among: Collection[str] = FORMATS) -> Format:
     """As `find`, but an unknown format is a ValueError that names the argument and what it may be."""
     found = find(what, among)
     if found is None:
-        raise ValueError(f"{argument} must be one of {', '.join(among)}, not {what!r}")
+        shown = repr(str(what) if isinstance(what, Format) else what)
+        raise ValueError(f"{argument} must be one of {', '.join(among)}, not {shown}{advice(what, among)}")
     return found
 
 
@@ -87,5 +119,27 @@ def of(array: np.ndarray[Any, Any], argument: str = "x") -> Format:
     """The format of an array's elements, or a TypeError."""
     found = find(array.dtype)
     if found is None:
-        raise TypeError(f"{argument} must hold one of {', '.join(FORMATS)}, but its dtype is {array.dtype}")
+        known = ", ".join(FORMATS)
+        raise TypeError(f"{argument} must hold one of {known}, but its dtype is {array.dtype}{advice(array.dtype)}")
     return found
+
+
+def advice(what: object, among: Collection[str] = FORMATS) -> str:
+    """The end of a sentence that refuses `what`: why, or which one `among` these to use instead; often nothing."""
+    known = _find(what)
+    if known is not None and known.name in FORMATS:
+        return f": this version has no kernel for {known}"
+    if isinstance(what, str):
+        word = what.lower()
+        meant = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
+        if meant:
+            return f"; by {what} you may mean {' or '.join(meant)}"
+        kind = ("c" if word.startswith("c") else "") + "longdouble" if word in _EXTENDED else word
+    else:
+        dtype = _dtype(what)
+        kind = {"g": "longdouble", "G": "clongdouble", "O": "object"}.get(dtype.char if dtype is not None else "", "")
+    if kind not in _INSTEAD:
+        return ""
+    why, instead = _INSTEAD[kind]
+    use = f", use {instead}: x.astype({FORMATS[instead].numpy_name!r})" if instead in among else ""
+    return f"; {why}{use}"
