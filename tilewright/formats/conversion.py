@@ -106,7 +106,8 @@ def _to_integer(x: Array, source: Format, target: Integer, saturate: bool) -> Ar
     # The largest i64 is no f64, but the number after it is: compare with that one.
     above, below = rounded >= float(target.largest + 1), rounded < float(target.smallest)
     size = np.fmod(np.abs(np.where(above | below, 0, rounded) if saturate else rounded), 2.0**64).astype(np.uint64)
-    result = np.where(rounded < 0, ~size + np.uint64(1), size).astype(target.dtype)
+    with np.errstate(over="ignore"):  # of a single number NumPy would say that -0 overflows
+        result = np.where(rounded < 0, ~size + np.uint64(1), size).astype(target.dtype)
     if saturate:
         result = np.where(above, np.array(target.largest).astype(target.dtype), result)
         result = np.where(below, np.array(target.smallest).astype(target.dtype), result)
