@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from gfloat import Domain, FormatInfo, decode_ndarray
+from gfloat import Domain, FormatInfo, RoundMode, decode_ndarray, round_ndarray
 from typer.testing import CliRunner
 
 from tilewright import Gemm, arguments, formats, matmul
@@ -344,6 +344,18 @@ def test_every_decision_of_rounding(f, saturate):
     same(convert(values, f, saturate=saturate).astype(np.float64), values)
 
 
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("f", [f for f in NARROW if f.signed], ids=str)
+def test_an_independent_rounding_agrees(f, saturate):
+    """f64 of all sizes, and next to the largest number: gfloat rounds them to the same."""
+    rng = np.random.default_rng(2)
+    sizes = rng.uniform(math.log2(f.smallest_subnormal) - 3, math.log2(f.largest) + 3, 20000)
+    x = rng.standard_normal(20000) * 2.0**sizes
+    x = np.concatenate([x, f.largest * (1 + np.linspace(0, 2 * f.eps, 101)), [0.0, -0.0, math.inf, -math.inf]])
+    saturates = saturate or not (f.nans or f.infs)
+    same(convert(x, f, saturate=saturate), round_ndarray(foreign(f), x, RoundMode.TiesToEven, saturates))
+
+
 def test_ml_dtypes_rounds_twice_and_convert_once():
     x = 1 + 2**-4 + 2**-40  # more than the middle between 1 and 1.125
     assert np.asarray(x).astype(ml_dtypes.float8_e4m3fn) == 1  # once this fails, conversion.py can do less
@@ -514,9 +526,10 @@ def test_conversion_refuses_in_sentences():
 def test_conversion_warns_of_nothing():
     with np.errstate(all="raise"):
         for f in FORMATS.values():
-            convert([1e300, -math.inf, 1e-320, 0.0], f, saturate=True)
-            if not isinstance(f, Integer):
-                convert([1e300, -math.inf, 1e-320, 0.0], f, saturate=False)
+            for x in ([1e300, -math.inf, 1e-320, 0.0], 1e300, -math.inf, 1e-320, 0.0, -1.0, 300):
+                convert(x, f, saturate=True)
+                if not isinstance(f, Integer) or np.isfinite(x).all():
+                    convert(x, f, saturate=False)
 
 
 # ---- packing
