@@ -24,8 +24,8 @@ def formats(
 ) -> None:
     """Print the table of number formats, one format in detail, or the steps from a bit pattern to its value.
 
-    tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and what comes
-    out of it.  In the table S stands for either sign.
+    tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and its value.
+    In the table S stands for either sign.
     """
     with common.errors():
         if name is None:
