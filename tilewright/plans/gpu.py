@@ -27,12 +27,6 @@ LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
 
-def registers(thread_m: int, thread_n: int, itemsize: int) -> int:
-    """A limit for ptxas: the accumulators, fragments one and a half times, and addresses; in eights."""
-    values = thread_m*thread_n + (thread_m + thread_n) * 3 // 2
-    return min((values * itemsize // 4 + 40 + 7) // 8 * 8, 255)
-
-
 class GpuShape(NamedTuple):
     """What the choice of a plan depends on. `vector`: the elements that copies of A and B, and stores of C, may move at
     once: addresses, leading dimensions and sizes along the contiguous dimensions are multiples of it."""
