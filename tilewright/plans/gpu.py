@@ -336,8 +336,8 @@ F32 = (
     _simt("16x128x32", "16x32", "4x4", stages=4),
     _simt("128x16x32", "32x16", "4x4", stages=4),
 )
-# Small tiles, whose copies through registers cost as many slots as multiply-adds leave: the shorter side is the one that
-# is transposed. By the layout of B.
+# Small tiles, whose copies through registers cost as many slots as multiply-adds leave: the shorter side is the one
+# that is transposed. By the layout of B.
 SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", early=True, **_REGISTERS),),
          "t": (_simt("128x64x16", "64x32", "8x8", order="columns", early=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
