@@ -182,9 +182,9 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
         crowded += 2 * total([b_per_panel])             # by a prefetch in vain, and by the load
     if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
         crowded += total([c_passes])
-    again = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
+    reloading = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
     return Cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
-                                   ("rows that share a set of L1", again),
+                                   ("rows that share a set of L1", reloading),
                                    ("waking threads", 1e-6*(threads > 1))))
 
 
