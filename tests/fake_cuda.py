@@ -74,7 +74,7 @@ ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem, 400 bytes c
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_uint
 # What cuGetProcAddress gives: the types of arguments, and of the result that goes where the last of them points.
 ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "cuLaunchKernel": ((POINTER, *[NUMBER] * 7, POINTER, POINTER, POINTER), None),
+    "cuLaunchKernelEx": ((POINTER,) * 4, None),
     "cuCtxGetCurrent": ((POINTER,), ctypes.c_uint64),
     "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
@@ -99,6 +99,7 @@ class FakeDriver:
         self.captures: dict[int, list[Callable[[], None]]] = {}
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.modules: dict[int, bytes] = {}
+        self.homes: dict[int, int] = {}  # the context of each module and function
         self.functions: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.textures: dict[int, tuple[int, int]] = {}
         self.gone: set[int] = set()  # streams that have been destroyed
@@ -245,7 +246,7 @@ class Functions:
         words = ASSEMBLED.format(_entries(image)[0]).encode()
         given[real.CUjit_option.CU_JIT_INFO_LOG_BUFFER][: len(words)] = words
         handle = self.new()
-        self.modules[handle] = image
+        self.modules[handle], self.homes[handle] = image, self.contexts[-1]
         return real.CUmodule(handle)
 
     def cuModuleUnload(self: Any, module: Any) -> None:
@@ -259,6 +260,7 @@ class Functions:
         handle = self.new()
         widths = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]+(\d+)", text)
         static = re.findall(r"\.shared[^;]*?\[(\d+)\];", image.decode())
+        self.homes[handle] = self.homes[int(module)]
         self.functions[handle] = name.decode(), tuple(int(w) // 8 for w in widths), sum(map(int, static))
         return real.CUfunction(handle)
 
@@ -277,10 +279,15 @@ class Functions:
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self: Any, function: Any, threads: int, dynamic: int) -> int:
         return 2048 // threads
 
-    def cuLaunchKernel(self: Any, f: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
-                       stream: Any, params: int, extra: int) -> Any:  # fmt: skip
+    def cuLaunchKernelEx(self: Any, config: int, f: Any, params: int, extra: int) -> Any:
         if not self.contexts:
             return (real.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+        if self.contexts[-1] != self.homes[int(f)]:
+            return (real.CUresult.CUDA_ERROR_INVALID_HANDLE,)
+        how = real.CUlaunchConfig(config)
+        gx, gy, gz, bx, by, bz = how.gridDimX, how.gridDimY, how.gridDimZ, how.blockDimX, how.blockDimY, how.blockDimZ
+        shared, stream = how.sharedMemBytes, int(how.hStream)
+        assert how.numAttrs == 0
         if gx * gy * gz == 0 or bx * by * bz > 1024 or shared > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
             return (INVALID,)
         name, sizes, static = self.functions[int(f)]

@@ -387,7 +387,7 @@ def test_elements_that_are_not_whole(fake):
 def test_errors_of_the_kernel_name_it(fake):
     a = CuPyArray(integers(4, 4))
     tw.matmul(a, a)
-    fake.fail["cuLaunchKernel"] = 719
+    fake.fail["cuLaunchKernelEx"] = 719
     with pytest.raises(cuda.CudaError, match=r"CUDA_ERROR_LAUNCH_FAILED \(719\).*kernel plain_f32_nn"):
         tw.matmul(a, a)
 
@@ -424,7 +424,7 @@ def test_called_with_numpy_arrays(fake):
             bound.call(kernel, *args)
 
 
-@pytest.mark.parametrize("failing", ["cuLaunchKernel", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"])
+@pytest.mark.parametrize("failing", ["cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"])
 def test_copies_are_freed_before_their_stream_goes(fake, failing):
     kernel = Compiled(tw.Gemm(5, 6, 7), cuda.target())
     fake.fail[failing] = 1
@@ -438,7 +438,7 @@ def test_copies_are_freed_before_their_stream_goes(fake, failing):
 
 
 def test_temporaries_are_freed_while_the_stream_is_the_callers(fake):
-    fake.fail["cuLaunchKernel"] = 1
+    fake.fail["cuLaunchKernelEx"] = 1
     stream = cuda.Stream()
     sys.modules["cupy"].current = stream.handle
     with pytest.raises(cuda.CudaError) as caught:  # whose traceback has the names of all temporaries

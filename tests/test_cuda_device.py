@@ -453,7 +453,7 @@ def test_a_launch_that_cannot_be(torch):
     function = scaled()
     kernel = cuda.Module(llvm.assembly(function, cuda.target())).function(function.name)
     with pytest.raises(
-        cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_VALUE.*cuLaunchKernel, kernel scaled_0.*\(4096, 1, 1\)"
+        cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_VALUE.*cuLaunchKernelEx, kernel scaled_0.*\(4096, 1, 1\)"
     ):
         cuda.launch(kernel, (1,), 4096, 0, None, (0, 1.0, 0))
     torch.ones(1, device="cuda").cpu()  # CUDA goes on

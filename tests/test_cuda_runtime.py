@@ -130,7 +130,7 @@ def test_the_callers_context_stays(fake):
 def test_the_context_comes_back_after_an_error(fake):
     kernel = loaded()
     fake.contexts = [0x55]
-    fake.fail["cuLaunchKernel"] = 1
+    fake.fail["cuLaunchKernelEx"] = 1
     with pytest.raises(cuda.CudaError):
         run(kernel, fake)
     assert fake.contexts == [0x55]
@@ -191,9 +191,9 @@ def test_bad_ptx_is_said_in_the_assemblers_words(fake):
 
 def test_a_refused_launch_names_the_kernel_and_its_grid(fake):
     kernel = loaded()
-    fake.fail["cuLaunchKernel"] = 701
+    fake.fail["cuLaunchKernelEx"] = 701
     words = (
-        r"(?s)CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES \(701\).*cuLaunchKernel, kernel scaled_0.*grid \(1, 1, 1\), CTAs of"
+        r"(?s)CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES \(701\).*cuLaunchKernelEx, kernel scaled_0.*grid \(1, 1, 1\), CTAs of"
     )
     with pytest.raises(cuda.CudaError, match=words) as caught:
         run(kernel, fake)

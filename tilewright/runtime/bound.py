@@ -66,6 +66,13 @@ class _Step:
         if self.space is not None:
             device_memory.prepare(self.device)      # so that recording a graph makes no pool
 
+    def fixed(self, a: int, b: int, c: int, alpha: float, beta: float) -> Prepared | None:
+        """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
+        if self.space is not None:
+            return None
+        scalars = {ALPHA: bits(alpha, self.size), BETA: bits(beta, self.size) if beta else 0}
+        return self.prepared.holding({A: a, B: b, C: c, **scalars})
+
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
         try:
             block = self.spare.pop()
@@ -128,10 +135,16 @@ class Bound:
         at = [look.pointer for look in self._looks]
         self._pointers = [[x + i * step for x, step in zip(at, steps)] for i in range(p.batch if p.m and p.n else 0)]
         self._scalars = alpha, beta
+        self._fixed: Prepared | None = None
+        if len(self._pointers) == len(self.recipe.steps) == 1:
+            self._fixed = self.recipe.steps[0].fixed(*self._pointers[0], alpha, beta)
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch, and give `out`; on another stream if one is named."""
         handle = self._library.stream(self.out, self._device) if stream is None else handle_of(stream)
+        if self._fixed is not None:
+            self._fixed(handle)
+            return self.out
         alpha, beta = self._scalars
         for a, b, c in self._pointers:
             self.recipe.run(a, b, c, alpha, beta, handle)

@@ -16,6 +16,7 @@ import re
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -49,7 +50,14 @@ __all__ = [
 
 LOG_BYTES = 1 << 16  # room for what the driver's assembler says
 MOST_MODULES = 512  # kept loaded at a time
-LAUNCH = (ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)  # cuLaunchKernel's
+MOST_STREAMS = 256  # whose launch configurations are kept, of one kernel
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig: how, and on which stream, cuLaunchKernelEx launches."""
+
+    _fields_ = [("grid", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]  # fmt: skip
 
 
 def available() -> bool:
@@ -188,31 +196,41 @@ class Prepared:
         self.threads = _three((threads,) if isinstance(threads, int) else threads)
         self.values = [bits(x, size) for x, size in zip(args, function.sizes)]
         self.context = int(function.device.context)
-        self._arguments, self._answers = Arguments(self.values), [Answers()]
-        self._launch = entry("cuLaunchKernel", *LAUNCH)
-        self._fixed = (int(function.handle), *self.grid, *self.threads, shared)
+        self._arguments = Arguments(self.values)
+        # Four arguments in place of cuLaunchKernel's eleven, each of which ctypes takes a tenth of a microsecond for.
+        self._launch = entry("cuLaunchKernelEx", *[ctypes.c_void_p] * 4)
+        self._handle = int(function.handle)
+        self._configs: dict[int, tuple[int, Config]] = {}  # of each stream, with its address
 
     def __call__(self, stream: int = 0) -> None:
         """Launch on the stream with this handle. CudaError if CUDA refuses; what goes wrong in the kernel is found by
         whoever waits for the stream."""
-        try:
-            answers = self._answers.pop()
-        except IndexError:  # other threads have them
-            answers = Answers()
-        current = answers.context()
-        self._answers.append(answers)
-        if current == self.context:
-            self.launch(stream, self._arguments.address)
-        else:
-            with self.function.device.current():
+        config = self._configs.get(stream) or self._configure(stream)
+        if self._launch(config[0], self._handle, self._arguments.address, None):
+            with self.function.device.current():  # another device's context may have been: the launch was refused then
                 self.launch(stream, self._arguments.address)
+
+    def holding(self, slots: dict[int, int]) -> Prepared:
+        """The same launch with other arguments, as `bits`, in these places."""
+        other = copy(self)
+        other.values = [slots.get(place, x) for place, x in enumerate(self.values)]
+        other._arguments = Arguments(other.values)
+        return other
 
     def launch(self, stream: int, arguments: int) -> None:
         """The same with the arguments whose table is at this address. The device's context must be current."""
-        status = self._launch(*self._fixed, stream, arguments, None)
+        config = self._configs.get(stream) or self._configure(stream)
+        status = self._launch(config[0], self._handle, arguments, None)
         if status:
             what = f"grid {self.grid}, CTAs of {self.threads} threads, {self.shared} bytes of dynamic shared memory"
-            raise error(status, "cuLaunchKernel", self.function.name, what)
+            raise error(status, "cuLaunchKernelEx", self.function.name, what)
+
+    def _configure(self, stream: int) -> tuple[int, Config]:
+        if len(self._configs) >= MOST_STREAMS:
+            self._configs = {}
+        config = Config(self.grid, self.threads, self.shared, stream)
+        self._configs[stream] = found = ctypes.addressof(config), config
+        return found
 
 
 def launch(function: CudaFunction, grid: Sequence[int], threads: int | Sequence[int], shared_bytes: int, stream: Any,
