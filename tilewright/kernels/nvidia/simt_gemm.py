@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr
-from tilewright.kernels.nvidia import epilogue, raster
+from tilewright.kernels.nvidia import cluster, epilogue, raster
 from tilewright.kernels.nvidia.cut import cut, lane_grid
 from tilewright.kernels.nvidia.operand import WIDEST, Operand
 
@@ -23,7 +23,7 @@ TYPES = {"f32": f32, "f64": f64}
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, SPLIT_K: int = 1,
-                   TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
+                   CLUSTER: bool = False, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
                    EARLY: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
@@ -35,12 +35,13 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 the contiguous dimension, are multiples of it
     SPLIT_K     slices of k that CTAs along z have; then `workspace` is T[SPLIT_K, tiles of C, CTA_M * CTA_N] and
                 `counters` is i32[tiles of C], 0
+    CLUSTER     these CTAs are a cluster, and add up their parts in shared memory: no `workspace`, no `counters`
     TAIL        the last tiles of C are divided among CTAs (raster.tail): it takes `whole` and `parts`, i32, too,
                 and the grid is whole + (tiles - whole) * parts; `workspace` and `counters` are for the divided tiles
     GROUP_M     rows of tiles that are finished before the next ones
     ORDER       of the FMAs of an outer product: along "rows" or "columns"
-    EARLY       copies through registers begin before the first multiply-add; else ptxas begins them when it likes, often
-                just before they are stored, where all wait for them
+    EARLY       copies through registers begin before the first multiply-add; else ptxas begins them when it likes,
+                often just before they are stored, where all wait for them
     REGISTERS   that a thread may have, 0: what it should need; ptxas avoids bank conflicts better if told
     """
     T = TYPES[DTYPE]
@@ -50,17 +51,18 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     SLICE = 32 * WARPS_M * WARPS_N                                      # threads of one slice of the CTA
     THREADS = SLICE * SLICES
     name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
-            f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
+            f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}{'c' if CLUSTER else ''}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}")
     params: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": T, "a": ptr(T), "lda": i64, "b": ptr(T),
                               "ldb": i64, "beta": T, "c": ptr(T), "ldc": i64}
-    if SPLIT_K > 1 or TAIL:
+    THROUGH_MEMORY = (SPLIT_K > 1 and not CLUSTER) or TAIL              # how parts are added up
+    if THROUGH_MEMORY:
         params |= {"workspace": ptr(T), "counters": ptr(i32)}
     if TAIL:
         params |= {"whole": i32, "parts": i32}
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS              # elements of a thread, to shared memory
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, staged, T.bytes),
-               noalias=SPLIT_K == 1 and not TAIL, **params)
+               cluster=(1, 1, SPLIT_K if CLUSTER else 1), noalias=not THROUGH_MEMORY, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
     warp, lane = t // 32, t % 32
@@ -76,8 +78,12 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         part = k.block_z
     elif TAIL:
         mine, part, parts = raster.tail(k, k.block[0], *k.args[13:])
-    tile_m, tile_n = raster.grouped(k, mine, tiles_m, tiles_n, GROUP_M)
-    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
+
+    def corner(tiles_m: Value, tiles_n: Value) -> tuple[Value, Value]:
+        """Of the CTA's tile of C."""
+        tile_m, tile_n = raster.grouped(k, mine, tiles_m, tiles_n, GROUP_M)
+        return tile_m*CTA_M, tile_n*CTA_N
+    i0, j0 = corner(tiles_m, tiles_n)
     k_first, steps = k.constant(i32, 0), kk
     if SPLIT_K > 1 or TAIL:
         share = k.ceil_div(k.ceil_div(kk, CTA_K), parts)*CTA_K
@@ -92,7 +98,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     a_op, b_op = operand(a, lda, LAYOUT[0] == "n", CTA_M), operand(b, ldb, LAYOUT[1] == "t", CTA_N)
     operands = a_op, b_op
     SIZE = a_op.SIZE + b_op.SIZE
-    smem = k.smem("tiles", (max(STAGES*SIZE, 0 if SLICES == 1 else CTA_M*CTA_N),), T, align=128)
+    smem = k.smem("tiles", (max(STAGES*SIZE, CTA_M*CTA_N if SLICES > 1 or CLUSTER else 0),), T, align=128)
 
     def places(stage: Value) -> tuple[Value, Value]:                    # of A and B in a stage
         at = smem + stage*SIZE
@@ -182,7 +188,13 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     if SLICES > 1:
         epilogue.add_slices(k, acc, smem, t % SLICE, which_slice, SLICES, SLICE)
     has_acc = which_slice.equals(0)
-    if SPLIT_K > 1 or TAIL:
+    if CLUSTER:
+        def store(sums: list[cluster.Sum]) -> None:
+            at = corner(*(k.ceil_div(k.opaque(x), CTA) for x, CTA in ((m, CTA_M), (n, CTA_N))))     # anew: it saves
+            epilogue.store_sums(k, T, sums, *at, m, n, alpha, beta, c, ldc)                         # registers
+        k.barrier()                                                     # until all are done with the tiles of A and B
+        cluster.add_parts(k, T, acc, smem, rows, columns, has_acc, t, THREADS, CTA_M, CTA_N, SPLIT_K, VECTOR, store)
+    elif THROUGH_MEMORY:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)
         with k.when(parts > 1) if TAIL else nullcontext():
@@ -191,7 +203,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     if TAIL:
         with k.when(parts.equals(1) & has_acc):
             finish()
-    elif SPLIT_K == 1:
+    elif not THROUGH_MEMORY and not CLUSTER:
         with k.when(has_acc) if SLICES > 1 else nullcontext():
             finish()
     return k.function
