@@ -9,11 +9,10 @@ from tilewright.ir.operations import OPAQUE
 from tilewright.ir.program import Call, External, Function, Load, Op, Register, Store, Write
 from tilewright.ir.textures import TEXELS
 from tilewright.ir.types import Pointer, Texture, Type
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets.nvidia import CLUSTER, GpuTarget
 
 THREADS = 1024                  # of a CTA, at most
 WIDEST = 128                    # bits that a thread can load, store or keep as one vector
-CLUSTER = 8                     # CTAs of a cluster that every chip can hold which has clusters
 LOCAL = 512 << 10               # bytes of its own memory that a thread can have
 PARAMETERS = 32764              # bytes of a kernel's arguments, since CUDA 12.1
 NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)

@@ -5,7 +5,8 @@
     gemv    one row or one column of C (kernels/nvidia/gemv.py)
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
-parts of the tiles that are left over after whole rounds.
+parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts, alone, or
+those of a `cluster` add them up together.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets.nvidia import CLUSTER, GPC, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -77,6 +78,7 @@ class GpuPlan:
     early: bool = False             # copies through registers begin at the top of the loop, whatever ptxas prefers
     slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
     split_k: int = 1
+    cluster: bool = False           # simt: the parts of a tile are a thread block cluster
     tail: bool = False
     group_m: int = 8
 
@@ -152,17 +154,25 @@ class GpuPlan:
         if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
             tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
                        (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
-        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
+        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 or self.cluster else 0)
 
     def resident(self, target: GpuTarget, itemsize: int) -> int:
         """CTAs that a multiprocessor holds."""
         return target.occupancy(self.threads, min(self.estimate(itemsize), target.registers_thread),
                                 self.shared(itemsize))
 
+    def slots(self, target: GpuTarget, itemsize: int) -> int:
+        """CTAs that the chip holds at once. A cluster lies inside a GPC, and leaves multiprocessors idle where its size
+        does not divide theirs; some GPCs have more than GPC of these, which is left out of account."""
+        resident = max(self.resident(target, itemsize), 1)
+        if not self.cluster:
+            return target.sms * resident
+        return target.sms // GPC * (GPC*resident // self.split_k * self.split_k)
+
     def cut(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
         """With `tail`: (tiles that stay whole, parts of each of the others)."""
         tiles = self.tiles(m, n)
-        slots = target.sms * max(self.resident(target, itemsize), 1)
+        slots = self.slots(target, itemsize)
         whole = tiles // slots * slots
         over = tiles - whole
         if not over:
@@ -241,6 +251,12 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
         yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
                "multiprocessor.")
+    if p.cluster and p.algorithm != "simt":
+        yield f"{p.algorithm} does not add up parts in a cluster."
+    if p.cluster and not 2 <= p.split_k <= CLUSTER:
+        yield f"a cluster has from 2 to {CLUSTER} CTAs, and the parts of a tile are split_k = {p.split_k}."
+    if p.cluster and "cluster" not in target.instructions:
+        yield f"{target.name} has no clusters."
     if p.tail and p.split_k > 1:
         yield "the tiles of C are divided by split_k or by tail, not by both."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
@@ -261,14 +277,17 @@ ISSUE = {(8, 16): 0.81, (16, 8): 0.80, (8, 8): 0.72, (8, 4): 0.55, (4, 8): 0.55,
 MATRIX = 0.90           # of the peak of matrix instructions, f64
 L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
-SPLIT = 2.5e-6          # and to add up parts
+SPLIT = 3.0e-6          # and for the parts of a tile to meet
+ALONE = 50e9            # bytes per second of all the parts of a tile that one CTA adds up: 8 of 128x256 f32 take 20 µs
+                        # on an H200, 16 of 64x256 27 (2026-11-21)
+IN_CLUSTER = 40e9       # and of a tile that a cluster adds up, each CTA its share: an estimate
 
 
 def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n), max(plan.resident(target, s), 1)
-    slots = target.sms * resident
+    slots = plan.slots(target, s)
     rate: float
     if plan.algorithm == "gemv":
         rate = 32 * plan.vector if s == 4 else 16 * plan.vector
@@ -282,10 +301,11 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     rate *= min(1.0, 0.55 + 0.45*warps/8)                       # few warps wait for their loads
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
+    divided, parts = tiles, plan.split_k
     if plan.tail:
         whole, parts = plan.cut(m, n, target, s)
-        rounds = whole/slots + (ceil((tiles - whole)*parts / slots)/parts + PART*parts if parts > 1 else
-                                ceil((tiles - whole)/slots))
+        divided = tiles - whole
+        rounds = whole/slots + ceil(divided*parts / slots)/parts
     else:
         rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
@@ -294,11 +314,14 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
-    added = 0.0
-    if plan.tail and plan.cut(m, n, target, s)[1] > 1:
-        added = SPLIT
-    if plan.split_k > 1:
-        added = SPLIT + 2 * plan.split_k * tiles*plan.extent[0]*plan.extent[1] * s / (L2 * target.sms * target.clock)
+    added, tile = 0.0, plan.extent[0] * plan.extent[1] * s
+    if plan.cluster:
+        added = (SPLIT + tile/IN_CLUSTER) * ceil(tiles*parts / slots)
+    elif parts > 1:
+        written_and_read = 2*parts*divided*tile / (L2 * target.sms * target.clock)
+        added = SPLIT + max(parts*tile/ALONE, written_and_read)
+    if plan.tail and parts > 1:
+        added = max(added, SPLIT + PART*parts*resident * alone / target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
@@ -326,6 +349,9 @@ F32 = (
     _simt("16x128x32", "16x32", "4x4", stages=4),
     _simt("128x16x32", "32x16", "4x4", stages=4),
 )
+CLUSTERED = (       # where parts of k are at most CLUSTER: two slices are as many warps as twice the parts
+    _simt("64x256x16", "64x64", "8x16", order="columns", registers=240, slices=2, **_REGISTERS),
+)
 F64 = (
     GpuPlan("dmma", 128, 128, 8, 64, 32, stages=6),
     GpuPlan("dmma", 64, 128, 8, 32, 64, stages=4),
@@ -340,12 +366,18 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans worth a look, legal or not."""
-    for tile in F32 if shape.dtype == "f32" else F64:
+    clusters = [*range(2, CLUSTER + 1)] if "cluster" in target.instructions else []
+    for tile in (*F32, *CLUSTERED) if shape.dtype == "f32" else F64:
+        clustered = tile in CLUSTERED
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
+        for split in clusters if tile.algorithm == "simt" else ():
+            yield replace(tile, split_k=split, cluster=True)
+        if clustered:
+            continue
         for split in SPLITS:
             yield replace(tile, split_k=split)
         if shape.vector > 1:            # copies of single elements need more pointers: with a tail they spill
