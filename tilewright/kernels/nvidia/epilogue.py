@@ -25,8 +25,8 @@ def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: 
                 for e in range(0, piece.width, width):
                     column = j0 + piece.base + (piece.offset + e)
                     inside = (row < m) & (column < n)
-                    values = [acc[i, j + d]*alpha for d in range(width)]
-                    _put(k, T, c_row + column, values, beta if read_c else None, inside)
+                    _put(k, T, c_row + column, [acc[i, j + d]*alpha for d in range(width)], beta if read_c else None,
+                         inside)
                     j += width
 
     with k.when(beta.equals(0.0)):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr
 from tilewright.kernels.nvidia import cluster, epilogue, raster
-from tilewright.kernels.nvidia.cut import cut, lane_grid
+from tilewright.kernels.nvidia.cut import Cut, cut, lane_grid
 from tilewright.kernels.nvidia.operand import WIDEST, Operand
 
 TYPES = {"f32": f32, "f64": f64}
@@ -65,12 +65,18 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                cluster=(1, 1, SPLIT_K if CLUSTER else 1), noalias=not THROUGH_MEMORY, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
-    warp, lane = t // 32, t % 32
-    in_slice, which_slice = warp % (WARPS_M*WARPS_N), warp // (WARPS_M*WARPS_N)
-    lane_m, lane_n = lane_grid(lane, LANES_M, LANES_N)
-    # of an operand that lies along k, neighbouring lanes read neighbouring rows
-    rows = cut(in_slice % WARPS_M * WARP_M, lane_m, LANES_M, THREAD_M, V if TRANSPOSE or LAYOUT[0] == "t" else 1)
-    columns = cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, V if TRANSPOSE or LAYOUT[1] == "n" else 1)
+    which_slice = t // 32 // (WARPS_M*WARPS_N)
+
+    def elements(t: Value) -> tuple[Cut, Cut]:
+        """The rows and columns of the CTA's tile of C that thread t has."""
+        warp, lane = t // 32, t % 32
+        in_slice = warp % (WARPS_M*WARPS_N)
+        lane_m, lane_n = lane_grid(lane, LANES_M, LANES_N)
+        # of an operand that lies along k, neighbouring lanes read neighbouring rows
+        wide_m, wide_n = (V if TRANSPOSE or letter == other else 1 for letter, other in zip(LAYOUT, "tn"))
+        return (cut(in_slice % WARPS_M * WARP_M, lane_m, LANES_M, THREAD_M, wide_m),
+                cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, wide_n))
+    rows, columns = elements(t)
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
     mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
@@ -193,7 +199,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             at = corner(*(k.ceil_div(k.opaque(x), CTA) for x, CTA in ((m, CTA_M), (n, CTA_N))))     # anew: it saves
             epilogue.store_sums(k, T, sums, *at, m, n, alpha, beta, c, ldc)                         # registers
         k.barrier()                                                     # until all are done with the tiles of A and B
-        cluster.add_parts(k, T, acc, smem, rows, columns, has_acc, t, THREADS, CTA_M, CTA_N, SPLIT_K, VECTOR, store)
+        cluster.add_parts(k, T, acc, smem, *elements(k.opaque(t)), has_acc, t, THREADS, CTA_M, CTA_N, SPLIT_K, VECTOR,
+                          store)
     elif THROUGH_MEMORY:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)
