@@ -10,6 +10,7 @@ import pytest
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, i32
+from tilewright.kernels.nvidia import cluster
 from tilewright.kernels.nvidia.cut import lane_grid
 from tilewright.kernels.nvidia.gemv import WARPS, emit_gemv
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
@@ -105,13 +106,13 @@ def test_slices_of_k(parts):
 
 @pytest.mark.parametrize("parts", [2, 3, 5, 8])
 def test_parts_of_k_in_a_cluster(parts):
-    cluster = {"CLUSTER": True, "SPLIT_K": parts}
-    multiply(70, 66, 50, alpha=2.0, beta=1.0, pad=3, **cluster)
-    multiply(66, 64, 18, SLICES=2, CTA_K=16, LAYOUT="tn", VECTOR=2, **cluster)
-    multiply(132, 68, 36, pad=4, LAYOUT="nt", VECTOR=4, alpha=-1.0, beta=2.0, **cluster, **REGISTERS)
-    multiply(65, 1, 9, **cluster)                           # some CTAs have no step of k
-    multiply(64, 128, 64, LAYOUT="tt", VECTOR=4, TRANSPOSE=False, CTA_K=16, **cluster)
-    multiply(67, 62, 40, DTYPE="f64", VECTOR=2, beta=1.0, **cluster)
+    together = {"CLUSTER": True, "SPLIT_K": parts}
+    multiply(70, 66, 50, alpha=2.0, beta=1.0, pad=3, **together)
+    multiply(66, 64, 18, SLICES=2, CTA_K=16, LAYOUT="tn", VECTOR=2, **together)
+    multiply(132, 68, 36, pad=4, LAYOUT="nt", VECTOR=4, alpha=-1.0, beta=2.0, **together, **REGISTERS)
+    multiply(65, 1, 9, **together)                           # some CTAs have no step of k
+    multiply(64, 128, 64, LAYOUT="tt", VECTOR=4, TRANSPOSE=False, CTA_K=16, **together)
+    multiply(67, 62, 40, DTYPE="f64", VECTOR=2, beta=1.0, **together)
 
 
 @pytest.mark.parametrize("tile", [
@@ -129,11 +130,25 @@ def test_parts_pass_through_shared_memory_without_conflicts(warp):
     """Stores of accumulators and loads of those of others, which read each once."""
     options = dict(zip(("WARP_M", "WARP_N", "THREAD_M", "THREAD_N"), warp))
     report = multiply(64, 64, 32, VECTOR=4, CLUSTER=True, SPLIT_K=4, **options)
+    narrow = {"CTA_M": 256, "CTA_N": 16, "WARP_N": 16, "THREAD_M": 4, "THREAD_N": 4}
+    tiles = multiply(256, 16, 32, VECTOR=4, CLUSTER=True, SPLIT_K=2, **narrow).of("tiles")
+    assert tiles.moved == tiles.ideal
     for space in ("shared", "cluster"):
         tiles = report.of("tiles", space=space)
         assert tiles.moved == tiles.ideal
     assert report.of("tiles", "load", "cluster").elements == 4 * 64 * 64
     assert report.of("c").moved == report.of("c").ideal
+
+
+@pytest.mark.parametrize(("width", "vector", "rows"), [(64, 4, 4), (16, 4, 4), (16, 4, 1), (112, 4, 4), (48, 2, 2),
+                                                       (6, 2, 1), (4, 4, 1), (64, 4, 1)])  # fmt: skip
+def test_every_element_has_a_place(width, vector, rows):
+    """And vectors stay whole."""
+    layout = cluster.TileLayout(width, vector, rows)
+    i, j = np.indices((32, width))
+    places = layout(i, j)
+    assert sorted(places.ravel()) == [*range(32 * width)]
+    assert (places[:, ::vector, None] + np.arange(vector) == places.reshape(32, -1, vector)).all()
 
 
 @pytest.mark.parametrize("missing", ["barrier", "cluster_barrier", "cluster_wait"])

@@ -366,22 +366,21 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans worth a look, legal or not."""
-    clusters = [*range(2, CLUSTER + 1)] if "cluster" in target.instructions else []
+    # copies of single elements need more pointers: in clusters, and with a tail, they spill
+    clusters = [*range(2, CLUSTER + 1)] if "cluster" in target.instructions and shape.vector > 1 else []
     for tile in (*F32, *CLUSTERED) if shape.dtype == "f32" else F64:
-        clustered = tile in CLUSTERED
+        only_clusters = tile in CLUSTERED
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
-        for split in clusters if tile.algorithm == "simt" else ():
-            yield replace(tile, split_k=split, cluster=True)
-        if clustered:
-            continue
-        for split in SPLITS:
-            yield replace(tile, split_k=split)
-        if shape.vector > 1:            # copies of single elements need more pointers: with a tail they spill
-            yield replace(tile, tail=True)
+        if tile.algorithm == "simt":
+            yield from (replace(tile, split_k=split, cluster=True) for split in clusters)
+        if not only_clusters:
+            yield from (replace(tile, split_k=split) for split in SPLITS)
+            if shape.vector > 1:
+                yield replace(tile, tail=True)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:

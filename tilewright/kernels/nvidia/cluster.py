@@ -33,7 +33,7 @@ class Sum(NamedTuple):
 @dataclass(frozen=True)
 class TileLayout:
     """Where element (i, j) of a tile of `width` columns is kept: by rows, in which vectors of `vector` elements change
-    places, so that no two of a quarter of a warp, which store together, lie in the same banks.
+    places in eights, so that no two of a quarter of a warp, which store together, lie in the same banks.
 
     Such lanes have neighbouring vectors, up to eight, or fewer on several rows (cut.lane_grid). So the lowest bits of
     j // vector are theirs, and those of i // rows change the highest bits: these are reversed.
@@ -43,12 +43,14 @@ class TileLayout:
     rows: int                   # that a lane has side by side
 
     def __call__(self, i: Any, j: Any) -> Any:
-        vectors = self.width // self.vector
-        bits = min(vectors & -vectors, 8).bit_length() - 1              # vectors change places in eights, or what fits
+        row = self.width // self.vector
+        eights = min(row*self.rows & -(row*self.rows), 8)               # or fewer, if these do not fill `rows` rows
         moved, turn = 0, i // self.rows
-        for bit in range(bits):
-            moved = (((turn >> bit) & 1) << (bits - 1 - bit)) + moved
-        return i*self.width + (j ^ moved*self.vector if bits else j)
+        for bit in range(eights.bit_length() - 1):
+            moved = ((turn >> bit) & 1) * (eights >> (bit + 1)) + moved
+        if eights == 1:
+            return i*self.width + j
+        return i*self.width + (j ^ moved*self.vector) if row % eights == 0 else (i*self.width + j) ^ moved*self.vector
 
 
 TOGETHER = 8            # loads of a thread that are on their way at a time: more take registers, and gain nothing
