@@ -1,4 +1,4 @@
-"""Kernels to try on a GPU beside those that the plans choose: emitters with their arguments, built without torch."""
+"""Kernels to sanitize beside those that the plans choose: emitters with their arguments, built without torch."""
 
 from __future__ import annotations
 
@@ -26,19 +26,6 @@ class Variant:
     options: tuple[tuple[str, Any], ...]
     grid: Callable[[int, int, int], tuple[int, int, int]]
     workspace: Callable[[int, int, int], tuple[int, int]] = lambda m, n, k: (0, 0)  # elements of C's type, counters
-
-
-@dataclass(frozen=True)
-class Case:
-    dtype: str
-    layout: str
-    m: int
-    n: int
-    k: int
-    variants: tuple[Variant, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {self.layout} {self.m}x{self.n}x{self.k}"
 
 
 def build(emitter: str, options: tuple[tuple[str, Any], ...]) -> tuple[str, str, int, tuple[int, int], float]:

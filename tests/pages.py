@@ -3,6 +3,7 @@
     ```python          the code, in one namespace per page
     ```text            its output, to the character
     ```python cuda     only where there is a CUDA device
+    ```console run     a line `$ tilewright ...` and what the command prints, blanks at the ends of lines left out
 
 Lines keep their numbers, so that what the simulator says about them is true of the page.
 """
@@ -11,42 +12,57 @@ from __future__ import annotations
 
 import linecache
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-BLOCK = re.compile(r"^```python( cuda)?\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^```python(?P<cuda> cuda)?\n(?P<code>.*?)^```\n(?:\n^```text\n(?P<output>.*?)^```\n)?"
+    r"|^```console run\n\$ tilewright (?P<command>[^\n]*)\n(?P<said>.*?)^```\n",
+    re.DOTALL | re.MULTILINE,
+)
 
 
-def outputs(page: Path, cuda: bool) -> Iterator[tuple[re.Match[str], str]]:
-    """(a block, what it prints)."""
+def outputs(page: Path, cuda: bool) -> Iterator[tuple[tuple[int, int], str, str]]:
+    """(where the page has an output, or (-1, -1); what stands there; what is printed), for each block."""
     linecache.checkcache(str(page))
     text = page.read_text()
     namespace: dict[str, Any] = {"__name__": page.stem}
     for block in BLOCK.finditer(text):
-        if block[1] and not cuda:
-            continue
-        above = text.count("\n", 0, block.start(2))
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(compile("\n" * above + block[2], str(page), "exec"), namespace)
-        yield block, printed.getvalue()
+        if block["command"] is not None:
+            yield block.span("said"), block["said"], said_by(block["command"])
+        elif cuda or not block["cuda"]:
+            above = text.count("\n", 0, block.start("code"))
+            printed = StringIO()
+            with redirect_stdout(printed):
+                exec(compile("\n" * above + block["code"], str(page), "exec"), namespace)
+            yield block.span("output"), block["output"] or "", printed.getvalue()
+
+
+def said_by(command: str) -> str:
+    from typer.testing import CliRunner
+
+    from tilewright.cli import app
+
+    output = CliRunner().invoke(app, shlex.split(command)).output
+    return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
 
 
 def rewrite(page: Path) -> None:
     """Write what is printed into the page: python -m tests.pages docs/PAGE.md"""
-    found = {block.span(3): printed for block, printed in outputs(page, cuda=False) if block[3] is not None}
+    found = [(span, printed) for span, _, printed in outputs(page, cuda=False) if span != (-1, -1)]
     text = page.read_text()
-    for (start, end), printed in sorted(found.items(), reverse=True):
+    for (start, end), printed in sorted(found, reverse=True):
         text = text[:start] + printed + text[end:]
     page.write_text(text)
 
 
 def check(page: Path, cuda: bool, equal: Callable[[str, str], None]) -> None:
-    for block, printed in outputs(page, cuda):
-        equal(printed, block[3] or "")
+    for _, written, printed in outputs(page, cuda):
+        equal(printed, written)
 
 
 if __name__ == "__main__":

@@ -788,6 +788,11 @@ def test_a_study_that_fails_keeps_what_was_measured(monkeypatch: pytest.MonkeyPa
         gpu.run(gpu.GpuOptions(suites=["overhead"]))
 
 
+def test_cases_of_one_s_own() -> None:
+    one, two = gpu_shapes.named(["64x4096x512", "5x6x7:tn"], "f64")
+    assert (one.problem, two.problem) == (Gemm(64, 4096, 512, "f64"), Gemm(5, 6, 7, "f64", layout="tn"))
+
+
 def test_variants_know_their_grid_and_workspace() -> None:
     from bench import variants
 
@@ -816,6 +821,8 @@ def test_without_a_gpu_the_command_says_so_in_one_line(monkeypatch: pytest.Monke
     ("arguments", "said"),
     [
         (["-s", "pie"], "unknown suite 'pie' on a GPU"),
+        (["--case", "64x64"], "a case is written MxNxK or MxNxK:LAYOUT, such as 64x4096x4096:nt, not '64x64'"),
+        (["--case", "8x8x8:nx"], "not '8x8x8:nx'"),
         (["--sizes", "big"], "--sizes takes a positive whole number"),
         (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
     ],

@@ -160,7 +160,7 @@ def test_adding_up_parts_costs_what_was_measured():
         (replace(PLAN, cta_m=64, registers=240, split_k=16), (64, 4096, 4096), 69),
     ):
         predicted = cost(shape_of(tw.Gemm(*shape)), replace(plan, vector=4), H200).seconds * 1e6
-        assert 0.9 < predicted / measured < 1.1
+        assert 0.8 < predicted / measured < 1.2
 
 
 def test_one_row_or_column_is_gemv():

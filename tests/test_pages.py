@@ -21,14 +21,18 @@ def same(printed: str, written: str) -> None:
     assert printed == written
 
 
-@pytest.mark.parametrize("page", ["write-your-own-kernel.md", "simulator.md"])
+@pytest.mark.parametrize("page", ["write-your-own-kernel.md", "simulator.md", "formats.md"])
 def test_a_page_prints_what_it_says(page):
     pages.check(DOCS / page, cuda.available(), same)
 
 
-def test_a_wrong_output_is_found(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    ["```python\nprint(1)\n```\n\n```text\n2\n```\n", "```console run\n$ tilewright formats u2 0b11\n= 2\n```\n"],
+)
+def test_a_wrong_output_is_found(tmp_path, text):
     page = tmp_path / "page.md"
-    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    page.write_text(text)
     with pytest.raises(AssertionError):
         pages.check(page, False, same)
     pages.rewrite(page)

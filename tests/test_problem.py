@@ -1,4 +1,4 @@
-"""Problems and number formats: what is derived, what is refused, and in which words."""
+"""Problems: what is derived, what is refused, and in which words."""
 
 from __future__ import annotations
 
@@ -81,18 +81,10 @@ def test_numpy_integers_are_sizes():
     assert type(Gemm(np.int32(2), 3, 4).m) is int
 
 
-@pytest.mark.parametrize("fmt", formats.FORMATS.values(), ids=str)
-def test_derived_limits_agree_with_numpy(fmt):
-    info = np.finfo(fmt.dtype)
-    assert fmt.bits == info.bits
-    assert fmt.itemsize == fmt.dtype.itemsize
-    assert fmt.eps == float(info.eps)
-    assert fmt.largest == float(info.max)
-    assert fmt.smallest_normal == float(info.smallest_normal)
-    assert fmt.smallest_subnormal == float(info.smallest_subnormal)
-
-
-def test_find_knows_only_what_is_in_the_table():
-    assert formats.find(None) is None
-    assert formats.find("f16") is None  # NumPy's 16-byte float, and a format of a later version
-    assert formats.find(3) is None
+@pytest.mark.parametrize("argument", ["a", "b", "out"])
+@pytest.mark.parametrize("name", [name for name in formats.FORMATS if name not in formats.MULTIPLIED])
+def test_a_format_without_a_kernel_is_refused(argument, name):
+    """It has a record, but no product: under each of its names, and as a record."""
+    for spelling in (name, formats.FORMATS[name].dtype, formats.FORMATS[name]):
+        with pytest.raises(ValueError, match=f"{argument} must be one of {', '.join(formats.MULTIPLIED)}, not"):
+            Gemm(2, 3, 4, **{argument: spelling})

@@ -140,7 +140,7 @@ def events(job):
 def test_what_the_child_tells(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
     plans = tuple(map(str, search.promising(SHAPE, HERE, 3)))
-    told = events(child.Job(PROBLEM, HERE, 1, plans, 4.0))
+    told = events(child.Job(PROBLEM, HERE, 1, plans, 20.0))
     kinds = [event["event"] for event in told]
     assert kinds[: len(plans) + 1] == ["trying"] * (len(plans) + 1)
     assert kinds.count("phase") == 2

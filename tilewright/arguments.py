@@ -16,7 +16,7 @@ from tilewright import formats
 Array = NDArray[Any]
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-COMPUTE = (F32, F64)  # the dtypes that engines multiply
+COMPUTE = tuple(formats.FORMATS[name].dtype for name in formats.MULTIPLIED)  # what engines multiply
 
 
 def operand(value: Any, name: str, least: int = 1) -> Array:
@@ -72,15 +72,31 @@ def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], n
     if out_dtype is None:
         result = compute = _common(*inputs.values())
     else:
-        result = formats.get(out_dtype, "out_dtype").dtype
+        result = formats.get(out_dtype, "out_dtype", formats.MULTIPLIED).dtype
         compute = _common(*inputs.values(), result)
     if compute is None or result is None or compute not in COMPUTE:
         given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
         meeting = f"which meet in {compute}" if compute is not None else "which have no common dtype"
-        integers = compute is not None and compute.kind in "biu"
-        hint = "; out_dtype='f64' would multiply them" if integers else ""
-        raise TypeError(f"this version multiplies in float32 and float64, but {given}, {meeting}{hint}")
+        enough = _enough(*inputs.values()) if out_dtype is None else None
+        hint = f"; out_dtype={enough!r} would multiply them" if enough else _advice(*inputs.values())
+        raise TypeError(f"this version multiplies in {' and '.join(map(str, COMPUTE))}, but {given}, {meeting}{hint}")
     return compute, result
+
+
+def _enough(*inputs: Any) -> str | None:
+    """The first format in which these could be multiplied if it were asked for; for integers, one that is exact."""
+    dtypes = [np.asarray(x).dtype if isinstance(x, (bool, int, float)) else x for x in inputs]
+    whole = all(isinstance(formats.find(dtype), (formats.Integer, formats.Bool)) for dtype in dtypes)
+    for name in ("f64",) if whole else formats.MULTIPLIED:
+        compute = _common(*inputs, formats.FORMATS[name].dtype)
+        if compute is not None and compute in COMPUTE:  # to NumPy None equals float64
+            return name
+    return None
+
+
+def _advice(*inputs: Any) -> str:
+    """What to use instead of the first of these that has no format at all."""
+    return next((formats.advice(dtype, formats.MULTIPLIED) for dtype in inputs if formats.find(dtype) is None), "")
 
 
 def _common(*inputs: Any) -> np.dtype[Any] | None:

@@ -44,9 +44,10 @@ class Gemm:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         if layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
-        format_a = formats.get(a, "a")
-        format_b = formats.get(b, "b") if b is not None else format_a
-        format_out = formats.get(out, "out") if out is not None else formats.promote(format_a, format_b)
+        format_a = formats.get(a, "a", formats.MULTIPLIED)
+        format_b = formats.get(b, "b", formats.MULTIPLIED) if b is not None else format_a
+        format_out = formats.promote(format_a, format_b) if out is None else out
+        format_out = formats.get(format_out, "out", formats.MULTIPLIED)
         fields = {**sizes, "a": format_a.name, "b": format_b.name, "out": format_out.name, "layout": layout}
         for name, value in fields.items():
             object.__setattr__(self, name, value)  # the class is frozen for everybody else

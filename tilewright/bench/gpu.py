@@ -35,6 +35,7 @@ class GpuOptions:
     sizes: list[int] = field(default_factory=list)
     peers: list[str] | None = None
     plans: list[str] = field(default_factory=list)
+    cases: list[str] = field(default_factory=list)
     quick: bool = False
     flush: bool = False
     device: int = 0
@@ -86,12 +87,14 @@ def measure(job: GpuJob, report: Report, listen: Listener = lambda event: None) 
 
 def run(options: GpuOptions, listen: Listener = lambda event: None) -> Report:
     """Everything that was asked for.  NoGpu without one; Ctrl-C keeps what was found until then."""
-    suites = options.suites or ["sweep"]
+    suites = options.suites or ([] if options.cases else ["sweep"])
     if "emission" in suites:  # which times the driver's assembler, not the driver's cache
         os.environ["CUDA_CACHE_DISABLE"] = "1"
     gpu_device.require()
     products = [name for name in suites if name not in COSTS]
-    cases = gpu_shapes.cases(products, options.dtypes or ["f32"], options.sizes, options.quick)
+    dtypes = options.dtypes or ["f32"]
+    cases = gpu_shapes.cases(products, dtypes, options.sizes, options.quick)
+    cases += [case for dtype in dtypes for case in gpu_shapes.named(options.cases, dtype)]
     began = time.monotonic()
     report = Report.start("gpu", **options.recorded())
     try:
@@ -120,6 +123,7 @@ def bench(options: GpuOptions, console: Console) -> int:
     if unknown:
         known = ", ".join((*gpu_shapes.SUITES, *COSTS))
         raise ValueError(f"unknown suite {unknown[0]!r} on a GPU; it may be {known}")
+    gpu_shapes.named(options.cases, "f32")
     gpu_device.require()
     with progress(console) as bar:
         task = bar.add_task("starting", total=None)

@@ -38,6 +38,18 @@ ARTICLE = ("sweep",)  # timed by the article's protocol, the others by the media
 DTYPES = ("f32", "f64")
 
 
+def named(texts: Sequence[str], dtype: str) -> list[Case]:
+    """Cases that are written as MxNxK or MxNxK:LAYOUT."""
+    found = []
+    for text in texts:
+        sizes, _, layout = text.partition(":")
+        parts = sizes.split("x")
+        if len(parts) != 3 or not all(p.isdecimal() and int(p) > 0 for p in parts) or layout not in ("", *LAYOUTS):
+            raise ValueError(f"a case is written MxNxK or MxNxK:LAYOUT, such as 64x4096x4096:nt, not {text!r}")
+        found.append(Case("case", Gemm(*map(int, parts), dtype, layout=layout or "nn")))
+    return found
+
+
 def cases(
     names: Sequence[str], dtypes: Sequence[str] = ("f32",), sizes: Sequence[int] = (), quick: bool = False
 ) -> list[Case]:

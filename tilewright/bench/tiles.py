@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.bench import check, measure, quiet, results
 from tilewright.bench.measure import Call, Rules, Spread
-from tilewright.formats import FORMATS
+from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.targets import CpuTarget
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
     """Measure, show and write; the exit status."""
     if json is not None and not json.absolute().parent.is_dir():
         raise ValueError(f"{json} cannot be written: there is no directory {json.parent}")
-    if dtype not in FORMATS:
-        raise ValueError(f"dtype must be one of {', '.join(FORMATS)}, got {dtype!r}")
+    if dtype not in MULTIPLIED:
+        raise ValueError(f"dtype must be one of {', '.join(MULTIPLIED)}, got {dtype!r}")
     if not target.runnable:
         target.require_runnable()
     tiles = legal(target, FORMATS[dtype].itemsize)

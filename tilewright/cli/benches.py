@@ -123,6 +123,9 @@ def gpu(
     plan: Annotated[
         list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
     ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="A product MxNxK or MxNxK:LAYOUT to time; repeatable.")
+    ] = None,
     flush: Annotated[
         bool, typer.Option("--flush", help="In the sweep, empty the L2 cache before every launch, and time each alone.")
     ] = False,
@@ -141,7 +144,7 @@ def gpu(
         chosen = study.GpuOptions(
             suites=common.listed(suite, []), dtypes=common.listed(dtype, []),
             sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
-            quick=quick, flush=flush, device=device, json=json, plot=plot,
+            cases=case or [], quick=quick, flush=flush, device=device, json=json, plot=plot,
         )  # fmt: skip
         raise typer.Exit(study.bench(chosen, common.console()))
 

@@ -47,8 +47,8 @@ def open_matrix(path: Path) -> Array:
     if not isinstance(array, np.ndarray):
         array.close()
         raise BadInput(f"{path} is an archive of arrays (.npz); one array in a .npy file is needed")
-    if formats.find(array.dtype) is None:
-        known = " or ".join(f.numpy_name for f in formats.FORMATS.values())
+    if formats.find(array.dtype, formats.MULTIPLIED) is None:
+        known = " or ".join(formats.FORMATS[name].numpy_name for name in formats.MULTIPLIED)
         raise BadInput(f"{path} holds {array.dtype}; {known} is needed (numpy.ndarray.astype converts)")
     if array.ndim == 0:
         raise BadInput(f"{path} holds a single number, which cannot be multiplied as a matrix")

@@ -28,12 +28,6 @@ LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
 
-def registers(thread_m: int, thread_n: int, itemsize: int) -> int:
-    """A limit for ptxas: the accumulators, fragments one and a half times, and addresses; in eights."""
-    values = thread_m*thread_n + (thread_m + thread_n) * 3 // 2
-    return min((values * itemsize // 4 + 40 + 7) // 8 * 8, 255)
-
-
 class GpuShape(NamedTuple):
     """What the choice of a plan depends on. `vector`: the elements that copies of A and B, and stores of C, may move at
     once: addresses, leading dimensions and sizes along the contiguous dimensions are multiples of it."""
@@ -273,13 +267,17 @@ class Cost(NamedTuple):
 
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
-ISSUE = {(8, 16): 0.81, (16, 8): 0.80, (8, 8): 0.72, (8, 4): 0.55, (4, 8): 0.55, (4, 4): 0.42}
+ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43}
+ISSUE_ASYNC = {(8, 8): 0.74}                                    # where asynchronous copies make a difference
+COPY = 4                # slots for multiply-adds that a copy takes
+TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
+TRANSPOSED_ASYNC = 12   # which is a whole copy of 4 bytes if it is asynchronous
+ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
 MATRIX = 0.90           # of the peak of matrix instructions, f64
 L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
-SPLIT = 3.0e-6          # and for the parts of a tile to meet
-ALONE = 50e9            # bytes per second of all the parts of a tile that one CTA adds up: 8 of 128x256 f32 take 20 µs
-                        # on an H200, 16 of 64x256 27 (2026-11-21)
+SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
+ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 IN_CLUSTER = 40e9       # and of a tile that a cluster adds up, each CTA its share: an estimate
 
 
@@ -294,18 +292,21 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     elif plan.algorithm == "dmma":
         rate = target.fma_f64 * 2 * MATRIX                      # matrix instructions double it
     else:
-        rate = (target.fma_f32 if s == 4 else target.fma_f64) * ISSUE.get((plan.thread_m, plan.thread_n), 0.4)
+        issue = {**ISSUE, **(ISSUE_ASYNC if plan.copy == "async" else {})}
+        rate = (target.fma_f32 if s == 4 else target.fma_f64) * issue.get((plan.thread_m, plan.thread_n), 0.4)
         if s == 8:
             rate = min(rate, target.fma_f64 * 0.9)
+        rate /= 1 + _copies(shape, plan) / (plan.thread_m*plan.thread_n * plan.cta_k // plan.slices)
+        if plan.vector == 1 and plan.copy == "registers" and resident == 1:
+            rate *= ALONE
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
     rate *= min(1.0, 0.55 + 0.45*warps/8)                       # few warps wait for their loads
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
-    divided, parts = tiles, plan.split_k
     if plan.tail:
         whole, parts = plan.cut(m, n, target, s)
-        divided = tiles - whole
-        rounds = whole/slots + ceil(divided*parts / slots)/parts
+        rounds = whole/slots + (ceil((tiles - whole)*parts / slots)/parts + PART*parts if parts > 1 else
+                                ceil((tiles - whole)/slots))
     else:
         rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
@@ -314,17 +315,26 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
-    added, tile = 0.0, plan.extent[0] * plan.extent[1] * s
+    parts = plan.cut(m, n, target, s)[1] if plan.tail else plan.split_k
+    tile = plan.extent[0]*plan.extent[1] * s
     if plan.cluster:
-        added = (SPLIT + tile/IN_CLUSTER) * ceil(tiles*parts / slots)
-    elif parts > 1:
-        written_and_read = 2*parts*divided*tile / (L2 * target.sms * target.clock)
-        added = SPLIT + max(parts*tile/ALONE, written_and_read)
-    if plan.tail and parts > 1:
-        added = max(added, SPLIT + PART*parts*resident * alone / target.clock)
+        added = (SPLIT + tile / IN_CLUSTER) * ceil(tiles*parts / slots)
+    else:
+        added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
+        if plan.split_k > 1:                                    # before the last ones, on all multiprocessors at once
+            added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
+
+
+def _copies(shape: GpuShape, plan: GpuPlan) -> float:
+    """Slots that a thread's copies of a tile of A and one of B take."""
+    slots, transposed = 0.0, TRANSPOSED_ASYNC if plan.copy == "async" else TRANSPOSED
+    for extent, along_k in ((plan.cta_m, shape.layout[0] == "n"), (plan.cta_n, shape.layout[1] == "t")):
+        elements = extent * plan.cta_k / plan.threads
+        slots += elements * (transposed if along_k else COPY / plan.vector)
+    return slots
 
 
 # ---- choice
@@ -339,9 +349,6 @@ F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
     _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, early=True, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
-    _simt("128x128x8", "64x32", "8x8", registers=128, **_REGISTERS),
-    _simt("64x256x8", "64x64", "8x16", order="columns", registers=240, **_REGISTERS),
-    _simt("64x256x8", "32x128", "8x16", order="columns", registers=240, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
     _simt("64x128x32", "32x64", "8x8", order="columns", slices=2),
     _simt("64x64x32", "32x32", "8x4", stages=3),
@@ -349,6 +356,11 @@ F32 = (
     _simt("16x128x32", "16x32", "4x4", stages=4),
     _simt("128x16x32", "32x16", "4x4", stages=4),
 )
+# Small tiles, whose copies through registers cost as many slots as multiply-adds leave: the shorter side is the one
+# that is transposed. By the layout of B.
+SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", early=True, **_REGISTERS),),
+         "t": (_simt("128x64x16", "64x32", "8x8", order="columns", early=True, **_REGISTERS),
+               _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
 CLUSTERED = (       # where parts of k are at most CLUSTER: two slices are as many warps as twice the parts
     _simt("64x256x16", "64x64", "8x16", order="columns", registers=240, slices=2, **_REGISTERS),
 )
@@ -368,19 +380,19 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans worth a look, legal or not."""
     # copies of single elements need more pointers: in clusters, and with a tail, they spill
     clusters = [*range(2, CLUSTER + 1)] if "cluster" in target.instructions and shape.vector > 1 else []
-    for tile in (*F32, *CLUSTERED) if shape.dtype == "f32" else F64:
+    for tile in (*F32, *SMALL[shape.layout[1]], *CLUSTERED) if shape.dtype == "f32" else F64:
         only_clusters = tile in CLUSTERED
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
+        if not only_clusters:
+            if shape.vector > 1:
+                yield replace(tile, tail=True)      # first: its kernel is 2 % faster even where nothing is left over
+            yield from (replace(tile, split_k=split) for split in SPLITS)
         if tile.algorithm == "simt":
             yield from (replace(tile, split_k=split, cluster=True) for split in clusters)
-        if not only_clusters:
-            yield from (replace(tile, split_k=split) for split in SPLITS)
-            if shape.vector > 1:
-                yield replace(tile, tail=True)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:

@@ -6,7 +6,7 @@ takes the plan with the least `seconds`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import NamedTuple
 
@@ -67,6 +67,10 @@ UNEVEN = 0.12               # of arithmetic's time that the slowest of many core
 #                             Xeon: equal shares ran at 0.79 to 0.91 of torch, claimed blocks at 0.95 to 1.08)
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
+EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
+PAGE = 4096                 # bytes
+PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
+TRANSPOSING = 4             # vector instructions for each vector of an operand that is transposed on its way
 
 
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
@@ -74,10 +78,16 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     ceilings = ceilings or Ceilings()
     if plan.swap:
         shape = shape.swapped
+    copied = 0
     if plan.copy:
-        shape = shape._replace(b=plan.reads_b)
+        shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
     count = {"packed": _packed, "in_place": _in_place, "stream": _stream, "dots": _dots}[plan.algorithm]
-    return count(shape, plan, target, ceilings)
+    found = count(shape, plan, target, ceilings)
+    return replace(found, parts=(*found.parts, ("copying B", _transposing(copied, shape, target, ceilings))))
+
+
+def _transposing(elements: int, shape: Shape, target: CpuTarget, ceilings: Ceilings) -> float:
+    return TRANSPOSING * elements / target.lanes(shape.itemsize) / ceilings.vectors
 
 
 def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -106,10 +116,12 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     b_per_block = Term("B", b, m_blocks, "once per block of rows")
     packing = (Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"),
                Term("B", b, 2, "packing: read and written"))
+    b_later = b_per_block._replace(times=m_blocks - 1, why="once per block of rows but the first")
     traffic = {
         "L1": (a_per_panel, b_per_panel, Term("C", c, 2*k_blocks - 1, _C_IN_L1)),
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
-        "L3": (Term("A", a, n_blocks * plan.jr_ways, "once per block of columns"), b_per_block, c_passes, *packing),
+        "L3": (Term("A", a, n_blocks * plan.jr_ways, "once per block of columns"),
+               b_later, c_passes, *packing),
         "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
                    Term("B", b, 1, _ONCE),
                    Term("C", c, 1 if fits else 2*k_blocks, _ONCE if fits else "there and back in each block of k")),
@@ -119,13 +131,15 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     work = (vectors + CALL*tiles) * busiest / ceilings.vectors
     # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
-    waiting = ((total(packing) + total(traffic["L3"])) * runs / threads / ceilings.l3
+    waiting = (total(traffic["L3"]) * runs / threads / ceilings.l3
                + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
+    turned = a*n_blocks*(shape.a == "rows") + b*(shape.b == "columns")                 # bytes transposed in packing
     # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
     return Cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
+        ("transposing in packing", _transposing(turned // s, shape, target, ceilings) / threads),
         ("rows of C that come too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
@@ -162,14 +176,15 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     work = (vectors + CALL * row_panels * col_panels * k_blocks) * busiest / ceilings.vectors
     waiting = (total(traffic["L3"]) / threads / ceilings.l3
                + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
-    strided = 0.0 if b <= target.l2 * 0.3 or k_blocks > 1 else 0.05 * work  # a column of panels is a page per row
+    strided = PAGES * work if b > target.l2 * 0.3 and n*s >= PAGE else 0.0    # a column of panels is a page per row
     crowded = 0                             # bytes that come from L2 again because L1 could not hold what was asked for
     if not columns_outside and _crowds(kc, n*s, target):
         crowded += 2 * total([b_per_panel])             # by a prefetch in vain, and by the load
     if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
         crowded += total([c_passes])
+    again = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
     return Cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
-                                   ("rows that share a set of L1", crowded / threads / ceilings.l2),
+                                   ("rows that share a set of L1", again),
                                    ("waking threads", 1e-6*(threads > 1))))
 
 

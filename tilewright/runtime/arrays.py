@@ -19,9 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.runtime import dlpack
 
-DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+DTYPES: dict[str, np.dtype[Any]] = {  # what is multiplied there, by the names that all libraries use
+    f.numpy_name: f.dtype for f in (FORMATS[name] for name in MULTIPLIED)
+}
 CUDA_KINDS = (dlpack.CUDA, dlpack.CUDA_MANAGED)
 LEGACY = 1  # the default stream, by the name that DLPack and __cuda_array_interface__ give it
 
@@ -107,8 +110,8 @@ def _dtype(dtype: Any, name: str) -> np.dtype[Any]:
     words = str(dtype).removeprefix("torch.")
     if words not in DTYPES:
         raise TypeError(
-            f"{name} has dtype {words}; on CUDA devices this version multiplies float32 and float64: convert {name} to "
-            "one of them"
+            f"{name} has dtype {words}; on CUDA devices this version multiplies {' and '.join(DTYPES)}: convert "
+            f"{name} to one of them"
         )
     return DTYPES[words]
 

@@ -29,7 +29,7 @@ def prepare(step: str, m: int, n: int, k: int, dtype: object = "f32", target: Cp
 
     if step not in STEPS:
         raise ValueError(f"there is no step {step!r}; the steps are {', '.join(STEPS)}")
-    chosen, target, form = STEPS[step], target or targets.detect(), formats.get(dtype, "dtype")
+    chosen, target, form = STEPS[step], target or targets.detect(), formats.get(dtype, "dtype", formats.MULTIPLIED)
     sizes = problem.Gemm(m, n, k, form)
     team = pool.pool().reserve(threads) if chosen.parallel else 1
     blocks = chosen.blocks(target, form.name, team)

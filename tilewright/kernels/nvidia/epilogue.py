@@ -8,6 +8,8 @@ from tilewright.ir import Kernel, Tile, Value, i32, i64, vec
 from tilewright.kernels.nvidia.cluster import Sum
 from tilewright.kernels.nvidia.cut import Cut
 
+LANES = 32
+
 
 def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: Value, m: Value, n: Value,
           alpha: Value, beta: Value, c: Value, ldc: Value, VECTOR: int) -> None:
@@ -45,6 +47,50 @@ def store_sums(k: Kernel, T: Any, sums: list[Sum], i0: Value, j0: Value, m: Valu
             values = [x.vector[e]*alpha for e in range(length)] if length > 1 else [x.vector*alpha]
             _put(k, T, c + row*ldc + column, values, beta if read_c else None, inside if x.there is None else
                  inside & x.there)
+
+    with k.when(beta.equals(0.0)):
+        each(read_c=False)
+    with k.otherwise():
+        each(read_c=True)
+
+
+PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
+
+
+def staging(WARPS: int, LANES_M: int, WARP_N: int) -> int:
+    """Elements of shared memory that `store_staged` takes."""
+    return WARPS * LANES_M * (WARP_N + PAD)
+
+
+def store_staged(k: Kernel, T: Any, acc: Tile, rows_of: Callable[[Value], Cut], columns: Cut, lane_m: Value,
+                 lane: Value, smem: Value, WARP_N: int, i0: Value, j0: Value, m: Value, n: Value, alpha: Value,
+                 beta: Value, c: Value, ldc: Value) -> None:
+    """As `store`, where C has to be written by single elements: side by side, for which the lanes of a warp exchange
+    them in its part `smem` of shared memory. Else each would write a sector of its own, eight times in all.
+
+    rows_of(r): rows of the lanes in row r of the warp, in the CTA's tile; columns: of the lane, in the warp's tile,
+    which starts at column j0 of C.
+    """
+    ROW, LANES_M = WARP_N + PAD, LANES * acc.cols // WARP_N
+
+    def each(read_c: bool) -> None:
+        for i in range(acc.rows):
+            j = 0
+            for piece in columns.pieces:
+                values = [acc[i, j + e]*alpha for e in range(piece.width)]
+                at = smem + lane_m*ROW + piece.base + piece.offset
+                k.store(at, k.pack(*values) if len(values) > 1 else values[0])
+                j += piece.width
+            k.warp_barrier()
+            with k.loop(LANES_M, unroll=False) as r:                    # unrolled, its addresses are too many
+                base, offset = rows_of(r).elements[i]
+                row = i0 + base + offset
+                for first in range(0, WARP_N, LANES):
+                    column = j0 + lane + first
+                    inside, at = (row < m) & (column < n), c + row*ldc + column
+                    x = k.load(smem + lane + r*ROW + first)
+                    k.store(at, k.fma(beta, k.load(at, T, mask=inside), x) if read_c else x, mask=inside)
+            k.warp_barrier()
 
     with k.when(beta.equals(0.0)):
         each(read_c=False)

@@ -65,18 +65,22 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                cluster=(1, 1, SPLIT_K if CLUSTER else 1), noalias=not THROUGH_MEMORY, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
-    which_slice = t // 32 // (WARPS_M*WARPS_N)
+    warp, lane = t // 32, t % 32
+    in_slice, which_slice = warp % (WARPS_M*WARPS_N), warp // (WARPS_M*WARPS_N)
+    # of an operand that lies along k, neighbouring lanes read neighbouring rows
+    ROWS_WIDEST = V if TRANSPOSE or LAYOUT[0] == "t" else 1
+    COLUMNS_WIDEST = V if TRANSPOSE or LAYOUT[1] == "n" else 1
 
-    def elements(t: Value) -> tuple[Cut, Cut]:
-        """The rows and columns of the CTA's tile of C that thread t has."""
-        warp, lane = t // 32, t % 32
-        in_slice = warp % (WARPS_M*WARPS_N)
-        lane_m, lane_n = lane_grid(lane, LANES_M, LANES_N)
-        # of an operand that lies along k, neighbouring lanes read neighbouring rows
-        wide_m, wide_n = (V if TRANSPOSE or letter == other else 1 for letter, other in zip(LAYOUT, "tn"))
-        return (cut(in_slice % WARPS_M * WARP_M, lane_m, LANES_M, THREAD_M, wide_m),
-                cut(in_slice // WARPS_M * WARP_N, lane_n, LANES_N, THREAD_N, wide_n))
-    rows, columns = elements(t)
+    def starts(in_slice: Value, lane: Value) -> tuple[Value, Value, Value, Value]:
+        """Row and column of a warp in the CTA's tile of C, and of a lane in its warp."""
+        return (in_slice % WARPS_M * WARP_M, in_slice // WARPS_M * WARP_N, *lane_grid(lane, LANES_M, LANES_N))
+
+    def elements(rows_start: Value, columns_start: Value, lane_m: Value, lane_n: Value) -> tuple[Cut, Cut]:
+        """Its rows and columns of the CTA's tile."""
+        return (cut(rows_start, lane_m, LANES_M, THREAD_M, ROWS_WIDEST),
+                cut(columns_start, lane_n, LANES_N, THREAD_N, COLUMNS_WIDEST))
+    rows_start, columns_start, lane_m, lane_n = starts(in_slice, lane)
+    rows, columns = elements(rows_start, columns_start, lane_m, lane_n)
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
     mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
@@ -104,7 +108,10 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     a_op, b_op = operand(a, lda, LAYOUT[0] == "n", CTA_M), operand(b, ldb, LAYOUT[1] == "t", CTA_N)
     operands = a_op, b_op
     SIZE = a_op.SIZE + b_op.SIZE
-    smem = k.smem("tiles", (max(STAGES*SIZE, CTA_M*CTA_N if SLICES > 1 or CLUSTER else 0),), T, align=128)
+    # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
+    STAGED = VECTOR == 1 and SLICES == 1 and SPLIT_K == 1 and not TAIL and WARP_N % 32 == 0
+    smem = k.smem("tiles", (max(STAGES*SIZE, CTA_M*CTA_N if SLICES > 1 or CLUSTER else 0,
+                                epilogue.staging(WARPS_M*WARPS_N, LANES_M, WARP_N) if STAGED else 0),), T, align=128)
 
     def places(stage: Value) -> tuple[Value, Value]:                    # of A and B in a stage
         at = smem + stage*SIZE
@@ -187,6 +194,13 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
 
     # ---- C
     def finish() -> None:
+        if STAGED:
+            k.barrier()                         # nobody reads tiles any more
+            own = cut(k.constant(i32, 0), lane_n, LANES_N, THREAD_N, COLUMNS_WIDEST)
+            place = smem + in_slice*epilogue.staging(1, LANES_M, WARP_N)
+            epilogue.store_staged(k, T, acc, lambda r: cut(rows_start, r, LANES_M, THREAD_M, ROWS_WIDEST), own, lane_m,
+                                  lane, place, WARP_N, i0, j0 + columns_start, m, n, alpha, beta, c, ldc)
+            return
         epilogue.store(k, T, acc, rows, columns, i0, j0, m, n, alpha, beta, c, ldc, VECTOR)
 
     if ASYNC:
@@ -199,8 +213,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             at = corner(*(k.ceil_div(k.opaque(x), CTA) for x, CTA in ((m, CTA_M), (n, CTA_N))))     # anew: it saves
             epilogue.store_sums(k, T, sums, *at, m, n, alpha, beta, c, ldc)                         # registers
         k.barrier()                                                     # until all are done with the tiles of A and B
-        cluster.add_parts(k, T, acc, smem, *elements(k.opaque(t)), has_acc, t, THREADS, CTA_M, CTA_N, SPLIT_K, VECTOR,
-                          store)
+        own = elements(*starts(k.opaque(t) // 32 % (WARPS_M*WARPS_N), k.opaque(t) % 32))                # anew, too
+        cluster.add_parts(k, T, acc, smem, *own, has_acc, t, THREADS, CTA_M, CTA_N, SPLIT_K, VECTOR, store)
     elif THROUGH_MEMORY:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)

@@ -1,0 +1,86 @@
+"""tilewright formats: the number formats, one of them, or one number of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli import common
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def formats(
+    name: Annotated[
+        str | None, typer.Argument(help="A format, such as e4m3fn, f16 or int8.", show_default="all, as a table")
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(help="Bits of a number in it: 0xc5, 0b11000101 or 197.", show_default="the format itself"),
+    ] = None,
+) -> None:
+    """Print the table of number formats, one format in detail, or the steps from a bit pattern to its value.
+
+    tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and its value.
+    In the table S stands for either sign.
+    """
+    with common.errors():
+        if name is None:
+            _table()
+            return
+        from tilewright.formats import explain, find, get, overview
+
+        found = get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
+        if pattern is not None:
+            typer.echo(explain(found, found.check(_number(pattern), "PATTERN")))
+            return
+        lines = overview.details(found)
+        width = max(len(what) for what, _ in lines)
+        typer.echo(found.name)
+        for what, that in lines:
+            typer.echo(f"{what:<{width}}  {that}".rstrip())
+
+
+def _table() -> None:
+    from rich.measure import measure_renderables
+
+    from tilewright.formats import MULTIPLIED, overview
+
+    console, all_columns = common.console(), range(len(overview.HEADINGS))
+    tables = [_columns(all_columns)]
+    if measure_renderables(console, console.options.update(width=1000), tables).maximum > console.width:
+        encodings = [overview.HEADINGS.index(heading) for heading in ("zero", "nan", "inf", "packed")]
+        tables = [_columns([i for i in all_columns if i not in encodings]), _columns([0, *encodings])]
+    console.print(*tables)
+    typer.echo("normal and subnormal: the smallest of them. S: either sign. ≠0: every mantissa but 0.")
+    typer.echo("A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,")
+    typer.echo("and where the exponent field is 0, zero and subnormals, (-1)^sign * 2^(1 - bias) * 0.mantissa;")
+    typer.echo("e8m0 is 2^(exponent - 127) throughout.")
+    typer.echo(f"This version multiplies {' and '.join(MULTIPLIED)}.")
+
+
+def _columns(wanted: Sequence[int]) -> Table:
+    """These columns of the table."""
+    from rich import box
+    from rich.table import Table
+
+    from tilewright.formats import overview
+
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for i in wanted:
+        heading = overview.HEADINGS[i]
+        table.add_column(heading, no_wrap=True, justify="right" if heading in ("bits", "bias") else "left")
+    for row in overview.rows():
+        table.add_row(*(row[i] for i in wanted))
+    return table
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        allowed = "a whole number: hexadecimal (0xc5), binary (0b11000101) or decimal (197)"
+        raise common.BadInput(f"PATTERN must be {allowed}, not {text!r}") from None

@@ -1,0 +1,121 @@
+"""Conversion of arrays from any format to any other, in two modes that the caller names.
+
+Every conversion rounds once, to the nearest number, ties to even. ml_dtypes casts what has more digits than f32 by way
+of f32, which rounds twice: 1 + 2^-4 + 2^-40 becomes 1 in e4m3fn, and not 1.125. Here f64 and long integers are brought
+to the target's precision first, in f64, where that takes one rounding; the cast then finds nothing left to round.
+So is whatever becomes e8m0, since ml_dtypes rounds all numbers between its two smallest ones up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tilewright.formats.records import Complex, Float, Format, Integer, Specials
+from tilewright.formats.table import get, of
+
+Array = NDArray[Any]
+
+
+def convert(x: ArrayLike, fmt: object, *, saturate: bool) -> Array:
+    """`x` in the format `fmt`: a new array of its dtype (fp4 and fp6 unpacked, a number a byte).
+
+    saturate=True   what is too large, inf included, becomes the largest number of its sign, as OCP's saturating mode
+                    has it; a nan stays one.
+    saturate=False  what is too large becomes what ml_dtypes' and NumPy's casts make of it: inf where the format has
+                    it (IEEE formats and e5m2), else nan (e4m3fn, both fnuz, e8m0), else the largest number (fp6, fp4).
+                    Integers keep their lowest bits, as NumPy's do.
+
+    A nan for a format without one is a ValueError in either mode: fp6, fp4, integers. OCP leaves the case open, and
+    any number would hide the mistake (ml_dtypes makes it -0). So is inf for an integer that does not saturate.
+    e8m0 has powers of two only: 3 becomes 4, the nearest (a tie goes up), what is too small becomes the smallest, and
+    nan is all that is left for 0 and for negative numbers, in either mode.
+    Floating point becomes integers by rounding too, not by cutting off; np.trunc first, to have that.
+    A complex x needs a complex format (TypeError); in it both parts are converted alone. As bool, all but 0 is true.
+    """
+    target = get(fmt, "fmt")
+    array = np.asarray(x)
+    source = of(array)
+    if isinstance(target, Complex):
+        result = np.zeros(array.shape, target.dtype)
+        part = source.part if isinstance(source, Complex) else source
+        result.real = _to_float(array.real, part, target.part, saturate)
+        if isinstance(source, Complex):
+            result.imag = _to_float(array.imag, part, target.part, saturate)
+        return result
+    if isinstance(source, Complex):
+        raise TypeError(f"x is {source} and {target} has no imaginary part; convert x.real, or to c64 or c128")
+    if isinstance(target, Float):
+        return _to_float(array, source, target, saturate)
+    if isinstance(target, Integer):
+        return _to_integer(array, source, target, saturate)
+    return array.astype(target.dtype)
+
+
+def _to_float(x: Array, source: Format, target: Float, saturate: bool) -> Array:
+    with np.errstate(all="ignore"):
+        if _fits_f32(source) and target.name not in ("f64", "e8m0"):  # NumPy and ml_dtypes round once from here
+            wide = x.astype(np.float32)
+        else:
+            long = source.name in ("i64", "u64") and target.name != "f64"
+            wide = _to_odd(x) if long else x.astype(np.float64)
+            if target.name not in ("f64", "f32", "f16"):  # those NumPy casts to by itself
+                wide = _nearest(wide, target)
+        if not target.nans:
+            _refuse(np.isnan(wide), "nan", target)
+        if saturate:
+            wide = np.clip(wide, -target.largest, target.largest)
+        return np.asarray(wide.astype(target.dtype))
+
+
+def _fits_f32(source: Format) -> bool:
+    """Does f32 hold every number of this format?"""
+    return source.bits <= 16 or source.name == "f32"
+
+
+def _nearest(x: Array, target: Float) -> Array:
+    """f64 rounded to as many digits as the target has, as f64: subnormals too, but without an upper limit."""
+    if target.specials is Specials.SCALE:  # where nothing lies between 0 and the smallest number
+        x = np.where(x > 0, np.maximum(x, target.smallest), x)
+    exponent = np.frexp(x)[1] - 1
+    unit = np.maximum(exponent, target.least_exponent) - target.mantissa
+    return np.asarray(np.ldexp(np.rint(np.ldexp(x, -unit)), unit))
+
+
+def _to_odd(x: Array) -> Array:
+    """64-bit integers as f64, rounded to odd: what is cut off leaves a last bit of 1, so that no tie is seen later."""
+    kept = x & ~x.dtype.type(0x7FF)  # 53 bits
+    odd = np.where(kept == x, kept, kept | x.dtype.type(0x800))
+    long = (x >= 2**53) | (x <= (-(2**53) if x.dtype.kind == "i" else 0))
+    return np.where(long, odd, x).astype(np.float64)
+
+
+def _to_integer(x: Array, source: Format, target: Integer, saturate: bool) -> Array:
+    if not isinstance(source, Float):
+        whole = x.astype(np.uint64 if source.name == "u64" else np.int64)
+        if saturate:
+            limits = np.iinfo(whole.dtype)
+            whole = np.clip(whole, max(target.smallest, int(limits.min)), min(target.largest, int(limits.max)))
+        return np.asarray(whole.astype(target.dtype))
+    rounded = np.rint(x.astype(np.float64))
+    _refuse(np.isnan(rounded), "nan", target)
+    if not saturate:
+        _refuse(np.isinf(rounded), "inf", target)
+    # The largest i64 is no f64, but the number after it is: compare with that one.
+    above, below = rounded >= float(target.largest + 1), rounded < float(target.smallest)
+    size = np.fmod(np.abs(np.where(above | below, 0, rounded) if saturate else rounded), 2.0**64).astype(np.uint64)
+    with np.errstate(over="ignore"):  # of a single number NumPy would say that -0 overflows
+        result = np.where(rounded < 0, ~size + np.uint64(1), size).astype(target.dtype)
+    if saturate:
+        result = np.where(above, np.array(target.largest).astype(target.dtype), result)
+        result = np.where(below, np.array(target.smallest).astype(target.dtype), result)
+    return np.asarray(result)
+
+
+def _refuse(found: Any, what: str, target: Format) -> None:
+    count = int(np.count_nonzero(found))
+    if count:
+        times = "once" if count == 1 else f"{count} times"
+        raise ValueError(f"x holds {what} {times}, and {target} has no {what}")

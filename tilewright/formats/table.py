@@ -1,0 +1,145 @@
+"""The formats there are, a row each, and how to find one by any of its names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
+
+if TYPE_CHECKING:
+    import numpy as np
+
+IEEE754 = "IEEE 754-2019, table 3.5"
+BFLOAT16 = "Intel 338302-001, BFLOAT16 Hardware Numerics Definition"
+OFP8 = "OCP 8-bit Floating Point Specification (OFP8), 1.0"
+GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, arXiv 2206.02915"
+MX = "OCP Microscaling Formats (MX) Specification, 1.0"
+INTEGERS = "two's complement, or binary"
+C_BOOL = "ISO C, _Bool: a byte that is 0 or 1"
+C_COMPLEX = "ISO C, 6.2.5: two numbers, the real part first"
+
+F32 = Float("f32", "float32", 8, 23, 127, Specials.IEEE, IEEE754)
+F64 = Float("f64", "float64", 11, 52, 1023, Specials.IEEE, IEEE754)
+
+FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        F64,
+        F32,
+        #     name        numpy              e  m  bias specials          source
+        Float("f16",      "float16",         5, 10, 15, Specials.IEEE,    IEEE754),
+        Float("bf16",     "bfloat16",        8, 7, 127, Specials.IEEE,    BFLOAT16),
+        Float("e4m3fn",   "float8_e4m3fn",   4, 3, 7,   Specials.FN,      OFP8),
+        Float("e4m3fnuz", "float8_e4m3fnuz", 4, 3, 8,   Specials.FNUZ,    GRAPHCORE),
+        Float("e5m2",     "float8_e5m2",     5, 2, 15,  Specials.IEEE,    OFP8),
+        Float("e5m2fnuz", "float8_e5m2fnuz", 5, 2, 16,  Specials.FNUZ,    GRAPHCORE),
+        Float("e2m3",     "float6_e2m3fn",   2, 3, 1,   Specials.NONE,    MX),
+        Float("e3m2",     "float6_e3m2fn",   3, 2, 3,   Specials.NONE,    MX),
+        Float("e2m1",     "float4_e2m1fn",   2, 1, 1,   Specials.NONE,    MX),
+        Float("e8m0",     "float8_e8m0fnu",  8, 0, 127, Specials.SCALE,   MX),
+        *(Integer(f"{'i' if signed else 'u'}{width}", f"{'' if signed else 'u'}int{width}", width, signed, INTEGERS)
+          for width in (2, 4, 8, 16, 32, 64) for signed in (True, False)),
+        Bool("bool", "bool", C_BOOL),
+        Complex("c64", "complex64", F32, C_COMPLEX),
+        Complex("c128", "complex128", F64, C_COMPLEX),
+    )
+}  # fmt: skip
+
+# The formats that this version multiplies, in the order in which messages name them; all others are decoded,
+# converted and packed.
+MULTIPLIED = ("f32", "f64")
+
+_BY_NUMPY_NAME = {f.numpy_name: f for f in FORMATS.values()}
+
+# What they are called elsewhere. Several of these words mean different formats to different people, so that they are
+# not accepted as names, but explained.
+ALSO_CALLED = {
+    "f64": ("fp64", "double"),
+    "f32": ("fp32", "single"),
+    "f16": ("fp16", "half", "e5m10"),
+    "bf16": ("e8m7",),
+    "e4m3fn": ("fp8", "e4m3"),
+    "e4m3fnuz": ("fp8", "e4m3"),
+    "e5m2": ("bf8", "fp8"),
+    "e5m2fnuz": ("bf8", "fp8", "e5m2"),
+    "e2m3": ("fp6",),
+    "e3m2": ("bf6", "fp6"),
+    "e2m1": ("fp4",),
+    "e8m0": ("ue8m0", "e8m0fnu"),
+}
+
+# What NumPy has and tilewright will not: why, and what to take instead.
+_INSTEAD = {
+    "longdouble": ("long double has no vector instructions", "f64"),
+    "clongdouble": ("long double has no vector instructions", "c128"),
+    "object": ("Python objects are not laid out as numbers", "f64"),
+}
+_EXTENDED = {"float80", "float96", "float128", "longfloat", "complex160", "complex192", "complex256"}
+
+
+def find(what: object, among: Collection[str] = FORMATS) -> Format | None:
+    """The format called `what`, or None: a record, a short or NumPy name, a dtype or a scalar type.
+
+    `among` are the names of those that are wanted, such as MULTIPLIED. NumPy's one-letter codes are not accepted: its
+    "f16" and "i8" count bytes where ours count bits.
+    """
+    found = _find(what)
+    return found if found is not None and found.name in among else None
+
+
+def _find(what: object) -> Format | None:
+    if isinstance(what, Format):
+        return what
+    if isinstance(what, str):
+        return FORMATS.get(what) or _BY_NUMPY_NAME.get(what)
+    dtype = _dtype(what)
+    return _BY_NUMPY_NAME.get(dtype.name) if dtype is not None else None
+
+
+def _dtype(what: object) -> np.dtype[Any] | None:
+    import numpy as np
+
+    try:
+        return np.dtype(what) if isinstance(what, (np.dtype, type)) else None
+    except TypeError:  # np.floating, which is no one type
+        return None
+
+
+def get(what: object, argument: str = "format", among: Collection[str] = FORMATS) -> Format:
+    """As `find`, but an unknown format is a ValueError that names the argument and what it may be."""
+    found = find(what, among)
+    if found is None:
+        shown = repr(str(what) if isinstance(what, Format) else what)
+        raise ValueError(f"{argument} must be one of {', '.join(among)}, not {shown}{advice(what, among)}")
+    return found
+
+
+def of(array: np.ndarray[Any, Any], argument: str = "x") -> Format:
+    """The format of an array's elements, or a TypeError."""
+    found = find(array.dtype)
+    if found is None:
+        known = ", ".join(FORMATS)
+        raise TypeError(f"{argument} must hold one of {known}, but its dtype is {array.dtype}{advice(array.dtype)}")
+    return found
+
+
+def advice(what: object, among: Collection[str] = FORMATS) -> str:
+    """The end of a sentence that refuses `what`: why, or which one `among` these to use instead; often nothing."""
+    known = _find(what)
+    if known is not None and known.name in FORMATS:
+        return f": this version has no kernel for {known}"
+    if isinstance(what, str):
+        word = what.lower()
+        meant = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
+        if meant:
+            return f"; by {what} you may mean {' or '.join(meant)}"
+        kind = ("c" if word.startswith("c") else "") + "longdouble" if word in _EXTENDED else word
+    else:
+        dtype = _dtype(what)
+        kind = {"g": "longdouble", "G": "clongdouble", "O": "object"}.get(dtype.char if dtype is not None else "", "")
+    if kind not in _INSTEAD:
+        return ""
+    why, instead = _INSTEAD[kind]
+    use = f", use {instead}: x.astype({FORMATS[instead].numpy_name!r})" if instead in among else ""
+    return f"; {why}{use}"
