@@ -50,7 +50,8 @@ def variants(emitter: str, layout: str, *options: dict[str, Any]) -> tuple[Varia
     found = []
     for chosen in options:
         full = {"LAYOUT": layout, **chosen}
-        tile = {name: full.get(name, default) for name, default in (("CTA_M", 128), ("CTA_N", 128), ("SPLIT_K", 1))}
+        tile = {name: full.get(name, default) for name, default in (("CTA_M", 128), ("CTA_N", 128), ("SPLIT_K", 1),
+                                                                    ("CLUSTER", False))}  # fmt: skip
         label = " ".join(f"{name}={value}" for name, value in chosen.items()) or "default"
 
         def grid(m: int, n: int, k: int, tile: dict[str, int] = tile) -> tuple[int, int, int]:
@@ -58,7 +59,9 @@ def variants(emitter: str, layout: str, *options: dict[str, Any]) -> tuple[Varia
 
         def workspace(m: int, n: int, k: int, tile: dict[str, int] = tile) -> tuple[int, int]:
             tiles = -(-m // tile["CTA_M"]) * -(-n // tile["CTA_N"])
-            return (tiles * tile["CTA_M"] * tile["CTA_N"] * tile["SPLIT_K"], tiles) if tile["SPLIT_K"] > 1 else (0, 0)
+            if tile["SPLIT_K"] == 1 or tile["CLUSTER"]:
+                return 0, 0
+            return tiles * tile["CTA_M"] * tile["CTA_N"] * tile["SPLIT_K"], tiles
 
         found.append(Variant(label, emitter, tuple(full.items()), grid, workspace))
     return tuple(found)

@@ -58,6 +58,7 @@ def accesses(k: Kernel, p: Any, n: Any, T: Type) -> dict[str, Callable[[], Any]]
         "streamed": lambda: k.store(p, k.load(p + 16, T), streaming=True),
         "shared": lambda: through(k.smem("s", (32,), T.scalar) + n),
         "dynamic": lambda: through(k.smem("s", ((56 << 10) // T.scalar.bytes,), T.scalar) + n),
+        "cluster": lambda: through(_cluster(k).of_cta(k.smem("s", (32,), T.scalar), n) + n),
         "local": lambda: through(k.local("l", (32,), T.scalar) + n),
         "register": lambda: k.store(p, k.variable(T, k.load(p, T)).get()),
     }
@@ -75,6 +76,7 @@ def accesses(k: Kernel, p: Any, n: Any, T: Type) -> dict[str, Callable[[], Any]]
         for order in ("monotonic", "release", "seq_cst"):
             found[f"store_{order}"] = lambda order=order: k.atomic_store(p, one, order)
         found["shared_add"] = lambda: k.atomic_add(k.smem("s", (32,), T.scalar) + n, one, "monotonic")
+        found["cluster_add"] = lambda: k.atomic_add(_cluster(k).of_cta(k.smem("s", (32,), T.scalar), n), one)
         found["parameter"] = lambda: k.store(p, one)
     return found
 
@@ -90,7 +92,8 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     """What has no type to go through."""
     found: dict[str, Callable[[], Any]] = {
         "barrier": k.barrier, "warp_barrier": k.warp_barrier, "pause": k.pause, "fence_device": k.fence_device,
-        "ret": k.ret,
+        "ret": k.ret, "cluster_barrier": lambda: _cluster(k).cluster_barrier(),
+        "cluster_rank": lambda: k.store(p, k.cast(_cluster(k).cluster_rank, f32)),
         "commit": k.cp_async_commit, "wait": lambda: k.cp_async_wait(2),
         "external": lambda: k.call_external("malloc", i64, k.cast(n, i64)),
         "address": lambda: k.call(k.pointer(k.address(p), i8), n, result=i32),
@@ -141,6 +144,11 @@ def _texture(k: Kernel, texel: Type) -> Any:
     texture = Value(k, Texture(texel.scalar, texel.length))
     k.function.params.append(("texture", texture))
     return texture
+
+
+def _cluster(k: Kernel) -> Kernel:
+    k.function.cluster = (2, 1, 1)
+    return k
 
 
 def _while(k: Kernel, p: Any) -> None:

@@ -796,12 +796,14 @@ def test_cases_of_one_s_own() -> None:
 def test_variants_know_their_grid_and_workspace() -> None:
     from bench import variants
 
-    plain, split = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4})
+    plain, split, cluster = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4},
+                                              {"SPLIT_K": 4, "CLUSTER": True})  # fmt: skip
     assert (plain.label, dict(plain.options)) == ("CTA_M=64", {"LAYOUT": "nt", "CTA_M": 64})
     assert plain.grid(65, 129, 7) == (2 * 2, 1, 1)
     assert plain.workspace(65, 129, 7) == (0, 0)
     assert split.grid(129, 128, 7) == (2, 1, 4)
     assert split.workspace(129, 128, 7) == (2 * 128 * 128 * 4, 2)
+    assert (cluster.grid(129, 128, 7), cluster.workspace(129, 128, 7)) == ((2, 1, 4), (0, 0))
 
 
 # ---- the command

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.compiler import ptxas
-from tilewright.plans.gpu import F32, GpuPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.plans.gpu import CLUSTERED, F32, F64, GpuPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
@@ -85,6 +85,8 @@ BROKEN = {
     "of shared memory": {"cta_k": 256},
     "more than the 65536": {"registers": 250, "cta_m": 256},
     "not by both": {"split_k": 2, "tail": True},
+    "from 2 to 8 CTAs, and the parts of a tile are split_k = 9": {"split_k": 9, "cluster": True},
+    "parts of a tile are split_k = 1": {"cluster": True},
     "must not be less than 1": {"slices": 0},
     "do not divide cta_k": {"slices": 3},
 }
@@ -104,6 +106,13 @@ def test_what_a_chip_lacks():
     asynchronous = replace(PLAN, copy="async", stages=3)
     assert any("no asynchronous copies" in x for x in asynchronous.violations(tw.Gemm(64, 64, 64), T4))
     assert all(plan.copy == "registers" for plan in ranked(tw.Gemm(512, 512, 512), T4))
+    cluster = replace(PLAN, split_k=4, cluster=True)
+    assert cluster.violations(tw.Gemm(512, 512, 512), H200) == []
+    for chip in (T4, A100, RTX3090):
+        assert any("has no clusters" in x for x in cluster.violations(tw.Gemm(512, 512, 512), chip))
+        assert not any(plan.cluster for plan in candidates(shape_of(tw.Gemm(64, 4096, 4096)), chip))
+    dmma = replace(F64[0], split_k=4, cluster=True)
+    assert any("dmma does not add up parts in a" in x for x in dmma.violations(tw.Gemm(512, 512, 512, "f64"), H200))
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), H200).algorithm == "dmma"
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), RTX3090).algorithm == "simt"
 
@@ -124,6 +133,34 @@ def test_costs_know_rounds():
     assert cost(shape, replace(PLAN, tail=True), H200).seconds < 0.85 * cost(shape, PLAN, H200).seconds
     few = shape_of(tw.Gemm(64, 4096, 4096))
     assert choose(few, H200).split_k > 1 or choose(few, H200).tail
+
+
+def test_few_rows_are_clusters():
+    """Each of the 16 tiles has 8 parts, as many as there are multiprocessors for; no workspace, no counters."""
+    problem = tw.Gemm(64, 4096, 4096)
+    plan = choose(shape_of(problem), H200)
+    assert (plan.split_k, plan.cluster, plan.tiles(64, 4096)) == (8, True, 16)
+    (launch,) = tw.compile(problem, H200, plan).launches
+    assert (launch.grid, launch.workspace, launch.counters) == ((16, 1, 8), 0, 0)
+    assert launch.function.cluster == (1, 1, 8)
+    assert launch.shared_bytes == plan.shared(4) == 64 * 256 * 4
+
+
+@pytest.mark.parametrize(("parts", "slots"), [(2, 128), (3, 120), (4, 128), (5, 120), (6, 96), (7, 112), (8, 128)])
+def test_clusters_lie_inside_gpcs(parts, slots):
+    plan = replace(PLAN, split_k=parts, cluster=True)
+    assert plan.slots(H200, 4) == slots
+    assert replace(plan, cluster=False).slots(H200, 4) == 132
+
+
+def test_adding_up_parts_costs_what_was_measured():
+    """µs on an H200, by bench/h200.py: of what one CTA reads alone it takes 20 to 27."""
+    for plan, shape, measured in (
+        (replace(PLAN, split_k=8), (128, 4096, 4096), 104),
+        (replace(PLAN, cta_m=64, registers=240, split_k=16), (64, 4096, 4096), 69),
+    ):
+        predicted = cost(shape_of(tw.Gemm(*shape)), replace(plan, vector=4), H200).seconds * 1e6
+        assert 0.8 < predicted / measured < 1.2
 
 
 def test_one_row_or_column_is_gemv():
@@ -148,13 +185,22 @@ def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
 
 @pytest.mark.parametrize("index", range(len(F32)))
 def test_every_tile_of_the_planner_multiplies(index):
-    """Not only those that small problems choose; whole, with parts of k, or with a tail, in turn."""
+    """Not only those that small problems choose; whole, with parts of k, with a tail, or in clusters, in turn."""
     m, n, k = 130, 98, 18
     a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
-    options = ({}, {"split_k": 2}, {"tail": True})[index % 3]
+    options = ({}, {"split_k": 2}, {"tail": True}, {"split_k": 2, "cluster": True})[index % 4]
     if F32[index].cta_k * options.get("split_k", 1) > k:
         options = {}
     kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(F32[index], vector=2, **options))
+    tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
+    np.testing.assert_array_equal(c_new, 2 * a @ b - c)
+
+
+@pytest.mark.parametrize("plan", CLUSTERED, ids=named)
+def test_every_tile_for_clusters_multiplies(plan):
+    m, n, k = 70, 300, 50
+    a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(plan, vector=2, split_k=3, cluster=True))
     tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
     np.testing.assert_array_equal(c_new, 2 * a @ b - c)
 

@@ -283,6 +283,56 @@ def test_turing_has_no_copies_in_flight():
     assert re.match(r"kernel, test_nvptx.py:\d+: sm_75 has no cp_async16 \(cp\.async\)", str(refused.value))
 
 
+# ---- clusters
+
+
+def pair(write, cluster=(1, 1, 2)):
+    """A cluster's kernel; write(k, a, t, s) with s an f32 for each of 128 threads in shared memory."""
+    k = Kernel("kernel", threads=128, cluster=cluster, a=ptr(f32))
+    write(k, k.args[0], k.thread[0], k.smem("s", (128,), f32))
+    return k.function
+
+
+def exchange(k, a, t, s):
+    s[t] = a[t]
+    k.cluster_barrier()
+    k.store(a + t * 4, k.load(k.opaque(k.of_cta(s, 1 - k.cluster_rank)) + t % 32 * 4, vec(f32, 4)))
+    k.cluster_barrier()
+
+
+def test_clusters():
+    """The shape is in the code, so that a launch need not know it. Nothing moves across the barrier."""
+    arrive, wait = r"barrier\.cluster\.arrive\.aligned;", r"barrier\.cluster\.wait\.aligned;"
+    check(pair(exchange), "sm_90a", r"\.explicitcluster", r"\.reqnctapercluster 1, 1, 2", "%cluster_ctarank",
+          rf"(?s)st\.shared\.b32.*{arrive}\s+{wait}.*ld\.shared::cluster\.v4\.b32\s.*{arrive}\s+{wait}",
+          r"ld\.shared::cluster\.v4\.b32\s+{[^}]+}, \[%r\d+\]",
+          r"mapa\.shared::cluster\.u32\s+%r\d+, %r\d+, %r\d+;")  # fmt: skip
+    text = check(pair(lambda k, a, t, s: s.__setitem__(t, a[t])), "sm_90a", r"\.reqnctapercluster 1, 1, 2")
+    assert "barrier.cluster" not in text
+    check(recorded(lambda k, a, b, n, x: None), "sm_90a", without=["cluster"])
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch != "sm_90a"])
+def test_chips_without_clusters(arch):
+    with pytest.raises(NotImplementedError) as refused:
+        llvm.assembly(pair(exchange), target(arch))
+    assert f"kernel has clusters of 2 CTAs, and {arch} has no clusters: sm_90 was the first" in str(refused.value)
+    assert re.search(rf"test_nvptx.py:\d+: {arch} has no cluster_arrive \(cluster\)", str(refused.value))
+
+
+@pytest.mark.parametrize("cluster", [(3, 3, 1), (0, 1, 1), (1, 1, 16)])
+def test_clusters_that_do_not_fit(cluster):
+    with pytest.raises(NotImplementedError, match=r"clusters of \d x \d x \d+ CTAs, and a cluster has from 1 to 8"):
+        llvm.assembly(pair(lambda k, a, t, s: None, cluster), target("sm_90a"))
+
+
+def test_what_other_ctas_memory_cannot_be():
+    with pytest.raises(NotImplementedError, match="an atomic access of another CTA's shared memory"):
+        llvm.assembly(pair(lambda k, a, t, s: k.atomic_add(k.of_cta(s, 1), 1.0)), target("sm_90a"))
+    with pytest.raises(NotImplementedError, match="x points to cluster memory, which nobody can point to before"):
+        llvm.assembly(Kernel("kernel", threads=32, x=ptr(f32, "cluster")).function, target("sm_90a"))
+
+
 # ---- textures, atomics, lanes
 
 

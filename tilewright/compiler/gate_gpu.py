@@ -9,7 +9,7 @@ from tilewright.ir.operations import OPAQUE
 from tilewright.ir.program import Call, External, Function, Load, Op, Register, Store, Write
 from tilewright.ir.textures import TEXELS
 from tilewright.ir.types import Pointer, Texture, Type
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets.nvidia import CLUSTER, GpuTarget
 
 THREADS = 1024                  # of a CTA, at most
 WIDEST = 128                    # bits that a thread can load, store or keep as one vector
@@ -36,6 +36,7 @@ def kernel(function: Function, target: GpuTarget) -> Iterator[str]:
     elif function.min_ctas * threads > target.threads_sm or function.min_ctas > target.ctas_sm:
         yield (f"{name} wants {function.min_ctas} CTAs of {threads} threads on a multiprocessor, and one of "
                f"{target.name} holds {min(target.threads_sm // threads, target.ctas_sm)}")
+    yield from _cluster(function, target)
     if function.warp != target.warp:
         yield f"{name} has warps of {function.warp} lanes, and {target.name} has warps of {target.warp}"
     if function.shared_bytes > target.smem_cta:
@@ -57,6 +58,15 @@ def kernel(function: Function, target: GpuTarget) -> Iterator[str]:
             yield f"{name}: {param} is a {t}, and a texel is {' or '.join(map(str, TEXELS))}"
     if size > PARAMETERS:
         yield f"{name} has {size} bytes of parameters, and {target.name} takes {PARAMETERS}"
+
+
+def _cluster(function: Function, target: GpuTarget) -> Iterator[str]:
+    x, y, z = function.cluster
+    ctas = function.ctas_cluster
+    if min(x, y, z) < 1 or ctas > CLUSTER:
+        yield f"{function.name} has clusters of {x} x {y} x {z} CTAs, and a cluster has from 1 to {CLUSTER}"
+    elif ctas > 1 and "cluster" not in target.instructions:
+        yield f"{function.name} has clusters of {ctas} CTAs, and {target.name} has no clusters: sm_90 was the first"
 
 
 def body(function: Function, target: GpuTarget, inner: bool) -> Iterator[str]:
@@ -110,6 +120,8 @@ def _operation(operation: Any, types: list[Any], target: GpuTarget) -> Iterator[
             yield f"only global memory can be prefetched, not {spaces[0]} memory"
         if operation.kind == "atomic" and "local" in spaces:
             yield "an atomic access of local memory: no other thread can see it"
+        if operation.kind == "atomic" and "cluster" in spaces:
+            yield "an atomic access of another CTA's shared memory, which this version does not have"
     if operation is OPAQUE and isinstance(types[0], Type) and (types[0].length > 1 or types[0].bits == 1):
         yield f"{types[0]} does not fit one register, so it cannot be opaque"
 

@@ -26,17 +26,18 @@ class Kernel(Grid):
     threads         the CTA's shape, a number or (x, y)
     min_ctas        how many CTAs are to share a multiprocessor: the compiler limits registers accordingly
     max_registers   how many registers a thread may have, instead of min_ctas
+    cluster         CTAs along x, y and z of the grid that run at once and share their memories; the grid is whole ones
     warp            lanes of a wave on the target: 32, or 64 on AMD's chips
     """
 
     def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1,
-                 max_registers: int | None = None, warp: int = 32, result: Any = None, noalias: bool = True,
-                 **params: Any) -> None:
+                 max_registers: int | None = None, cluster: tuple[int, int, int] = (1, 1, 1), warp: int = 32,
+                 result: Any = None, noalias: bool = True, **params: Any) -> None:
         shape = (threads, 1) if isinstance(threads, int) else threads
         if max_registers is not None and min_ctas != 1:
             raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
         self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas,
-                                 max_registers=max_registers)
+                                 max_registers=max_registers, cluster=cluster)
         self.warp = self.function.warp
         self._body = self.function.body
         for param, type in params.items():

@@ -28,7 +28,7 @@ X86 = Dialect("x86_64-unknown-linux-gnu",
               inner=("noinline",))
 AARCH64 = Dialect("aarch64-unknown-linux-gnu", attributes=("nounwind", '"no-builtins"'), inner=("noinline",))
 # convergent: a function may hold a barrier, so no call may move to where only some of the threads come by
-NVPTX = Dialect("nvptx64-nvidia-cuda", "ptx_kernel", (("global", 1), ("shared", 3), ("local", 0)),
+NVPTX = Dialect("nvptx64-nvidia-cuda", "ptx_kernel", (("global", 1), ("shared", 3), ("cluster", 7), ("local", 0)),
                 "llvm.nvvm.read.ptx.sreg.{}", ("nounwind", "convergent"), (), "llvm.nvvm.barrier.cta.sync.aligned.all",
                 "llvm.nvvm.bar.warp.sync", "llvm.nvvm.membar.gl", "device")
 

@@ -1,4 +1,4 @@
-"""What only kernels of a GPU can write: who a thread is, shared memory, barriers, copies in flight, exchanging lanes.
+"""What only kernels of a GPU can write: who a thread is, shared memory, barriers, clusters, copies in flight, lanes.
 
 `Kernel` inherits all of it. On a CPU target the gate refuses what it records, in a sentence.
 """
@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir import copies, lanes, sync, textures
+from tilewright.ir import clusters, copies, lanes, sync, textures
 from tilewright.ir.roles import Roles
-from tilewright.ir.types import Texture, Type, i8, i32
+from tilewright.ir.types import Pointer, Texture, Type, i8, i32
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -73,6 +73,46 @@ class Grid(Roles):
 
         It costs next to nothing, and the assembler moves no loads across it: what comes before stays there."""
         self._effect(sync.WARP_BARRIER)
+
+    # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z))
+
+    @property
+    def cluster_rank(self) -> Value:
+        """Which CTA of its cluster this one is: x + y*X + z*X*Y, from its place in a cluster of X x Y x Z."""
+        self._in_cluster("cluster_rank")
+        return self._builtin("cluster.ctarank")
+
+    def cluster_barrier(self) -> None:
+        """All threads of all CTAs of the cluster meet here; what each did in memory before, the others see after.
+
+        Before they have met once a CTA may not have begun, and after they meet for the last time it may be gone: only
+        between can others use its shared memory."""
+        self.cluster_arrive()
+        self.cluster_wait()
+
+    def cluster_arrive(self) -> None:
+        """The first half of the barrier: let the others know that this thread has come, and go on."""
+        self._in_cluster("a cluster barrier")
+        self._whole_cta("a cluster barrier")
+        self._effect(clusters.ARRIVE)
+
+    def cluster_wait(self) -> None:
+        """The other half: wait until all have come."""
+        self._in_cluster("a cluster barrier")
+        self._effect(clusters.WAIT)
+
+    def of_cta(self, smem: Value, rank: Any) -> Value:
+        """The same place in the shared memory of the cluster's CTA `rank` (an i32): a pointer to "cluster" memory."""
+        self._in_cluster("of_cta()")
+        if not isinstance(smem.type, Pointer) or smem.type.space != "shared":
+            raise TypeError(f"of_cta() takes a place in this CTA's shared memory, not a {smem.type}")
+        there = Pointer(smem.type.element, "cluster")
+        found = self._op(clusters.OF_CTA, there, smem, self._value(rank, i32))
+        return Value(self, there, array=smem.array, strides=smem.strides, id=found.id)      # type: ignore[arg-type]
+
+    def _in_cluster(self, what: str) -> None:
+        if self.function.ctas_cluster == 1:
+            raise SyntaxError(f"{what} is for clusters, and {self.function.name} has none: Kernel(cluster=(x, y, z))")
 
     # ---- copies from global to shared memory that go on while the thread does
 

@@ -90,6 +90,9 @@ class _Lowering:
                 set.add(fn.attributes, f'"nvvm.minctasm"="{function.min_ctas}"')
             else:
                 set.add(fn.attributes, f'"nvvm.maxnreg"="{function.max_registers}"')
+            if function.ctas_cluster > 1:       # part of the code, so that a launch need not know
+                x, y, z = function.cluster
+                set.add(fn.attributes, f'"nvvm.cluster_dim"="{x},{y},{z}"')
         self.values: dict[int, Any] = {}
         self.slots: dict[Register, Any] = {}
         self.labels = 0
@@ -161,7 +164,7 @@ class _Lowering:
         if not self.dialect.gpu:
             return "r"
         if isinstance(x.type, ll.PointerType):                  # addresses of shared memory have 32 bits: compiler.llvm
-            return "r" if x.type.addrspace == self.spaces["shared"] else "l"
+            return "r" if x.type.addrspace in (self.spaces["shared"], self.spaces["cluster"]) else "l"
         if self.is_float(x):
             return {16: "h", 32: "f", 64: "d"}[self.bits(x)]
         return {16: "h", 64: "l"}.get(self.bits(x), "r")

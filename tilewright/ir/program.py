@@ -157,6 +157,13 @@ class Function:
     warp: int = 1                                               # threads that execute an instruction together
     min_ctas: int = 1                                           # CTAs that are to share a multiprocessor
     max_registers: int | None = None                            # of a thread; None: as many as there is room for
+    cluster: tuple[int, int, int] = (1, 1, 1)                   # CTAs along x, y, z that run at once
+
+    @property
+    def ctas_cluster(self) -> int:
+        """CTAs of a cluster."""
+        x, y, z = self.cluster
+        return x * y * z
 
     @property
     def shared(self) -> dict[Array, int]:

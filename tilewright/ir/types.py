@@ -39,7 +39,8 @@ class Type:
 
 @dataclass(frozen=True)
 class Pointer:
-    """The address of elements of one scalar type, in "global", "shared" or "local" memory.
+    """The address of elements of one scalar type, in "global", "shared", "cluster" (another CTA's shared) or "local"
+    memory.
 
     The element type says only what the next index steps over: memory itself is bytes, and `Value.as_` looks at the
     same address as elements of another type.

@@ -5,7 +5,8 @@
     gemv    one row or one column of C (kernels/nvidia/gemv.py)
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
-parts of the tiles that are left over after whole rounds.
+parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts, alone, or
+those of a `cluster` add them up together.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets.nvidia import CLUSTER, GPC, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -71,6 +72,7 @@ class GpuPlan:
     early: bool = False             # copies through registers begin at the top of the loop, whatever ptxas prefers
     slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
     split_k: int = 1
+    cluster: bool = False           # simt: the parts of a tile are a thread block cluster
     tail: bool = False
     group_m: int = 8
 
@@ -146,17 +148,25 @@ class GpuPlan:
         if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
             tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
                        (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
-        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
+        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 or self.cluster else 0)
 
     def resident(self, target: GpuTarget, itemsize: int) -> int:
         """CTAs that a multiprocessor holds."""
         return target.occupancy(self.threads, min(self.estimate(itemsize), target.registers_thread),
                                 self.shared(itemsize))
 
+    def slots(self, target: GpuTarget, itemsize: int) -> int:
+        """CTAs that the chip holds at once. A cluster lies inside a GPC, and leaves multiprocessors idle where its size
+        does not divide theirs; some GPCs have more than GPC of these, which is left out of account."""
+        resident = max(self.resident(target, itemsize), 1)
+        if not self.cluster:
+            return target.sms * resident
+        return target.sms // GPC * (GPC*resident // self.split_k * self.split_k)
+
     def cut(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
         """With `tail`: (tiles that stay whole, parts of each of the others)."""
         tiles = self.tiles(m, n)
-        slots = target.sms * max(self.resident(target, itemsize), 1)
+        slots = self.slots(target, itemsize)
         whole = tiles // slots * slots
         over = tiles - whole
         if not over:
@@ -235,6 +245,12 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
         yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
                "multiprocessor.")
+    if p.cluster and p.algorithm != "simt":
+        yield f"{p.algorithm} does not add up parts in a cluster."
+    if p.cluster and not 2 <= p.split_k <= CLUSTER:
+        yield f"a cluster has from 2 to {CLUSTER} CTAs, and the parts of a tile are split_k = {p.split_k}."
+    if p.cluster and "cluster" not in target.instructions:
+        yield f"{target.name} has no clusters."
     if p.tail and p.split_k > 1:
         yield "the tiles of C are divided by split_k or by tail, not by both."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
@@ -262,13 +278,14 @@ L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiproce
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
 SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
+IN_CLUSTER = 40e9       # and of a tile that a cluster adds up, each CTA its share: an estimate
 
 
 def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n), max(plan.resident(target, s), 1)
-    slots = target.sms * resident
+    slots = plan.slots(target, s)
     rate: float
     if plan.algorithm == "gemv":
         rate = 32 * plan.vector if s == 4 else 16 * plan.vector
@@ -300,9 +317,12 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
     parts = plan.cut(m, n, target, s)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
-    added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
-    if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
-        added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
+    if plan.cluster:
+        added = (SPLIT + tile / IN_CLUSTER) * ceil(tiles*parts / slots)
+    else:
+        added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
+        if plan.split_k > 1:                                    # before the last ones, on all multiprocessors at once
+            added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
@@ -341,6 +361,9 @@ F32 = (
 SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", early=True, **_REGISTERS),),
          "t": (_simt("128x64x16", "64x32", "8x8", order="columns", early=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
+CLUSTERED = (       # where parts of k are at most CLUSTER: two slices are as many warps as twice the parts
+    _simt("64x256x16", "64x64", "8x16", order="columns", registers=240, slices=2, **_REGISTERS),
+)
 F64 = (
     GpuPlan("dmma", 128, 128, 8, 64, 32, stages=6),
     GpuPlan("dmma", 64, 128, 8, 32, 64, stages=4),
@@ -355,16 +378,21 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     """Plans worth a look, legal or not."""
-    for tile in (*F32, *SMALL[shape.layout[1]]) if shape.dtype == "f32" else F64:
+    # copies of single elements need more pointers: in clusters, and with a tail, they spill
+    clusters = [*range(2, CLUSTER + 1)] if "cluster" in target.instructions and shape.vector > 1 else []
+    for tile in (*F32, *SMALL[shape.layout[1]], *CLUSTERED) if shape.dtype == "f32" else F64:
+        only_clusters = tile in CLUSTERED
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
-        if shape.vector > 1:            # copies of single elements need more pointers: with a tail they spill
-            yield replace(tile, tail=True)          # first: its kernel is 2 % faster even where nothing is left over
-        for split in SPLITS:
-            yield replace(tile, split_k=split)
+        if not only_clusters:
+            if shape.vector > 1:
+                yield replace(tile, tail=True)      # first: its kernel is 2 % faster even where nothing is left over
+            yield from (replace(tile, split_k=split) for split in SPLITS)
+        if tile.algorithm == "simt":
+            yield from (replace(tile, split_k=split, cluster=True) for split in clusters)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:

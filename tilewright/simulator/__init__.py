@@ -9,7 +9,7 @@ copies    from global to shared memory, in flight; textures: reads that give zer
 gang      threads at one point, who of them is active, their calls
 code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
-barriers  what a gang may wait for; mbarriers: phases in shared memory
+barriers  what a gang may wait for; mbarriers: phases in shared memory; clusters: CTAs that share theirs
 agents    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind; table: as text; occupancy
 product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates;

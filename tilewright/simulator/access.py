@@ -36,10 +36,11 @@ class Part(NamedTuple):
 
 
 class Access:
-    """`verb` is "load" or "store"; `align` is what the address must be a multiple of, in bytes."""
+    """`verb` is "load" or "store"; `align` is what the address must be a multiple of, in bytes. `remote`: of the shared
+    memory of CTAs of the cluster."""
 
     def __init__(self, machine: Machine, function: str, line: Line, verb: str, t: Any, align: int,
-                 atomic: bool = False) -> None:
+                 atomic: bool = False, remote: bool = False) -> None:
         self.machine, self.memory, self.function, self.line, self.verb = machine, machine.memory, function, line, verb
         self.dtype = numpy_type(t)
         self.length = 1 if isinstance(t, Pointer) else t.length
@@ -48,6 +49,7 @@ class Access:
         self.align = align
         self.reads = verb == "load"
         self.atomic = atomic                # then it is ordered by other means than the accesses around it
+        self.remote = remote
         self.seen: dict[str, Traffic] = {}
         self.patterns: dict[Any, Pattern] = {}
 
@@ -264,9 +266,9 @@ class Access:
         threads = gang.threads[pairs.lanes]
         if self.reads:
             race = history.load(agents, np.where(pairs.last == pairs.lanes, threads, ~threads), units,
-                                (id(pattern), start, int(gang.threads[0]), gang.size))
+                                (id(pattern), start, int(gang.threads[0]), gang.size), self.remote)
         else:
-            race = history.store(agents, threads, units, self.line)
+            race = history.store(agents, threads, units, self.line, self.remote)
             if pairs.clash is not None and race is None:        # several threads in one instruction
                 race = Race(pairs.clash[0], int(threads[pairs.clash[1]]), "also written", None)
             if self.machine.gpu and region.space == "global":
@@ -274,6 +276,8 @@ class Access:
         if race is not None:
             lanes = pairs.lanes if threads[race.pair] != race.other else pairs.last
             self.race(gang, region, history, race, int(units[race.pair]), int(lanes[race.pair]))
+        if self.remote:
+            self.machine.clusters.use(gang, self, region, pattern, offset)
 
     def read(self, region: Region, pattern: Pattern, start: int) -> Any:
         offset = start - region.base
@@ -297,7 +301,7 @@ class Access:
     def traffic(self, region: Region) -> Traffic:
         found = self.seen.get(region.name)
         if found is None:
-            site = Site(self.line, region.name, region.space, self.verb)
+            site = Site(self.line, region.name, "cluster" if self.remote else region.space, self.verb)
             found = self.seen[region.name] = self.machine.report.at(site)
         return found
 

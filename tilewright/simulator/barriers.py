@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.simulator.fault import Fault
 
@@ -49,6 +50,12 @@ class PhaseBarrier:
         self.expected_bytes -= bytes
         self._complete()
 
+    def leave(self, threads: int) -> None:
+        """So many will not come any more: they have ended."""
+        self.expected -= threads
+        if self.arrived:
+            self._complete()
+
     def _complete(self) -> None:
         if self.arrived == self.expected and self.expected_bytes == 0:
             self.published.append(self.arriving)
@@ -68,21 +75,31 @@ class PhaseBarrier:
         return f"{self.name}: {self.arrived} of {self.expected} threads have arrived{bytes}"
 
 
-class CtaBarrier:
-    """The wait of a gang for the barriers of all the CTAs that it has threads of."""
+def cta_barrier(gang: Gang, node: Op) -> PhaseWait:
+    """A gang arrives at the barriers of all the CTAs that it has threads of."""
+    machine, phases = gang.machine, []
+    whole_warps(gang, node)
+    assert machine.clocks is not None
+    for cta in np.unique(gang.threads // machine.cta):
+        threads = gang.threads[gang.threads // machine.cta == cta]
+        agents = np.unique(threads // machine.warp)
+        barrier = machine.barriers[cta]
+        phases.append((barrier, barrier.arrive(machine.clocks.release(agents), len(threads)), agents))
+    return PhaseWait(node.line, phases)
 
-    def __init__(self, gang: Gang, node: Op) -> None:
-        machine, self.line = gang.machine, node.line
-        if not gang.active().all():
-            raise Fault("divergent", node.line, gang.frame.code.name, "a barrier that some lanes of a warp skip"
-                        + gang.by(int(np.argmin(gang.active()))))
-        assert machine.clocks is not None
-        self.phases = []
-        for cta in np.unique(gang.threads // machine.cta):
-            threads = gang.threads[gang.threads // machine.cta == cta]
-            agents = np.unique(threads // machine.warp)
-            barrier = machine.barriers[cta]
-            self.phases.append((barrier, barrier.arrive(machine.clocks.release(agents), len(threads)), agents))
+
+def whole_warps(gang: Gang, node: Op) -> None:
+    """All lanes come to a barrier together."""
+    if not gang.active().all():
+        raise Fault("divergent", node.line, gang.frame.code.name, "a barrier that some lanes of a warp skip"
+                    + gang.by(int(np.argmin(gang.active()))))
+
+
+class PhaseWait:
+    """The wait of a gang for phases of barriers, and for each the agents that then go on."""
+
+    def __init__(self, line: Line, phases: list[tuple[PhaseBarrier, int, NDArray[np.int64]]]) -> None:
+        self.line, self.phases = line, phases
 
     def over(self, gang: Gang) -> bool:
         if any(phase >= len(barrier.published) for barrier, phase, _ in self.phases):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.simulator.barriers import CtaBarrier, Wait
+from tilewright.simulator.barriers import Wait, cta_barrier
 from tilewright.simulator.fault import Fault
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Gang:
 
     def barrier(self, node: Op) -> None:
         """Wait for all threads of the CTA."""
-        self.waiting = CtaBarrier(self, node)
+        self.waiting = cta_barrier(self, node)
 
     def warp_barrier(self, node: Op) -> None:
         """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""

@@ -33,9 +33,9 @@ class History:
     somebody else: `threads` itself is one that ran before, beyond it are copies in flight. Where several threads of a
     warp read a unit at once, ~t is kept of one of them.
 
-    Each CTA has its own part of shared memory: `rows`, how many agents can touch a unit, is then those of a CTA. The
-    global memory of a GPU is `everybody`'s, those that ran before included; most of it is never written, so reads are
-    only noted until it is.
+    Each CTA has its own part of shared memory: `rows`, how many agents can touch a unit, is then those of a CTA, or of
+    its cluster, and `remote` are accesses by other CTAs of it. The global memory of a GPU is `everybody`'s, those that
+    ran before included; most of it is never written, so reads are only noted until it is.
     """
 
     def __init__(self, clocks: Clocks, size: int, rows: int, everybody: bool) -> None:
@@ -51,6 +51,7 @@ class History:
         self.newest_write = 0
         self.fresh: list[Pairs] = []                            # units written by those that run now, if everybody's
         self.flights = 0                                        # units that copies are on their way to
+        self.remote = False                                     # whether other CTAs have written here
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
         if not everybody:
@@ -87,11 +88,9 @@ class History:
 
     # ---- accesses: of each pair, thread threads[i] of agent agents[i] touches unit units[i]
 
-    def load(self, agents: Agents, threads: Pairs, units: Pairs, key: Any = None) -> Race | None:
+    def load(self, agents: Agents, threads: Pairs, units: Pairs, key: Any = None, remote: bool = False) -> Race | None:
         """`key`: equal ones stand for equal pairs."""
-        race = None
-        if self.newest_write and (self.newest_write > self.clocks.known_in_ctas or self.flights or self.everybody):
-            race = self._unseen_write(agents, threads, units)
+        race = self._unseen_write(agents, threads, units, remote)
         now = self.clocks.now[agents]
         if self.noted is not None:
             self.noted[key or len(self.noted)] = agents, threads, units, now
@@ -101,12 +100,11 @@ class History:
             self.reader[row, units] = threads
         return race
 
-    def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line) -> Race | None:
+    def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line, remote: bool = False) -> Race | None:
         if self.noted:
             self._watch_reads()
-        race = None
-        if self.newest_write and (self.newest_write > self.clocks.known_in_ctas or self.flights or self.everybody):
-            race = self._unseen_write(agents, threads, units)
+        race = self._unseen_write(agents, threads, units, remote)
+        self.remote |= remote
         race = race or (self._unseen_read if self.noted is None else self._read_before)(agents, threads, units)
         self._write(threads, units, self.clocks.now[agents], line)
         return race
@@ -117,7 +115,10 @@ class History:
         if self.everybody:
             self.fresh.append(units)
 
-    def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
+    def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs, remote: bool) -> Race | None:
+        beyond = self.everybody or self.remote or remote        # what CTAs know of their own threads is not enough
+        if not self.newest_write or not (beyond or self.flights or self.newest_write > self.clocks.known_in_ctas):
+            return None
         writer = self.writer[units]
         late = (self.written[units] > self.clocks.known[agents, writer // self.clocks.warp]) & (writer != threads)
         if not late.any():

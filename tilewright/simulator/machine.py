@@ -13,6 +13,7 @@ from tilewright.ir.types import Pointer, Texture
 from tilewright.simulator.agents import Clocks
 from tilewright.simulator.atomics import Atomics
 from tilewright.simulator.barriers import PhaseBarrier
+from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
 from tilewright.simulator.fault import Fault
@@ -42,7 +43,7 @@ class Machine:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
-        self.mbarriers = Mbarriers(self)
+        self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
         self.grid: Block = (1, 1, 1)
         self.clocks: Clocks | None = None
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
@@ -69,8 +70,11 @@ class Machine:
         """All CTAs of a grid, as many of them at once as make large gangs."""
         operands = self.arguments(arguments)
         x, y, z = (*map(int, grid), 1, 1)[:3]
-        self.grid = x, y, z
-        some = max(TOGETHER // self.cta, 1)
+        self.grid, size = (x, y, z), self.clusters.size
+        if any(extent % ctas for extent, ctas in zip(self.grid, self.function.cluster)):
+            raise ValueError(f"{self.function.name}: a grid of {self.grid} CTAs is not whole clusters of "
+                             f"{self.function.cluster}")
+        some = max(TOGETHER // (self.cta * size), 1) * size
         for first in range(0, x * y * z, some):
             threads = min(some, x * y * z - first) * self.cta
             self._begin(first, threads)
@@ -91,6 +95,7 @@ class Machine:
         self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.cta) for cta in range(self.ctas)]
         self.copies.begin()
         self.mbarriers.begin()
+        self.clusters.begin()
         self._histories: dict[Region, History] = {}
         self._shared: dict[Array, Region] = {}
 
@@ -109,8 +114,10 @@ class Machine:
                     waiting.append(gang)
                 else:
                     self.progress += 1      # somebody may wait for a thread to end
+                    self.clusters.leave(gang.threads)
                 if waiting and not self.ready:
                     waiting = self._wake(waiting)
+        self.clusters.end()
         return self.report
 
     def _wake(self, waiting: list[Gang]) -> list[Gang]:
@@ -154,7 +161,7 @@ class Machine:
         found = histories.get(region)
         if found is None:
             everybody = histories is self._everybodys
-            rows = clocks.agents if everybody else clocks.per_cta
+            rows = clocks.agents if everybody else clocks.per_cta * self.clusters.size
             found = histories[region] = History(clocks, region.data.size, rows, everybody)
         return found
 
@@ -185,8 +192,10 @@ class Machine:
         return t.numpy.type(x)
 
     def builtin(self, name: str, threads: NDArray[np.int64]) -> Any:
-        """thread.x, block.z, grid.y ... of these threads."""
+        """thread.x, block.z, grid.y, cluster.ctarank ... of these threads."""
         what, axis = name.split(".")
+        if what == "cluster":
+            return (threads // self.cta % self.clusters.size).astype(np.int32)
         if what == "thread":
             y, x = np.divmod(threads % self.cta, self.shape[0])
             return (x if axis == "x" else y).astype(np.int32)
@@ -196,10 +205,12 @@ class Machine:
         return blocks[0] if len(blocks) == 1 else blocks[threads // self.cta]
 
     def _coordinates(self, cta: int) -> Block:
-        """Of one of the CTAs that run now, or that did."""
-        zy, x = divmod(int(self.first + cta), self.grid[0])
-        z, y = divmod(zy, self.grid[1])
-        return x, y, z
+        """Of one of the CTAs that run now, or that did: cluster after cluster, and in each along x first."""
+        cluster, rank = divmod(int(self.first + cta), self.clusters.size)
+        x, y, z = (i * ctas for i, ctas in zip(_unfold(cluster, *(
+            extent // ctas for extent, ctas in zip(self.grid, self.function.cluster))), self.function.cluster))
+        dx, dy, dz = _unfold(rank, *self.function.cluster)
+        return x + dx, y + dy, z + dz
 
     def block(self, cta: int) -> tuple[int, ...]:
         """The same for messages: two coordinates will do if the grid has no more."""
@@ -221,3 +232,10 @@ class Machine:
             return f" by thread {thread}" if self.threads > 1 else ""
         cta, inside = divmod(thread if thread >= 0 else -1 - thread - self.first * self.cta, self.cta)
         return f" by block {self.block(cta)} thread {(inside % self.shape[0], inside // self.shape[0])}"
+
+
+def _unfold(index: int, x: int, y: int, z: int) -> Block:
+    """The coordinates of a place in x * y * z of them."""
+    rest, first = divmod(index, x)
+    third, second = divmod(rest, y)
+    return first, second, third

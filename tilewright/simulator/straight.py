@@ -46,7 +46,8 @@ def _step(code: Code, node: Any) -> Step | None:
         case Op():
             return _operation(code, node)
         case Load(result, pointer, align, mask, line):
-            access = Access(code.machine, code.name, line, "load", result.type, align)
+            access = Access(code.machine, code.name, line, "load", result.type, align,
+                            remote=pointer.type.space == "cluster")
             d, p = code.slot(result), code.slot(pointer)
             m = code.slot(mask) if mask is not None else None
 
@@ -54,7 +55,8 @@ def _step(code: Code, node: Any) -> Step | None:
                 env[d] = access.load(gang, env[p], env[m] if m is not None else None)
             return load
         case Store(pointer, value, align, mask, line):
-            access = Access(code.machine, code.name, line, "store", value.type, align)
+            access = Access(code.machine, code.name, line, "store", value.type, align,
+                            remote=pointer.type.space == "cluster")
             p, x = code.slot(pointer), code.slot(value)
             m = code.slot(mask) if mask is not None else None
 

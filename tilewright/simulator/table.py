@@ -13,7 +13,7 @@ SOURCE = 60                                 # characters of a source line
 
 def text(report: Report) -> str:
     """Tables of traffic by memory space, then instructions, flops and occupancy."""
-    parts = [table for space in ("global", "shared", "local") if (table := _space(report, space))]
+    parts = [table for space in ("global", "shared", "cluster", "local") if (table := _space(report, space))]
     kinds = ", ".join(f"{n:,} {kind}" for kind, n in report.instructions.most_common())
     parts.append(f"instructions: {kinds or 'none'}\nflops: {report.flops:,}")
     if report.occupancy is not None:
@@ -26,7 +26,7 @@ def _space(report: Report, space: str) -> str:
     sites = [(site, t) for site, t in sorted(report.traffic.items()) if site.space == space and t.requests]
     if not sites:
         return ""
-    banks = space == "shared"
+    banks = space in ("shared", "cluster")
     granules = "passes" if banks else "sectors" if report.granule == 32 else f"{report.granule}-byte lines"
     rows = [[f"{space} memory", "array", "", "requests", "elements", "bytes", "distinct", granules,
              "conflicts" if banks else "efficiency", ""]]

@@ -55,7 +55,7 @@ class Operand:
         """Who copies what: ACTIVE threads, `passes` times each. (CHUNKS threads side by side, ROWS of these.)"""
         U, CTA_K, EXTENT, THREADS = self.UNIT, self.CTA_K, self.EXTENT, self.THREADS
         if not self.along_k:
-            self.CHUNKS = min(EXTENT // U, THREADS)
+            self.CHUNKS = _divisor(EXTENT // U, THREADS)
             self.ROWS = _divisor(CTA_K, THREADS // self.CHUNKS)
             across = [x*self.CHUNKS*U for x in range(EXTENT // U // self.CHUNKS)]
             self.passes = [Pass(h, p, i) for p in range(0, CTA_K, self.ROWS) for h, i in enumerate(across)]

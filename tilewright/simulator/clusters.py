@@ -1,0 +1,119 @@
+"""Thread block clusters in the simulator: their barrier, and whose shared memory can be used when.
+
+A CTA's shared memory is there from its first to its last instruction. Others may use it only if they know that it has
+begun, and if it knows, before it ends, that they are done: both take a barrier of the cluster between. As with races,
+it does not matter what came first this time.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, whole_warps
+from tilewright.simulator.fault import Fault
+from tilewright.simulator.memory import SPAN_BITS
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Op
+    from tilewright.simulator.access import Access
+    from tilewright.simulator.gang import Gang
+    from tilewright.simulator.machine import Machine
+    from tilewright.simulator.memory import Region
+    from tilewright.simulator.pattern import Pattern
+
+
+class Clusters:
+    """`size` CTAs are a cluster; those that run at once are numbered cluster by cluster."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.size = machine, machine.function.ctas_cluster
+
+    def begin(self) -> None:
+        """Others run now."""
+        machine, self.threads = self.machine, self.size * self.machine.cta
+        self.barriers = [PhaseBarrier(f"the barrier of the cluster of block {machine.block(cta)}", self.threads)
+                         for cta in range(0, machine.ctas, self.size)]
+        self.arrived: dict[int, int] = {}           # agent → the phase that it has arrived in and not yet waited for
+        self.uses: dict[tuple[int, int], tuple[int, Any]] = {}      # (agent, CTA) → when it last used that one's memory
+
+    # ---- operations
+
+    def arrive(self, gang: Gang, node: Op) -> None:
+        clocks = self.machine.clocks
+        whole_warps(gang, node)
+        assert clocks is not None
+        if any(agent in self.arrived for agent in gang.agents.tolist()):
+            raise Fault("arrivals", node.line, gang.frame.code.name, "threads arrive at the barrier of their cluster "
+                        "that have not waited since they arrived last" + gang.by(0))
+        for cluster in np.unique(gang.threads // self.threads):
+            threads = gang.threads[gang.threads // self.threads == cluster]
+            agents = np.unique(threads // clocks.warp)
+            phase = self.barriers[cluster].arrive(clocks.release(agents), len(threads))
+            self.arrived |= dict.fromkeys(agents.tolist(), phase)
+
+    def wait(self, gang: Gang, node: Op) -> None:
+        whole_warps(gang, node)
+        phases = defaultdict(list)
+        for agent in gang.agents.tolist():
+            if agent not in self.arrived:
+                raise Fault("arrivals", node.line, gang.frame.code.name,
+                            "threads wait at the barrier of their cluster that have not arrived there" + gang.by(0))
+            phases[agent * self.machine.warp // self.threads, self.arrived.pop(agent)].append(agent)
+        gang.waiting = PhaseWait(node.line, [(self.barriers[cluster], phase, np.array(agents))
+                                             for (cluster, phase), agents in phases.items()])
+
+    def of_cta(self, gang: Gang, node: Op, pointer: Any, rank: Any) -> Any:
+        """Copies of a shared array lie a pitch apart."""
+        pointer, rank, on = np.broadcast_to(pointer, gang.size), np.broadcast_to(rank, gang.size), gang.active()
+        wrong = on & ((rank < 0) | (rank >= self.size))
+        if wrong.any():
+            lane = int(wrong.argmax())
+            raise Fault("cluster", node.line, gang.frame.code.name,
+                        f"there is no CTA {rank[lane]} in a cluster of {self.size}{gang.by(lane)}")
+        found, away = pointer.copy(), rank.astype(np.int64) - gang.threads // self.machine.cta % self.size
+        for index in np.unique(pointer[on] >> SPAN_BITS):
+            region = self.machine.memory.find(int(index) << SPAN_BITS)
+            assert region is not None
+            assert region.pitch is not None
+            found += np.where(pointer >> SPAN_BITS == index, away * region.pitch, 0)
+        return found
+
+    # ---- what is checked
+
+    def use(self, gang: Gang, access: Access, region: Region, pattern: Pattern, offset: int) -> None:
+        """An access of shared memory of other CTAs, which must have begun."""
+        clocks, pitch = self.machine.clocks, region.pitch
+        assert clocks is not None
+        assert pitch is not None
+        lanes, offsets = pattern.lanes(), offset + pattern.offsets.ravel()
+        agents, owners = gang.warps[lanes // self.machine.warp], offsets // pitch
+        _, first = np.unique(agents * self.machine.ctas + owners, return_index=True)
+        for i in first:
+            agent, owner, at = int(agents[i]), int(owners[i]), (gang, region, int(offsets[i]), int(lanes[i]))
+            if owner == agent // clocks.per_cta:
+                continue
+            if not clocks.known[agent, self._agents(owner)].any():
+                access.fault("cluster", *at, f"block {self.machine.block(owner)} may not have begun: they have not met")
+            self.uses[agent, owner] = int(clocks.now[agent]), (access, at)
+
+    def leave(self, threads: NDArray[np.int64]) -> None:
+        """These have ended, so that nobody waits for them any more."""
+        if self.size > 1:
+            for cluster, count in zip(*np.unique(threads // self.threads, return_counts=True)):
+                self.barriers[cluster].leave(int(count))
+
+    def end(self) -> None:
+        """All have ended: one of each CTA must have known that the others had used its memory for the last time."""
+        clocks = self.machine.clocks
+        for (agent, owner), (time, (access, at)) in self.uses.items():
+            assert clocks is not None
+            if clocks.known[self._agents(owner), agent].max() < time:
+                access.fault("cluster", *at, f"block {self.machine.block(owner)} may have ended: they do not meet "
+                             "afterwards")
+
+    def _agents(self, cta: int) -> slice:
+        per_cta = self.machine.cta // self.machine.warp
+        return slice(cta * per_cta, (cta + 1) * per_cta)
