@@ -300,6 +300,7 @@ LONG = 200_000_000  # clocks, a tenth of a second
 
 def test_the_current_stream_of_torch(torch):
     a, b = torch.zeros(70, 50, device="cuda"), torch.tensor(B, device="cuda")
+    later = torch.tensor(A, device="cuda")  # from the host's memory, for which torch would wait
     tw.matmul(a, b)  # compiles
     torch.cuda.synchronize()
     for _ in range(2):  # the long way, then the short one
@@ -308,7 +309,7 @@ def test_the_current_stream_of_torch(torch):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             torch.cuda._sleep(LONG)
-            a.copy_(torch.tensor(A, device="cuda"))
+            a.copy_(later)
             c = tw.matmul(a, b)
             assert not stream.query()  # nothing has waited
             np.testing.assert_array_equal(c.cpu().numpy(), A @ B)

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.compiler import ptxas
-from tilewright.plans.gpu import CLUSTERED, F32, F64, GpuPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.plans.gpu import F32, F64, GpuPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
@@ -110,7 +110,6 @@ def test_what_a_chip_lacks():
     assert cluster.violations(tw.Gemm(512, 512, 512), H200) == []
     for chip in (T4, A100, RTX3090):
         assert any("has no clusters" in x for x in cluster.violations(tw.Gemm(512, 512, 512), chip))
-        assert not any(plan.cluster for plan in candidates(shape_of(tw.Gemm(64, 4096, 4096)), chip))
     dmma = replace(F64[0], split_k=4, cluster=True)
     assert any("dmma does not add up parts in a" in x for x in dmma.violations(tw.Gemm(512, 512, 512, "f64"), H200))
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), H200).algorithm == "dmma"
@@ -135,15 +134,15 @@ def test_costs_know_rounds():
     assert choose(few, H200).split_k > 1 or choose(few, H200).tail
 
 
-def test_few_rows_are_clusters():
-    """Each of the 16 tiles has 8 parts, as many as there are multiprocessors for; no workspace, no counters."""
-    problem = tw.Gemm(64, 4096, 4096)
-    plan = choose(shape_of(problem), H200)
-    assert (plan.split_k, plan.cluster, plan.tiles(64, 4096)) == (8, True, 16)
-    (launch,) = tw.compile(problem, H200, plan).launches
+IN_CLUSTERS = GpuPlan.parse("simt 64x256x16 warp=64x64 thread=8x16 stages=2 copy=registers vector=4 order=columns "
+                            "registers=240 slices=2 split_k=8 cluster")
+
+
+def test_a_cluster_needs_no_workspace():
+    (launch,) = tw.compile(tw.Gemm(64, 4096, 4096), H200, IN_CLUSTERS).launches
     assert (launch.grid, launch.workspace, launch.counters) == ((16, 1, 8), 0, 0)
     assert launch.function.cluster == (1, 1, 8)
-    assert launch.shared_bytes == plan.shared(4) == 64 * 256 * 4
+    assert launch.shared_bytes == IN_CLUSTERS.shared(4) == 64 * 256 * 4
 
 
 @pytest.mark.parametrize(("parts", "slots"), [(2, 128), (3, 120), (4, 128), (5, 120), (6, 96), (7, 112), (8, 128)])
@@ -196,11 +195,10 @@ def test_every_tile_of_the_planner_multiplies(index):
     np.testing.assert_array_equal(c_new, 2 * a @ b - c)
 
 
-@pytest.mark.parametrize("plan", CLUSTERED, ids=named)
-def test_every_tile_for_clusters_multiplies(plan):
+def test_slices_and_a_cluster_multiply():
     m, n, k = 70, 300, 50
     a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
-    kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(plan, vector=2, split_k=3, cluster=True))
+    kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(IN_CLUSTERS, vector=2, split_k=3))
     tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
     np.testing.assert_array_equal(c_new, 2 * a @ b - c)
 

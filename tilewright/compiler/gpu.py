@@ -80,7 +80,9 @@ class GpuKernel:
     @cached_property
     def function(self) -> Function:
         module, _, name = _EMITTERS[self.plan.algorithm].partition(":")
-        recorded: Function = getattr(import_module(module), name)(**self.options)
+        emitter = getattr(import_module(module), name)
+        with llvm.uncollected():
+            recorded: Function = emitter(**self.options)
         return recorded
 
     @property

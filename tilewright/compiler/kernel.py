@@ -56,7 +56,9 @@ class Kernel:
         found = []
         for part in self.parts:
             module, _, name = part.emitter.partition(":")
-            found.append(getattr(import_module(f"tilewright.kernels.cpu.{module}"), name)(self.target, *part.args))
+            emitter = getattr(import_module(f"tilewright.kernels.cpu.{module}"), name)
+            with llvm.uncollected():
+                found.append(emitter(self.target, *part.args))
         return tuple(found)
 
     @cached_property

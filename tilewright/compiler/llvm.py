@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,18 @@ def _short_addresses() -> None:
     llvm.set_option("tilewright", "--nvptx-short-ptr")
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What a kernel is recorded and lowered to is a million objects and no garbage: the collector stays out of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def machine(target: Target, jit: bool = False) -> Any:
     """A new LLVM target machine. Kernels never use the red zone or anything else that a JIT could not place."""
     _initialise()
@@ -66,7 +80,8 @@ def optimise(functions: Function | Iterable[Function], target: Target, jit: bool
              lines: bool = False) -> tuple[Any, Any]:
     """(module, target machine) after LLVM's -O3 pipeline. Loops stay as written: kernels unroll themselves."""
     tm = machine(target, jit)
-    module = llvm.parse_assembly(text(functions, target, lines=lines))
+    with uncollected():
+        module = llvm.parse_assembly(text(functions, target, lines=lines))
     if isinstance(target, GpuTarget):
         module.data_layout = str(tm.target_data)            # so that the passes know how long addresses are
     module.verify()

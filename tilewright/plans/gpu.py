@@ -361,9 +361,6 @@ F32 = (
 SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", early=True, **_REGISTERS),),
          "t": (_simt("128x64x16", "64x32", "8x8", order="columns", early=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
-CLUSTERED = (       # where parts of k are at most CLUSTER: two slices are as many warps as twice the parts
-    _simt("64x256x16", "64x64", "8x16", order="columns", registers=240, slices=2, **_REGISTERS),
-)
 F64 = (
     GpuPlan("dmma", 128, 128, 8, 64, 32, stages=6),
     GpuPlan("dmma", 64, 128, 8, 32, 64, stages=4),
@@ -377,22 +374,16 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
-    """Plans worth a look, legal or not."""
-    # copies of single elements need more pointers: in clusters, and with a tail, they spill
-    clusters = [*range(2, CLUSTER + 1)] if "cluster" in target.instructions and shape.vector > 1 else []
-    for tile in (*F32, *SMALL[shape.layout[1]], *CLUSTERED) if shape.dtype == "f32" else F64:
-        only_clusters = tile in CLUSTERED
+    """Plans worth a look, legal or not. No clusters: on an H200 the same tiles ran at half their speed in them."""
+    for tile in (*F32, *SMALL[shape.layout[1]]) if shape.dtype == "f32" else F64:
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
-        if not only_clusters:
-            if shape.vector > 1:
-                yield replace(tile, tail=True)      # first: its kernel is 2 % faster even where nothing is left over
-            yield from (replace(tile, split_k=split) for split in SPLITS)
-        if tile.algorithm == "simt":
-            yield from (replace(tile, split_k=split, cluster=True) for split in clusters)
+        if shape.vector > 1:            # copies of single elements need more pointers: with a tail they spill
+            yield replace(tile, tail=True)          # first: its kernel is 2 % faster even where nothing is left over
+        yield from (replace(tile, split_k=split) for split in SPLITS)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:

@@ -137,7 +137,8 @@ class Bound:
         self._scalars = alpha, beta
         self._fixed: Prepared | None = None
         if len(self._pointers) == len(self.recipe.steps) == 1:
-            self._fixed = self.recipe.steps[0].fixed(*self._pointers[0], alpha, beta)
+            pa, pb, pc = self._pointers[0]
+            self._fixed = self.recipe.steps[0].fixed(pa, pb, pc, alpha, beta)
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch, and give `out`; on another stream if one is named."""
