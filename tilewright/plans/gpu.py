@@ -305,8 +305,7 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
         whole, parts = plan.cut(m, n, target, s)
-        rounds = whole/slots + (ceil((tiles - whole)*parts / slots)/parts + PART*parts if parts > 1 else
-                                ceil((tiles - whole)/slots))
+        rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
     else:
         rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
@@ -321,6 +320,8 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
         added = (SPLIT + tile / IN_CLUSTER) * ceil(tiles*parts / slots)
     else:
         added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
+        if plan.tail and parts > 1:
+            added = max(added, SPLIT + PART*parts * resident*alone / target.clock)
         if plan.split_k > 1:                                    # before the last ones, on all multiprocessors at once
             added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
