@@ -26,7 +26,8 @@ LAYERS = [
     ["runtime"],
     ["compiler.kernel", "compiler.gpu"],  # what tilewright.compile makes can also be called
     ["simulator.product"],  # the engine's own jobs, simulated
-    ["batch", "arguments", "api", "runtime.gpu"],  # the rules of shapes and dtypes, for CUDA arrays too
+    # the rules of shapes and dtypes, for CUDA arrays too
+    ["batch", "complex_product", "arguments", "api", "runtime.gpu"],
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],

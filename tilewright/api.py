@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch
+from tilewright import arguments, batch, complex_product
 from tilewright.arguments import F32, F64, Array
 from tilewright.runtime.arrays import library_of
 
@@ -75,14 +75,19 @@ def matmul(
 
     a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
                 axis it was given is taken away again. Leading axes are broadcast. Any strides; anything that
-                np.asarray takes. The result has the dtype np.matmul would give it, which must be float32 or float64.
+                np.asarray takes, of any format of `tilewright formats`, both of the same or not. The result has the
+                dtype np.matmul would give it (for ml_dtypes' formats, what they have taught NumPy).
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. It may overlap a, b and c.
                 It is written only if the call succeeds, and returned.
-    out_dtype   "f32", "f64" or a NumPy dtype instead of NumPy's choice. The arithmetic runs in a type that holds both
-                the operands and the result: f32 operands with out_dtype="f64" are multiplied in f64, f64 operands with
-                out_dtype="f32" in f64 too, rounded once. So are integers with either.
-    alpha, beta real numbers. As in BLAS, beta == 0 never reads c, and alpha == 0 never reads a or b.
+    out_dtype   a format ("f32", "i32", "bf16" ...) or a NumPy dtype instead of NumPy's choice. Sums run in a type that
+                holds both the operands and the result: f32 operands with out_dtype="f64" are multiplied in f64, f64
+                operands with out_dtype="f32" in f64 too, rounded once. So are integers with either. Narrower floats
+                are added up in f32 and rounded once; integers modulo 2^32 (2^64 if one has 64 bits or the result has),
+                which is exact modulo the result's 2^bits: i8 with out_dtype="i32" is exact for k up to 131,071. See
+                docs/formats.md.
+    alpha, beta real numbers, whole ones where integers are multiplied. As in BLAS, beta == 0 never reads c, and
+                alpha == 0 never reads a or b.
     c           what is added, broadcast to the result; not modified unless it is also out. Its dtype counts for the
                 result's like those of a and b.
     trans_a, trans_b  swap the last two axes of the operand first.
@@ -181,20 +186,22 @@ def _on_gpu(*arrays: Any) -> bool:
 
 
 def _general(
-    a_in: Any, b_in: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: Any, c_in: Any,
+    a_in: Any, b_in: Any, out_in: Any, out_dtype: Any, alpha_in: Any, beta_in: Any, c_in: Any,
     trans_a: bool, trans_b: bool, threads: Any, plan: Any, out_name: str = "out",
 ) -> Any:  # fmt: skip
     """Everything that is not two plain matrices of one dtype."""
     out = arguments.output(out_in, out_name)
     a = arguments.transposed(arguments.operand(a_in, "a"), trans_a, "a")
     b = arguments.transposed(arguments.operand(b_in, "b"), trans_b, "b")
-    alpha, beta = arguments.scalar(alpha, "alpha"), arguments.scalar(beta, "beta")
+    alpha, beta = arguments.scalar(alpha_in, "alpha"), arguments.scalar(beta_in, "beta")
     if c_in is not None:
         c = arguments.operand(c_in, "c", least=0)
     elif beta:
         raise ValueError(f"beta = {beta} needs a c to multiply")
     threads = arguments.thread_count(threads)
     compute, result = arguments.dtypes(a, b, c_in, out_dtype)
+    if compute.kind == "i":
+        alpha, beta = arguments.whole(alpha_in, "alpha"), arguments.whole(beta_in, "beta")
     if out is not None:
         arguments.check_cast(result, out.dtype, out_name)
         if out_dtype is not None and out.dtype != result:
@@ -211,25 +218,26 @@ def _general(
         except ValueError:
             raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
     if not alpha:  # as BLAS: not even a nan in a or b is looked at
-        a, b, alpha = a[..., :0], b[..., :0, :], 1.0
-    a, b = (x if arguments.ready(x, compute) else x.astype(compute) for x in (a, b))
+        a, b, alpha = a[..., :0], b[..., :0, :], 1
+    a, b = (arguments.converted(x, compute) for x in (a, b))
     if len(shape) > 2:
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
+    run = complex_product.through(_run) if compute.kind == "c" else _run
     if out is not None:
         target = _as_matrices(out, vectors)
         in_place = _writes_in_place(target, a, b, compute) and (not beta or _same(target, c))
-        if in_place and _run(a, b, target, alpha, beta, threads, plan, whole=True):
+        if in_place and run(a, b, target, alpha, beta, threads, plan, whole=True):
             return out_in[0] if isinstance(out_in, tuple) else out_in
     product = np.empty(shape, compute)
     if beta:
-        np.copyto(product, c)
-    _run(a, b, product, alpha, beta, threads, plan)
+        np.copyto(product, c, casting="unsafe")  # whose dtype has been heeded
+    run(a, b, product, alpha, beta, threads, plan)
     if out is not None:
         # The cast may raise (np.errstate); the copy after it cannot.
         np.copyto(target, product.astype(out.dtype, copy=False))
         return out_in[0] if isinstance(out_in, tuple) else out_in
-    return arguments.wrap(product.astype(result, copy=False).reshape(public), a_in, b_in)
+    return arguments.wrap(arguments.rounded(product, result).reshape(public), a_in, b_in)
 
 
 def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...], out_name: str) -> tuple[int, ...]:

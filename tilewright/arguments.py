@@ -6,6 +6,7 @@ numpy.matmul raises and that names the argument, what it got and what it may be.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tilewright import formats
 Array = NDArray[Any]
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-COMPUTE = tuple(formats.FORMATS[name].dtype for name in formats.MULTIPLIED)  # what engines multiply
+PLAIN = (F32, F64)  # of which operands and results may be without another thought
 
 
 def operand(value: Any, name: str, least: int = 1) -> Array:
@@ -58,45 +59,47 @@ def output(value: Any, name: str = "out") -> Array | None:
 
 
 def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """The dtype to compute in and the dtype of the result.
+    """The dtype in which products are added up, and the dtype of the result.
 
-    The result has the dtype NumPy would give, or `out_dtype`. The arithmetic runs in a type that holds the operands
-    and the result, so that asking for a narrow result rounds once, at the end, and asking for a wide one gives all
-    its digits. A Python number as c is as weak as in NumPy.
+    The result has the dtype NumPy would give, or `out_dtype`. Sums run in a type that holds the operands and the
+    result (formats.accumulator), so that asking for a narrow result rounds once, at the end, and asking for a wide one
+    gives all its digits. A Python number as c is as weak as in NumPy.
     """
-    if out_dtype is None and a.dtype is b.dtype in COMPUTE and (c is None or getattr(c, "dtype", None) is a.dtype):
+    if out_dtype is None and a.dtype is b.dtype in PLAIN and (c is None or getattr(c, "dtype", None) is a.dtype):
         return a.dtype, a.dtype
     inputs: dict[str, Any] = {"a": a.dtype, "b": b.dtype}
     if c is not None:
         inputs["c"] = c if isinstance(c, (bool, int, float)) else np.asarray(c).dtype
-    if out_dtype is None:
-        result = compute = _common(*inputs.values())
+    given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
+    known = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
+    if None in known:
+        raise TypeError(f"{given}, which tilewright does not multiply{_advice(*inputs.values())}")
+    found = [f for f in known if f is not None]
+    common = _common(*inputs.values())
+    if out_dtype is not None:
+        result = formats.get(out_dtype, "out_dtype")
+        if common is None:
+            common = formats.promote(*found).dtype
+        if _rank(result) < _rank(formats.get(common)):
+            raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {common} cannot be cast "
+                            "(rule 'same_kind')")
+    elif common is None:
+        meeting = formats.promote(*found)
+        raise TypeError(f"{given}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would multiply them")
     else:
-        result = formats.get(out_dtype, "out_dtype", formats.MULTIPLIED).dtype
-        compute = _common(*inputs.values(), result)
-    if compute is None or result is None or compute not in COMPUTE:
-        given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
-        meeting = f"which meet in {compute}" if compute is not None else "which have no common dtype"
-        enough = _enough(*inputs.values()) if out_dtype is None else None
-        hint = f"; out_dtype={enough!r} would multiply them" if enough else _advice(*inputs.values())
-        raise TypeError(f"this version multiplies in {' and '.join(map(str, COMPUTE))}, but {given}, {meeting}{hint}")
-    return compute, result
+        result = formats.get(common)
+    return formats.accumulator(*found, common, result).dtype, result.dtype
 
 
-def _enough(*inputs: Any) -> str | None:
-    """The first format in which these could be multiplied if it were asked for; for integers, one that is exact."""
-    dtypes = [np.asarray(x).dtype if isinstance(x, (bool, int, float)) else x for x in inputs]
-    whole = all(isinstance(formats.find(dtype), (formats.Integer, formats.Bool)) for dtype in dtypes)
-    for name in ("f64",) if whole else formats.MULTIPLIED:
-        compute = _common(*inputs, formats.FORMATS[name].dtype)
-        if compute is not None and compute in COMPUTE:  # to NumPy None equals float64
-            return name
-    return None
+def _rank(f: formats.Format) -> int:
+    """NumPy's kinds in order: what is of one may be cast to the same or a later one."""
+    return next(rank for rank, kind in enumerate((formats.Bool, formats.Integer, formats.Float, formats.Complex))
+                if isinstance(f, kind))  # fmt: skip
 
 
 def _advice(*inputs: Any) -> str:
     """What to use instead of the first of these that has no format at all."""
-    return next((formats.advice(dtype, formats.MULTIPLIED) for dtype in inputs if formats.find(dtype) is None), "")
+    return next((formats.advice(dtype, formats.FORMATS) for dtype in inputs if formats.find(dtype) is None), "")
 
 
 def _common(*inputs: Any) -> np.dtype[Any] | None:
@@ -104,6 +107,24 @@ def _common(*inputs: Any) -> np.dtype[Any] | None:
         return np.result_type(*inputs)
     except TypeError:  # no common dtype at all
         return None
+
+
+def converted(x: Array, dtype: np.dtype[Any]) -> Array:
+    """x in the format of the arithmetic: as it is where an engine can take it, else a copy. Of integers the lowest bits
+    count, so that u32 is taken as i32."""
+    if ready(x, dtype):
+        return x
+    if x.dtype.kind == "u" and dtype.kind == "i" and x.dtype.itemsize == dtype.itemsize and x.dtype.isnative:
+        seen = x.view(dtype)
+        if ready(seen, dtype):
+            return seen
+    return x.astype(dtype)
+
+
+def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
+    """x in the format of the result: rounded to nearest, even on ties; of integers the lowest bits."""
+    with np.errstate(all="ignore"):
+        return x.astype(dtype, copy=False)
 
 
 def check_cast(source: np.dtype[Any], target: np.dtype[Any], name: str) -> None:
@@ -122,6 +143,18 @@ def scalar(value: Any, name: str) -> float:
         return float(value)
     except TypeError:
         raise TypeError(f"{name} must be a real number, not {_kind(value)}") from None
+
+
+def whole(value: Any, name: str) -> int:
+    """alpha and beta of products of integers."""
+    number = scalar(value, name)
+    if not number.is_integer():
+        raise TypeError(f"{name} must be a whole number where integers are multiplied, not {value!r}; "
+                        "out_dtype='f64' multiplies them as floats")  # fmt: skip
+    try:
+        return operator.index(value)
+    except TypeError:
+        return int(number)
 
 
 def thread_count(value: Any) -> int | None:

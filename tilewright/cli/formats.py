@@ -47,7 +47,7 @@ def formats(
 def _table() -> None:
     from rich.measure import measure_renderables
 
-    from tilewright.formats import MULTIPLIED, overview
+    from tilewright.formats import overview
 
     console, all_columns = common.console(), range(len(overview.HEADINGS))
     tables = [_columns(all_columns)]
@@ -59,7 +59,7 @@ def _table() -> None:
     typer.echo("A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,")
     typer.echo("and where the exponent field is 0, zero and subnormals, (-1)^sign * 2^(1 - bias) * 0.mantissa;")
     typer.echo("e8m0 is 2^(exponent - 127) throughout.")
-    typer.echo(f"This version multiplies {' and '.join(MULTIPLIED)}.")
+    typer.echo("matmul takes them all; it adds up narrow floats in f32 and narrow integers in i32.")
 
 
 def _columns(wanted: Sequence[int]) -> Table:

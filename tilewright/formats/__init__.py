@@ -16,7 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tilewright.formats.promotion import promote
+from tilewright.formats.promotion import accumulator, promote
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import explain
 from tilewright.formats.table import ALSO_CALLED, FORMATS, MULTIPLIED, advice, find, get
@@ -35,6 +35,7 @@ __all__ = [
     "Format",
     "Integer",
     "Specials",
+    "accumulator",
     "advice",
     "convert",
     "explain",

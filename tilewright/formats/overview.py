@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from tilewright.formats.promotion import accumulator
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import number, spelled
-from tilewright.formats.table import ALSO_CALLED, FORMATS, MULTIPLIED
+from tilewright.formats.table import ALSO_CALLED, FORMATS
 
 HEADINGS = ("format", "bits", "shape", "bias", "range", "normal", "subnormal", "zero", "nan", "inf", "packed")
 LONG = 10  # bits of a group that the table shows in full
@@ -99,7 +100,7 @@ def details(f: Format) -> list[tuple[str, str]]:
         lines += [("gap at 1", f"{power(f.eps)} = {number(f.eps)}")]
     else:
         lines += [("range", bounds(f))]
-    lines += [("packed", packed(f)), ("multiplied", "yes" if f.name in MULTIPLIED else "not by this version")]
+    lines += [("packed", packed(f)), ("added up in", accumulator(f).name)]
     lines += [("defined in", f.source)]
     if 2**f.bits <= LISTED:
         lines += [("values", "")]

@@ -30,6 +30,20 @@ def promote(*formats: object) -> Format:
         return narrowest(*found)
 
 
+def accumulator(*formats: object) -> Format:
+    """The format in which products of such operands, for such a result, are added up: f32, f64, i32, i64, c64 or c128.
+
+    It holds every product of two narrow floats, and 32 or 64 bits of a sum of integers, which is all of it modulo the
+    result's 2^bits.
+    """
+    common = promote(*formats)
+    if isinstance(common, Complex):
+        return common
+    if isinstance(common, Float):
+        return FORMATS["f64" if common.bits > 32 else "f32"]
+    return FORMATS["i64" if common.bits > 32 else "i32"]
+
+
 def narrowest(*formats: Format) -> Format:
     """The format of fewest bits that holds every number of all of these; f64 or c128 if none does, as in NumPy.
 

@@ -46,8 +46,8 @@ FORMATS: dict[str, Format] = {
     )
 }  # fmt: skip
 
-# The formats that this version multiplies, in the order in which messages name them; all others are decoded,
-# converted and packed.
+# Those in which `Gemm` describes a problem: for what is compiled and tuned by itself, and for GPUs. On CPUs matmul
+# takes them all.
 MULTIPLIED = ("f32", "f64")
 
 _BY_NUMPY_NAME = {f.numpy_name: f for f in FORMATS.values()}
@@ -128,7 +128,7 @@ def advice(what: object, among: Collection[str] = FORMATS) -> str:
     """The end of a sentence that refuses `what`: why, or which one `among` these to use instead; often nothing."""
     known = _find(what)
     if known is not None and known.name in FORMATS:
-        return f": this version has no kernel for {known}"
+        return f": kernels for {known} alone are not compiled yet, but tilewright.matmul multiplies it on CPUs"
     if isinstance(what, str):
         word = what.lower()
         meant = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]

@@ -89,20 +89,24 @@ class Kernel(Grid):
         elif type.is_float:
             fits = isinstance(x, Real)
         else:
+            x = int(x) if isinstance(x, float) and x.is_integer() else x
             fits = isinstance(x, Integral) and -(1 << type.bits - 1) <= x < 1 << type.bits
         if not fits:
             raise TypeError(f"{x!r} is not of type {type}")
         return Value(self, type, constant=x)
 
     def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
-    def fma(self, a: Value, b: Value, c: Value) -> Value: return self._op(ops.FMA, c.type, a, b, c)
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a*b + c: of floating-point numbers rounded once, of integers modulo 2^bits."""
+        return self._op(ops.FMA, c.type, a, b, c) if c.type.is_float else a*b + c
+
     def broadcast(self, x: Value, length: int) -> Value: return self._op(ops.BROADCAST, vec(x.type, length), x)
     def pack(self, *xs: Value) -> Value: return self._op(ops.PACK, vec(xs[0].type, len(xs)), *xs)
 
     def sum(self, x: Value) -> Value:
         """The sum of a vector's elements, by halves."""
-        if not x.type.is_float or x.type.length & (x.type.length - 1):
-            raise TypeError(f"a sum of {x.type}: it must be of 1, 2, 4, 8 ... floating-point numbers")
+        if x.type.length & (x.type.length - 1):
+            raise TypeError(f"a sum of {x.type}: it must be of 1, 2, 4, 8 ... numbers")
         return x if x.type.length == 1 else self._op(ops.SUM, x.type.scalar, x)
 
     def select(self, where: Value, x: Any, y: Any) -> Value:

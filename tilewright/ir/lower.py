@@ -197,7 +197,7 @@ class _Lowering:
         while isinstance(x.type, ll.VectorType) and x.type.count > 1:
             half = x.type.count // 2
             low, high = (self.b.shuffle_vector(x, x, self.constant(range(h, h + half), 32)) for h in (0, half))
-            x = self.b.fadd(low, high, "sum")
+            x = (self.b.fadd if self.is_float(x) else self.b.add)(low, high, "sum")
         return self.b.extract_element(x, self.i32(0))
 
     def array(self, array: Any) -> Any:

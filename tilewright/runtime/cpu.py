@@ -19,7 +19,8 @@ from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import store
 
 Matrix = NDArray[Any]
-_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
+_NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float64", "f64"), ("int32", "i32"),
+                                                    ("int64", "i64"))}
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
@@ -27,7 +28,8 @@ _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None) -> None:
-    """a [m, k], b [k, n], c [m, n] of one dtype, float32 or float64, with strides that are multiples of its size.
+    """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32 or int64, with strides that are multiples of
+    its size. Integers are multiplied modulo 2^bits; alpha and beta are whole then.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
     """
@@ -87,7 +89,7 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
     recipe = Recipe(shape, strides, _with_team(chosen), target)
-    if plan is None and target is detect() and not turned:
+    if plan is None and target is detect() and not turned and shape.dtype in small.DTYPES:
         small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
         _recipes.clear()

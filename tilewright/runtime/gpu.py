@@ -90,6 +90,8 @@ def _product(run: _Run, library: Library, a: Array, b: Array, c: Any, out: Array
              beta: float, out_name: str) -> Any:  # fmt: skip
     """The steps of api._general on shadows. The new array, if there is no out."""
     compute, result = arguments.dtypes(a, b, c, out_dtype)
+    if result not in arrays.DTYPES.values():
+        raise TypeError(f"out_dtype must be one of {', '.join(arrays.DTYPES)} on a CUDA device, not {result}")
     if out is not None and out_dtype is not None and out.dtype != result:
         raise TypeError(f"{out_name} has dtype {out.dtype}, but out_dtype asks for {result}")
     vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
+from tilewright.plans.cpu import CpuPlan, Order, Shape
 from tilewright.plans.tiles import SHORT
 from tilewright.runtime import code, workspace
 from tilewright.runtime.pool import pool
@@ -19,7 +19,7 @@ WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microsecond
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
-_ALPHA_BETA = {dtype: struct.Struct("=f4x" if dtype == "f32" else "=d") for dtype in ITEMSIZE}
+_ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d")}
 
 
 class Strides(NamedTuple):
@@ -72,6 +72,8 @@ class Recipe:
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the problem's type in the low bytes."""
+        if self.shape.dtype not in _ALPHA_BETA:
+            return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
         return struct.unpack("=q", _ALPHA_BETA[self.shape.dtype].pack(x))[0]
 
     def _packed(self) -> dict[str, int]:

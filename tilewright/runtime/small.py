@@ -14,6 +14,7 @@ from tilewright.runtime.pool import pool
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import store
 
+DTYPES = ("f32", "f64")         # that the builtin takes
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
 WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
 _contexts: dict[str, tuple[int, array, Any]] = {}   # dtype → the emitted function, its context, what that points to

@@ -6,11 +6,11 @@ height); columns beyond it are masked.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Value, f32, f64, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.targets.base import CpuTarget
 
-TYPES = {"f32": f32, "f64": f64}
+TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}     # in which products are added up
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
