@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import formats
+from tilewright import formats, simulator
 from tilewright.formats import FORMATS, Bool, Complex, Format, Integer
+from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.runtime import cpu, recorded
 
 RNG = np.random.default_rng(4)
 INTEGERS = [f for f in FORMATS.values() if isinstance(f, Integer)]
@@ -181,3 +183,64 @@ def test_what_is_refused():
         tw.matmul(half.astype(np.complex64), half, out_dtype="f32")
     with pytest.raises(TypeError, match=r"a is object, .*Python objects are not laid out as numbers, use f64"):
         tw.matmul(half.astype(object), half)
+
+
+# ---- converted while it is packed
+
+
+@pytest.mark.parametrize("isa", ["x86-avx2", "x86-avx512", "native"])
+@pytest.mark.parametrize(("f", "g", "into"), [
+    ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("bf16", "f32", "f32"), ("f32", "f16", "f32"), ("i8", "f16", "f32"),
+    ("u16", "bf16", "f32"), ("i8", "i8", "i32"), ("u8", "i8", "i32"), ("i16", "u16", "i32"), ("i32", "u8", "i32"),
+])  # fmt: skip
+def test_packing_converts(f, g, into, isa):
+    """Every pattern of the narrow format, by rows, by columns and with gaps, on both instruction sets."""
+    target = tw.detect() if isa == "native" else tw.target(isa)
+    if target.missing:
+        pytest.skip(f"this CPU lacks {', '.join(target.missing)}")
+    dtype, f, g = FORMATS[into].dtype, FORMATS[f], FORMATS[g]
+    for m, k, n in ((64, 64, 64), (101, 131, 97), (70, 300, 129)):
+        a, b = (numbers(each, *shape) for each, shape in ((f, (m, k)), (g, (k, n))))
+        wide = a.astype(np.float64) @ b.astype(np.float64) if into == "f32" else a.astype(dtype) @ b.astype(dtype)
+        for x in (a, np.asfortranarray(a), np.repeat(a, 2, 1)[:, ::2]):
+            for y in (b, np.asfortranarray(b), b[::-1][::-1]):
+                for c in (np.full((m, n), 7, dtype), np.full((n, m), 7, dtype).T):
+                    cpu.gemm(x, y, c, target=target, threads=1 + (m > 64))
+                    np.testing.assert_array_equal(c, wide.astype(dtype))
+
+
+@pytest.mark.parametrize("f", ["f16", "bf16"])
+def test_every_number_is_converted_exactly_in_packing(f):
+    """Subnormal numbers, infinities and NaN too: each times one."""
+    dtype = FORMATS[f].dtype
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype).reshape(256, 256)
+    one = np.eye(256).astype(dtype)
+    with np.errstate(all="ignore"):
+        finite = np.where(np.isfinite(every.astype(np.float32)), every, np.zeros_like(every))
+        for x in (finite, np.asfortranarray(finite)):
+            np.testing.assert_array_equal(tw.matmul(x, one, out_dtype="f32"), finite.astype(np.float32))
+            np.testing.assert_array_equal(tw.matmul(one, x, out_dtype="f32"), finite.astype(np.float32))
+        special = tw.matmul(every[255:] + np.zeros((64, 1), dtype), one, out_dtype="f32")
+        assert np.isnan(special).all()
+
+
+def test_stacks_are_converted_in_packing():
+    a, b = numbers(FORMATS["bf16"], 3, 70, 80), numbers(FORMATS["i8"], 80, 90)
+    wide = a.astype(np.float32) @ (b.astype(np.float32))
+    np.testing.assert_array_equal(tw.matmul(a, b, out_dtype="f32"), wide)
+
+
+def test_packing_that_converts_both_readings():
+    """What the simulator makes of the recorded program is what the machine does."""
+    for source in ("f16", "bf16", "i8", "u8", "i16", "u16"):
+        for kind, strides in (("across", (1, 40)), ("along", (50, 1)), ("any", (50, 2))):
+            raw = numbers(FORMATS[source], 5000)
+            seen = raw.view({"f16": np.float16, "i8": np.int8, "u8": np.int8}.get(source, np.int16))
+            function = emit_pack(tw.detect(), "f32", 20, kind, source)
+            machine, meaning = (np.full(20 * 40 + 64, -1, np.float32) for _ in range(2))
+            recorded.run(function, 37, 20, 17, seen.ctypes.data, *strides, machine.ctypes.data)
+            simulator.run(function, 37, 20, 17, seen, *strides, meaning)
+            steps = strides[1] * raw.itemsize, strides[0] * raw.itemsize
+            lines = np.lib.stride_tricks.as_strided(raw, (37, 17), steps)
+            for found in (machine, meaning):
+                np.testing.assert_array_equal(found[: 37 * 20].reshape(37, 20)[:, :17], lines.astype(np.float32))

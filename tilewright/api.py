@@ -219,7 +219,10 @@ def _general(
             raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
     if not alpha:  # as BLAS: not even a nan in a or b is looked at
         a, b, alpha = a[..., :0], b[..., :0, :], 1
-    a, b = (arguments.converted(x, compute) for x in (a, b))
+    m, k, n = *a.shape[-2:], b.shape[-1]
+    converts = plan is None and _engine().converts
+    a, b = (x if x.dtype != compute and converts and arguments.ready(x, x.dtype) and converts(x, compute, m, n, k)
+            else arguments.converted(x, compute) for x in (a, b))  # fmt: skip
     if len(shape) > 2:
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 

@@ -96,6 +96,12 @@ class Kernel(Grid):
         return Value(self, type, constant=x)
 
     def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
+    def bits_as(self, x: Value, type: Type) -> Value:
+        """The same bits as a number of another type of as many bits, such as an i32 as an f32."""
+        if (x.type.bits, x.type.length) != (type.bits, type.length):
+            raise TypeError(f"the bits of {x.type} are not those of {type}")
+        return self._op(ops.BITCAST, type, x)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a*b + c: of floating-point numbers rounded once, of integers modulo 2^bits."""
         return self._op(ops.FMA, c.type, a, b, c) if c.type.is_float else a*b + c

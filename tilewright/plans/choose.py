@@ -58,6 +58,15 @@ def choose(shape: Shape, target: CpuTarget) -> CpuPlan:
     return ranked(shape, target)[0]
 
 
+@lru_cache(maxsize=4096)
+def choose_converting(shape: Shape, target: CpuTarget) -> CpuPlan:
+    """Where packing brings operands into the format that is multiplied, so that both have to be packed."""
+    tiles = [*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])]
+    plans = [p for mr, vectors in tiles for p in packed_plans(shape, target, mr, vectors * target.lanes(shape.itemsize))
+             if not p.violations(shape, target)]
+    return min(plans, key=lambda p: cost(shape, p, target).seconds)
+
+
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1) -> list[CpuPlan]:
     """All legal candidates, the one with the least predicted time first."""
     legal = [p for p in dict.fromkeys(candidates(shape, target, tiles)) if not p.violations(shape, target)]

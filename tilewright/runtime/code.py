@@ -40,20 +40,22 @@ def microkernels(target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> Mic
 
 
 @cache
-def packing(target: CpuTarget, dtype: str, width: int, kind: str) -> int:
+def packing(target: CpuTarget, dtype: str, width: int, kind: str, *source: str) -> int:
     """Address of the function that packs panels of up to `width` lines: kernels/cpu/packing.py."""
-    return load(_CPU + "packing:emit_pack", target, dtype, width, kind).address(jobs.packing_name(dtype, width, kind))
+    code = load(_CPU + "packing:emit_pack", target, dtype, width, kind, *source)
+    return code.address(jobs.packing_name(dtype, width, kind, *source))
 
 
 @cache
-def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int) -> int:
-    """Address of the loops around the kernels."""
+def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
+    """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any."""
     if algorithm in ("dots", "stream"):
         found = load(f"{_CPU}{algorithm}:emit_{algorithm}", target, dtype, mr, nr)
         return found.address(f"{algorithm}_{dtype}_{mr}x{nr}")
     vectors = nr // target.lanes(ITEMSIZE[dtype])
     if algorithm == "packed":
-        return load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors).address(f"gemm_{dtype}_{mr}x{nr}")
+        code = load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors, *sources)
+        return code.address(jobs.driver_name(dtype, mr, nr, *sources))
     return load(_CPU + "in_place:emit_in_place", target, dtype, mr, vectors).address(f"in_place_{dtype}_{mr}x{nr}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans.choose import choose
+from tilewright.plans.choose import choose, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import pool, small
 from tilewright.runtime.layout import address
@@ -21,6 +21,10 @@ from tilewright.tuner import store
 Matrix = NDArray[Any]
 _NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float64", "f64"), ("int32", "i32"),
                                                     ("int64", "i64"))}
+_WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
+# What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
+_CONVERTED = {"float32": {"float16": "f16", "bfloat16": "bf16", **_WHOLE}, "int32": _WHOLE}
+LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
@@ -29,7 +33,8 @@ _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None) -> None:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32 or int64, with strides that are multiples of
-    its size. Integers are multiplied modulo 2^bits; alpha and beta are whole then.
+    its size; a and b may be narrower where `converts` says so. Integers are multiplied modulo 2^bits; alpha and beta
+    are whole then.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
     """
@@ -41,11 +46,16 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         _scale(c, beta)
         return
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides, b.strides, c.strides, c.dtype, threads, plan, target)
+    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target)
     found = _recipes.get(key)
     if found is None:
         found = _remember(key, a, b, c, threads, plan, target)
     _run(*found, a, b, c, alpha, beta)
+
+
+def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
+    """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
+    return x.dtype.name in _CONVERTED.get(dtype.name, ()) and min(m, n, k) >= LEAST
 
 
 def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
@@ -62,7 +72,7 @@ def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: floa
         _scale(c, beta)
         return
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], c.dtype, threads, plan, target)
+    key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], a.dtype, b.dtype, c.dtype, threads, plan, target)
     found = _recipes.get(key)
     if found is None:
         found = _remember(key, a[0], b[0], c[0], threads, plan, target)
@@ -82,19 +92,28 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
     target = target or detect()
     shape, strides = _describe(a, b, c, threads)
+    sources = _source(a, c), _source(b, c)
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
-        shape, strides = shape.swapped, strides.swapped
-    chosen = plan or tuned(shape, target) or choose(shape, target)
+        shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
+    if any(sources):
+        chosen = plan or choose_converting(shape, target)
+    else:
+        chosen = plan or tuned(shape, target) or choose(shape, target)
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
-    recipe = Recipe(shape, strides, _with_team(chosen), target)
-    if plan is None and target is detect() and not turned and shape.dtype in small.DTYPES:
+    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources)
+    if plan is None and not any(sources) and target is detect() and not turned and shape.dtype in small.DTYPES:
         small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
         _recipes.clear()
     _recipes[key] = found = recipe, turned != chosen.swap
     return found
+
+
+def _source(x: Matrix, c: Matrix) -> str:
+    """The format of x, if packing has to convert it."""
+    return "" if x.dtype == c.dtype else _CONVERTED[c.dtype.name][x.dtype.name]
 
 
 def _with_team(plan: CpuPlan) -> CpuPlan:
@@ -127,10 +146,10 @@ def forget() -> None:
 
 
 def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Strides]:
-    (m, k), n, s = a.shape, b.shape[1], c.itemsize
-    rsa, csa = _strides(a, s)
-    rsb, csb = _strides(b, s)
-    rsc, csc = _strides(c, s)
+    (m, k), n = a.shape, b.shape[1]
+    rsa, csa = _strides(a, a.itemsize)
+    rsb, csb = _strides(b, b.itemsize)
+    rsc, csc = _strides(c, c.itemsize)
     shape = Shape(_NAMES[c.dtype], m, n, k, order(rsa, csa), order(rsb, csb), threads)
     return shape, Strides(rsa, csa, rsb, csb, rsc, csc)
 
@@ -177,7 +196,8 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     inner = _recipes.get((recipe, "temporary"))
     if inner is None:
         ours = recipe.strides._replace(rsc=shape.n, csc=1)
-        _recipes[recipe, "temporary"] = inner = Recipe(shape, ours, recipe.plan, recipe.target), swapped
+        _recipes[recipe, "temporary"] = inner = Recipe(
+            shape, ours, recipe.plan, recipe.target, sources=recipe.sources), swapped
     _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:

@@ -44,16 +44,22 @@ class Recipe:
     """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any).
 
     `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
+    `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's.
     """
 
-    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code) -> None:
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
+                 sources: tuple[str, str] = ("", "")) -> None:
         problems = plan.violations(shape, target)
         if problems:
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
+            sources = sources[1], sources[0]
+        assert plan.algorithm == "packed" or not any(sources), plan
         self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
-        self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr)
+        self.sources = sources
+        self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
+                                    *(sources if any(sources) else ()))
         self.space = 0
         self.parts = plan.threads
         self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
@@ -89,8 +95,10 @@ class Recipe:
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
         self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
         # A is packed with its rows as lines, B with its columns
-        pack_a = self.code.packing(self.target, shape.dtype, plan.mr, _ALONG[order(st.rsa, st.csa)])
-        pack_b = self.code.packing(self.target, shape.dtype, plan.nr, _ALONG[order(st.csb, st.rsb)])
+        along_a, along_b = _ALONG[order(st.rsa, st.csa)], _ALONG[order(st.csb, st.rsb)]
+        from_a, from_b = ((x,) if x else () for x in self.sources)
+        pack_a = self.code.packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
+        pack_b = self.code.packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels, "jc_ways": plan.jc_ways,
                 "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways, "pack_a": pack_a, "pack_b": pack_b,

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
 from tilewright.kernels.cpu.in_place import job_fields, split
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, panel_space
-from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, driver_name, panel_space
+from tilewright.kernels.cpu.microkernel import LEAD, PACE, SOURCES, TYPES
 from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.targets.base import CpuTarget
 
@@ -28,14 +28,17 @@ COLUMNS = 128           # of A that are packed at a time where they are contiguo
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed
 
 
-def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
-    """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once."""
+def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "") -> Function:
+    """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
+
+    A, B    their formats, if they are not `dtype`: packing converts them
+    """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     NR = NV * V
-    k = Kernel(f"gemm_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), tid=i64)
+    k = Kernel(driver_name(dtype, MR, NR, A, B), noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    g = job_fields(k, job, PACKED, T)
+    g = job_fields(k, job, PACKED, T, a=SOURCES[A or dtype], b=SOURCES[B or dtype])
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(g.ldc, 1)
 
     jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
@@ -86,6 +89,9 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             vectors = k.ceil_div(cols, V)
             if packing:
                 pack_b(s, jr)
+            if packing and B:                                       # its rows are no whole elements of what is packed
+                following, step, more = b_panel, k.constant(i64, 0), jr + 1 < j0
+            elif packing:
                 following, step, more = b.at(s.pc, j + NR), g.rsb, (jr + 1 < j1) & g.csb.equals(1)
             else:
                 following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1

@@ -94,7 +94,13 @@ def panel_space(kc, width):         # numbers, or values inside a kernel
     return kc*width + SLACK
 
 
-def packing_name(dtype: str, width: int, kind: str) -> str: return f"pack_{dtype}_{width}_{kind}"
+def packing_name(dtype: str, width: int, kind: str, source: str = "") -> str:
+    return f"pack_{dtype}_{width}_{kind}" + (f"_from_{source}" if source else "")
+
+
+def driver_name(dtype: str, mr: int, nr: int, a: str = "", b: str = "") -> str:
+    """Of the five loops. a, b: the formats of A and B, if they are others."""
+    return f"gemm_{dtype}_{mr}x{nr}" + (f"_{a or dtype}_{b or dtype}" if a or b else "")
 
 
 def microkernel_name(dtype: str, mr: int, nr: int, a: str, b: str) -> str:

@@ -6,55 +6,69 @@ follow, and the last one reaches at most `jobs.SLACK` elements past the panel.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Value, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Type, Value, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
-from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.microkernel import SOURCES, TYPES
 from tilewright.targets.base import CpuTarget
 
 AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too
 
 
-def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str) -> Function:
-    """Pack `valid` <= width <= WIDTH lines of kc elements.
+def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str = "") -> Function:
+    """Pack `valid` <= width <= WIDTH lines of kc elements. SOURCE: their format, if it is another.
 
     KIND says what is contiguous: "across" (step_i = 1, lines lie side by side), "along" (step_p = 1, each line by
     itself), or "any". Lanes from `valid` to `width` get any values: what is computed from them is never stored.
     """
-    T = TYPES[dtype]
+    T, S = TYPES[dtype], SOURCES[SOURCE or dtype]
     V = target.lanes(T.bytes)
-    GROUPS, VT = -(-WIDTH // V), vec(T, V)
-    k = Kernel(packing_name(dtype, WIDTH, KIND), kc=i64, width=i64, valid=i64, source=ptr(T), step_i=i64, step_p=i64,
-               dst=ptr(T))
+    GROUPS = -(-WIDTH // V)
+    k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), kc=i64, width=i64, valid=i64, source=ptr(S), step_i=i64,
+               step_p=i64, dst=ptr(T))
     kc, width, valid, source, step_i, step_p, dst = k.args
     source, dst = source.view(step_i, step_p), dst.view(width, 1)
+
+    def read(at: Value, length: int, mask: Value | None = None) -> Value:
+        return widened(k, k.load(at, vec(S, length), S.bytes, mask), SOURCE, T)
 
     def element_by_element(start: Value | int) -> None:
         with k.loop(kc, start) as p:
             with k.loop(valid) as i:
-                dst[p, i] = source[i, p]
+                dst[p, i] = read(source.at(i, p), 1)
 
     if KIND == "across":
         masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
         with k.loop(kc) as p:
             row = source.view(1, step_p)
             for g in range(GROUPS):
-                k.store(dst.at(p, g*V), k.load(row.at(g*V, p), VT, T.bytes, masks[g]), T.bytes)
+                k.store(dst.at(p, g*V), read(row.at(g*V, p), V, masks[g]), T.bytes)
     elif KIND == "along":
         last, lines = valid - 1, source.view(step_i, 1)
         starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
         blocks = kc // V * V
         with k.loop(blocks, step=V) as p:
             for start in starts:
-                k.prefetch(start + p + AHEAD // T.bytes)
+                k.prefetch(start + p + AHEAD // S.bytes)
             # one square in registers at a time; from the last to the first, since all but the last end within their row
             for g in reversed(range(GROUPS)):
-                rows = [k.load(start + p, VT, T.bytes) for start in starts[g*V:(g + 1)*V]]
+                rows = [read(start + p, V) for start in starts[g*V:(g + 1)*V]]
                 for q, column in enumerate(transpose(k, rows)):
                     k.store(dst.at(p + q, g*V), column, T.bytes)
         element_by_element(blocks)
     else:
         element_by_element(0)
     return k.function
+
+
+def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
+    """Numbers of a narrower format in the type that they are multiplied in, all of which that type holds."""
+    if SOURCE == "bf16":                                    # the upper half of an f32
+        return k.bits_as(k.cast(x, vec(i32, x.type.length)) << 16, vec(T, x.type.length))
+    if SOURCE in ("u8", "u16"):
+        x = k.cast(x, vec(i32, x.type.length))
+        mask = k.constant(i32, 0xFF if SOURCE == "u8" else 0xFFFF)
+        x = x & (k.broadcast(mask, x.type.length) if x.type.length > 1 else mask)
+    return k.cast(x, vec(T, x.type.length))
 
 
 def transpose(k: Kernel, rows: list[Value]) -> list[Value]:
