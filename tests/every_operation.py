@@ -24,6 +24,8 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
     }  # fmt: skip
     if T.is_float:
         found |= {"fma": lambda: k.fma(x, y, x)}
+        whole = {16: i16, 32: i32, 64: i64}[T.bits]
+        found |= {"bits": lambda: k.bits_as(k.bits_as(x, vec(whole, T.length)), T)}
         if not T.length & (T.length - 1):
             found |= {"sum": lambda: k.sum(x)}
     else:

@@ -191,7 +191,8 @@ def test_what_is_refused():
 @pytest.mark.parametrize("isa", ["x86-avx2", "x86-avx512", "native"])
 @pytest.mark.parametrize(("f", "g", "into"), [
     ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("bf16", "f32", "f32"), ("f32", "f16", "f32"), ("i8", "f16", "f32"),
-    ("u16", "bf16", "f32"), ("i8", "i8", "i32"), ("u8", "i8", "i32"), ("i16", "u16", "i32"), ("i32", "u8", "i32"),
+    ("u16", "bf16", "f32"), ("e4m3fn", "e5m2", "f32"), ("e4m3fnuz", "bf16", "f32"), ("i8", "i8", "i32"),
+    ("u8", "i8", "i32"), ("i16", "u16", "i32"), ("i32", "u8", "i32"),
 ])  # fmt: skip
 def test_packing_converts(f, g, into, isa):
     """Every pattern of the narrow format, by rows, by columns and with gaps, on both instruction sets."""
@@ -224,6 +225,22 @@ def test_every_number_is_converted_exactly_in_packing(f):
         assert np.isnan(special).all()
 
 
+@pytest.mark.parametrize("f", ["e5m2", "e4m3fn", "e4m3fnuz"])
+def test_every_fp8_number_is_converted_exactly_in_packing(f):
+    dtype = FORMATS[f].dtype
+    every = np.arange(256, dtype=np.uint8).view(dtype)
+    finite = np.resize(every[np.isfinite(every.astype(np.float32))], (70, 128))
+    one = np.eye(128).astype(dtype)
+    for x in (finite, np.asfortranarray(finite)):
+        np.testing.assert_array_equal(tw.matmul(x, one, out_dtype="f32"), finite.astype(np.float32))
+        np.testing.assert_array_equal(tw.matmul(one, x.T, out_dtype="f32"), finite.T.astype(np.float32))
+    for special in every[~np.isfinite(every.astype(np.float32))]:
+        x = np.ones((64, 64), dtype)
+        x[3, 5] = special
+        got, wanted = tw.matmul(x, x, out_dtype="f32"), x.astype(np.float64) @ x.astype(np.float64)
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_stacks_are_converted_in_packing():
     a, b = numbers(FORMATS["bf16"], 3, 70, 80), numbers(FORMATS["i8"], 80, 90)
     wide = a.astype(np.float32) @ (b.astype(np.float32))
@@ -232,15 +249,14 @@ def test_stacks_are_converted_in_packing():
 
 def test_packing_that_converts_both_readings():
     """What the simulator makes of the recorded program is what the machine does."""
-    for source in ("f16", "bf16", "i8", "u8", "i16", "u16"):
+    for source in ("f16", "bf16", "i8", "u8", "i16", "u16", "e5m2", "e4m3fn", "e4m3fnuz"):
         for kind, strides in (("across", (1, 40)), ("along", (50, 1)), ("any", (50, 2))):
             raw = numbers(FORMATS[source], 5000)
-            seen = raw.view({"f16": np.float16, "i8": np.int8, "u8": np.int8}.get(source, np.int16))
+            seen = raw if source == "f16" else raw.view(np.int8 if raw.itemsize == 1 else np.int16)
             function = emit_pack(tw.detect(), "f32", 20, kind, source)
             machine, meaning = (np.full(20 * 40 + 64, -1, np.float32) for _ in range(2))
             recorded.run(function, 37, 20, 17, seen.ctypes.data, *strides, machine.ctypes.data)
             simulator.run(function, 37, 20, 17, seen, *strides, meaning)
-            steps = strides[1] * raw.itemsize, strides[0] * raw.itemsize
-            lines = np.lib.stride_tricks.as_strided(raw, (37, 17), steps)
+            lines = raw[np.arange(37)[:, None] * strides[1] + np.arange(17) * strides[0]]
             for found in (machine, meaning):
                 np.testing.assert_array_equal(found[: 37 * 20].reshape(37, 20)[:, :17], lines.astype(np.float32))

@@ -121,7 +121,7 @@ ADDRESS = Operation("address", lambda low, t, p: low.b.ptrtoint(p, low.type(t), 
 POINTER = Operation("pointer", lambda low, t, x: low.b.inttoptr(x, low.type(t), name="pointer"), lambda t, x: x)
 CAST = Operation("cast", _cast_llvm, _cast_numpy, partial=True)
 BITCAST = Operation("bitcast", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),
-                    lambda t, x: np.asarray(x).view(t.numpy)[()])
+                    lambda t, x: np.asarray(x).view(t.numpy)[()], "move")
 SELECT = Operation("select", lambda low, t, c, x, y: low.b.select(c, x, y, name="select"),
                    lambda t, c, x, y: np.asarray(np.where(c, x, y))[()])
 FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), fused_multiply_add, "fma")

@@ -23,7 +23,9 @@ _NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float6
                                                     ("int64", "i64"))}
 _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 # What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
-_CONVERTED = {"float32": {"float16": "f16", "bfloat16": "bf16", **_WHOLE}, "int32": _WHOLE}
+_FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
+           "float8_e4m3fnuz": "e4m3fnuz"}
+_CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
 LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
