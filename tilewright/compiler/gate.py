@@ -51,7 +51,10 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
             yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"
     for node in function.walk():
         operation, types = _types(node)
-        if operation and operation.needs not in ("", "cpu"):
+        if operation and operation.needs.startswith("avx"):
+            if f"+{operation.needs}" not in target.features.split(","):
+                yield f"{function.name}, {_place(node)}: {target.name} has no {operation.needs}, so no {operation.name}"
+        elif operation and operation.needs not in ("", "cpu"):
             yield f"{function.name}, {_place(node)}: {operation.name} is for GPUs, and {target.name} is a CPU"
         for t in types:
             if isinstance(t, Type):

@@ -96,6 +96,11 @@ class Kernel(Grid):
         return Value(self, type, constant=x)
 
     def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
+    def quads(self, a: Value, b: Value, c: Value) -> Value:
+        """c + a*b of vectors of i32 that each hold four bytes, those of a without sign and those of b with one: the
+        four products of an element are added to it, modulo 2^32."""
+        return self._op(ops.QUADS, c.type, c, a, b)
+
     def bits_as(self, x: Value, type: Type) -> Value:
         """The same bits as a number of another type of as many bits, such as an i32 as an f32."""
         if (x.type.bits, x.type.length) != (type.bits, type.length):

@@ -135,6 +135,18 @@ SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: 
 OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
 
 
+def _quads(t: Any, c: Any, a: Any, b: Any) -> Any:
+    """c + the products of four bytes of a, without sign, by four of b, with sign, modulo 2^32."""
+    total = np.asarray(c).astype(np.int64)
+    for shift in (0, 8, 16, 24):
+        total = total + ((np.asarray(a) >> shift) & 0xFF).astype(np.int64) * ((np.asarray(b) << 24 - shift) >> 24)
+    return total.astype(t.numpy)[()]
+
+
+QUADS = Operation("quads", lambda low, t, c, a, b: low.call(f"llvm.x86.avx512.vpdpbusd.{32*t.length}", t, c, a, b),
+                  _quads, "fma", needs="avx512vnni")
+
+
 def _element(x: Any, e: int) -> Any:
     """A scalar again: [] where all threads agree."""
     return x[e] if x.shape[-1] > 1 else x[e, 0]

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from tilewright.targets.base import CpuTarget
 
 Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
-ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8}
+ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "i8x4": 4}     # the last: words of four steps of k
 
 
 class Shape(NamedTuple):

@@ -47,6 +47,13 @@ def packing(target: CpuTarget, dtype: str, width: int, kind: str, *source: str) 
 
 
 @cache
+def packing_words(target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
+    """The same of words: kernels/cpu/packing_words.py."""
+    code = load(_CPU + "packing_words:emit_pack_words", target, dtype, width, kind, source, role)
+    return code.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"))
+
+
+@cache
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
     """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any."""
     if algorithm in ("dots", "stream"):

@@ -26,6 +26,7 @@ _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
 _CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
+_QUADS = ("i8", "i8"), ("u8", "i8")     # of A and B, that are multiplied four steps of k at a time
 LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
@@ -94,17 +95,19 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
     target = target or detect()
     shape, strides = _describe(a, b, c, threads)
-    sources = _source(a, c), _source(b, c)
+    sources, depth = (_source(a, c), _source(b, c)), 0
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
+    if sources in _QUADS and "avx512vnni" in target.extensions and plan is None:
+        shape, depth, target = shape._replace(dtype="i8x4", k=-(-shape.k // 4)), shape.k, target.extended
     if any(sources):
         chosen = plan or choose_converting(shape, target)
     else:
         chosen = plan or tuned(shape, target) or choose(shape, target)
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
-    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources)
+    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth)
     if plan is None and not any(sources) and target is detect() and not turned and shape.dtype in small.DTYPES:
         small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
@@ -199,7 +202,7 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     if inner is None:
         ours = recipe.strides._replace(rsc=shape.n, csc=1)
         _recipes[recipe, "temporary"] = inner = Recipe(
-            shape, ours, recipe.plan, recipe.target, sources=recipe.sources), swapped
+            shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth), swapped
     _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:

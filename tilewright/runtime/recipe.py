@@ -44,11 +44,12 @@ class Recipe:
     """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any).
 
     `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
-    `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's.
+    `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's. `depth`: where
+    words of several steps of k are packed, and shape.k counts these, how many steps there are.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
-                 sources: tuple[str, str] = ("", "")) -> None:
+                 sources: tuple[str, str] = ("", ""), depth: int = 0) -> None:
         problems = plan.violations(shape, target)
         if problems:
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
@@ -57,7 +58,7 @@ class Recipe:
             sources = sources[1], sources[0]
         assert plan.algorithm == "packed" or not any(sources), plan
         self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
-        self.sources = sources
+        self.sources, self.depth = sources, depth
         self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
                                     *(sources if any(sources) else ()))
         self.space = 0
@@ -97,12 +98,18 @@ class Recipe:
         # A is packed with its rows as lines, B with its columns
         along_a, along_b = _ALONG[order(st.rsa, st.csa)], _ALONG[order(st.csb, st.rsb)]
         from_a, from_b = ((x,) if x else () for x in self.sources)
-        pack_a = self.code.packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
-        pack_b = self.code.packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
+        packing = self.code.packing
+        if self.depth:
+            self.b_block += nc_panels * plan.nr * s                         # the rows before its panels
+            self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
+            packing, signed = self.code.packing_words, self.sources[0] == "i8"
+            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if signed else "b0")
+        pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
+        pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels, "jc_ways": plan.jc_ways,
                 "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways, "pack_a": pack_a, "pack_b": pack_b,
-                "table": kernels.address}
+                "table": kernels.address, "depth": self.depth}
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan

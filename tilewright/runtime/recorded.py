@@ -44,7 +44,7 @@ def _on_cpu(function: Function, args: Sequence[Any]) -> Any:
 def _compiled(function: Function) -> Callable[..., Any]:
     from tilewright.compiler.llvm import Loaded, object_code
 
-    target = targets.detect()
+    target = targets.detect().extended
     code = Loaded(object_code(function, target), target)
     result = None if function.result is None else _ctype(function.result)
     call: Callable[..., Any] = code.function(function.name, result, *(_ctype(v.type) for _, v in function.params))

@@ -82,7 +82,10 @@ def _target(name: str) -> CpuTarget:
     if row.family == here.family:
         cpus = machine.cpus()
         missing = tuple(flag for flag in row.needs if flag not in here.flags)
-        sources += [("missing", f"/proc/cpuinfo against {row.level}"), ("cores", cpus.why)]
+        spelled = {flag.replace("_", "") for flag in here.flags}
+        numbers["extensions"] = tuple(name for name in row.extensions if name in spelled)
+        sources += [("missing", f"/proc/cpuinfo against {row.level}"), ("extensions", "/proc/cpuinfo")]
+        sources.append(("cores", cpus.why))
         found = machine.caches(cpus.allowed[0], row.caches)
         for level, cache_ in found.items():
             numbers |= {level: cache_.size, f"{level}_ways": cache_.ways, f"{level}_cpus": cache_.cpus}

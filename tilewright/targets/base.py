@@ -1,7 +1,7 @@
 """The capability record of a CPU: what the planner and the emitters may know about a chip, and from where."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
@@ -31,6 +31,7 @@ class CpuTarget:
     spare_registers: int = 0    # vector registers that LLVM needs free beside a register tile, or it spills
     smt: int = 1                # of the usable CPUs, how many are one core
     arithmetic: tuple[str, ...] = ("f32", "f64")    # number formats that have a vector FMA
+    extensions: tuple[str, ...] = ()                # beyond the ISA, by LLVM's names, that this machine has too
     missing: tuple[str, ...] = ()                   # what this machine lacks to run the code
     model: str = field(default="", compare=False)   # the processor's name for itself
     sources: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)     # (field, where from)
@@ -39,6 +40,12 @@ class CpuTarget:
     def code_key(self) -> str:
         """What machine code depends on: equal keys may share compiled kernels."""
         return f"{self.triple} {self.cpu} {self.features}"
+
+    @property
+    def extended(self) -> CpuTarget:
+        """The same, for code that uses the extensions."""
+        features = ",".join([*filter(None, [self.features]), *(f"+{name}" for name in self.extensions)])
+        return replace(self, features=features)
 
     @property
     def tile_registers(self) -> int:

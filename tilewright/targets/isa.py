@@ -42,6 +42,7 @@ class Isa:
     caches: Caches
     manual: str                 # of vector_bytes, registers, masked and arithmetic
     level: str                  # of needs
+    extensions: tuple[str, ...] = ()    # that kernels use where there are any, by LLVM's names
     spare_registers: int = 0    # measured: the tiles of tests/test_resources.py
 
 
@@ -52,7 +53,7 @@ AVX512 = Isa(
     "-prefer-256-bit",          # LLVM's default here is 256 bits, for the sake of early Skylake servers
     64, 32, True, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     Caches(32 << 10, 8, 1 << 20, 16, 11 << 17, 11, f"{_CHIP}intel/microarchitectures/skylake_(server)"),
-    _SDM, _PSABI)
+    _SDM, _PSABI, extensions=("avx512vnni",))
 
 AVX2 = Isa(
     "x86-avx2", ("avx2", "x86-64-v3"), "x86-64", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 32, 16, False, _V3,

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
 from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, driver_name, panel_space
-from tilewright.kernels.cpu.microkernel import LEAD, PACE, SOURCES, TYPES
+from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, SOURCES, TYPES
 from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.targets.base import CpuTarget
 
@@ -40,6 +40,10 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     job, tid = k.args
     g = job_fields(k, job, PACKED, T, a=SOURCES[A or dtype], b=SOURCES[B or dtype])
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(g.ldc, 1)
+    WORD = PACKED_WORDS.get(dtype, 1)                                       # steps of k in what is packed as one
+
+    def left(p: Value) -> list[Value]:                                      # what packing of words is told, too
+        return [g.depth - p*WORD] if WORD > 1 else []
 
     jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
     team = g.ic_ways * g.jr_ways                                            # threads that share a block of B
@@ -59,8 +63,11 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     nc_panels = k.max(k.ceil_div(j_hi - j_lo, b_blocks), 1)
     kc_max = k.ceil_div(k.ceil_div(g.k, k.ceil_div(g.k, g.kc)), PACE) * PACE
 
+    def b_panel_space(kc: Value) -> Value:
+        return panel_space(kc, NR) + (NR if WORD > 1 else 0)
+
     a_space = g.a_space + block_id*(g.mc_panels*panel_space(g.kc, MR))
-    b_space = g.b_space + jc_id*(g.nc_panels*panel_space(g.kc, NR))
+    b_space = g.b_space + jc_id*(g.nc_panels*b_panel_space(g.kc))
 
     def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool) -> None:
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
@@ -69,8 +76,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         deep = k.select(g.rsa.equals(1), k.constant(i64, COLUMNS), s.kc)
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
-            k.call(g.pack_a, k.min(deep, s.kc - p), h, h, a.at(i, s.pc + p), g.rsa, g.csa,
-                   a_space + (q*s.a_stride + p*h))
+            k.call(g.pack_a, k.min(deep, s.kc - p), h, h, a.at(i, (s.pc + p)*WORD), g.rsa, g.csa,
+                   a_space + (q*s.a_stride + p*h), *left(s.pc + p))
         if shared:
             with k.when(g.jr_ways > 1):
                 emit_barrier(k, block_barrier, g.jr_ways)
@@ -79,7 +86,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         """Panel jr of the block of B."""
         j = (s.jc + jr)*NR
         cols = k.min(g.n - j, NR)
-        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(s.pc, j), g.csb, g.rsb, b_space + jr*s.b_stride)
+        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(s.pc*WORD, j), g.csb, g.rsb, b_space + jr*s.b_stride,
+               *left(s.pc))
 
     def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
         """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
@@ -147,7 +155,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             kc = k.min(kc_max, g.k - pc)
             s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
                                 beta=k.select(pc.equals(0), g.beta, 1.0),
-                                a_stride=panel_space(kc, MR), b_stride=panel_space(kc, NR),
+                                a_stride=panel_space(kc, MR), b_stride=b_panel_space(kc),
                                 ahead_rows=k.max(kc // PACE - (MR + LEAD), 0))
             with k.when(many):
                 claimed(s, before.get())

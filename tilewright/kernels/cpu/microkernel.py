@@ -14,6 +14,8 @@ TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}     # in which products
 # What packing brings into these on its way: u8, u16, bf16 and fp8 by their bits.
 SOURCES = {**TYPES, "f16": f16, "bf16": i16, "i8": i8, "u8": i8, "i16": i16, "u16": i16,
            "e5m2": i8, "e4m3fn": i8, "e4m3fnuz": i8}
+TYPES["i8x4"] = i32         # words of four bytes along k, for one instruction
+PACKED_WORDS = {"i8x4": 4}  # formats whose panels hold so many steps of k in a word
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
@@ -28,6 +30,8 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     """C[MR, cols] = alpha * A[MR, kc] @ B[kc, cols] + beta * C, cols <= NR; beta = 0 never reads C.
 
     A   "packed": a[p*MR + i]; "columns": a[p*lda + i]; "rows": a[i*lda + p]
+    Of packed words (PACKED_WORDS) kc counts words, and the panel of B begins with the row that accumulators start with.
+
     B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
     While it multiplies, a packed kernel asks for one row of `ahead` (stride ahead_step) every PACE steps, which is
     the B panel that comes next, and towards the end for its rows of C.
@@ -44,7 +48,14 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     align = VT.bytes if B == "packed" else T.bytes
 
-    acc = k.tile(MR, NV, VT)
+    words = dtype in PACKED_WORDS
+    acc = k.tile(MR, NV, VT, zero=not words)
+    if words:
+        first = [k.load(b + j*V, VT, align) for j in range(NV)]
+        for i in range(MR):
+            for j in range(NV):
+                acc[i, j] = first[j]
+        b = b + NR
 
     def rank1(p: Value) -> None:                        # acc += A[:, p] * B[p, :]
         b_row = b + p*step_b
@@ -56,7 +67,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         for i in range(MR):
             a_reg = k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V)
             for j in range(NV):
-                acc[i, j] = k.fma(a_reg, b_reg[j], acc[i, j])
+                acc[i, j] = (k.quads if words else k.fma)(a_reg, b_reg[j], acc[i, j])
 
     if A == "packed":
         LINE = 64 // T.bytes
