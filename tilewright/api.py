@@ -219,10 +219,9 @@ def _general(
             raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
     if not alpha:  # as BLAS: not even a nan in a or b is looked at
         a, b, alpha = a[..., :0], b[..., :0, :], 1
-    m, k, n = *a.shape[-2:], b.shape[-1]
-    converts = plan is None and _engine().converts
-    a, b = (x if x.dtype != compute and converts and arguments.ready(x, x.dtype) and converts(x, compute, m, n, k)
-            else arguments.converted(x, compute) for x in (a, b))  # fmt: skip
+    sizes = a.shape[-2], b.shape[-1], a.shape[-1]
+    a, b = (x if plan is None and _is_converted_later(x, compute, sizes) else arguments.converted(x, compute)
+            for x in (a, b))  # fmt: skip
     if len(shape) > 2:
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
@@ -241,6 +240,11 @@ def _general(
         np.copyto(target, product.astype(out.dtype, copy=False))
         return out_in[0] if isinstance(out_in, tuple) else out_in
     return arguments.wrap(arguments.rounded(product, result).reshape(public), a_in, b_in)
+
+
+def _is_converted_later(x: Array, compute: np.dtype[Any], sizes: tuple[int, int, int]) -> bool:
+    """Whether the engine takes x as it is for an m x n x k product and converts it while it packs."""
+    return x.dtype != compute and arguments.ready(x, x.dtype) and _engine().converts(x, compute, *sizes)
 
 
 def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...], out_name: str) -> tuple[int, ...]:
