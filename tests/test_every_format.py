@@ -245,6 +245,15 @@ def test_every_fp8_number_is_converted_exactly_in_packing(f):
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("dtype", [">f2", ">i2", ">u2", ">f4", ">i8"])
+@pytest.mark.parametrize("n", [8, 80])
+def test_the_other_order_of_bytes(dtype, n):
+    a = RNG.integers(0, 9, (n, n)).astype(dtype)
+    c = tw.matmul(a, a)
+    assert c.dtype == np.dtype(dtype).newbyteorder("=")
+    np.testing.assert_array_equal(c, a.astype(np.int64) @ a.astype(np.int64))
+
+
 def test_stacks_are_converted_in_packing():
     a, b = numbers(FORMATS["bf16"], 3, 70, 80), numbers(FORMATS["i8"], 80, 90)
     wide = a.astype(np.float32) @ (b.astype(np.float32))
