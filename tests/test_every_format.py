@@ -260,6 +260,15 @@ def test_stacks_are_converted_in_packing():
     np.testing.assert_array_equal(tw.matmul(a, b, out_dtype="f32"), wide)
 
 
+@pytest.mark.parametrize("f", ["f16", "bf16", "e4m3fn", "e5m2", "i8", "u16"])
+@pytest.mark.parametrize(
+    "lead", [((3,), ()), ((), (3,)), ((2, 3), ()), ((2, 1), (3,)), ((2, 1, 2), (2, 3, 1))], ids=str
+)
+def test_broadcast_stacks_are_converted_in_packing(f, lead):
+    a, b = numbers(FORMATS[f], *lead[0], 65, 70), numbers(FORMATS[f], *lead[1], 70, 66)
+    check(a, b, tw.matmul(a, b))
+
+
 def test_packing_that_converts_both_readings():
     """What the simulator makes of the recorded program is what the machine does."""
     for source in ("f16", "bf16", "i8", "u8", "i16", "u16", "e5m2", "e4m3fn", "e4m3fnuz"):

@@ -42,10 +42,17 @@ def collapse(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     extents = tuple(extent for extent, _ in axes)
     lead_a, lead_b, lead_c = (tuple(strides[i] for _, strides in axes) for i in range(3))
     return (
-        as_strided(a, (*extents, m, k), (*lead_a, rows[0], a.strides[-1])),
-        as_strided(b, (*extents, k, n), (*lead_b, b.strides[-2], cols[0])),
-        as_strided(c, (*extents, m, n), (*lead_c, rows[1], cols[1])),
+        _strided(a, (*extents, m, k), (*lead_a, rows[0], a.strides[-1])),
+        _strided(b, (*extents, k, n), (*lead_b, b.strides[-2], cols[0])),
+        _strided(c, (*extents, m, n), (*lead_c, rows[1], cols[1])),
     )
+
+
+def _strided(x: Matrix, shape: tuple[int, ...], strides: Strides) -> Matrix:
+    """as_strided, by way of integers for ml_dtypes' formats, which it does not know."""
+    if x.dtype.isbuiltin != 2:
+        return as_strided(x, shape, strides)
+    return as_strided(x.view(f"u{x.itemsize}"), shape, strides).view(x.dtype)
 
 
 def pieces(a: Matrix, b: Matrix, c: Matrix) -> Iterator[tuple[Matrix, Matrix, Matrix]]:
