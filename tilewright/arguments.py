@@ -7,6 +7,7 @@ numpy.matmul raises and that names the argument, what it got and what it may be.
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,28 +68,37 @@ def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], n
     """
     if out_dtype is None and a.dtype is b.dtype in PLAIN and (c is None or getattr(c, "dtype", None) is a.dtype):
         return a.dtype, a.dtype
-    inputs: dict[str, Any] = {"a": a.dtype, "b": b.dtype}
-    if c is not None:
-        inputs["c"] = c if isinstance(c, (bool, int, float)) else np.asarray(c).dtype
-    given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
-    known = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
-    if None in known:
-        raise TypeError(f"{given}, which tilewright does not multiply{_advice(*inputs.values())}")
-    found = [f for f in known if f is not None]
+    added = c if c is None or isinstance(c, (bool, int, float)) else np.asarray(c).dtype
+    wanted = None if out_dtype is None else formats.get(out_dtype, "out_dtype")
+    if added is None or isinstance(added, np.dtype):
+        return _decided(a.dtype, b.dtype, added, wanted)
+    return _decide(a.dtype, b.dtype, added, wanted)
+
+
+def _decide(a: Any, b: Any, c: Any, wanted: formats.Format | None) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """`dtypes`, by the dtypes of a and b, that of c or a Python number, and the format that was asked for."""
+    inputs = {"a": a, "b": b} | ({} if c is None else {"c": c})
+    found = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
+    known = [f for f in found if f is not None]
+    if len(known) < len(found):
+        raise TypeError(f"{_given(inputs)}, which tilewright does not multiply{_advice(*inputs.values())}")
     common = _common(*inputs.values())
-    if out_dtype is not None:
-        result = formats.get(out_dtype, "out_dtype")
-        if common is None:
-            common = formats.promote(*found).dtype
-        if _rank(result) < _rank(formats.get(common)):
-            raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {common} cannot be cast "
-                            "(rule 'same_kind')")
-    elif common is None:
-        meeting = formats.promote(*found)
-        raise TypeError(f"{given}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would multiply them")
-    else:
-        result = formats.get(common)
-    return formats.accumulator(*found, common, result).dtype, result.dtype
+    meeting = formats.promote(*known) if common is None else formats.get(common)
+    if wanted is None and common is None:
+        raise TypeError(f"{_given(inputs)}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would "
+                        "multiply them")  # fmt: skip
+    result = wanted or meeting
+    if _rank(result) < _rank(meeting):
+        raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {meeting.numpy_name} cannot "
+                        "be cast (rule 'same_kind')")  # fmt: skip
+    return formats.accumulator(*known, meeting, result).dtype, result.dtype
+
+
+_decided = lru_cache(maxsize=1024)(_decide)  # it asks NumPy about every pair: 20 us that a small product does not have
+
+
+def _given(inputs: dict[str, Any]) -> str:
+    return ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
 
 
 def _rank(f: formats.Format) -> int:
