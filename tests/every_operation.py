@@ -33,7 +33,7 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
                   "xor": lambda: x ^ y, "shl": lambda: x << y, "shr": lambda: x >> y}  # fmt: skip
     for other in SCALARS:
         found[f"cast_{other}"] = lambda other=other: k.cast(x, vec(other, T.length))
-    if T.scalar == i32 and T.length > 1:
+    if T.scalar == i32 and T.length in (4, 8, 16):
         found["quads"] = lambda: k.quads(x, y, x)
     if T.length == 1:
         found |= {"pack": lambda: k.pack(x, y), "pack3": lambda: k.pack(x, y, x), "splat": lambda: k.broadcast(x, 4),

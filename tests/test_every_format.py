@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright import formats, simulator
 from tilewright.compiler import llvm
 from tilewright.formats import FORMATS, Bool, Complex, Format, Integer
+from tilewright.ir import Kernel, i32, ptr, vec
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.packing_words import emit_pack_words
@@ -374,5 +375,9 @@ def test_the_kernel_of_quads_both_readings():
 
 
 def test_a_chip_without_the_instruction_is_refused_in_a_sentence():
+    k = Kernel("three", x=ptr(i32))
+    three = k.load(k.args[0], vec(i32, 3))
+    with pytest.raises(TypeError, match="quads are multiplied in vectors of 4, 8 or 16 i32, not in v3i32"):
+        k.quads(three, three, three)
     with pytest.raises(NotImplementedError, match="x86-avx512 has no avx512vnni, so no quads"):
         llvm.assembly(emit_microkernel(tw.target("x86-avx512"), "i8x4", 3, 2), tw.target("x86-avx512"))

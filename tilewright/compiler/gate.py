@@ -13,6 +13,7 @@ from tilewright.ir.operations import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.isa import EXTENSIONS
 
 if TYPE_CHECKING:
     from tilewright.targets import Target
@@ -51,7 +52,7 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
             yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"
     for node in function.walk():
         operation, types = _types(node)
-        if operation and operation.needs.startswith("avx"):
+        if operation and operation.needs in EXTENSIONS:
             if f"+{operation.needs}" not in target.features.split(","):
                 yield f"{function.name}, {_place(node)}: {target.name} has no {operation.needs}, so no {operation.name}"
         elif operation and operation.needs not in ("", "cpu"):

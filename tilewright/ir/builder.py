@@ -99,6 +99,9 @@ class Kernel(Grid):
     def quads(self, a: Value, b: Value, c: Value) -> Value:
         """c + a*b of vectors of i32 that each hold four bytes, those of a without sign and those of b with one: the
         four products of an element are added to it, modulo 2^32."""
+        types = [x.type for x in (a, b, c)]
+        if len({*types}) > 1 or types[0] not in (vec(i32, 4), vec(i32, 8), vec(i32, 16)):
+            raise TypeError(f"quads are multiplied in vectors of 4, 8 or 16 i32, not in {', '.join(map(str, types))}")
         return self._op(ops.QUADS, c.type, c, a, b)
 
     def bits_as(self, x: Value, type: Type) -> Value:

@@ -34,7 +34,7 @@ class Operation:
     role: str = "thread"
     scope: int = 1              # threads that execute it together: 1, a wave (32 or 64), a warpgroup (128)
     partial: bool = False       # its meaning raises ArithmeticError for operands that LLVM leaves undefined
-    needs: str = ""             # what a target must list among its instructions; "cpu" or "gpu": any of these
+    needs: str = ""             # what a target must list among its instructions or features; "cpu", "gpu": any of them
 
 
 # Meanings use Python's operators where they can: on NumPy scalars these are twenty times faster than ufuncs.

@@ -92,18 +92,17 @@ class Recipe:
         mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
         s = shape.itemsize
         self.a_block = mc_panels * jobs.panel_space(kc, plan.mr) * s        # bytes
-        self.b_block = nc_panels * jobs.panel_space(kc, plan.nr) * s
+        first = plan.nr if self.depth else 0                                # the row before a panel of words
+        self.b_block = nc_panels * (jobs.panel_space(kc, plan.nr) + first) * s
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
         self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
         # A is packed with its rows as lines, B with its columns
         along_a, along_b = _ALONG[order(st.rsa, st.csa)], _ALONG[order(st.csb, st.rsb)]
-        from_a, from_b = ((x,) if x else () for x in self.sources)
         packing = self.code.packing
+        from_a, from_b = ((x,) if x else () for x in self.sources)
         if self.depth:
-            self.b_block += nc_panels * plan.nr * s                         # the rows before its panels
-            self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
-            packing, signed = self.code.packing_words, self.sources[0] == "i8"
-            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if signed else "b0")
+            packing = self.code.packing_words
+            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if self.sources[0] == "i8" else "b0")
         pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
         pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,

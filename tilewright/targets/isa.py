@@ -68,6 +68,7 @@ NEON = Isa(
     spare_registers=3)          # LLVM loads elements of A in pairs, and moves one pair ahead of the FMAs of another
 
 ISAS = (AVX512, AVX2, NEON)     # within a family the widest comes first
+EXTENSIONS = frozenset(name for row in ISAS for name in row.extensions)
 
 
 def find(name: str) -> Isa:

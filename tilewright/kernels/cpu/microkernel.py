@@ -10,12 +10,11 @@ from tilewright.ir import Function, Kernel, Value, f16, f32, f64, i8, i16, i32, 
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.targets.base import CpuTarget
 
-TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}     # in which products are added up
+PACKED_WORDS = {"i8x4": 4}      # whose panels hold so many steps of k in a word of 32 bits, for one instruction
+TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64, "i8x4": i32}      # in which products are added up
 # What packing brings into these on its way: u8, u16, bf16 and fp8 by their bits.
-SOURCES = {**TYPES, "f16": f16, "bf16": i16, "i8": i8, "u8": i8, "i16": i16, "u16": i16,
-           "e5m2": i8, "e4m3fn": i8, "e4m3fnuz": i8}
-TYPES["i8x4"] = i32         # words of four bytes along k, for one instruction
-PACKED_WORDS = {"i8x4": 4}  # formats whose panels hold so many steps of k in a word
+SOURCES = {**TYPES, "f16": f16, "bf16": i16, "i8": i8, "u8": i8, "i16": i16, "u16": i16, "e5m2": i8, "e4m3fn": i8,
+           "e4m3fnuz": i8}
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
