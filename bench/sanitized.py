@@ -46,8 +46,7 @@ def simt() -> Iterator[str]:
     options: list[dict[str, Any]] = [
         {}, small, {**small, "ASYNC": False, "STAGES": 2}, {**small, "TRANSPOSE": False},
         {**small, "CTA_K": 16, "SLICES": 2}, {**small, "SPLIT_K": 3},
-        {**small, "SPLIT_K": 2, "ASYNC": False, "STAGES": 2}, {**small, "SPLIT_K": 3, "CLUSTER": True},
-        {**small, "CTA_K": 16, "SLICES": 2, "SPLIT_K": 8, "CLUSTER": True, "ASYNC": False, "STAGES": 2},
+        {**small, "SPLIT_K": 2, "ASYNC": False, "STAGES": 2},
     ]  # fmt: skip
     for layout in ("nn", "nt", "tn", "tt"):
         yield from _tried(variants(SIMT, layout, *({**o, "VECTOR": 1} for o in options)), layout, np.float32, SHAPES)

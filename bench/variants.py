@@ -50,8 +50,7 @@ def variants(emitter: str, layout: str, *options: dict[str, Any]) -> tuple[Varia
     found = []
     for chosen in options:
         full = {"LAYOUT": layout, **chosen}
-        tile = {name: full.get(name, default) for name, default in (("CTA_M", 128), ("CTA_N", 128), ("SPLIT_K", 1),
-                                                                    ("CLUSTER", False))}  # fmt: skip
+        tile = {name: full.get(name, default) for name, default in (("CTA_M", 128), ("CTA_N", 128), ("SPLIT_K", 1))}
         label = " ".join(f"{name}={value}" for name, value in chosen.items()) or "default"
 
         def grid(m: int, n: int, k: int, tile: dict[str, int] = tile) -> tuple[int, int, int]:
@@ -59,9 +58,7 @@ def variants(emitter: str, layout: str, *options: dict[str, Any]) -> tuple[Varia
 
         def workspace(m: int, n: int, k: int, tile: dict[str, int] = tile) -> tuple[int, int]:
             tiles = -(-m // tile["CTA_M"]) * -(-n // tile["CTA_N"])
-            if tile["SPLIT_K"] == 1 or tile["CLUSTER"]:
-                return 0, 0
-            return tiles * tile["CTA_M"] * tile["CTA_N"] * tile["SPLIT_K"], tiles
+            return (tiles * tile["CTA_M"] * tile["CTA_N"] * tile["SPLIT_K"], tiles) if tile["SPLIT_K"] > 1 else (0, 0)
 
         found.append(Variant(label, emitter, tuple(full.items()), grid, workspace))
     return tuple(found)

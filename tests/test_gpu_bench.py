@@ -796,14 +796,26 @@ def test_cases_of_one_s_own() -> None:
 def test_variants_know_their_grid_and_workspace() -> None:
     from bench import variants
 
-    plain, split, cluster = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4},
-                                              {"SPLIT_K": 4, "CLUSTER": True})  # fmt: skip
+    plain, split = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4})
     assert (plain.label, dict(plain.options)) == ("CTA_M=64", {"LAYOUT": "nt", "CTA_M": 64})
     assert plain.grid(65, 129, 7) == (2 * 2, 1, 1)
     assert plain.workspace(65, 129, 7) == (0, 0)
     assert split.grid(129, 128, 7) == (2, 1, 4)
     assert split.workspace(129, 128, 7) == (2 * 128 * 128 * 4, 2)
-    assert (cluster.grid(129, 128, 7), cluster.workspace(129, 128, 7)) == ((2, 1, 4), (0, 0))
+
+
+def test_regret_leaves_out_what_is_no_plan_any_more(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import regret
+
+    plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
+    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""]) == {plan: GpuPlan.parse(plan)}
+    regret.main()
+    *cases, mean, left_out = capsys.readouterr().out.splitlines()
+    measured = [text for ratios in json.loads(regret.MEASURED.read_text())["cases"].values() for text in ratios]
+    clusters = sum(text.endswith(" cluster") for text in measured)
+    assert left_out == f"left out: {clusters} measurements of plans that cannot be read any more"
+    assert not any("cluster" in line for line in cases)
+    assert f"over {len(cases)} cases" in mean
 
 
 # ---- the command

@@ -10,7 +10,6 @@ import pytest
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, i32
-from tilewright.kernels.nvidia import cluster
 from tilewright.kernels.nvidia.cut import lane_grid
 from tilewright.kernels.nvidia.gemv import WARPS, emit_gemv
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
@@ -53,7 +52,7 @@ def multiply(m, n, k, alpha=1.0, beta=0.0, pad=0, **options):
     dtype, layout, parts = options.get("DTYPE", "f32"), options.get("LAYOUT", "nn"), options.get("SPLIT_K", 1)
     product = Product(m, n, k, layout, dtype, alpha, beta, pad)
     tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
-    if parts == 1 or options.get("CLUSTER"):
+    if parts == 1:
         return product.run(emit_simt_gemm(**options), (tiles, 1, parts))
     workspace = np.full(parts * tiles * options["CTA_M"] * options["CTA_N"], np.nan, NUMPY[dtype])
     counters = np.zeros(tiles, np.int32)
@@ -102,60 +101,6 @@ def test_tiles_that_are_no_powers_of_two(tile):
 def test_slices_of_k(parts):
     multiply(70, 66, 50, alpha=2.0, beta=1.0, SPLIT_K=parts)
     multiply(66, 64, 18, SLICES=2, SPLIT_K=parts, CTA_K=16, LAYOUT="tn")
-
-
-@pytest.mark.parametrize("parts", [2, 3, 5, 8])
-def test_parts_of_k_in_a_cluster(parts):
-    together = {"CLUSTER": True, "SPLIT_K": parts}
-    multiply(70, 66, 50, alpha=2.0, beta=1.0, pad=3, **together)
-    multiply(66, 64, 18, SLICES=2, CTA_K=16, LAYOUT="tn", VECTOR=2, **together)
-    multiply(132, 68, 36, pad=4, LAYOUT="nt", VECTOR=4, alpha=-1.0, beta=2.0, **together, **REGISTERS)
-    multiply(65, 1, 9, **together)                           # some CTAs have no step of k
-    multiply(64, 128, 64, LAYOUT="tt", VECTOR=4, TRANSPOSE=False, CTA_K=16, **together)
-    multiply(67, 62, 40, DTYPE="f64", VECTOR=2, beta=1.0, **together)
-
-
-@pytest.mark.parametrize("tile", [
-    {"CTA_M": 96, "CTA_N": 48, "WARP_M": 48, "WARP_N": 48, "THREAD_M": 12, "THREAD_N": 6},
-    {"CTA_M": 64, "CTA_N": 112, "WARP_M": 32, "WARP_N": 112, "THREAD_M": 8, "THREAD_N": 14},
-    {"CTA_M": 128, "CTA_N": 16, "WARP_M": 32, "WARP_N": 16, "THREAD_M": 4, "THREAD_N": 4},
-], ids=lambda tile: f"{tile['CTA_M']}x{tile['CTA_N']}")  # fmt: skip
-def test_tiles_of_a_cluster_that_are_no_powers_of_two(tile):
-    multiply(130, 118, 34, VECTOR=2, CLUSTER=True, SPLIT_K=3, **tile)
-    multiply(66, 50, 18, beta=2.0, LAYOUT="tt", ORDER="columns", CLUSTER=True, SPLIT_K=7, **tile, **REGISTERS)
-
-
-@pytest.mark.parametrize("warp", [(32, 32, 8, 4), (32, 32, 4, 8), (64, 32, 8, 8), (16, 64, 4, 8), (64, 16, 8, 4)])
-def test_parts_pass_through_shared_memory_without_conflicts(warp):
-    """Stores of accumulators and loads of those of others, which read each once."""
-    options = dict(zip(("WARP_M", "WARP_N", "THREAD_M", "THREAD_N"), warp))
-    report = multiply(64, 64, 32, VECTOR=4, CLUSTER=True, SPLIT_K=4, **options)
-    narrow = {"CTA_M": 256, "CTA_N": 16, "WARP_N": 16, "THREAD_M": 4, "THREAD_N": 4}
-    tiles = multiply(256, 16, 32, VECTOR=4, CLUSTER=True, SPLIT_K=2, **narrow).of("tiles")
-    assert tiles.moved == tiles.ideal
-    for space in ("shared", "cluster"):
-        tiles = report.of("tiles", space=space)
-        assert tiles.moved == tiles.ideal
-    assert report.of("tiles", "load", "cluster").elements == 4 * 64 * 64
-    assert report.of("c").moved == report.of("c").ideal
-
-
-@pytest.mark.parametrize(("width", "vector", "rows"), [(64, 4, 4), (16, 4, 4), (16, 4, 1), (112, 4, 4), (48, 2, 2),
-                                                       (6, 2, 1), (4, 4, 1), (64, 4, 1)])  # fmt: skip
-def test_every_element_has_a_place(width, vector, rows):
-    """And vectors stay whole."""
-    layout = cluster.TileLayout(width, vector, rows)
-    i, j = np.indices((32, width))
-    places = layout(i, j)
-    assert sorted(places.ravel()) == [*range(32 * width)]
-    assert (places[:, ::vector, None] + np.arange(vector) == places.reshape(32, -1, vector)).all()
-
-
-@pytest.mark.parametrize("missing", ["barrier", "cluster_barrier", "cluster_wait"])
-def test_each_meeting_of_a_cluster_is_needed(missing, monkeypatch):
-    monkeypatch.setattr(Kernel, missing, lambda k: None)
-    with pytest.raises(simulator.Fault, match=r"(race|uninitialised|cluster|arrivals) at"):
-        multiply(64, 64, 32, CLUSTER=True, SPLIT_K=2)
 
 
 @pytest.mark.parametrize("size", [(128, 192, 40), (190, 70, 9)])
@@ -216,18 +161,12 @@ PRODUCTION = [
     {"CTA_M": 64, "CTA_N": 128, "CTA_K": 32, "SLICES": 2},
     {"CTA_M": 64, "CTA_N": 128, "SPLIT_K": 4},
     {"DTYPE": "f64", "CTA_M": 64, "CTA_N": 64, "WARP_N": 32, "THREAD_N": 4},
-    {"CTA_N": 256, "CTA_K": 8, "WARP_M": 64, "WARP_N": 64, "THREAD_N": 16, "ORDER": "columns", "SPLIT_K": 8,
-     "CLUSTER": True, "REGISTERS": 224, **REGISTERS},
-    {"CTA_M": 64, "CTA_N": 256, "WARP_M": 64, "WARP_N": 64, "THREAD_N": 16, "ORDER": "columns", "SLICES": 2,
-     "SPLIT_K": 8, "CLUSTER": True, "REGISTERS": 240, **REGISTERS},
 ]
 
 
 @pytest.mark.parametrize("options", PRODUCTION, ids=str)
 @pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
 def test_no_spills(options, name):
-    if options.get("CLUSTER") and name == "sm_80":
-        pytest.skip("sm_80 has no clusters")
     vector = 2 if options.get("DTYPE") == "f64" else 4
     function = emit_simt_gemm(**{"LAYOUT": "nn", "VECTOR": vector, **options})
     try:

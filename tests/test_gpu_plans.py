@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.compiler import ptxas
-from tilewright.plans.gpu import F32, F64, GpuPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.plans.gpu import F32, GpuPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
@@ -85,8 +85,6 @@ BROKEN = {
     "of shared memory": {"cta_k": 256},
     "more than the 65536": {"registers": 250, "cta_m": 256},
     "not by both": {"split_k": 2, "tail": True},
-    "from 2 to 8 CTAs, and the parts of a tile are split_k = 9": {"split_k": 9, "cluster": True},
-    "parts of a tile are split_k = 1": {"cluster": True},
     "must not be less than 1": {"slices": 0},
     "do not divide cta_k": {"slices": 3},
 }
@@ -106,12 +104,6 @@ def test_what_a_chip_lacks():
     asynchronous = replace(PLAN, copy="async", stages=3)
     assert any("no asynchronous copies" in x for x in asynchronous.violations(tw.Gemm(64, 64, 64), T4))
     assert all(plan.copy == "registers" for plan in ranked(tw.Gemm(512, 512, 512), T4))
-    cluster = replace(PLAN, split_k=4, cluster=True)
-    assert cluster.violations(tw.Gemm(512, 512, 512), H200) == []
-    for chip in (T4, A100, RTX3090):
-        assert any("has no clusters" in x for x in cluster.violations(tw.Gemm(512, 512, 512), chip))
-    dmma = replace(F64[0], split_k=4, cluster=True)
-    assert any("dmma does not add up parts in a" in x for x in dmma.violations(tw.Gemm(512, 512, 512, "f64"), H200))
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), H200).algorithm == "dmma"
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), RTX3090).algorithm == "simt"
 
@@ -132,24 +124,6 @@ def test_costs_know_rounds():
     assert cost(shape, replace(PLAN, tail=True), H200).seconds < 0.85 * cost(shape, PLAN, H200).seconds
     few = shape_of(tw.Gemm(64, 4096, 4096))
     assert choose(few, H200).split_k > 1 or choose(few, H200).tail
-
-
-IN_CLUSTERS = GpuPlan.parse("simt 64x256x16 warp=64x64 thread=8x16 stages=2 copy=registers vector=4 order=columns "
-                            "registers=240 slices=2 split_k=8 cluster")
-
-
-def test_a_cluster_needs_no_workspace():
-    (launch,) = tw.compile(tw.Gemm(64, 4096, 4096), H200, IN_CLUSTERS).launches
-    assert (launch.grid, launch.workspace, launch.counters) == ((16, 1, 8), 0, 0)
-    assert launch.function.cluster == (1, 1, 8)
-    assert launch.shared_bytes == IN_CLUSTERS.shared(4) == 64 * 256 * 4
-
-
-@pytest.mark.parametrize(("parts", "slots"), [(2, 128), (3, 120), (4, 128), (5, 120), (6, 96), (7, 112), (8, 128)])
-def test_clusters_lie_inside_gpcs(parts, slots):
-    plan = replace(PLAN, split_k=parts, cluster=True)
-    assert plan.slots(H200, 4) == slots
-    assert replace(plan, cluster=False).slots(H200, 4) == 132
 
 
 def test_adding_up_parts_costs_what_was_measured():
@@ -184,21 +158,13 @@ def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
 
 @pytest.mark.parametrize("index", range(len(F32)))
 def test_every_tile_of_the_planner_multiplies(index):
-    """Not only those that small problems choose; whole, with parts of k, with a tail, or in clusters, in turn."""
+    """Not only those that small problems choose; whole, with parts of k, or with a tail, in turn."""
     m, n, k = 130, 98, 18
     a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
-    options = ({}, {"split_k": 2}, {"tail": True}, {"split_k": 2, "cluster": True})[index % 4]
+    options = ({}, {"split_k": 2}, {"tail": True})[index % 3]
     if F32[index].cta_k * options.get("split_k", 1) > k:
         options = {}
     kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(F32[index], vector=2, **options))
-    tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
-    np.testing.assert_array_equal(c_new, 2 * a @ b - c)
-
-
-def test_slices_and_a_cluster_multiply():
-    m, n, k = 70, 300, 50
-    a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
-    kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(IN_CLUSTERS, vector=2, split_k=3))
     tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
     np.testing.assert_array_equal(c_new, 2 * a @ b - c)
 

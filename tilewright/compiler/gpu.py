@@ -69,8 +69,8 @@ class GpuKernel:
                  "TAIL": p.tail, "GROUP_M": p.group_m}
         if p.algorithm == "simt":
             found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
-                      "SLICES": p.slices, "CLUSTER": p.cluster, "ASYNC": p.copy == "async", "ORDER": p.order,
-                      "REGISTERS": p.registers, "EARLY": p.early}
+                      "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
+                      "EARLY": p.early}
         return found
 
     @property
@@ -100,7 +100,7 @@ class GpuKernel:
             whole, parts = p.cut(m, n, self.target, s)
             over = tiles - whole
             return (Launch(self, grid, max(over*parts, 1)*tile, 4*max(over, 1), (("whole", whole), ("parts", parts))),)
-        if p.split_k > 1 and not p.cluster:
+        if p.split_k > 1:
             return (Launch(self, grid, p.split_k * tiles * tile, 4*tiles),)
         return (Launch(self, grid),)
 

@@ -5,8 +5,7 @@
     gemv    one row or one column of C (kernels/nvidia/gemv.py)
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
-parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts, alone, or
-those of a `cluster` add them up together.
+parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts.
 """
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.targets.nvidia import CLUSTER, GPC, GpuTarget
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -72,7 +71,6 @@ class GpuPlan:
     early: bool = False             # copies through registers begin at the top of the loop, whatever ptxas prefers
     slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
     split_k: int = 1
-    cluster: bool = False           # simt: the parts of a tile are a thread block cluster
     tail: bool = False
     group_m: int = 8
 
@@ -148,25 +146,17 @@ class GpuPlan:
         if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
             tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
                        (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
-        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 or self.cluster else 0)
+        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
 
     def resident(self, target: GpuTarget, itemsize: int) -> int:
         """CTAs that a multiprocessor holds."""
         return target.occupancy(self.threads, min(self.estimate(itemsize), target.registers_thread),
                                 self.shared(itemsize))
 
-    def slots(self, target: GpuTarget, itemsize: int) -> int:
-        """CTAs that the chip holds at once. A cluster lies inside a GPC, and leaves multiprocessors idle where its size
-        does not divide theirs; some GPCs have more than GPC of these, which is left out of account."""
-        resident = max(self.resident(target, itemsize), 1)
-        if not self.cluster:
-            return target.sms * resident
-        return target.sms // GPC * (GPC*resident // self.split_k * self.split_k)
-
     def cut(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
         """With `tail`: (tiles that stay whole, parts of each of the others)."""
         tiles = self.tiles(m, n)
-        slots = self.slots(target, itemsize)
+        slots = target.sms * max(self.resident(target, itemsize), 1)
         whole = tiles // slots * slots
         over = tiles - whole
         if not over:
@@ -245,12 +235,6 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
         yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
                "multiprocessor.")
-    if p.cluster and p.algorithm != "simt":
-        yield f"{p.algorithm} does not add up parts in a cluster."
-    if p.cluster and not 2 <= p.split_k <= CLUSTER:
-        yield f"a cluster has from 2 to {CLUSTER} CTAs, and the parts of a tile are split_k = {p.split_k}."
-    if p.cluster and "cluster" not in target.instructions:
-        yield f"{target.name} has no clusters."
     if p.tail and p.split_k > 1:
         yield "the tiles of C are divided by split_k or by tail, not by both."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
@@ -278,14 +262,13 @@ L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiproce
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
 SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
-IN_CLUSTER = 40e9       # and of a tile that a cluster adds up, each CTA its share: an estimate
 
 
 def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n), max(plan.resident(target, s), 1)
-    slots = plan.slots(target, s)
+    slots = target.sms * resident
     rate: float
     if plan.algorithm == "gemv":
         rate = 32 * plan.vector if s == 4 else 16 * plan.vector
@@ -316,14 +299,11 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
     parts = plan.cut(m, n, target, s)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
-    if plan.cluster:
-        added = (SPLIT + tile / IN_CLUSTER) * ceil(tiles*parts / slots)
-    else:
-        added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
-        if plan.tail and parts > 1:
-            added = max(added, SPLIT + PART*parts * resident*alone / target.clock)
-        if plan.split_k > 1:                                    # before the last ones, on all multiprocessors at once
-            added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
+    added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
+    if plan.tail and parts > 1:
+        added = max(added, SPLIT + PART*parts * resident*alone / target.clock)
+    if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
+        added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
@@ -375,7 +355,7 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
-    """Plans worth a look, legal or not. No clusters: on an H200 the same tiles ran at half their speed in them."""
+    """Plans worth a look, legal or not."""
     for tile in (*F32, *SMALL[shape.layout[1]]) if shape.dtype == "f32" else F64:
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":

@@ -12,7 +12,6 @@ _THROUGHPUT = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic
 _PTX = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
 KIB = 1 << 10
 CLUSTER = 8         # CTAs of a cluster that every chip can hold which has clusters
-GPC = 16            # multiprocessors of Hopper's graphics processing clusters, at least: a cluster of CTAs lies in one
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i32, i64, vec
-from tilewright.kernels.nvidia.cluster import Sum
 from tilewright.kernels.nvidia.cut import Cut
 
 LANES = 32
@@ -27,26 +26,14 @@ def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: 
                 for e in range(0, piece.width, width):
                     column = j0 + piece.base + (piece.offset + e)
                     inside = (row < m) & (column < n)
-                    _put(k, T, c_row + column, [acc[i, j + d]*alpha for d in range(width)], beta if read_c else None,
-                         inside)
+                    put(c_row + column, [acc[i, j + d]*alpha for d in range(width)], read_c, inside)
                     j += width
 
-    with k.when(beta.equals(0.0)):
-        each(read_c=False)
-    with k.otherwise():
-        each(read_c=True)
-
-
-def store_sums(k: Kernel, T: Any, sums: list[Sum], i0: Value, j0: Value, m: Value, n: Value, alpha: Value, beta: Value,
-               c: Value, ldc: Value) -> None:
-    """The same of vectors anywhere in the CTA's tile."""
-    def each(read_c: bool) -> None:
-        for x in sums:
-            row, column, length = i0 + x.row, j0 + x.column, x.vector.type.length
-            inside = (row < m) & (column < n)
-            values = [x.vector[e]*alpha for e in range(length)] if length > 1 else [x.vector*alpha]
-            _put(k, T, c + row*ldc + column, values, beta if read_c else None, inside if x.there is None else
-                 inside & x.there)
+    def put(at: Value, values: list[Value], read_c: bool, inside: Value) -> None:
+        if read_c:
+            old = k.load(at, vec(T, len(values)), mask=inside)
+            values = [k.fma(beta, old[e] if len(values) > 1 else old, x) for e, x in enumerate(values)]
+        k.store(at, k.pack(*values) if len(values) > 1 else values[0], mask=inside)
 
     with k.when(beta.equals(0.0)):
         each(read_c=False)
@@ -96,14 +83,6 @@ def store_staged(k: Kernel, T: Any, acc: Tile, rows_of: Callable[[Value], Cut], 
         each(read_c=False)
     with k.otherwise():
         each(read_c=True)
-
-
-def _put(k: Kernel, T: Any, at: Value, values: list[Value], beta: Value | None, inside: Value) -> None:
-    """Elements of C side by side = values + beta * C; beta = None never reads C."""
-    if beta is not None:
-        old = k.load(at, vec(T, len(values)), mask=inside)
-        values = [k.fma(beta, old[e] if len(values) > 1 else old, x) for e, x in enumerate(values)]
-    k.store(at, k.pack(*values) if len(values) > 1 else values[0], mask=inside)
 
 
 def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES: int, THREADS: int) -> None:

@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr
-from tilewright.kernels.nvidia import cluster, epilogue, raster
-from tilewright.kernels.nvidia.cut import Cut, cut, lane_grid
+from tilewright.kernels.nvidia import epilogue, raster
+from tilewright.kernels.nvidia.cut import cut, lane_grid
 from tilewright.kernels.nvidia.operand import WIDEST, Operand
 
 TYPES = {"f32": f32, "f64": f64}
@@ -23,8 +23,8 @@ TYPES = {"f32": f32, "f64": f64}
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, SPLIT_K: int = 1,
-                   CLUSTER: bool = False, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
-                   EARLY: bool = False) -> Function:
+                   TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0, EARLY: bool = False
+                   ) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -35,7 +35,6 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 the contiguous dimension, are multiples of it
     SPLIT_K     slices of k that CTAs along z have; then `workspace` is T[SPLIT_K, tiles of C, CTA_M * CTA_N] and
                 `counters` is i32[tiles of C], 0
-    CLUSTER     these CTAs are a cluster, and add up their parts in shared memory: no `workspace`, no `counters`
     TAIL        the last tiles of C are divided among CTAs (raster.tail): it takes `whole` and `parts`, i32, too,
                 and the grid is whole + (tiles - whole) * parts; `workspace` and `counters` are for the divided tiles
     GROUP_M     rows of tiles that are finished before the next ones
@@ -51,36 +50,30 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     SLICE = 32 * WARPS_M * WARPS_N                                      # threads of one slice of the CTA
     THREADS = SLICE * SLICES
     name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
-            f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}{'c' if CLUSTER else ''}_{'async' if ASYNC else 'regs'}"
+            f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}")
     params: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": T, "a": ptr(T), "lda": i64, "b": ptr(T),
                               "ldb": i64, "beta": T, "c": ptr(T), "ldc": i64}
-    THROUGH_MEMORY = (SPLIT_K > 1 and not CLUSTER) or TAIL              # how parts are added up
-    if THROUGH_MEMORY:
+    DIVIDED = SPLIT_K > 1 or TAIL                                       # tiles of C, among CTAs that share k
+    if DIVIDED:
         params |= {"workspace": ptr(T), "counters": ptr(i32)}
     if TAIL:
         params |= {"whole": i32, "parts": i32}
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS              # elements of a thread, to shared memory
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, staged, T.bytes),
-               cluster=(1, 1, SPLIT_K if CLUSTER else 1), noalias=not THROUGH_MEMORY, **params)
+               noalias=not DIVIDED, **params)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     t = k.thread[0]
     warp, lane = t // 32, t % 32
     in_slice, which_slice = warp % (WARPS_M*WARPS_N), warp // (WARPS_M*WARPS_N)
+    # in the CTA's tile of C: where the warp's begins, and which rows and columns of it the lane has
+    rows_start, columns_start = in_slice % WARPS_M * WARP_M, in_slice // WARPS_M * WARP_N
+    lane_m, lane_n = lane_grid(lane, LANES_M, LANES_N)
     # of an operand that lies along k, neighbouring lanes read neighbouring rows
     ROWS_WIDEST = V if TRANSPOSE or LAYOUT[0] == "t" else 1
     COLUMNS_WIDEST = V if TRANSPOSE or LAYOUT[1] == "n" else 1
-
-    def starts(in_slice: Value, lane: Value) -> tuple[Value, Value, Value, Value]:
-        """Row and column of a warp in the CTA's tile of C, and of a lane in its warp."""
-        return (in_slice % WARPS_M * WARP_M, in_slice // WARPS_M * WARP_N, *lane_grid(lane, LANES_M, LANES_N))
-
-    def elements(rows_start: Value, columns_start: Value, lane_m: Value, lane_n: Value) -> tuple[Cut, Cut]:
-        """Its rows and columns of the CTA's tile."""
-        return (cut(rows_start, lane_m, LANES_M, THREAD_M, ROWS_WIDEST),
-                cut(columns_start, lane_n, LANES_N, THREAD_N, COLUMNS_WIDEST))
-    rows_start, columns_start, lane_m, lane_n = starts(in_slice, lane)
-    rows, columns = elements(rows_start, columns_start, lane_m, lane_n)
+    rows = cut(rows_start, lane_m, LANES_M, THREAD_M, ROWS_WIDEST)
+    columns = cut(columns_start, lane_n, LANES_N, THREAD_N, COLUMNS_WIDEST)
 
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)
     mine, part, parts = k.block[0], k.constant(i32, 0), k.constant(i32, SPLIT_K)     # which tile of C, which part of it
@@ -88,14 +81,10 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         part = k.block_z
     elif TAIL:
         mine, part, parts = raster.tail(k, k.block[0], *k.args[13:])
-
-    def corner(tiles_m: Value, tiles_n: Value) -> tuple[Value, Value]:
-        """Of the CTA's tile of C."""
-        tile_m, tile_n = raster.grouped(k, mine, tiles_m, tiles_n, GROUP_M)
-        return tile_m*CTA_M, tile_n*CTA_N
-    i0, j0 = corner(tiles_m, tiles_n)
+    tile_m, tile_n = raster.grouped(k, mine, tiles_m, tiles_n, GROUP_M)
+    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
     k_first, steps = k.constant(i32, 0), kk
-    if SPLIT_K > 1 or TAIL:
+    if DIVIDED:
         share = k.ceil_div(k.ceil_div(kk, CTA_K), parts)*CTA_K
         k_first = part*share
         steps = k.max(k.min(kk - k_first, share), 0)
@@ -109,8 +98,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     operands = a_op, b_op
     SIZE = a_op.SIZE + b_op.SIZE
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
-    STAGED = VECTOR == 1 and SLICES == 1 and SPLIT_K == 1 and not TAIL and WARP_N % 32 == 0
-    smem = k.smem("tiles", (max(STAGES*SIZE, CTA_M*CTA_N if SLICES > 1 or CLUSTER else 0,
+    STAGED = VECTOR == 1 and SLICES == 1 and not DIVIDED and WARP_N % 32 == 0
+    smem = k.smem("tiles", (max(STAGES*SIZE, CTA_M*CTA_N if SLICES > 1 else 0,
                                 epilogue.staging(WARPS_M*WARPS_N, LANES_M, WARP_N) if STAGED else 0),), T, align=128)
 
     def places(stage: Value) -> tuple[Value, Value]:                    # of A and B in a stage
@@ -208,14 +197,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     if SLICES > 1:
         epilogue.add_slices(k, acc, smem, t % SLICE, which_slice, SLICES, SLICE)
     has_acc = which_slice.equals(0)
-    if CLUSTER:
-        def store(sums: list[cluster.Sum]) -> None:
-            at = corner(*(k.ceil_div(k.opaque(x), CTA) for x, CTA in ((m, CTA_M), (n, CTA_N))))     # anew: it saves
-            epilogue.store_sums(k, T, sums, *at, m, n, alpha, beta, c, ldc)                         # registers
-        k.barrier()                                                     # until all are done with the tiles of A and B
-        own = elements(*starts(k.opaque(t) // 32 % (WARPS_M*WARPS_N), k.opaque(t) % 32))                # anew, too
-        cluster.add_parts(k, T, acc, smem, *own, has_acc, t, THREADS, CTA_M, CTA_N, SPLIT_K, VECTOR, store)
-    elif THROUGH_MEMORY:
+    if DIVIDED:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)
         with k.when(parts > 1) if TAIL else nullcontext():
@@ -224,7 +206,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     if TAIL:
         with k.when(parts.equals(1) & has_acc):
             finish()
-    elif not THROUGH_MEMORY and not CLUSTER:
+    elif not DIVIDED:
         with k.when(has_acc) if SLICES > 1 else nullcontext():
             finish()
     return k.function
