@@ -135,6 +135,26 @@ def test_sectors_are_whole():
         assert report.of(name).moved == report.of(name).ideal
 
 
+WARPS_OF_C = [{}, {"CTA_N": 128, "WARP_N": 64, "THREAD_N": 8}, {"CTA_N": 192, "WARP_N": 96, "THREAD_N": 12},
+              {"DTYPE": "f64"}, {"LAYOUT": "tt", "TRANSPOSE": False, **REGISTERS}]  # fmt: skip
+
+
+@pytest.mark.parametrize("warps", WARPS_OF_C, ids=str)
+@pytest.mark.parametrize(("n", "pad"), [(70, 0), (129, 2), (128, 0), (64, 8)])
+def test_single_elements_of_c_are_written_side_by_side(n, pad, warps):
+    """A warp writes 32 elements of a row at once: no more sectors than the row has, but where two requests share one.
+    In the order in which lanes have them, four or two each, of rows apart, it would be several times as many."""
+    m, item = 67, 8 if warps.get("DTYPE") == "f64" else 4
+    report = multiply(m, n, 9, beta=2.0, pad=pad, **warps)
+    start = np.arange(m) * (n + pad) * item                             # bytes; C begins with a sector
+    sectors = ((start + n * item - 1) // 32 - start // 32 + 1).sum()
+    requests = m * -(-n // 32)
+    for verb in ("load", "store"):
+        c = report.of("c", verb)
+        assert (c.requests, c.elements) == (requests, m * n)
+        assert sectors <= c.moved <= sectors + (requests - m if (n + pad) * item % 32 else 0)
+
+
 def test_every_pair_once():
     for order in ("rows", "columns"):
         pairs = list(serpentine(6, 4, order))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.compiler import ptxas
-from tilewright.plans.gpu import F32, GpuPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.compiler.resources import ptx_loop
+from tilewright.plans.gpu import F32, SMALL, GpuPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
@@ -141,14 +143,31 @@ def test_one_row_or_column_is_gemv():
         assert tw.plan(problem, A100).algorithm == "gemv"
 
 
-SMALL = [(70, 66, 40), (1, 130, 37), (33, 1, 64), (128, 64, 16), (3, 2, 1)]
+@pytest.mark.parametrize("tile", [F32[0], SMALL["n"][0]], ids=str)
+@pytest.mark.parametrize("vector", [1, 4])
+@pytest.mark.parametrize("early", [True, False])
+def test_early_copies_are_held_by_a_warp_barrier(tile, vector, early):
+    """Between the loads of the next tile and the multiply-adds of this one; without it ptxas moves the loads down."""
+    kernel = tw.compile(tw.Gemm(4096, 4096, 4096), H200, replace(tile, vector=vector, early=early))
+    loop = ptx_loop(kernel.ptx).text
+    found = re.findall(r"ld\.global|bar\.warp\.sync|fma\.", loop)
+    turns = [kind for kind, _ in groupby(found)]                        # a loop, so the last comes before the first
+    if turns[0] == turns[-1]:
+        turns.pop()
+    first = turns.index("ld.global")
+    assert turns[first:] + turns[:first] == (["ld.global", "bar.warp.sync", "fma."] if early else ["ld.global", "fma."])
+    assert found.count("bar.warp.sync") == early
+    assert found.count("ld.global") == (tile.cta_m + tile.cta_n) * tile.cta_k // tile.threads // vector
+
+
+AWKWARD = [(70, 66, 40), (1, 130, 37), (33, 1, 64), (128, 64, 16), (3, 2, 1)]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("target", [H200, T4], ids=named)
 def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
-    for m, n, k in SMALL:
+    for m, n, k in AWKWARD:
         a, b = (RNG.integers(-5, 6, shape).astype({"f32": np.float32, "f64": np.float64}[dtype])
                 for shape in ((m, k), (k, n)))  # fmt: skip
         kernel = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), target)
