@@ -18,6 +18,11 @@ Order = Literal["rows", "columns", "any"]       # what is contiguous in an opera
 ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "i8x4": 4}     # the last: words of four steps of k
 
 
+def itemsize(dtype: str) -> int:
+    """Bytes of what panels consist of: elements, or words for AMX."""
+    return 4 if dtype.startswith("amx") else ITEMSIZE[dtype]
+
+
 class Shape(NamedTuple):
     """What the choice of a plan depends on: the problem as the engine meets it."""
     dtype: str
@@ -35,7 +40,12 @@ class Shape(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        return ITEMSIZE[self.dtype]
+        return itemsize(self.dtype)
+
+    @property
+    def tiles(self) -> bool:
+        """Whether AMX multiplies: plans.amx."""
+        return self.dtype.startswith("amx")
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,9 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget):   # type: 
     lanes = target.lanes(shape.itemsize)
     if mr < 1 or nr < 1:
         yield f"a register tile of {mr}x{nr} is empty."
+    elif shape.tiles:
+        if (plan.algorithm, mr, nr) != ("packed", 32, 32):
+            yield f"AMX multiplies packed panels in tiles of 32x32, not {plan.algorithm} {mr}x{nr}."
     elif plan.algorithm == "stream":
         need = mr*nr + mr + 1
         if need > have:

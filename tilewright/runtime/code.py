@@ -7,7 +7,7 @@ import numpy as np
 
 from tilewright.compiler.load import load
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import ITEMSIZE
+from tilewright.plans.cpu import itemsize
 from tilewright.targets.base import CpuTarget
 
 _CPU = "tilewright.kernels.cpu."
@@ -18,17 +18,25 @@ class Microkernels:
 
     def __init__(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> None:
         self.target, self.dtype, self.a = target, dtype, a
-        self.mr, self.nr, self.lanes = mr, nr, target.lanes(ITEMSIZE[dtype])
+        self.mr, self.nr, self.lanes = mr, nr, target.lanes(itemsize(dtype))
         self.table = np.zeros(mr * (nr // self.lanes) * (1 if a == "packed" else 2), np.int64)
         self.address = self.table.ctypes.data
 
     def need(self, m: int, n: int) -> None:
         """Compile what an m x n matrix C meets."""
-        for kernel in jobs.microkernels(m, n, self.mr, self.nr, self.lanes, self.a):
+        for kernel in self.wanted(m, n):
             if not self.table[kernel.slot]:
                 self.table[kernel.slot] = self.compiled(kernel)
 
+    def wanted(self, m: int, n: int) -> list[jobs.Microkernel]:
+        if self.dtype.startswith("amx"):                        # one for all
+            return [jobs.Microkernel(0, self.mr, self.nr // self.lanes, self.lanes, "packed")]
+        return jobs.microkernels(m, n, self.mr, self.nr, self.lanes, self.a)
+
     def compiled(self, kernel: jobs.Microkernel) -> int:
+        if self.dtype.startswith("amx"):
+            name = jobs.microkernel_name(self.dtype, self.mr, self.nr, self.a, kernel.b)
+            return load(_CPU + "amx:emit_amx", self.target, self.dtype).address(name)
         code = load(_CPU + "microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
         width = kernel.vectors * kernel.lanes
         return code.address(jobs.microkernel_name(self.dtype, kernel.height, width, self.a, kernel.b))
@@ -54,12 +62,19 @@ def packing_words(target: CpuTarget, dtype: str, width: int, kind: str, source: 
 
 
 @cache
+def packing_tiles(target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
+    """The same of tiles: kernels/cpu/packing_tiles.py."""
+    code = load(_CPU + "packing_tiles:emit_pack_tiles", target, dtype, kind, source, role)
+    return code.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"))
+
+
+@cache
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
     """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any."""
     if algorithm in ("dots", "stream"):
         found = load(f"{_CPU}{algorithm}:emit_{algorithm}", target, dtype, mr, nr)
         return found.address(f"{algorithm}_{dtype}_{mr}x{nr}")
-    vectors = nr // target.lanes(ITEMSIZE[dtype])
+    vectors = nr // target.lanes(itemsize(dtype))
     if algorithm == "packed":
         code = load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors, *sources)
         return code.address(jobs.driver_name(dtype, mr, nr, *sources))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.plans.amx import TILE_WORDS, choose_tiles
 from tilewright.plans.choose import choose, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime import pool, small
+from tilewright.runtime import amx, pool, small
 from tilewright.runtime.layout import address
 from tilewright.runtime.recipe import Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
@@ -34,26 +35,29 @@ _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
-         plan: CpuPlan | None = None, target: CpuTarget | None = None) -> None:
+         plan: CpuPlan | None = None, target: CpuTarget | None = None, tiles: str = "") -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32 or int64, with strides that are multiples of
     its size; a and b may be narrower where `converts` says so. Integers are multiplied modulo 2^bits; alpha and beta
     are whole then.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
+
+    tiles: a word of plans.amx that stands for elements by several terms; then c means nothing if the result is true,
+    which says that some element has no such terms.
     """
     m, k = a.shape
     n = b.shape[1]
     if m == 0 or n == 0:
-        return
+        return False
     if k == 0 or alpha == 0:
         _scale(c, beta)
-        return
+        return False
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target)
+    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, tiles)
     found = _recipes.get(key)
     if found is None:
-        found = _remember(key, a, b, c, threads, plan, target)
-    _run(*found, a, b, c, alpha, beta)
+        found = _remember(key, a, b, c, threads, plan, target, tiles)
+    return _run(*found, a, b, c, alpha, beta)
 
 
 def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
@@ -93,7 +97,7 @@ def _scale(c: Matrix, beta: float) -> None:
 
 
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
-              target: CpuTarget | None) -> tuple[Recipe, bool]:
+              target: CpuTarget | None, tiles: str = "") -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
     target = target or detect()
     shape, strides = _describe(a, b, c, threads)
@@ -101,9 +105,17 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
-    if sources in _QUADS and "avx512vnni" in target.extensions and plan is None:
+    named = sources[0] or shape.dtype, sources[1] or shape.dtype
+    if not tiles and plan is None and min(shape.m, shape.n, shape.k) >= LEAST:
+        tiles = amx.word(*named, shape.dtype, target)
+    if tiles:
+        sources, depth, target = named, shape.k, target.extended
+        shape = shape._replace(dtype=tiles, k=TILE_WORDS[tiles].depth(shape.k))
+    elif sources in _QUADS and "avx512vnni" in target.extensions and plan is None:
         shape, depth, target = shape._replace(dtype="i8x4", k=-(-shape.k // 4)), shape.k, target.extended
-    if any(sources):
+    if tiles:
+        chosen = choose_tiles(shape, target)
+    elif any(sources):
         chosen = plan or choose_converting(shape, target)
     else:
         chosen = plan or tuned(shape, target) or choose(shape, target)
@@ -172,19 +184,18 @@ def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
     return rs, cs
 
 
-def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
-    """One product, or a batch of them along a leading axis."""
+def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> bool:
+    """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
-        _through_temporary(recipe, swapped, a, b, c, alpha, beta)
-        return
+        return _through_temporary(recipe, swapped, a, b, c, alpha, beta)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
     if c.ndim == 2:
-        recipe.run(address(x), address(y), address(c), alpha, beta)
-    else:
-        steps = x.strides[0], y.strides[0], c.strides[0]
-        recipe.run_batch(c.shape[0], steps, address(x), address(y), address(c), alpha, beta)
+        return recipe.run(address(x), address(y), address(c), alpha, beta)
+    steps = x.strides[0], y.strides[0], c.strides[0]
+    recipe.run_batch(c.shape[0], steps, address(x), address(y), address(c), alpha, beta)
+    return False
 
 
 def _copied(y: Matrix, by_rows: bool) -> Matrix:
@@ -196,16 +207,19 @@ def _copied(y: Matrix, by_rows: bool) -> Matrix:
 
 
 def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,
-                       beta: float) -> None:
+                       beta: float) -> bool:
     """C's rows are not contiguous in the roles that the recipe wants: multiply into matrices whose rows are."""
     shape = recipe.shape
-    whole = np.empty((*c.shape[:-2], shape.m, shape.n), c.dtype)
+    if shape.tiles:                         # their C lies by columns
+        whole = np.empty((*c.shape[:-2], shape.n, shape.m), c.dtype).swapaxes(-1, -2)
+    else:
+        whole = np.empty((*c.shape[:-2], shape.m, shape.n), c.dtype)
     inner = _recipes.get((recipe, "temporary"))
     if inner is None:
-        ours = recipe.strides._replace(rsc=shape.n, csc=1)
+        ours = recipe.strides._replace(**dict(zip(("rsc", "csc"), (s // c.itemsize for s in whole.strides[-2:]))))
         _recipes[recipe, "temporary"] = inner = Recipe(
             shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth), swapped
-    _run(*inner, a, b, whole, alpha, 0.0)
+    special = _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:
         c[...] = result
@@ -214,3 +228,4 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
             if beta != 1:
                 c *= c.dtype.type(beta)
             c += result
+    return special

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright.kernels.cpu import jobs
+from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.cpu import CpuPlan, Order, Shape
 from tilewright.plans.tiles import SHORT
 from tilewright.runtime import code, workspace
@@ -75,40 +76,46 @@ class Recipe:
         self.i_alpha, self.i_beta = self.at["alpha"], self.at["beta"]
         self.template[self.i_alpha] = self._bits(1.0)
         self._call = _DRIVER(self.function)
-        self.takes_c = strides.csc == 1 or plan.algorithm == "dots"     # else its caller gives it another C
+        # C as the algorithm can write it; else its caller gives it another
+        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the problem's type in the low bytes."""
-        if self.shape.dtype not in _ALPHA_BETA:
+        dtype = TILE_WORDS[self.shape.dtype].accumulates if self.shape.tiles else self.shape.dtype
+        if dtype not in _ALPHA_BETA:
             return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
-        return struct.unpack("=q", _ALPHA_BETA[self.shape.dtype].pack(x))[0]
+        return struct.unpack("=q", _ALPHA_BETA[dtype].pack(x))[0]
 
     def _packed(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
         kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
-        kc = -(-plan.kc // 4) * 4
+        rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
+        kc = -(-plan.kc // rows) * rows
         mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
         s = shape.itemsize
         self.a_block = mc_panels * jobs.panel_space(kc, plan.mr) * s        # bytes
-        first = plan.nr if self.depth else 0                                # the row before a panel of words
+        first = plan.nr if self.depth and not shape.tiles else 0            # the row before a panel of words
         self.b_block = nc_panels * (jobs.panel_space(kc, plan.nr) + first) * s
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
         self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
         # A is packed with its rows as lines, B with its columns
         along_a, along_b = _ALONG[order(st.rsa, st.csa)], _ALONG[order(st.csb, st.rsb)]
-        packing = self.code.packing
         from_a, from_b = ((x,) if x else () for x in self.sources)
-        if self.depth:
+        if shape.tiles:
+            packing, from_a, from_b = self.code.packing_tiles, (*from_a, "b"), (*from_b, "a")
+        elif self.depth:
             packing = self.code.packing_words
             from_a, from_b = (*from_a, "a"), (*from_b, "b1" if self.sources[0] == "i8" else "b0")
+        else:
+            packing = self.code.packing
         pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
         pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
-                "ldc": st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels, "jc_ways": plan.jc_ways,
-                "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways, "pack_a": pack_a, "pack_b": pack_b,
-                "table": kernels.address, "depth": self.depth}
+                "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels,
+                "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
+                "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth}
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
@@ -133,14 +140,16 @@ class Recipe:
         return {"n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "ldb": st.rsb, "ldc": st.rsc,
                 "parts": self.parts}
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> None:
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
+        """Whether C means nothing, because an element has no such terms as the shape's dtype stands for."""
         job = self.job(a, b, c, alpha, beta)
         if self.parts > 1:
             pool().reserve(self.parts)      # each time: a fork leaves the child without workers
         if self.space:
             self._run_packed(job)
-        else:
-            self._run_parts(job, self.parts, self.wake)
+            return self.shape.tiles and job[self.at["special"]] != 0
+        self._run_parts(job, self.parts, self.wake)
+        return False
 
     def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
                   beta: float) -> None:

@@ -23,6 +23,7 @@ from tilewright.simulator.mbarriers import Mbarriers
 from tilewright.simulator.memory import Memory, Region, Uninitialised
 from tilewright.simulator.report import Report
 from tilewright.simulator.textures import Textures
+from tilewright.simulator.tiles import Tiles
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
 TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
@@ -43,7 +44,7 @@ class Machine:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
-        self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
+        self.mbarriers, self.clusters, self.tiles = Mbarriers(self), Clusters(self), Tiles(self)
         self.grid: Block = (1, 1, 1)
         self.clocks: Clocks | None = None
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
@@ -96,6 +97,7 @@ class Machine:
         self.copies.begin()
         self.mbarriers.begin()
         self.clusters.begin()
+        self.tiles.begin()
         self._histories: dict[Region, History] = {}
         self._shared: dict[Array, Region] = {}
 

@@ -83,7 +83,7 @@ def _target(name: str) -> CpuTarget:
         cpus = machine.cpus()
         missing = tuple(flag for flag in row.needs if flag not in here.flags)
         spelled = {flag.replace("_", "") for flag in here.flags}
-        numbers["extensions"] = tuple(name for name in row.extensions if name in spelled)
+        numbers["extensions"] = tuple(name for name in row.extensions if name.replace("-", "") in spelled)
         sources += [("missing", f"/proc/cpuinfo against {row.level}"), ("extensions", "/proc/cpuinfo")]
         sources.append(("cores", cpus.why))
         found = machine.caches(cpus.allowed[0], row.caches)

@@ -53,7 +53,7 @@ AVX512 = Isa(
     "-prefer-256-bit",          # LLVM's default here is 256 bits, for the sake of early Skylake servers
     64, 32, True, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     Caches(32 << 10, 8, 1 << 20, 16, 11 << 17, 11, f"{_CHIP}intel/microarchitectures/skylake_(server)"),
-    _SDM, _PSABI, extensions=("avx512vnni",))
+    _SDM, _PSABI, extensions=("avx512vnni", "amx-tile", "amx-bf16", "amx-int8"))
 
 AVX2 = Isa(
     "x86-avx2", ("avx2", "x86-64-v3"), "x86-64", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 32, 16, False, _V3,

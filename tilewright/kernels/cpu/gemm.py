@@ -18,12 +18,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
+from tilewright.ir.tiles import Tiles
+from tilewright.kernels.cpu.amx import AHEAD
 from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, driver_name, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, SOURCES, TYPES
+from tilewright.kernels.cpu.packing_tiles import SOURCES as TILE_SOURCES
 from tilewright.kernels.cpu.pool import emit_barrier
+from tilewright.plans.amx import TILE_WORDS
 from tilewright.targets.base import CpuTarget
 
+CALLS = 8               # of the tiles' micro-kernel, in which it asks for a whole panel that comes next
 COLUMNS = 128           # of A that are packed at a time where they are contiguous
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed
 
@@ -33,17 +38,24 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
 
     A, B    their formats, if they are not `dtype`: packing converts them
     """
-    T = TYPES[dtype]
+    tile = TILE_WORDS.get(dtype)
+    T = TYPES[tile.accumulates if tile else dtype]
     V = target.lanes(T.bytes)
     NR = NV * V
+    sources = TILE_SOURCES if tile else SOURCES
     k = Kernel(driver_name(dtype, MR, NR, A, B), noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    g = job_fields(k, job, PACKED, T, a=SOURCES[A or dtype], b=SOURCES[B or dtype])
-    a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(g.ldc, 1)
+    g = job_fields(k, job, PACKED, T, a=sources[A or dtype], b=sources[B or dtype])
+    a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(*((1, g.ldc) if tile else (g.ldc, 1)))
     WORD = PACKED_WORDS.get(dtype, 1)                                       # steps of k in what is packed as one
+    ROWS = tile.rows if tile else PACE                                      # of k, of which blocks have whole multiples
+
+    def source(p: Value) -> Value:                                          # the step of k of a packed row
+        return tile.source_step(p) if tile else p*WORD
 
     def left(p: Value) -> list[Value]:                                      # what packing of words is told, too
-        return [g.depth - p*WORD] if WORD > 1 else []
+        special = [job.as_(i64) + PACKED.index("special")] if tile else []
+        return [g.depth - source(p), *special] if tile or WORD > 1 else []
 
     jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
     team = g.ic_ways * g.jr_ways                                            # threads that share a block of B
@@ -53,7 +65,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
 
     m_panels, n_panels = k.ceil_div(g.m, MR), k.ceil_div(g.n, NR)
     height, taller = g.m // m_panels, g.m % m_panels                       # the first `taller` have one row more
-    def row(q: Value) -> Value: return q*height + k.min(q, taller)
+    def row(q: Value) -> Value: return k.min(q*MR, g.m) if tile else q*height + k.min(q, taller)
 
     q_lo, q_hi = split(m_panels, g.ic_ways, ic_id)
     a_blocks = k.max(k.ceil_div(q_hi - q_lo, g.mc_panels), 1)
@@ -61,7 +73,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     j_lo, j_hi = split(n_panels, g.jc_ways, jc_id)
     b_blocks = k.max(k.ceil_div(j_hi - j_lo, g.nc_panels), 1)
     nc_panels = k.max(k.ceil_div(j_hi - j_lo, b_blocks), 1)
-    kc_max = k.ceil_div(k.ceil_div(g.k, k.ceil_div(g.k, g.kc)), PACE) * PACE
+    kc_max = k.ceil_div(k.ceil_div(g.k, k.ceil_div(g.k, g.kc)), ROWS) * ROWS
 
     def b_panel_space(kc: Value) -> Value:
         return panel_space(kc, NR) + (NR if WORD > 1 else 0)
@@ -73,11 +85,11 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
         # where A lies by columns, all panels take their part of a cache line before it is forgotten
-        deep = k.select(g.rsa.equals(1), k.constant(i64, COLUMNS), s.kc)
+        deep = k.select(g.rsa.equals(1), k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
-            k.call(g.pack_a, k.min(deep, s.kc - p), h, h, a.at(i, (s.pc + p)*WORD), g.rsa, g.csa,
-                   a_space + (q*s.a_stride + p*h), *left(s.pc + p))
+            k.call(g.pack_a, k.min(deep, s.kc - p), h, h, a.at(i, source(s.pc + p)), g.rsa, g.csa,
+                   a_space + (q*s.a_stride + p*(MR if tile else h)), *left(s.pc + p))
         if shared:
             with k.when(g.jr_ways > 1):
                 emit_barrier(k, block_barrier, g.jr_ways)
@@ -86,8 +98,24 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         """Panel jr of the block of B."""
         j = (s.jc + jr)*NR
         cols = k.min(g.n - j, NR)
-        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(s.pc*WORD, j), g.csb, g.rsb, b_space + jr*s.b_stride,
-               *left(s.pc))
+        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(source(s.pc), j), g.csb, g.rsb,
+               b_space + jr*s.b_stride, *left(s.pc))
+
+    def ahead(s: SimpleNamespace, j: Value | None, panel: Value, more: Value) -> SimpleNamespace:
+        """What the tiles' micro-kernel asks for in CALLS calls: the panel after this one, or the columns of B from j on
+        of which it will be packed. In bytes: lines of a step, a step, a call."""
+        assert tile is not None
+        groups, bytes = s.kc // ROWS, g.b.type.element.bytes
+        if j is None:
+            step = AHEAD*tile.terms*64
+            return SimpleNamespace(start=(panel + s.b_stride).as_(i8), more=more, within=k.constant(i64, step // 4),
+                                   step=k.constant(i64, step), call=groups*step)
+        depth, along = 16*tile.steps*bytes, g.rsb.equals(1)
+        rows = g.rsb*(AHEAD*bytes)
+        return SimpleNamespace(
+            start=b.at(source(s.pc), j).as_(i8), more=more & (along | g.csb.equals(1)),
+            within=k.select(along, g.csb, g.rsb)*bytes, step=k.select(along, depth, rows),
+            call=k.select(along, g.csb*(AHEAD*bytes), groups*rows))
 
     def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
         """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
@@ -97,7 +125,9 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             vectors = k.ceil_div(cols, V)
             if packing:
                 pack_b(s, jr)
-            if packing and B:                                       # its rows are no whole elements of what is packed
+            if tile:
+                coming = ahead(s, j + NR if packing else None, b_panel, jr + 1 < j1)
+            elif packing and B:                                     # its rows are no whole elements of what is packed
                 following, step, more = b_panel, k.constant(i64, 0), jr + 1 < j0
             elif packing:
                 following, step, more = b.at(s.pc, j + NR), g.rsb, (jr + 1 < j1) & g.csb.equals(1)
@@ -105,12 +135,18 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
-                microkernel = k.load(g.table + ((h - 1)*NV + vectors - 1), ptr(i8))
-                seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
-                useful = more & (seen < s.kc)
-                k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, c.at(i, j), g.ldc,
-                       cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
-                       k.select(useful, step, 0))
+                microkernel = k.load(g.table + (0 if tile else (h - 1)*NV + vectors - 1), ptr(i8))
+                if tile:
+                    done = ir - q0
+                    k.call(microkernel, s.kc, b_panel, cols, a_space + done*s.a_stride, coming.within, c.at(i, j),
+                           g.ldc, h, g.alpha, s.beta, k.select(coming.more & (done < CALLS),
+                           coming.start + done*coming.call, b_panel.as_(i8)), coming.step)
+                else:
+                    seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
+                    useful = more & (seen < s.kc)
+                    k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, c.at(i, j), g.ldc,
+                           cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
+                           k.select(useful, step, 0))
 
     def dealt(s: SimpleNamespace) -> None:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
@@ -146,6 +182,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             multiply(s, k.constant(i64, 0), s.nc, q0, q1, packing=False)
             block.set(k.atomic_add(claims, 1) - before)
 
+    if tile:
+        Tiles(k).configure()
     many = g.jr_ways.equals(1) & (g.ic_ways > FEW)
     claims = (team_barrier + BARRIER_BYTES // 2).as_(i64)
     m_blocks = k.ceil_div(m_panels, g.mc_panels)
@@ -164,4 +202,6 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 dealt(s)
             with k.when(team > 1):
                 emit_barrier(k, team_barrier, team)                         # before the block of B is packed over
+    if tile:
+        Tiles(k).release()
     return k.function

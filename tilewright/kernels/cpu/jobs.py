@@ -12,7 +12,8 @@ PACKED = (
     "pack_a", "pack_b",         # addresses of the packing functions for these strides
     "table",                    # micro-kernel for (height, vectors): table[(height - 1)*NV + vectors - 1]
     "a_space", "b_space",       # 64-byte aligned; jc_ways*ic_ways blocks of A, jc_ways blocks of B
-    "depth",                    # of packed words: steps of k; then k counts words
+    "depth",                    # of packed words: steps of k; then k counts words, or rows of tiles
+    "special",                  # set to 1 if a number cannot be split into the terms that AMX multiplies
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
 )
 IN_PLACE = (

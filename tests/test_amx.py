@@ -1,0 +1,117 @@
+"""AMX: packing into tiles, the micro-kernel and the loops around it, simulated everywhere, run where there is AMX."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.kernels.cpu.amx import emit_amx
+from tilewright.kernels.cpu.gemm import emit_gemm
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES
+from tilewright.kernels.cpu.packing_tiles import emit_pack_tiles
+from tilewright.plans.amx import TILE_WORDS, choose_tiles
+from tilewright.plans.cpu import Shape
+from tilewright.runtime.code import Microkernels
+from tilewright.runtime.recipe import Recipe, Strides, order
+from tilewright.simulator.machine import Machine
+from tilewright.simulator.memory import Memory
+
+AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
+DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,
+          "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
+          "i32": np.int32}  # fmt: skip
+rng = np.random.default_rng(4)
+
+
+class SimulatedCode:
+    """What runtime.code is to the engine, for the simulator: every function recorded when it is asked for."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.recorded = memory, {}
+
+    def address(self, emit, *args):
+        if (emit, args) not in self.recorded:
+            self.recorded[emit, args] = emit(*args)
+        return self.memory.address(self.recorded[emit, args])
+
+    def driver(self, target, algorithm, dtype, mr, nr, *sources):
+        self.address(emit_gemm, target, dtype, mr, 2, *sources)
+        return 1
+
+    def packing_tiles(self, target, dtype, width, *rest):
+        return self.address(emit_pack_tiles, target, dtype, *rest)
+
+    def microkernels(self, target, dtype, mr, nr, a):
+        code = self
+
+        class Simulated(Microkernels):
+            def compiled(self, kernel):
+                return code.address(emit_amx, target, dtype)
+
+        found = Simulated(target, dtype, mr, nr, a)
+        found.address = self.memory.address(found.table, "table")
+        return found
+
+
+def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, **blocks):
+    """C by the recorded five loops; whether a number could not be split."""
+    word, memory = TILE_WORDS[dtype], Memory()
+    (m, k), n = a.shape, b.shape[1]
+    out = {"f32": np.float32, "i32": np.int32}[word.accumulates]
+    c = np.zeros((m, n), out) if c is None else c
+    strides = Strides(*(s // x.itemsize for x in (a, b, c) for s in x.strides))
+    shape = Shape(dtype, m, n, word.depth(k), order(strides.rsa, strides.csa), order(strides.rsb, strides.csb), threads)
+    plan = replace(choose_tiles(shape, AMX), **blocks)
+    assert not plan.violations(shape, AMX)
+    code = SimulatedCode(memory)
+    recipe = Recipe(shape, strides, plan, AMX, code, sources, k)
+    driver = next(f for (emit, _), f in code.recorded.items() if emit is emit_gemm)
+    views = [x.view(np.int16) if x.dtype == ml_dtypes.bfloat16 else x.view(np.int8) if x.itemsize == 1 else x
+             for x in (a, b)]  # fmt: skip
+    a_at, b_at, c_at = (memory.address(x, name) for x, name in zip((*views, c), "abc"))
+    job = np.array(recipe.job(b_at, a_at, c_at, alpha, beta))  # operands change places: the plan says swap
+    for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
+                        ("b_space", plan.jc_ways * recipe.b_block),
+                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
+        job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
+    machine = Machine(driver, memory, {})
+    machine.run_team([job], plan.threads) if plan.threads > 1 else machine.run_thread([job, 0])
+    return c, bool(job[recipe.at["special"]])
+
+
+def numbers(source, *shape):
+    """Integers that every format holds."""
+    low = 0 if source == "u8" else -3
+    return rng.integers(low, 4, shape).astype(DTYPES[source])
+
+
+LAYOUTS = {"along": lambda x: np.ascontiguousarray(x), "across": lambda x: np.asfortranarray(x),
+           "any": lambda x: np.repeat(np.repeat(x, 2, 0), 2, 1)[::2, ::2]}  # fmt: skip
+
+
+@pytest.mark.parametrize("a_layout", LAYOUTS)
+@pytest.mark.parametrize("b_layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "sources"), [("amx_bf16", ("bf16", "e4m3fn")), ("amx_i8i8", ("i8", "i8"))])
+def test_products_of_tiles_are_exact(dtype, sources, a_layout, b_layout):
+    a, b = LAYOUTS[a_layout](numbers(sources[0], 35, 75)), LAYOUTS[b_layout](numbers(sources[1], 75, 41))
+    c, special = simulated(dtype, a, b, sources)
+    assert not special
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", sorted(TILE_WORDS))
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (33, 65, 130), (64, 32, 64)])
+def test_every_word_on_awkward_shapes(dtype, m, n, k):
+    source = {"amx_f16": "f16", "amx_i32": "i32", "amx_bf16": "e5m2"}.get(dtype, "f32")
+    sources = (dtype[4:6], dtype[6:]) if TILE_WORDS[dtype].terms == 1 and dtype != "amx_bf16" else (source, source)
+    a, b, c = numbers(sources[0], m, k), numbers(sources[1], k, n), rng.integers(-5, 5, (m, n))
+    c = c.astype(TILE_WORDS[dtype].accumulates.replace("i", "int").replace("f", "float"))
+    wanted = 2 * (a.astype(np.float64) @ b.astype(np.float64)) - 3 * c.astype(np.float64)
+    rows = TILE_WORDS[dtype].rows
+    found, special = simulated(dtype, a, b, sources, c, 2, -3, threads=2, kc=rows, mc=32, nc=32)
+    assert not special
+    np.testing.assert_array_equal(found, wanted)

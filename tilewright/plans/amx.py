@@ -1,0 +1,107 @@
+"""How AMX multiplies each format: what a word of 32 bits in a tile holds, which tiles are multiplied, in which blocks.
+
+An element is one term, or the sum of several, each in tiles of its own: three bf16 hold an f32, two an f16, four bytes
+an i32 modulo 2^32. A panel is packed group by group, a group being 16 words of k; in a group the terms follow each
+other, each as two tiles: 32 rows of 16 words of A, 16 rows of 32 words of B. So k is counted in rows of B's panel,
+16 for each term of a group.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.targets.base import CpuTarget
+
+GROUP = 16              # words of k that a tile holds
+SIDE = 32               # rows and columns of C that four accumulators hold
+Pairs = tuple[tuple[int, int], ...]             # (term of A, term of B)
+
+
+@dataclass(frozen=True)
+class TileWord:
+    dot: str                        # as ir.tiles spells it
+    steps: int                      # elements of k in a word
+    accumulates: str = "f32"
+    terms: int = 1                  # the first one holds the most of an element
+    passes: tuple[Pairs, ...] = (((0, 0),),)    # what each pass over the panels multiplies, the smallest products first
+    shifts: tuple[int, ...] = (0,)  # by how many bits the sum of each pass is shifted when it is added to C
+
+    @property
+    def rows(self) -> int:
+        """Of B's panel in one group, which is what k is counted in."""
+        return GROUP * self.terms
+
+    def source_step(self, p: Any) -> Any:   # numbers, or values inside a kernel
+        """The element of k at which row p of B's panel begins, for whole groups."""
+        return p * self.steps // self.terms
+
+    def depth(self, k: int) -> int:
+        """Rows of B's panel for k elements, the last group filled up with zeros."""
+        return -(-k // (GROUP * self.steps)) * self.rows
+
+
+def _smallest_first(terms: int, most: int) -> Pairs:
+    """Pairs of terms whose numbers add up to at most `most`: the larger the sum, the smaller the product."""
+    return tuple((total - b, b) for total in range(most, -1, -1) for b in range(terms) if 0 <= total - b < terms)
+
+
+def _bytes(size: int) -> TileWord:
+    """Integers of `size` bytes modulo 2^(8*size), byte by byte without signs: products of bytes i and j weigh
+    2^(8(i+j)), and those that weigh more than the result holds do not count."""
+    passes = tuple(tuple((i, total - i) for i in range(total + 1)) for total in range(size))
+    return TileWord("uu", 4, "i32", size, passes, tuple(8 * total for total in range(size)))
+
+
+TILE_WORDS = {
+    "amx_bf16": TileWord("bf16", 2),
+    "amx_i8i8": TileWord("ss", 4, "i32"), "amx_i8u8": TileWord("su", 4, "i32"),
+    "amx_u8i8": TileWord("us", 4, "i32"), "amx_u8u8": TileWord("uu", 4, "i32"),
+    "amx_f16": TileWord("bf16", 2, "f32", 2, (_smallest_first(2, 2),)),
+    "amx_bf16_x3": TileWord("bf16", 2, "f32", 2, (_smallest_first(2, 1),)),
+    "amx_bf16_x6": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 2),)),
+    "amx_bf16_x9": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 4),)),
+    "amx_i32": _bytes(4),
+}
+
+# Multiply-adds per second of one core, with tiles from L2 and in f32; elements split into terms per second; seconds of
+# a call. Their ratios matter. Measured on a Xeon with AMX: `python bench/amx.py`.
+TILE_RATE, NATIVE_RATE, SPLITTING, CALL = 0.7e12, 0.085e12, 1.5e9, 5e-6
+SHARE = 0.5             # of L2, for a block of A; a panel of B, the next one, and C pass by
+STEPS = 2048            # of k in a block, where bf16 or bytes are multiplied: C is read and written once per block
+SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
+
+
+@lru_cache(maxsize=4096)
+def choose_tiles(shape: Shape, target: CpuTarget) -> CpuPlan:
+    """Blocks for a product by tiles; shape.k counts rows of B's panels.
+
+    The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
+    follow each other along its rows, in whole lines and few pages.
+    """
+    shape = shape.swapped
+    word = TILE_WORDS[shape.dtype]
+    most = (STEPS if word.terms == 1 else SPLIT_STEPS) // (GROUP * word.steps) * word.rows
+    blocks = -(-shape.k // most)
+    kc = -(-shape.k // (blocks * word.rows)) * word.rows
+    mc = max(int(SHARE * target.l2) // (4 * kc) // SIDE, 1) * SIDE
+    ic = min(shape.threads, -(-shape.m // SIDE))
+    if ic > 2:                                              # blocks are claimed: several for each thread
+        mc = min(mc, max(shape.m // (3 * ic) // SIDE, 1) * SIDE)
+    nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
+    return CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m)), kc, min(nc, _up(shape.n)), ic_ways=ic,
+                   swap=True)
+
+
+def pays(word: str, m: int, n: int, k: int) -> bool:
+    """Whether the products of a word with several terms take less time than one native product of f32."""
+    tile = TILE_WORDS[word]
+    products = sum(map(len, tile.passes))
+    rows, cols, depth = (-(-x // side) * side for x, side in ((m, SIDE), (n, SIDE), (k, GROUP * tile.steps)))
+    tiles = rows * cols * depth * products / TILE_RATE + (rows + cols) * depth * tile.terms / SPLITTING
+    return tiles + CALL < m * n * k / NATIVE_RATE
+
+
+def _up(x: int) -> int:
+    return -(-x // SIDE) * SIDE
