@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.plans.choose import choose, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.words import word
 from tilewright.runtime import pool, small
 from tilewright.runtime.layout import address
 from tilewright.runtime.recipe import Recipe, Strides, order
@@ -26,7 +27,6 @@ _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
 _CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
-_QUADS = ("i8", "i8"), ("u8", "i8")     # of A and B, that are multiplied four steps of k at a time
 LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
@@ -101,8 +101,10 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
-    if sources in _QUADS and "avx512vnni" in target.extensions and plan is None:
-        shape, depth, target = shape._replace(dtype="i8x4", k=-(-shape.k // 4)), shape.k, target.extended
+    packed = word(shape.dtype, sources, target) if plan is None else None
+    if packed:
+        shape, depth = shape._replace(dtype=packed.name, k=-(-shape.k // packed.steps)), shape.k
+        target = target.extended
     if any(sources):
         chosen = plan or choose_converting(shape, target)
     else:

@@ -19,7 +19,7 @@ WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microsecond
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
-_ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d")}
+_ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d"), "bf16x2": struct.Struct("=f4x")}
 
 
 class Strides(NamedTuple):
@@ -102,7 +102,7 @@ class Recipe:
         from_a, from_b = ((x,) if x else () for x in self.sources)
         if self.depth:
             packing = self.code.packing_words
-            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if self.sources[0] == "i8" else "b0")
+            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if (shape.dtype, self.sources[0]) == ("i8x4", "i8") else "b0")
         pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
         pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
