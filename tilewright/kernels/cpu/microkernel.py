@@ -21,9 +21,9 @@ PACE = 4                # k steps to one prefetched row: denser prefetching dela
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
 
-def unrolled(MR: int, NV: int) -> bool:
+def unrolled(MR: int, NV: int, dtype: str = "") -> bool:
     """Whether PACE steps of k stand in a row: with a larger tile LLVM's scheduler hoists loads and spills."""
-    return MR*NV <= 12 and MR <= 6
+    return MR*NV <= 12 and MR <= 6 and dtype != "i16x2"
 
 
 def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed",
@@ -80,7 +80,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
             for j in (*range(0, NR, LINE), NR - 1):
                 k.prefetch(row + j, locality=2)
-            if unrolled(MR, NV):
+            if unrolled(MR, NV, dtype):
                 for u in range(PACE):
                     rank1(s*PACE + u)
             else:

@@ -11,7 +11,7 @@ from tilewright.ir import Function, Kernel, Value, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.elements import element
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import PACKED_WORDS, SOURCES
-from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.cpu.packing import side_by_side, transpose
 from tilewright.targets.base import CpuTarget
 
 SIGNS = 0x80808080 - (1 << 32)
@@ -61,12 +61,12 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
                 dst[p, i] = combined([source[i, p*WORD + step] for step in range(WORD)], 1)
 
     if KIND == "across":
-        masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
-        with k.loop(whole) as p:
-            for g in range(GROUPS):
-                rows = [k.load(source.view(1, step_p).at(g*V, p*WORD + step), vec(S, V), S.bytes, masks[g])
-                        for step in range(WORD)]
-                k.store(dst.at(p, g*V), combined(rows, V), T.bytes)
+        for masks, first, last in side_by_side(k, target, V, GROUPS, valid, step_p, whole):
+            with k.loop(last, first) as p:
+                for g in range(GROUPS):
+                    rows = [k.load(source.view(1, step_p).at(g*V, p*WORD + step), vec(S, V), S.bytes, masks[g])
+                            for step in range(WORD)]
+                    k.store(dst.at(p, g*V), combined(rows, V), T.bytes)
     elif KIND == "along":
         last, lines = valid - 1, source.view(step_i, 1)
         starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
