@@ -4,9 +4,9 @@
     pairs        two i16 by two i16 into i32
     bf16_pairs   two bf16 by two bf16 into f32
 
-The integer ones are exact modulo 2^32. bf16_pairs is what Intel's manual says of VDPBF16PS, and what a Zen 5 does to the
-bit: two fused multiply-adds, first of the upper halves, then of the lower ones, each rounded to nearest even whatever
-MXCSR says; operands and results that are subnormal count as zeros of their sign.
+The integer ones are exact modulo 2^32. bf16_pairs is what Intel's manual says of VDPBF16PS and what a Zen 5 does, to
+the bit: two fused multiply-adds, first of the upper halves, then of the lower ones, each rounded to nearest even
+whatever MXCSR says; operands and results that are subnormal count as zeros of their sign.
 """
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def _part(x: Any, shift: int, BITS: int) -> Any:
 
 
 def _bf16_pairs(t: Any, c: Any, a: Any, b: Any) -> Any:
-    for half in (lambda x: x & np.int32(-1 << 16), lambda x: x << 16):
-        c = flushing_multiply_add(*(half(np.asarray(x)).view(np.float32) for x in (a, b)), c)
-    return c
+    a, b = np.asarray(a), np.asarray(b)
+    upper = np.int32(-1 << 16)
+    c = flushing_multiply_add((a & upper).view(np.float32), (b & upper).view(np.float32), c)
+    return flushing_multiply_add((a << 16).view(np.float32), (b << 16).view(np.float32), c)
 
 
 def _pairs_llvm(low: Any, t: Any, c: Any, a: Any, b: Any) -> Any:

@@ -102,7 +102,8 @@ class Recipe:
         from_a, from_b = ((x,) if x else () for x in self.sources)
         if self.depth:
             packing = self.code.packing_words
-            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if (shape.dtype, self.sources[0]) == ("i8x4", "i8") else "b0")
+            with_sums = shape.dtype == "i8x4" and self.sources[0] == "i8"
+            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if with_sums else "b0")
         pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
         pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
