@@ -34,7 +34,9 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
     for other in SCALARS:
         found[f"cast_{other}"] = lambda other=other: k.cast(x, vec(other, T.length))
     if T.scalar == i32 and T.length in (4, 8, 16):
-        found["quads"] = lambda: k.quads(x, y, x)
+        floats = vec(f32, T.length)
+        found |= {"quads": lambda: k.quads(x, y, x), "pairs": lambda: k.pairs(x, y, x),
+                  "bf16_pairs": lambda: k.bits_as(k.bf16_pairs(x, y, k.bits_as(x, floats)), T)}  # fmt: skip
     if T.length == 1:
         found |= {"pack": lambda: k.pack(x, y), "pack3": lambda: k.pack(x, y, x), "splat": lambda: k.broadcast(x, 4),
                   "wide": lambda: k.broadcast(x, 32), "opaque": lambda: k.opaque(x)}  # fmt: skip

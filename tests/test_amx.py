@@ -95,7 +95,9 @@ LAYOUTS = {"along": lambda x: np.ascontiguousarray(x), "across": lambda x: np.as
 
 @pytest.mark.parametrize("a_layout", LAYOUTS)
 @pytest.mark.parametrize("b_layout", LAYOUTS)
-@pytest.mark.parametrize(("dtype", "sources"), [("amx_bf16", ("bf16", "e4m3fn")), ("amx_i8i8", ("i8", "i8"))])
+@pytest.mark.parametrize(
+    ("dtype", "sources"), [("amx_bf16", ("bf16", "e4m3fn")), ("amx_bf16", ("u8", "i8")), ("amx_i8i8", ("i8", "i8"))]
+)
 def test_products_of_tiles_are_exact(dtype, sources, a_layout, b_layout):
     a, b = LAYOUTS[a_layout](numbers(sources[0], 35, 75)), LAYOUTS[b_layout](numbers(sources[1], 75, 41))
     c, special = simulated(dtype, a, b, sources)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from dataclasses import replace
+
 import pytest
 
 from tilewright.compiler import resources
@@ -31,7 +35,7 @@ def tiles(t) -> list[tuple[int, int]]:
 
 def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     loop = hot_loop(assembly(emit_microkernel(t, dtype, mr, nv, a, b), t))
-    steps = PACE if a == "packed" and unrolled(mr, nv) else 1        # of k that the loop unrolls
+    steps = PACE if a == "packed" and unrolled(mr, nv, dtype) else 1        # of k that the loop unrolls
     assert loop.fma == steps * mr * nv, loop.text
     assert loop.elements == steps * mr, loop.text       # each element of A once
     # where masks are vectors they compete with the tile for registers: a mask may be read again, an accumulator not
@@ -53,6 +57,27 @@ def test_the_largest_tiles(name):
         if mr:
             check(t, "f32", mr, nv, "packed", "packed")
             check(t, "f64", mr, nv, "rows", "rows")
+
+
+CHIPS = [replace(target(name), extensions=extensions) for name, extensions in (
+    ("x86-avx512", ()), ("x86-avx512", ("avx512vnni", "avx512bf16")), ("x86-avx2", ()), ("x86-avx2", ("avxvnni",)))]
+
+
+@pytest.mark.parametrize("t", CHIPS, ids=lambda t: " ".join([t.name, *t.extensions]))
+def test_words_are_multiplied_by_the_instruction_that_is_meant_for_them(t):
+    """In every tile that a plan of theirs may have. Products of pairs that are added up apart take a register."""
+    words = {"i16x2": "vpdpwssd" if t.extensions else "vpmaddwd"}
+    if t.extensions:
+        words |= {"i8x4": "vpdpbusd", "u8x4": "vpdpbusd"}
+    if t.has("avx512bf16"):
+        words["bf16x2"] = "vdpbf16ps"
+    packed = {*TILES[t.registers], *PACKED.get(("AMD", t.registers), ()), *(x[:2] for x in FEW_ROWS[t.registers][-1:])}
+    for (name, instruction), (mr, nv) in itertools.product(words.items(), packed):
+        if instruction != "vpmaddwd" or mr * nv + nv + 2 <= t.registers:
+            check(t.extended, name, mr, nv, "packed", "packed")
+            loop = hot_loop(assembly(emit_microkernel(t.extended, name, mr, nv), t.extended))
+            assert len(re.findall(rf"\b{instruction}\b", loop.text)) == loop.fma
+            assert loop.text.count("vpaddd") == (loop.fma if instruction == "vpmaddwd" else 0)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tilewright.ir.operations import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type
 from tilewright.targets.base import CpuTarget
-from tilewright.targets.isa import EXTENSIONS
+from tilewright.targets.isa import INSTRUCTIONS, find
 
 if TYPE_CHECKING:
     from tilewright.targets import Target
@@ -52,8 +52,9 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
             yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"
     for node in function.walk():
         operation, types = _types(node)
-        if operation and operation.needs in EXTENSIONS:
-            if f"+{operation.needs}" not in target.features.split(","):
+        needed = operation.needs.split(" or ") if operation else ()
+        if INSTRUCTIONS.intersection(needed):
+            if not {*find(target.name).needs, *target.features.replace("+", "").split(",")}.intersection(needed):
                 yield f"{function.name}, {_place(node)}: {target.name} has no {operation.needs}, so no {operation.name}"
         elif operation and operation.needs not in ("", "cpu"):
             yield f"{function.name}, {_place(node)}: {operation.name} is for GPUs, and {target.name} is a CPU"

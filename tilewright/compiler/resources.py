@@ -17,7 +17,7 @@ class HotLoop:
     """One round of the loop, counted. A kernel that unrolls K steps has K times the FMAs of one step."""
     function: str
     text: str
-    fma: int                # vector FMA instructions
+    fma: int                # vector FMA instructions, and those that multiply and add words
     loads: int              # whole vectors read from memory, also by an FMA itself
     elements: int           # single elements read from memory: broadcasts, and scalars that an FMA takes by lane
     stores: int             # vectors written to memory
@@ -215,7 +215,7 @@ class _Dialect:
 class _X86(_Dialect):
     branch = re.compile(r"j\w+\s")
     leaves = re.compile(r"(jmp|ret|ud2|hlt)")
-    fma = re.compile(r"vf(n?)m(add|sub)\d{3}[ps][sd]")
+    fma = re.compile(r"vf(n?)m(add|sub)\d{3}p[sd]|vpdp(bu|ws)sd|vdpbf16ps|vpmaddwd")
     element = re.compile(r"vbroadcast|vpbroadcast|vmovddup|vmovs[sd]$|vf\w+s[sd]$|v(add|sub|mul)s[sd]$")
 
     def __init__(self, body: list[str]) -> None:
@@ -224,11 +224,13 @@ class _X86(_Dialect):
         self.stack = re.compile(r"\(%r[sb]p" if frame else r"\(%rsp")
 
     def instruction(self, counts: _Counts, mnemonic: str, operands: str) -> None:
+        if mnemonic == "{vex}":                             # how the assembler is to encode it
+            mnemonic, _, operands = operands.partition("\t")
         registers = re.findall(r"%[xyz]mm(\d+)", operands)
         counts.registers |= {int(r) for r in registers}
         if not registers:
             return
-        counts.fma += bool(self.fma.match(mnemonic)) and not mnemonic.endswith(("ss", "sd"))
+        counts.fma += bool(self.fma.match(mnemonic))
         if "(" not in operands:
             return
         counts.stack += bool(self.stack.search(operands))

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics
+from tilewright.ir import atomics, words
 from tilewright.ir import operations as ops
 from tilewright.ir.grid import Grid
 from tilewright.ir.operations import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
-from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, vec
+from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, vec
 from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
 
 
@@ -96,13 +96,27 @@ class Kernel(Grid):
         return Value(self, type, constant=x)
 
     def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
+
     def quads(self, a: Value, b: Value, c: Value) -> Value:
         """c + a*b of vectors of i32 that each hold four bytes, those of a without sign and those of b with one: the
         four products of an element are added to it, modulo 2^32."""
-        types = [x.type for x in (a, b, c)]
-        if len({*types}) > 1 or types[0] not in (vec(i32, 4), vec(i32, 8), vec(i32, 16)):
-            raise TypeError(f"quads are multiplied in vectors of 4, 8 or 16 i32, not in {', '.join(map(str, types))}")
-        return self._op(ops.QUADS, c.type, c, a, b)
+        return self._words(words.QUADS, i32, a, b, c)
+
+    def pairs(self, a: Value, b: Value, c: Value) -> Value:
+        """The same of vectors of i32 that each hold two i16."""
+        return self._words(words.PAIRS, i32, a, b, c)
+
+    def bf16_pairs(self, a: Value, b: Value, c: Value) -> Value:
+        """The same of vectors of i32 that each hold two bf16; c is of f32. ir/words.py says how it rounds."""
+        return self._words(words.BF16_PAIRS, f32, a, b, c)
+
+    def _words(self, operation: Operation, sums: Type, a: Value, b: Value, c: Value) -> Value:
+        length = c.type.length
+        if (a.type, b.type, c.type) != (vec(i32, length), vec(i32, length), vec(sums, length)) or \
+                length not in words.LENGTHS:
+            raise TypeError(f"{operation.name} are multiplied in vectors of 4, 8 or 16 i32 and added up in as many "
+                            f"{sums}, not {a.type} by {b.type} in {c.type}")
+        return self._op(operation, c.type, c, a, b)
 
     def bits_as(self, x: Value, type: Type) -> Value:
         """The same bits as a number of another type of as many bits, such as an i32 as an f32."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 _SPLIT = 2.0 ** 27 + 1
+_NORMAL = 2.0 ** -126            # the smallest of f32
 
 
 def fused_multiply_add(t: Any, a: Any, b: Any, c: Any) -> Any:
@@ -24,6 +25,19 @@ def _fma_through_f64(dtype: np.dtype, a: Any, b: Any, c: Any) -> Any:
     Boldo and Melquiond, "When double rounding is odd", 2005: it needs two bits more than twice the narrow format.
     """
     return _add_to_odd(np.multiply(a, b, dtype=np.float64), c).astype(dtype)
+
+
+def flushing_multiply_add(a: Any, b: Any, c: Any) -> Any:
+    """a*b + c of f32 with one rounding, where subnormal operands and results are zeros of their sign.
+
+    As on x86, a result is subnormal if it is so once rounded to 24 bits, with an exponent as low as it needs.
+    """
+    with np.errstate(all="ignore"):
+        a, b, c = (np.where(np.abs(x) < _NORMAL, np.copysign(np.float32(0), x), x) for x in (a, b, c))
+        wide = _add_to_odd(np.multiply(a, b, dtype=np.float64), c)
+        rounded = wide.astype(np.float32)
+        subnormal = np.abs((wide * 2.0 ** 60).astype(np.float32)) < _NORMAL * 2.0 ** 60
+        return np.where(subnormal, np.copysign(np.float32(0), rounded), rounded)[()]
 
 
 def _two_sum(x: Any, y: Any) -> tuple[Any, Any]:

@@ -31,6 +31,14 @@ llvmlite.ir_layer_typed_pointers_enabled = False
 _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
 
 
+class _Bfloat(ll.Type):
+    """LLVM's bfloat, which llvmlite has no class for. Nothing but bits can be made of it, or it of bits."""
+
+    def _to_string(self) -> str: return "bfloat"
+    def __eq__(self, other: object) -> bool: return isinstance(other, _Bfloat)
+    def __hash__(self) -> int: return hash(_Bfloat)
+
+
 class _Callee:
     """A pointer that llvmlite's call takes for a function: it asks an operand for its function type."""
 
@@ -125,6 +133,8 @@ class _Lowering:
             return ll.IntType(64)                               # its handle
         if t.length > 1:
             return ll.VectorType(self.type(t.scalar), t.length)
+        if t.kind == "bf":
+            return _Bfloat()
         return ll.IntType(t.bits) if t.kind == "i" else _FLOATS[t.kind, t.bits]()
 
     def is_float(self, x: Any) -> bool:

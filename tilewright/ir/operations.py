@@ -34,7 +34,8 @@ class Operation:
     role: str = "thread"
     scope: int = 1              # threads that execute it together: 1, a wave (32 or 64), a warpgroup (128)
     partial: bool = False       # its meaning raises ArithmeticError for operands that LLVM leaves undefined
-    needs: str = ""             # what a target must list among its instructions or features; "cpu", "gpu": any of them
+    needs: str = ""             # what a target must list among its instructions or features; "a or b": one of them;
+                                # "cpu", "gpu": any of these
 
 
 # Meanings use Python's operators where they can: on NumPy scalars these are twenty times faster than ufuncs.
@@ -133,18 +134,6 @@ LANES_BELOW = Operation("lanes", _lanes_llvm, lambda t, n: np.arange(t.length)[:
 SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: _tree_sum(x), "float")
 # x itself, but LLVM cannot see that: it keeps an address in a register instead of recomputing it in a loop
 OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
-
-
-def _quads(t: Any, c: Any, a: Any, b: Any) -> Any:
-    """c + the products of four bytes of a, without sign, by four of b, with sign, modulo 2^32."""
-    total = np.asarray(c).astype(np.int64)
-    for shift in (0, 8, 16, 24):
-        total = total + ((np.asarray(a) >> shift) & 0xFF).astype(np.int64) * ((np.asarray(b) << 24 - shift) >> 24)
-    return total.astype(t.numpy)[()]
-
-
-QUADS = Operation("quads", lambda low, t, c, a, b: low.call(f"llvm.x86.avx512.vpdpbusd.{32*t.length}", t, c, a, b),
-                  _quads, "fma", needs="avx512vnni")
 
 
 def _element(x: Any, e: int) -> Any:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
+from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
 
 Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
-ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "i8x4": 4}     # the last: words of four steps of k
+ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys(BY_NAME, 4)}
 
 
 def itemsize(dtype: str) -> int:

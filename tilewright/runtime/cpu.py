@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tilewright.plans.amx import TILE_WORDS, choose_tiles
 from tilewright.plans.choose import choose, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.words import word
 from tilewright.runtime import amx, pool, small
 from tilewright.runtime.layout import address
 from tilewright.runtime.recipe import Recipe, Strides, order
@@ -27,7 +28,6 @@ _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
 _CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
-_QUADS = ("i8", "i8"), ("u8", "i8")     # of A and B, that are multiplied four steps of k at a time
 LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
@@ -99,20 +99,23 @@ def _scale(c: Matrix, beta: float) -> None:
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
               target: CpuTarget | None, tiles: str = "") -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    target = target or detect()
+    target = amx.permitted(target or detect())
     shape, strides = _describe(a, b, c, threads)
     sources, depth = (_source(a, c), _source(b, c)), 0
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
     named = sources[0] or shape.dtype, sources[1] or shape.dtype
-    if not tiles and plan is None and min(shape.m, shape.n, shape.k) >= LEAST:
-        tiles = amx.word(*named, shape.dtype, target)
+    packed = word(shape.dtype, named, target) if plan is None and not tiles else None
+    if packed and packed.tiles:
+        tiles = packed.name if min(shape.m, shape.n, shape.k) >= LEAST else ""
     if tiles:
-        sources, depth, target = named, shape.k, target.extended
+        sources, depth = named, shape.k
         shape = shape._replace(dtype=tiles, k=TILE_WORDS[tiles].depth(shape.k))
-    elif sources in _QUADS and "avx512vnni" in target.extensions and plan is None:
-        shape, depth, target = shape._replace(dtype="i8x4", k=-(-shape.k // 4)), shape.k, target.extended
+    elif packed:
+        shape, depth = shape._replace(dtype=packed.name, k=-(-shape.k // packed.steps)), shape.k
+    if tiles or packed:
+        target = target.extended
     if tiles:
         chosen = choose_tiles(shape, target)
     elif any(sources):

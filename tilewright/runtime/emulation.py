@@ -31,7 +31,7 @@ FORMATS = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, algorithm: str,
          threads: int | None = None, target: CpuTarget | None = None) -> None:
     """What runtime.cpu.gemm computes, for operands f32 or f16 and a float32 c, by the algorithm of that name."""
-    target = target or detect()
+    target = amx.permitted(target or detect())
     word = _word(a, b, algorithm, target) if alpha and a.size and b.size else ""
     if word:
         product = np.empty_like(c) if beta else c
@@ -48,7 +48,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
 def _word(a: Matrix, b: Matrix, algorithm: str, target: CpuTarget) -> str:
     """What of plans.amx to multiply by, or ""."""
-    if a.dtype != b.dtype or not amx.usable("amx-bf16", target):
+    if a.dtype != b.dtype or "amx-bf16" not in target.extensions:
         return ""
     format = FORMATS.get(a.dtype, "")
     word = NO_WORSE.get(format, "") if algorithm == FASTEST else TERMS[algorithm][1]

@@ -20,7 +20,7 @@ WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microsecond
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
-_ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d")}
+_ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d"), "bf16x2": struct.Struct("=f4x")}
 
 
 class Strides(NamedTuple):
@@ -107,7 +107,8 @@ class Recipe:
             packing, from_a, from_b = self.code.packing_tiles, (*from_a, "b"), (*from_b, "a")
         elif self.depth:
             packing = self.code.packing_words
-            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if self.sources[0] == "i8" else "b0")
+            with_sums = shape.dtype == "i8x4" and self.sources[0] == "i8"
+            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if with_sums else "b0")
         else:
             packing = self.code.packing
         pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)

@@ -4,6 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tilewright.targets.isa import find
+
 
 @dataclass(frozen=True)
 class CpuTarget:
@@ -46,6 +48,10 @@ class CpuTarget:
         """The same, for code that uses the extensions."""
         features = ",".join([*filter(None, [self.features]), *(f"+{name}" for name in self.extensions)])
         return replace(self, features=features)
+
+    def has(self, instruction: str) -> bool:
+        """Whether kernels for this chip may use it: it is one of its extensions, or every chip of the ISA has it."""
+        return instruction in self.extensions or instruction in find(self.name).needs
 
     @property
     def tile_registers(self) -> int:

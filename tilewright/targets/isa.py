@@ -53,12 +53,12 @@ AVX512 = Isa(
     "-prefer-256-bit",          # LLVM's default here is 256 bits, for the sake of early Skylake servers
     64, 32, True, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     Caches(32 << 10, 8, 1 << 20, 16, 11 << 17, 11, f"{_CHIP}intel/microarchitectures/skylake_(server)"),
-    _SDM, _PSABI, extensions=("avx512vnni", "amx-tile", "amx-bf16", "amx-int8"))
+    _SDM, _PSABI, extensions=("avx512vnni", "avx512bf16", "amx-tile", "amx-bf16", "amx-int8"))
 
 AVX2 = Isa(
     "x86-avx2", ("avx2", "x86-64-v3"), "x86-64", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 32, 16, False, _V3,
     Caches(32 << 10, 8, 256 << 10, 8, 8 << 20, 16, f"{_CHIP}intel/microarchitectures/haswell_(client)"),
-    _SDM, _PSABI)
+    _SDM, _PSABI, extensions=("avxvnni",))
 
 NEON = Isa(
     "neon", ("aarch64-neon", "arm-neon", "aarch64", "armv8-a"), "aarch64", "aarch64-unknown-linux-gnu", "generic", "",
@@ -68,7 +68,7 @@ NEON = Isa(
     spare_registers=3)          # LLVM loads elements of A in pairs, and moves one pair ahead of the FMAs of another
 
 ISAS = (AVX512, AVX2, NEON)     # within a family the widest comes first
-EXTENSIONS = frozenset(name for row in ISAS for name in row.extensions)
+INSTRUCTIONS = frozenset(name for row in ISAS for name in (*row.needs, *row.extensions))
 
 
 def find(name: str) -> Isa:

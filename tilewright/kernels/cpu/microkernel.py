@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, f16, f32, f64, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import microkernel_name
+from tilewright.plans.words import WORDS
 from tilewright.targets.base import CpuTarget
 
-PACKED_WORDS = {"i8x4": 4}      # whose panels hold so many steps of k in a word of 32 bits, for one instruction
-TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64, "i8x4": i32}      # in which products are added up
+PACKED_WORDS = {word.name: word.steps for word in WORDS}    # panels of which hold so many steps of k in 32 bits
+_SUMS = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
+TYPES = _SUMS | {word.name: _SUMS[word.sums] for word in WORDS}             # in which products are added up
 # What packing brings into these on its way: u8, u16, bf16 and fp8 by their bits.
-SOURCES = {**TYPES, "f16": f16, "bf16": i16, "i8": i8, "u8": i8, "i16": i16, "u16": i16, "e5m2": i8, "e4m3fn": i8,
+SOURCES = {**_SUMS, "f16": f16, "bf16": i16, "i8": i8, "u8": i8, "i16": i16, "u16": i16, "e5m2": i8, "e4m3fn": i8,
            "e4m3fnuz": i8}
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
 
-def unrolled(MR: int, NV: int) -> bool:
+def unrolled(MR: int, NV: int, dtype: str = "") -> bool:
     """Whether PACE steps of k stand in a row: with a larger tile LLVM's scheduler hoists loads and spills."""
-    return MR*NV <= 12 and MR <= 6
+    return MR*NV <= 12 and MR <= 6 and dtype != "i16x2"
 
 
 def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed",
@@ -35,10 +37,11 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     While it multiplies, a packed kernel asks for one row of `ahead` (stride ahead_step) every PACE steps, which is
     the B panel that comes next, and towards the end for its rows of C.
     """
-    T = TYPES[dtype]
+    T, words = TYPES[dtype], dtype in PACKED_WORDS
+    E = i32 if words else T                 # what panels consist of
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
-    NR, VT = NV * V, vec(T, V)
-    k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(T), lda=i64, b=ptr(T), ldb=i64, c=ptr(T), ldc=i64,
+    NR, VT, VE = NV * V, vec(T, V), vec(E, V)
+    k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(E), lda=i64, b=ptr(E), ldb=i64, c=ptr(T), ldc=i64,
                cols=i64, alpha=T, beta=T, ahead=ptr(T), ahead_step=i64)
     kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
     c = c.view(ldc, 1)
@@ -47,10 +50,11 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     align = VT.bytes if B == "packed" else T.bytes
 
-    words = dtype in PACKED_WORDS
+    multiply = {"i8x4": k.quads, "u8x4": lambda x, y, z: k.quads(y, x, z), "i16x2": k.pairs,
+                "bf16x2": k.bf16_pairs}.get(dtype, k.fma)
     acc = k.tile(MR, NV, VT, zero=not words)
     if words:
-        first = [k.load(b + j*V, VT, align) for j in range(NV)]
+        first = [k.load((b + j*V).as_(T), VT, align) for j in range(NV)]
         for i in range(MR):
             for j in range(NV):
                 acc[i, j] = first[j]
@@ -62,11 +66,11 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             for j in range(0, NR, 64 // T.bytes):
                 k.prefetch(b_row + (NR + j))
                 k.prefetch(ahead + (p*ahead_step + j), locality=2)
-        b_reg = [k.load(b_row + j*V, VT, align, mask[j] if B == "masked" else None) for j in range(NV)]
+        b_reg = [k.load(b_row + j*V, VE, align, mask[j] if B == "masked" else None) for j in range(NV)]
         for i in range(MR):
             a_reg = k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V)
             for j in range(NV):
-                acc[i, j] = (k.quads if words else k.fma)(a_reg, b_reg[j], acc[i, j])
+                acc[i, j] = multiply(a_reg, b_reg[j], acc[i, j])
 
     if A == "packed":
         LINE = 64 // T.bytes
@@ -76,7 +80,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
             for j in (*range(0, NR, LINE), NR - 1):
                 k.prefetch(row + j, locality=2)
-            if unrolled(MR, NV):
+            if unrolled(MR, NV, dtype):
                 for u in range(PACE):
                     rank1(s*PACE + u)
             else:

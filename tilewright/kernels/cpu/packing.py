@@ -37,11 +37,11 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
                 dst[p, i] = read(source.at(i, p), 1)
 
     if KIND == "across":
-        masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
-        with k.loop(kc) as p:
-            row = source.view(1, step_p)
-            for g in range(GROUPS):
-                k.store(dst.at(p, g*V), read(row.at(g*V, p), V, masks[g]), T.bytes)
+        for masks, first, last in side_by_side(k, target, V, GROUPS, valid, step_p, kc):
+            with k.loop(last, first) as p:
+                row = source.view(1, step_p)
+                for g in range(GROUPS):
+                    k.store(dst.at(p, g*V), read(row.at(g*V, p), V, masks[g]), T.bytes)
     elif KIND == "along":
         last, lines = valid - 1, source.view(step_i, 1)
         starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
@@ -58,6 +58,19 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
     else:
         element_by_element(0)
     return k.function
+
+
+def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, valid: Value, step_p: Value, rows: Value
+                 ) -> list[tuple[list[Value] | list[None], Value | int, Value]]:
+    """How to read rows of `valid` elements as vectors: (masks, first row, row after the
+    last). Without masks where there is nothing past the last element or the next row begins after what is read: a
+    chip without mask registers reads bytes under a mask one by one."""
+    masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
+    if target.masked:
+        return [(masks, 0, rows)]
+    all_but_last = k.select(step_p >= GROUPS * V, k.max(rows - 1, 0), k.constant(i64, 0))
+    bare = k.select(valid.equals(GROUPS * V), rows, all_but_last)
+    return [([None] * GROUPS, 0, bare), (masks, bare, rows)]
 
 
 def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
-from tilewright.kernels.cpu.packing import fp8_as_f32, transpose
+from tilewright.kernels.cpu.packing import transpose, widened
 from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, TileWord
 from tilewright.targets.base import CpuTarget
 
@@ -36,7 +36,7 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     terms = _Terms(k, word, SOURCE)
 
     def load(at: Value, mask: Value | None = None) -> Value:
-        return _bits(k, k.load(at, vec(S, GROUP), S.bytes, mask), SOURCE)
+        return _bits(k, k.load(at, vec(S, GROUP), S.bytes, mask), SOURCE, word.dot == "bf16")
 
     def along(start: Value) -> list[Value]:
         """16 words of one line, for each term."""
@@ -127,15 +127,9 @@ class _Terms:
             k.atomic_store(special, 1, "monotonic")
 
 
-def _bits(k: Kernel, x: Value, SOURCE: str) -> Value:
-    """Elements in lanes of 32 bits: floats as the bits of an f32, integers as they are."""
-    if SOURCE == "bf16":
-        return k.cast(x, WORDS) << 16
-    if SOURCE.startswith("e"):
-        x = fp8_as_f32(k, x, SOURCE)
-    elif SOURCE == "f16":
-        x = k.cast(x, vec(f32, GROUP))
-    return k.bits_as(x, WORDS) if x.type.is_float else k.cast(x, WORDS)
+def _bits(k: Kernel, x: Value, SOURCE: str, floats: bool) -> Value:
+    """Elements in lanes of 32 bits: as the bits of f32s of the same value, or integers as they are."""
+    return k.bits_as(widened(k, x, SOURCE, f32), WORDS) if floats else k.cast(x, WORDS)
 
 
 def _dealt(k: Kernel, vectors: list[Value]) -> list[Value]:

@@ -1,16 +1,17 @@
-"""Packing several steps of k into a word: four bytes for the instructions that multiply and add four at a time.
+"""Packing several steps of k into a word, for the instructions that multiply and add two or four numbers at a time.
 
 The panel is dst[p*width + i], a word of the steps p*WORD ... p*WORD + WORD - 1 of line i, the first one lowest; steps
-that do not exist are 0. The instruction takes A's bytes without their sign, so that of A with a sign is packed
-a + 128 (its bits xor 0x80); what that adds to a column of C, 128 times the sum of B's column, is taken off by the row
-with which B's panel begins.
+that do not exist are 0. B's panel begins with a row that sums start with. It is of zeros but for i8 by i8: the
+instruction for four bytes takes A's without their sign, so that a + 128 is packed (its bits xor 0x80), and what that
+adds to a column of C, 128 times the sum of B's column, is taken off by this row.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Value, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, i16, i32, i64, ptr, vec
+from tilewright.kernels.cpu.elements import element
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import PACKED_WORDS, SOURCES
-from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.cpu.packing import side_by_side, transpose
 from tilewright.targets.base import CpuTarget
 
 SIGNS = 0x80808080 - (1 << 32)
@@ -19,8 +20,8 @@ SIGNS = 0x80808080 - (1 << 32)
 def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str, ROLE: str) -> Function:
     """Pack `valid` <= width <= WIDTH lines of kc words, of which `left` steps of k exist; step_i, step_p in elements.
 
-    KIND as in packing.py. ROLE: "a", or "b" with the row before it: of zeros for an A without sign ("b0"), of the sums
-    that an A with a sign needs ("b1").
+    KIND as in packing.py. ROLE: "a", or "b" with the row before it: of zeros ("b0"), or of the sums that an A with a
+    sign needs ("b1").
     """
     S, T, WORD = SOURCES[SOURCE], i32, PACKED_WORDS[dtype]
     V, BITS = target.lanes(T.bytes), 32 // WORD
@@ -31,14 +32,15 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     source, start = source.view(step_i, step_p), dst
     dst = (dst + width if ROLE != "a" else dst).view(width, 1)
     whole = k.min(kc, left // WORD)
-    flipped = ROLE == "a" and SOURCE == "i8"
+    flipped = (dtype, ROLE, SOURCE) == ("i8x4", "a", "i8")
+    STORED = T if S.bytes * WORD == T.bytes else i16    # a word where it comes from
 
     def finished(word: Value, length: int) -> Value:
         return word ^ k.constant(vec(T, length), SIGNS) if flipped else word
 
     def placed(x: Value, step: int, length: int) -> Value:
         """An element where it belongs in a word."""
-        x = k.cast(x, vec(T, length))
+        x = element(k, x, SOURCE, dtype)
         return (x & k.constant(vec(T, length), (1 << BITS) - 1)) << BITS*step if step < WORD - 1 else x << BITS*step
 
     def combined(xs: list[Value], length: int) -> Value:
@@ -47,27 +49,33 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
             word = word | placed(x, step, length)
         return finished(word, length)
 
+    def word_of(x: Value, length: int) -> Value:
+        """A word of what lies side by side: as it is, or of two bytes."""
+        if STORED is T:
+            return finished(x, length)
+        return combined([(x << 24) >> 24, x >> 8], length)
+
     def word_by_word(start: Value | int) -> None:
         with k.loop(whole, start) as p:
             with k.loop(valid) as i:
                 dst[p, i] = combined([source[i, p*WORD + step] for step in range(WORD)], 1)
 
     if KIND == "across":
-        masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
-        with k.loop(whole) as p:
-            for g in range(GROUPS):
-                rows = [k.load(source.view(1, step_p).at(g*V, p*WORD + step), vec(S, V), S.bytes, masks[g])
-                        for step in range(WORD)]
-                k.store(dst.at(p, g*V), combined(rows, V), T.bytes)
+        for masks, first, last in side_by_side(k, target, V, GROUPS, valid, step_p, whole):
+            with k.loop(last, first) as p:
+                for g in range(GROUPS):
+                    rows = [k.load(source.view(1, step_p).at(g*V, p*WORD + step), vec(S, V), S.bytes, masks[g])
+                            for step in range(WORD)]
+                    k.store(dst.at(p, g*V), combined(rows, V), T.bytes)
     elif KIND == "along":
         last, lines = valid - 1, source.view(step_i, 1)
         starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
         blocks = whole // V * V
         with k.loop(blocks, step=V) as p:
             for g in reversed(range(GROUPS)):
-                rows = [k.load((line + p*WORD).as_(T), VT, S.bytes) for line in starts[g*V:(g + 1)*V]]
-                for q, column in enumerate(transpose(k, rows)):
-                    k.store(dst.at(p + q, g*V), finished(column, V), T.bytes)
+                rows = [k.load((line + p*WORD).as_(STORED), vec(STORED, V), S.bytes) for line in starts[g*V:(g + 1)*V]]
+                for q, column in enumerate(transpose(k, [k.cast(row, VT) for row in rows])):
+                    k.store(dst.at(p + q, g*V), word_of(column, V), T.bytes)
         word_by_word(blocks)
     else:
         word_by_word(0)

@@ -1,0 +1,46 @@
+"""Words: several steps of k in 32 bits, for the instructions that multiply and add two or four numbers at a time.
+
+Which word is multiplied is decided here, by what A and B are, what is added up in and what the chip has: the first row
+of the table that takes them. Without one, packing brings each number into the format that sums run in. A word counts as
+an element of 32 bits in plans, panels and register tiles, and the k of such a problem counts words.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.targets.base import CpuTarget
+
+
+class Word(NamedTuple):
+    name: str                   # the compute format: what micro-kernels and loops are written for
+    steps: int                  # of k in one word
+    sums: str                   # the format in which products are added up, C's
+    a: tuple[str, ...]          # formats of A and of B that packing makes such words of
+    b: tuple[str, ...]
+    needs: tuple[str, ...]      # instructions of which the chip must have one
+
+    @property
+    def tiles(self) -> bool:
+        """Whether AMX multiplies it: plans.amx says how."""
+        return self.name.startswith("amx")
+
+
+_PAIRS = ("i16", "i8", "u8")
+_BF16 = ("bf16", "e4m3fn", "e4m3fnuz", "e5m2", "i8", "u8")      # all numbers of which are bf16's
+_BYTES = ("i8", "u8")
+WORDS = (
+    Word("amx_bf16", 2, "f32", _BF16, _BF16, ("amx-bf16",)),
+    *(Word(f"amx_{a}{b}", 4, "i32", (a,), (b,), ("amx-int8",)) for a in _BYTES for b in _BYTES),
+    Word("amx_i32", 4, "i32", ("i32",), ("i32",), ("amx-int8",)),
+    Word("i8x4", 4, "i32", ("i8", "u8"), ("i8",), ("avx512vnni", "avxvnni")),   # bytes of A without sign, of B with one
+    Word("u8x4", 4, "i32", ("i8",), ("u8",), ("avx512vnni", "avxvnni")),        # the other way round
+    Word("i16x2", 2, "i32", _PAIRS, _PAIRS, ("avx2",)),
+    Word("bf16x2", 2, "f32", _BF16, _BF16, ("avx512bf16",)),
+)
+BY_NAME = {word.name: word for word in WORDS}
+
+
+def word(sums: str, sources: tuple[str, str], target: CpuTarget) -> Word | None:
+    """The word for operands of these formats that are added up in `sums` on this chip, if there is one."""
+    a, b = sources
+    return next((w for w in WORDS if sums == w.sums and a in w.a and b in w.b and any(map(target.has, w.needs))), None)
