@@ -1,10 +1,11 @@
-"""The formats as a picture, at one size: a bar for each product's rate, the peers as marks; a panel per thread count."""
+"""The formats as a picture, at one size: a bar for each product's rate, peers as marks, a panel per thread count."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from tilewright.bench.formats_report import times
 from tilewright.bench.formats_results import F32, NUMPY, Group, Timed, groups, timed
 from tilewright.bench.plot import COLOURS, MISSING, PlotUnavailable
 from tilewright.bench.results import OURS, Report
@@ -60,15 +61,15 @@ def _panel(axis: Any, group: Group, found: dict[Any, Timed], products: list[Any]
                 t.rate(row.name), at[product], MARKS[name], markersize=4.5, zorder=3, label=row.name, linestyle="none",
                 markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face,
             )  # fmt: skip
-        ratio = t.ratio(NUMPY)
-        said = f" {ratio.median:.3g} x NumPy" if ratio else ""
+        numpy, best = t.ratio(NUMPY), t.ratio(t.peers()[0]) if t.peers() else None
+        said = ", ".join(f"{times(r)} x {who}" for r, who in ((numpy, "NumPy"), (best, "fastest peer")) if r)
         top = max(filter(None, (t.rate(row.name) for row in t.rows if row.name != F32)))
         axis.annotate(said, (top, at[product]), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
     threads, isa, _ = group
     axis.set_title(f"{threads} thread{'s' * (threads != 1)}" + ("" if isa == "native" else f", {isa}"), fontsize=9)
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    axis.set_xlim(low, high * 4)  # room for the words beside the longest bar
+    axis.set_xlim(low, high * 12)  # room for the words beside the longest bar
     axis.set_yticks(range(len(products)), [p.label for p in products], fontsize=8)
     axis.set_ylim(len(products) - 0.4, -0.6)
     axis.set_xlabel("GFLOP/s, of integers GOP/s", fontsize=8)

@@ -48,8 +48,8 @@ def cells(t: Timed) -> list[str]:
     return [
         t.product.label,
         rate(t.rate()),
-        _times(t.ratio(F32)) if t.row(F32) else "1",
-        _times(t.ratio(NUMPY)) + _part(t, NUMPY),
+        times(t.ratio(F32)) if t.row(F32) else "1",
+        times(t.ratio(NUMPY)) + _part(t, NUMPY),
         *(_against(t, name) for name in (fastest, packed)),
         _error(t, OURS),
         _error(t, fastest[0]) if fastest else "-",
@@ -62,14 +62,15 @@ def rate(found: float | None) -> str:
     return f"{found:.0f}" if found >= 100 else f"{found:.3g}"
 
 
-def _times(ratio: Spread | None) -> str:
+def times(ratio: Spread | None) -> str:
+    """A ratio, in as many digits as it is worth."""
     if ratio is None:
         return "-"
     return f"{ratio.median:.{0 if ratio.median >= 100 else 1 if ratio.median >= 10 else 2}f}"
 
 
 def _against(t: Timed, names: list[str]) -> str:
-    return f"{_times(t.ratio(names[0]))} {names[0]}{_part(t, names[0])}" if names else "-"
+    return f"{times(t.ratio(names[0]))} {names[0]}{_part(t, names[0])}" if names else "-"
 
 
 def _part(t: Timed, name: str) -> str:
