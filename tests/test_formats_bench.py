@@ -173,11 +173,11 @@ def test_the_error_is_in_units_of_the_results_format() -> None:
         assert Reference(s).error(s.c) == pytest.approx(2)
 
 
-def test_partial_sums_in_a_narrow_format_are_allowed_to_peers_alone() -> None:
+def test_sums_in_a_narrow_format_are_allowed_to_peers_alone() -> None:
     s = formats_data.make(product("bf16-bf16-bf16"), 30, 30, 400)
     s.c[...] = 0
-    for p in range(0, 400, 100):
-        s.c[...] = s.c + (s.a[:, p : p + 100] @ s.b[p : p + 100]).astype(s.c.dtype)
+    for p in range(400):
+        s.c[...] = s.c + np.multiply.outer(s.a[:, p], s.b[p])
     reference = Reference(s)
     assert reference.wrong(s.c) is not None
     assert reference.wrong(s.c, rounded_once=False) is None

@@ -6,7 +6,7 @@ unit in which the bounds of docs/formats.md are written, k u |A| |B| for sums in
 
 Up to 512^3 every element is compared, above some rows, and all others pass Freivalds' test (check.Probe), which for
 integers is done modulo 2^bits too.  Narrow results must be sums in f32 (or wider), rounded once, as docs/formats.md
-promises of ours; a peer may round partial sums to it too, by u |A| |B| altogether.
+promises of ours; a peer may add up in that format itself, which shows in its error.
 """
 
 from __future__ import annotations
@@ -85,13 +85,14 @@ class Reference:
             missed = f"an element is off by {off.max()}" if off.any() else self._missed(c)
             return missed and f"{missed} modulo 2^{self.bits}"
         exact, size = np.abs(self.exact[among]).astype(np.float64), self.size[among]
-        rounding = 1.5 * exact if rounded_once else size
+        rounding = 1.5 * exact if rounded_once else check.RANDOM * size
         allowed = self.sums * size + self.rounding * rounding + self.least
         if not (off <= allowed).all():
             worst = np.unravel_index(int(np.argmax(np.nan_to_num(off / allowed, nan=np.inf))), off.shape)
             return f"an element is off by {off[worst]:.3g}, {allowed[worst]:.3g} would be allowed"
         with np.errstate(all="ignore"):
-            return self.probe.missed(c, (self.sums + self.rounding) / self.probe.x.size**0.5)
+            share = self.sums + (1 if rounded_once else check.RANDOM) * self.rounding
+            return self.probe.missed(c, share / self.probe.x.size**0.5)
 
     def _off(self, c: Array) -> tuple[Array, Array]:
         """|C - A B| of the rows compared, and which of self.rows they are: those that c has."""
