@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,13 +251,13 @@ def test_a_job_survives_json() -> None:
     assert FormatsJob.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
-def test_slow_peers_are_given_fewer_rows_and_we_never() -> None:
+def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def bench(per_row: float) -> int:
+    def bench(per_row: float | Callable[[int], float], once: float = 0.0) -> int:
         def bind(s: Matrices) -> Any:
             def call() -> None:
-                now[0] += per_row * len(s.a)
+                now[0] += once + len(s.a) * (per_row(len(s.a)) if callable(per_row) else per_row)
                 np.matmul(s.a, s.b, s.c)
 
             return call, ()
@@ -271,6 +272,13 @@ def test_slow_peers_are_given_fewer_rows_and_we_never() -> None:
     assert bench(0.99e-3) == 1000
     assert bench(1e-2) == pytest.approx(100, abs=1)
     assert bench(10.0) == 8
+    assert bench(1e-2, once=0.01) == pytest.approx(100, abs=1)
+    assert bench(1e-2, once=0.2) == pytest.approx(400, abs=1)  # once is no more than a twentieth of the call
+    assert bench(1e-6, once=100.0) == 1000
+    monkeypatch.setattr(formats_child, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
+    assert bench(1e-2) == 1000
+    assert bench(2e-2) == pytest.approx(50, abs=1)
+    assert bench(lambda rows: 1e-2 if rows > 16 else 4e-2) == 1000  # a few rows at a time are no fair sample
     who = "tilewright"
     assert bench(10.0) == 1000
 

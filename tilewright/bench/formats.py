@@ -50,7 +50,7 @@ class FormatsOptions:
 def rules(threads: int, quick: bool) -> Rules:
     """Those of every bench, in less time for each case: there are a hundred and more."""
     usual = Rules.choose(threads, quick)
-    return usual if quick else replace(usual, budget_s=2.0)
+    return usual if quick else replace(usual, min_rounds=3, budget_s=2.0)
 
 
 def bench(options: FormatsOptions, console: Console) -> int:

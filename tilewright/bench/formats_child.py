@@ -20,7 +20,8 @@ from tilewright.bench.formats_results import ABSENT, F32, Row, Timed
 from tilewright.bench.measure import Call, Rules
 from tilewright.bench.results import OURS
 
-FEWEST = 8  # rows of A per thread: the least that a slow contender is given
+FEWEST = 8  # rows of A per thread: the least that a slow peer is given
+SLOW = 10e9  # operations a second: less is a loop without vectors or blocks, whose rows of A all cost the same
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class FormatsJob:
     cases: list[tuple[Product, int]]  # m = n = k
     rules: Rules
     peers: list[str] | None = None  # None: all that are installed
-    call_s: float = 1.0  # a peer whose call would take longer is given fewer rows of A
+    call_s: float = 1.0  # a slow peer is given so many rows of A
 
     def to_json(self) -> dict[str, Any]:
         cases = [[product.to_json(), n] for product, n in self.cases]
@@ -103,22 +104,39 @@ class Bench:
         return (fn, args), len(part.a), reference.error(c)
 
     def _part(self, entrant: Entrant, given: Matrices) -> tuple[Matrices, Call]:
-        """All of A for tilewright; for a peer as many rows as it can do in time, from its time for fewer."""
-        m, rows = len(given.a), FEWEST * self.job.threads
-        while entrant.name != OURS and rows < m:
-            part = given.first(rows)
-            fn, args = entrant.bind(part)
-            fn(*args)  # what it does once, it does now
-            start = self.clock()
-            fn(*args)
-            took = self.clock() - start
-            if took > self.job.call_s / 8:
-                whole = m * took / rows <= self.job.call_s
-                rows = m if whole else min(m, max(rows, math.floor(rows * self.job.call_s / took)))
-                break
-            rows *= 8
-        part = given.first(min(rows, m)) if entrant.name != OURS else given
+        """All of A; but for a peer that is a slow loop over its rows, no more of them than it does in `call_s`."""
+        rows = len(given.a) if entrant.name == OURS else self._rows(entrant, given)
+        part = given.first(rows)
         return part, entrant.bind(part)
+
+    def _rows(self, entrant: Entrant, given: Matrices) -> int:
+        """How many rows of A, from what a few cost beyond what any number costs: who packs or converts B, does so once.
+
+        A library that has a few rows done slowly and many fast is given all: only below SLOW it is a loop.
+        """
+        m, few = len(given.a), FEWEST * self.job.threads
+        if m <= 2 * few:
+            return m
+        per_row = (self._seconds(entrant, given.first(2 * few)) - self._seconds(entrant, given.first(few))) / few
+        if per_row * m <= self.job.call_s or self._operations(given, 1) > SLOW * per_row:
+            return m
+        fixed = max(0.0, self._seconds(entrant, given.first(few)) - few * per_row)
+        rows = max(few, math.floor(max(self.job.call_s, 20 * fixed) / per_row))
+        if rows >= m or self._operations(given, rows) > SLOW * self._seconds(entrant, given.first(rows)):
+            return m
+        return rows
+
+    def _seconds(self, entrant: Entrant, part: Matrices) -> float:
+        """Of one call, after a short one for what it does but once."""
+        fn, args = entrant.bind(part.first(1))
+        fn(*args)
+        fn, args = entrant.bind(part)
+        start = self.clock()
+        fn(*args)
+        return self.clock() - start
+
+    def _operations(self, given: Matrices, rows: int) -> int:
+        return given.product.operations(rows, given.sizes[1], given.sizes[2])
 
     def _beside(self, n: int, calls: dict[str, list[Call]]) -> Entrant:
         """Our own f32 of this size, on matrices that are kept for the next product."""
