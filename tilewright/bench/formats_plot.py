@@ -69,7 +69,7 @@ def _panel(axis: Any, group: Group, found: dict[Any, Timed], products: list[Any]
     axis.set_title(f"{threads} thread{'s' * (threads != 1)}" + ("" if isa == "native" else f", {isa}"), fontsize=9)
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    axis.set_xlim(low, high * 12)  # room for the words beside the longest bar
+    axis.set_xlim(low, high * 20)  # room for the words beside the longest bar
     axis.set_yticks(range(len(products)), [p.label for p in products], fontsize=8)
     axis.set_ylim(len(products) - 0.4, -0.6)
     axis.set_xlabel("GFLOP/s, of integers GOP/s", fontsize=8)
