@@ -610,7 +610,7 @@ def test_a_child_that_dies_leaves_a_note(monkeypatch: pytest.MonkeyPatch, progra
 
 
 def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(asked: child.Job, found: Report, listen: session.Listener) -> None:
+    def interrupted(asked: child.Job, found: Report, listen: session.Listener, module: str) -> None:
         found.sessions.append(Session(asked.threads, asked.isa))
         raise KeyboardInterrupt
 

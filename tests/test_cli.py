@@ -290,6 +290,12 @@ def test_lists_may_be_written_with_commas_or_repeated() -> None:
         (("--json", "no/such/folder/x.json"), "there is no directory no/such/folder"),
         (("ladder", "--device", "tpu"), "--device must be cpu"),
         (("ladder", "--sizes", "0"), "--sizes takes a positive whole number"),
+        (("formats", "--only", "bf16,half"), "nothing is timed of 'half'; name a format (f64, f32, f16, bf16, "),
+        (("formats", "--sizes", "1k"), "--sizes takes a positive whole number"),
+        (("formats", "--threads", "-1"), "--threads takes"),
+        (("formats", "--peers", "cublas"), "unknown peer 'cublas'; the peers are numpy, openblas, blis, torch, mkl"),
+        (("formats", "--isa", "amx"), "isa must be one of native, avx2"),
+        (("formats", "--json", "no/such/folder/x.json"), "there is no directory no/such/folder"),
     ],
 )
 def test_bench_refuses_before_it_measures(arguments: tuple[str, ...], words: str) -> None:

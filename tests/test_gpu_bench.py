@@ -577,9 +577,9 @@ def test_after_a_case_that_breaks_the_process_the_next_one_goes_on(monkeypatch: 
     cases = [Case("square", Gemm(n, n, n)) for n in (1, 2, 3, 4)]
     started: list[list[int]] = []
 
-    def measured(asked: gpu_child.GpuJob, found: Report, listen: Any, module: str) -> Session:
+    def measured(asked: gpu_child.GpuJob, found: Report, listen: Any, module: str, pin: bool) -> Session:
         """2 breaks its process without a word, 3 after its result."""
-        assert module == "tilewright.bench.gpu_child"
+        assert (module, pin) == ("tilewright.bench.gpu_child", False)
         found.sessions.append(Session(1, "native"))
         started.append([c.problem.n for c in asked.cases])
         listen({"event": "device", "gpu": {"target": "sm_90a"}, "state": {}})

@@ -7,6 +7,8 @@
     measure.py    HOW: interleaved turns, warm-up, medians, ratios round by round; quiet.py keeps the others still
     child.py      one process per thread count and ISA does the timing; session.py starts it and listens
     results.py    the JSON; report.py the table, plot.py the picture, readme.py the README's figures
+    formats.py    every number format: formats_products.py (what), _data, _error, _peers and _blas, _child, _results,
+                  _report, _plot, each with the part of the file without that name
     ladder.py, startup.py, tiles.py   the studies: the teaching steps, import and first call, register tiles
 
 Nothing is imported here, so that `tilewright --help` stays quick.  The rules and their reasons: docs/benchmarking.md.

@@ -10,6 +10,8 @@ sums stay small and so do their errors, 0.3 eps |A| |B| whatever k is; 8 is allo
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.bench.operands import Array
@@ -59,19 +61,38 @@ def _compare(a: Array, b: Array, c: Array, share: float) -> str | None:
 
 
 def _freivalds(a: Array, b: Array, c: Array, factor: float, seed: int) -> str | None:
-    x = np.random.default_rng(seed).integers(0, 2, size=c.shape[1]) * 2.0 - 1.0
-    bx, size = np.empty(b.shape[0]), np.empty(b.shape[0])
-    for p in range(0, b.shape[0], BLOCK):
-        rows = b[p : p + BLOCK].astype(np.float64)
-        bx[p : p + BLOCK], size[p : p + BLOCK] = rows @ x, np.abs(rows).sum(axis=1)
-    for i in range(0, c.shape[0], BLOCK):
-        rows = a[i : i + BLOCK].astype(np.float64)
-        exact, got = rows @ bx, c[i : i + BLOCK].astype(np.float64) @ x
-        # An infinity in the data makes inf or nan of these sums, whichever way the signs fall.
-        exact[~np.isfinite(exact)] = got[~np.isfinite(got)] = np.nan
-        allowed = factor * (np.abs(rows) @ size)
-        at = _worst(got, exact, allowed)
-        if at is not None:
-            off = abs(got[at] - exact[at])
-            return f"row {i + at[0]} of C fails Freivalds' test: off by {off:.2g}, {allowed[at]:.2g} allowed"
-    return None
+    return Probe(a, b, seed).missed(c, factor)
+
+
+class Probe:
+    """Freivalds' test of any number of results of a @ b: what C x must be, for an x [n] of random signs.
+
+    `wide` is the dtype that this is computed in: float64, or complex128 for complex numbers.
+    """
+
+    def __init__(self, a: Array, b: Array, seed: int = 1, wide: Any = np.float64) -> None:
+        self.wide = np.dtype(wide)
+        self.x = (np.random.default_rng(seed).integers(0, 2, size=b.shape[1]) * 2 - 1).astype(self.wide)
+        bx, size = np.empty(b.shape[0], self.wide), np.empty(b.shape[0])
+        for p in range(0, b.shape[0], BLOCK):
+            rows = b[p : p + BLOCK].astype(self.wide)
+            bx[p : p + BLOCK], size[p : p + BLOCK] = rows @ self.x, np.abs(rows).sum(axis=1)
+        self.exact, self.size = np.empty(a.shape[0], self.wide), np.empty(a.shape[0])  # A (B x), |A| (|B| 1)
+        for i in range(0, a.shape[0], BLOCK):
+            rows = a[i : i + BLOCK].astype(self.wide)
+            self.exact[i : i + BLOCK], self.size[i : i + BLOCK] = rows @ bx, np.abs(rows) @ size
+
+    def missed(self, c: Array, factor: float) -> str | None:
+        """None if C x, of the first rows or all, is as it must be, but for factor * |A| (|B| 1)."""
+        for i in range(0, c.shape[0], BLOCK):
+            got = c[i : i + BLOCK].astype(self.wide) @ self.x
+            part = slice(i, i + len(got))
+            # An infinity in the data makes inf or nan of these sums, whichever way the signs fall.
+            exact = np.where(np.isfinite(self.exact[part]), self.exact[part], np.nan)
+            got[~np.isfinite(got)] = np.nan
+            allowed = factor * self.size[part]
+            at = _worst(got, exact, allowed)
+            if at is not None:
+                off = abs(got[at] - exact[at])
+                return f"row {i + at[0]} of C fails Freivalds' test: off by {off:.2g}, {allowed[at]:.2g} allowed"
+        return None

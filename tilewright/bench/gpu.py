@@ -72,7 +72,7 @@ def measure(job: GpuJob, report: Report, listen: Listener = lambda event: None) 
     left = job
     for _ in range(MOST_STARTS):
         heard = _Heard(report, listen)
-        state = session.measure(left, report, heard, gpu_child.__name__)
+        state = session.measure(left, report, heard, gpu_child.__name__, pin=False)
         if heard.done or heard.at < 0:
             return
         if not heard.over:

@@ -31,6 +31,7 @@ from tilewright.bench.operands import Operands
 from tilewright.problem import Gemm
 
 OURS = "tilewright"
+PEERS = ("numpy", "openblas", "blis", "torch", "mkl")
 NATIVE, AVX2 = "native", "avx2"
 CBLAS = "cblas_?gemm and ?gemv, compiled call"
 Functions = dict[str, tuple[Any, Any]]  # number format -> its gemm and its gemv
@@ -68,9 +69,7 @@ def find(
         "mkl": mkl,  # after torch, which would call this MKL instead of its own: MKL makes its functions global
     }
     asked = set(finders if wanted is None else wanted)
-    unknown = sorted(asked - finders.keys())
-    if unknown:
-        raise ValueError(f"unknown peer {unknown[0]!r}; the peers are {', '.join(list(finders)[1:])}")
+    check_names(asked)
     found, left_out = [], {}
     for name in (name for name in finders if name == OURS or name in asked):
         try:
@@ -78,6 +77,13 @@ def find(
         except Unavailable as reason:
             left_out[name] = str(reason)
     return found, left_out
+
+
+def check_names(wanted: Iterable[str]) -> None:
+    """ValueError if one of these is no peer."""
+    unknown = sorted(set(wanted) - {OURS, *PEERS})
+    if unknown:
+        raise ValueError(f"unknown peer {unknown[0]!r}; the peers are {', '.join(PEERS)}")
 
 
 def tilewright(threads: int) -> Contender:
@@ -123,10 +129,7 @@ def openblas(threads: int) -> Contender:
 
     It is not imported: that would make its functions global, under names that NumPy's own OpenBLAS has as well.
     """
-    spec = importlib.util.find_spec("scipy_openblas64")
-    if spec is None or spec.origin is None:
-        raise Unavailable("scipy-openblas64 is not installed")
-    library = _load((Path(spec.origin).parent / "lib").glob("libscipy_openblas64_*"))
+    library = openblas_library()
     library.scipy_openblas_set_num_threads64_(threads)
     library.scipy_openblas_get_config64_.restype = library.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
     number = library.scipy_openblas_get_config64_().decode().split()[1]
@@ -138,8 +141,15 @@ def openblas(threads: int) -> Contender:
     return Contender("openblas", version, CBLAS, partial(_cblas, functions, "l"))
 
 
-def mkl(threads: int) -> Contender:
-    """The wheel mkl, whose library lies in the environment's lib folder.
+def openblas_library() -> ctypes.CDLL:
+    spec = importlib.util.find_spec("scipy_openblas64")
+    if spec is None or spec.origin is None:
+        raise Unavailable("scipy-openblas64 is not installed")
+    return _load((Path(spec.origin).parent / "lib").glob("libscipy_openblas64_*"))
+
+
+def mkl_library(threads: int) -> ctypes.CDLL:
+    """The library of the wheel mkl, which lies in the environment's lib folder.
 
     One thread takes the sequential layer, which has the cheapest call; several take Intel's OpenMP when it is there
     and TBB otherwise.  The layer must be chosen before the library is loaded.
@@ -152,6 +162,11 @@ def mkl(threads: int) -> Contender:
     os.environ.setdefault("MKL_THREADING_LAYER", layer)
     library = _load(file for place in places for file in place.glob("libmkl_rt.so*"))
     library.MKL_Set_Num_Threads(threads)
+    return library
+
+
+def mkl(threads: int) -> Contender:
+    library = mkl_library(threads)
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, 200)
     number = re.search(r"Version ([\d.]+)", text.value.decode(errors="replace"))
@@ -217,10 +232,10 @@ def _cblas(functions: Functions, integer: str, o: Operands) -> Call:
         matrix, ld, x, trans = (a, lda, b, p.layout[0] == "t") if p.n == 1 else (b, ldb, a, p.layout[1] == "n")
         rows, columns = p.shape_a if p.n == 1 else p.shape_b
         values = (ROW_MAJOR, TRANS if trans else NO_TRANS, rows, columns, 1.0, matrix, ld, x, 1, 0.0, c, 1)
-        return thunk.bind(_address(gemv), f"ii{i}{i}{real}p{i}p{i}{real}p{i}", values), ()
+        return thunk.bind(address(gemv), f"ii{i}{i}{real}p{i}p{i}{real}p{i}", values), ()
     trans_a, trans_b = (NO_TRANS if letter == "n" else TRANS for letter in p.layout)
     values = (ROW_MAJOR, trans_a, trans_b, p.m, p.n, p.k, 1.0, a, lda, b, ldb, 0.0, c, ldc)
-    return thunk.bind(_address(gemm), f"iii{i}{i}{i}{real}p{i}p{i}{real}p{i}", values), ()
+    return thunk.bind(address(gemm), f"iii{i}{i}{i}{real}p{i}p{i}{real}p{i}", values), ()
 
 
 def _bli(functions: Functions, context: int, o: Operands) -> Call:
@@ -236,12 +251,12 @@ def _bli(functions: Functions, context: int, o: Operands) -> Call:
         # bli_?gemv_ex(transa, conjx, rows, columns, &alpha, matrix, rs, cs, x, incx, &beta, y, incy, context, NULL)
         rows, (at, rs, cs), x = (p.m, a, b) if p.n == 1 else (p.n, (b[0], b[2], b[1]), a)
         values = (0, 0, rows, p.k, one, at, rs, cs, x[0], 1, zero, c[0], 1, context, 0)
-        return thunk.bind(_address(gemv), "iillppllplpplpp", values, keep=scalars), ()
+        return thunk.bind(address(gemv), "iillppllplpplpp", values, keep=scalars), ()
     values = (0, 0, p.m, p.n, p.k, one, *a, *b, zero, *c, context, 0)
-    return thunk.bind(_address(gemm), "iilllppllpllppllpp", values, keep=scalars), ()
+    return thunk.bind(address(gemm), "iilllppllpllppllpp", values, keep=scalars), ()
 
 
-def _address(function: Any) -> int:
+def address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 

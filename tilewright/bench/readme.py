@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tilewright.bench import gpu_report
+from tilewright.bench import formats_report, gpu_report
 from tilewright.bench import report as tables
 from tilewright.bench.measure import Sample, geomean
 from tilewright.bench.results import OURS, Report, Result, load
@@ -164,7 +164,15 @@ def gpu_costs(report: Report, options: dict[str, str]) -> str:
     return found(report)
 
 
-_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops)
+def formats(report: Report, options: dict[str, str]) -> str:
+    """Every number format at one size and thread count: n=, threads=."""
+    try:
+        return formats_report.figure(report, options)
+    except ValueError as wrong:
+        raise FigureError(str(wrong)) from None
+
+
+_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats)
 _GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 

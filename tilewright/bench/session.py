@@ -10,15 +10,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from tilewright.bench import child, quiet
-from tilewright.bench.child import Job
 from tilewright.bench.peers import AVX2, NATIVE
 from tilewright.bench.results import Report, Result, Session
-
-if TYPE_CHECKING:
-    from tilewright.bench.gpu_child import GpuJob
 
 # The affinity is set before anything is imported: OpenMP and OpenBLAS count their CPUs when they are loaded.
 _START = """
@@ -49,6 +45,21 @@ NOT_INHERITED = ("OPENBLAS_", "MKL_", "BLIS_", "ONEDNN_", "DNNL_", "ATEN_", "NPY
 Listener = Callable[[dict[str, Any]], None]
 
 
+class Job(Protocol):
+    """What every measuring process is told: child.Job and its like."""
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def isa(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
 def environment(threads: int, isa: str) -> dict[str, str]:
     """The child's environment: `threads` for every library, the ISA they may use, and nothing else that steers them."""
     if isa not in ISA_ENVIRONMENT:
@@ -59,15 +70,21 @@ def environment(threads: int, isa: str) -> dict[str, str]:
 
 
 def measure(
-    job: Job | GpuJob, report: Report, listen: Listener = lambda event: None, module: str = child.__name__
+    job: Job,
+    report: Report,
+    listen: Listener = lambda event: None,
+    module: str = child.__name__,
+    pin: bool = True,
 ) -> Session:
     """Run one job in a child process, `module`.main(), and add what it finds to `report`.
+
+    `pin` keeps a process of one thread on one CPU.
 
     A child that dies leaves its results so far, and a note saying what it was doing.  KeyboardInterrupt ends the child.
     """
     session = Session(job.threads, job.isa)
     report.sessions.append(session)
-    pinned = module == child.__name__ and job.threads == 1 and hasattr(os, "sched_setaffinity")
+    pinned = pin and job.threads == 1 and hasattr(os, "sched_setaffinity")
     cpu = quiet.fastest_cpu() if pinned else -1
     root = str(Path(__file__).resolve().parents[2])
     doing = "starting"
@@ -123,12 +140,18 @@ def _why(code: int, errors: str) -> str:
     return last[0]
 
 
-def run(kind: str, jobs: Iterable[Job], listen: Callable[[Job, dict[str, Any]], None], **options: Any) -> Report:
+def run(
+    kind: str,
+    jobs: Iterable[AnyJob],
+    listen: Callable[[AnyJob, dict[str, Any]], None],
+    module: str = child.__name__,
+    **options: Any,
+) -> Report:
     """All jobs, one process after the other.  Ctrl-C keeps what was found until then and says so in a note."""
     report = Report.start(kind, **options)
     for job in jobs:
         try:
-            measure(job, report, lambda event, job=job: listen(job, event))  # type: ignore[misc]
+            measure(job, report, lambda event, job=job: listen(job, event), module)  # type: ignore[misc]
         except KeyboardInterrupt:
             report.sessions[-1].notes.append("interrupted: the cases after this point are missing")
             break

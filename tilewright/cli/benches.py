@@ -105,6 +105,41 @@ def ladder(
 
 
 @app.command()
+def formats(
+    quick: Annotated[bool, typer.Option("--quick", help="n = 1024 alone, fewer rounds.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", "-o", help="Formats (bf16,i8), algorithms (bf16_bf16_f32_x6) or products (u8-i8-i32).",
+                     metavar="LIST", show_default="all"),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None, typer.Option(help="Sizes, such as 256,1024.", metavar="LIST",
+                                       show_default="512,1024,2048,4096")
+    ] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    isa: Isa = "native",
+    json: Json = None,
+    plot: Plot = None,
+) -> None:  # fmt: skip
+    """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
+
+    All contenders multiply the same random numbers of the format into the same format of result, are checked, and take
+    turns.  What this version or machine does not have is a row that says so.  docs/benchmarking.md has the rules.
+    """
+    with common.errors():
+        from tilewright.bench import commands
+        from tilewright.bench import formats as study
+
+        chosen = study.FormatsOptions(
+            only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"),
+            threads=common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()}),
+            peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
+        )  # fmt: skip
+        raise typer.Exit(study.bench(chosen, common.console()))
+
+
+@app.command()
 def gpu(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
     suite: Annotated[
