@@ -13,7 +13,7 @@ from tilewright.kernels.cpu.amx import emit_amx
 from tilewright.kernels.cpu.gemm import emit_gemm
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.kernels.cpu.packing_tiles import emit_pack_tiles
-from tilewright.plans.amx import TILE_WORDS, choose_tiles
+from tilewright.plans.amx import TILE_WORDS, choose_tiles, pays
 from tilewright.plans.cpu import Shape
 from tilewright.runtime.code import Microkernels
 from tilewright.runtime.recipe import Recipe, Strides, order
@@ -117,3 +117,87 @@ def test_every_word_on_awkward_shapes(dtype, m, n, k):
     found, special = simulated(dtype, a, b, sources, c, 2, -3, threads=2, kc=rows, mc=32, nc=32)
     assert not special
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_terms_hold_what_they_stand_for():
+    """Sums of bf16 products against float64, in units of 2^-24 of |A| |B|: as documented in runtime/emulation.py."""
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((32, 256), (256, 32)))
+    exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b)
+    worst = {}
+    for terms in (3, 6, 9):
+        c, special = simulated(f"amx_bf16_x{terms}", a, b, ("f32", "f32"))
+        assert not special
+        worst[terms] = (np.abs(c - exact) / size).max() * 2**24
+    assert 2 < worst[3] < 2**9  # it does drop something
+    assert worst[9] <= worst[6] + 1 < 3  # |A| |B| is some 13 times a sum: less than one rounding of it
+    native = np.abs(a @ b - exact) / size * 2**24
+    assert worst[6] < 2 * native.max()
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((32, 64), (64, 32)))
+    c, special = simulated("amx_f16", a, b, ("f16", "f16"))
+    assert not special
+    bound = (64 + 1) * 2.0**-24 * (np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64))
+    assert (np.abs(c - a.astype(np.float64) @ b.astype(np.float64)) <= bound).all()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3.4e38])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packing_notices_what_has_no_terms(value, layout):
+    """Once in the whole groups, once in the last one, in A and in B; the largest number that has some is not told."""
+    dtype, source = ("amx_bf16_x6", "f32") if value == 3.4e38 or layout == "any" else ("amx_f16", "f16")
+    a, b = numbers(source, 34, 40), numbers(source, 40, 35)
+    largest = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) if source == "f32" else 65504.0
+    a[33, 3] = largest
+    assert not simulated(dtype, LAYOUTS[layout](a), b, (source, source))[1]
+    for x, i, j in (a, 33, 3), (a, 0, 39), (b, 39, 34), (b, 5, 0):
+        kept, x[i, j] = x[i, j], value
+        assert simulated(dtype, LAYOUTS[layout](a), LAYOUTS[layout](b), (source, source))[1]
+        x[i, j] = kept
+
+
+def test_subnormal_numbers_are_zero_to_tiles():
+    tiny, smallest = 2.0**-130, 2.0**-126
+    a = np.full((1, 2), tiny, ml_dtypes.bfloat16)
+    b = np.array([[2.0**20], [2.0**20]], ml_dtypes.bfloat16)
+    assert simulated("amx_bf16", a, b, ("bf16", "bf16"))[0] == 0
+    a[0, 0] = smallest
+    assert simulated("amx_bf16", a, b, ("bf16", "bf16"))[0] == smallest * 2.0**20
+    a[0, 0], b[0, 0] = 2.0**-100, 2.0**-40  # a product that is subnormal
+    assert simulated("amx_bf16", a, b, ("bf16", "bf16"))[0] == 0
+
+
+def test_a_guard_keeps_small_products_native():
+    assert pays("amx_bf16_x6", 2048, 2048, 2048)
+    assert pays("amx_f16", 2048, 2048, 2048)
+    assert not pays("amx_bf16_x6", 16, 2048, 2048)
+    assert not pays("amx_bf16_x6", 2048, 16, 2048)
+    assert not pays("amx_bf16_x9", 64, 64, 64)
+
+
+@pytest.mark.parametrize("algorithm", ["bf16_bf16_f32_x3", "bf16_bf16_f32_x6", "bf16_bf16_f32_x9", "fastest"])
+def test_algorithms_through_matmul(algorithm):
+    """With AMX the emulated product, without it the native one."""
+    a, b = rng.standard_normal((2, 300, 280)).astype(np.float32), rng.standard_normal((280, 290)).astype(np.float32)
+    a[0, 3, 5] = np.inf
+    c = np.ones((2, 300, 290), np.float32)
+    with np.errstate(invalid="ignore"):
+        wanted = 2 * (a.astype(np.float64) @ b.astype(np.float64)) + 3
+    found = tw.matmul(a, b, alpha=2, beta=3, c=c, algorithm=algorithm)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-2 if algorithm.endswith("x3") else 1e-3)
+    assert np.array_equal(tw.matmul(a[1], b, algorithm=algorithm), tw.matmul(a[1], b, threads=1, algorithm=algorithm))
+    ints = rng.integers(0, 9, (70, 70))
+    assert np.array_equal(tw.matmul(ints, ints, algorithm="fastest"), ints @ ints)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: tw.matmul(x, x, algorithm="bf16_bf16_f32_x4"), TypeError, "splits operands of float16"),
+        (lambda x: tw.matmul(x, x.astype(np.float64), algorithm="bf16_bf16_f32_x6"), TypeError, "b is float64"),
+        (lambda x: tw.matmul(x, x, algorithm="bf16_bf16_f32_x6", out_dtype="f64"), TypeError, "added up in float64"),
+        (lambda x: tw.gemm(1, x, x, 0, x.copy(), algorithm="x6"), ValueError, "must be None or one of"),
+        (lambda x: tw.matmul(x, x, algorithm="fastest", plan=tw.plan(tw.Gemm(8, 8, 8))), ValueError, "plan must be"),
+    ],
+)
+def test_what_an_algorithm_does_not_take(call, error, words):
+    with pytest.raises(error, match=words):
+        call(np.ones((8, 8), np.float32))

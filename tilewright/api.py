@@ -7,6 +7,7 @@ way that ends in the same engine. Nothing is written to the caller's array befor
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,12 @@ def matmul(
     plan        the plan to run, instead of the one tilewright.plan would choose. With one for a GPU, NumPy arrays are
                 copied to the first CUDA device and the result is copied back.
     deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
-    scale_a, scale_b, epilogue, algorithm  reserved for later versions: None.
+    algorithm   how products are computed, of f32 or f16 operands on CPUs: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
+                f32 into bf16 terms and multiplies those, "bf16_bf16_f32_x4" f16; "fastest" chooses what is expected to
+                be fastest among those whose error bound is no worse than the native product's. Without AMX, and where
+                it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100, are in
+                docs/formats.md. None, the default, never splits floating-point numbers.
+    scale_a, scale_b, epilogue  reserved for later versions: None.
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) are multiplied there, not copied, on
     the stream that is their library's current one; all must be of one library and on one device, as the result is.
@@ -139,11 +145,12 @@ def matmul(
             and _run(a, b, out, whole=True)
         ):
             return out
-    if not (scale_a is scale_b is epilogue is algorithm is None):
-        arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    if not (scale_a is scale_b is epilogue is None):
+        arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
     if _on_gpu(a, b, out[0] if isinstance(out, tuple) and out else out, c):
+        arguments.not_yet(algorithm=algorithm)
         return (_gpu or _gpu_engine()).matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
-    return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
+    return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm)
 
 
 def gemm(
@@ -168,12 +175,13 @@ def gemm(
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
-    arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue, algorithm=algorithm)
+    arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
     if _on_gpu(a, b, c):
+        arguments.not_yet(algorithm=algorithm)
         return (_gpu or _gpu_engine()).matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     if not isinstance(c, np.ndarray):
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
-    _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
+    _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm, "c")
     return c
 
 
@@ -187,7 +195,7 @@ def _on_gpu(*arrays: Any) -> bool:
 
 def _general(
     a_in: Any, b_in: Any, out_in: Any, out_dtype: Any, alpha_in: Any, beta_in: Any, c_in: Any,
-    trans_a: bool, trans_b: bool, threads: Any, plan: Any, out_name: str = "out",
+    trans_a: bool, trans_b: bool, threads: Any, plan: Any, algorithm: Any, out_name: str = "out",
 ) -> Any:  # fmt: skip
     """Everything that is not two plain matrices of one dtype."""
     out = arguments.output(out_in, out_name)
@@ -200,6 +208,8 @@ def _general(
         raise ValueError(f"beta = {beta} needs a c to multiply")
     threads = arguments.thread_count(threads)
     compute, result = arguments.dtypes(a, b, c_in, out_dtype)
+    if algorithm is not None:
+        arguments.check_algorithm(algorithm, a.dtype, b.dtype, compute, plan)
     if compute.kind == "i":
         alpha, beta = arguments.whole(alpha_in, "alpha"), arguments.whole(beta_in, "beta")
     if out is not None:
@@ -226,6 +236,8 @@ def _general(
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
     run = complex_product.through(_run) if compute.kind == "c" else _run
+    if algorithm is not None and compute == F32:
+        run = partial(_run, algorithm=algorithm)
     if out is not None:
         target = _as_matrices(out, vectors)
         in_place = _writes_in_place(target, a, b, compute) and (not beta or _same(target, c))
@@ -309,7 +321,7 @@ def _same(x: Array, y: Array) -> bool:
 
 def _run(
     a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None, plan: Any = None,
-    whole: bool = False,
+    whole: bool = False, algorithm: str | None = None,
 ) -> bool:  # fmt: skip
     """Hand broadcast operands to the engine. With `whole`, only if one call does it all (else False, nothing done):
 
@@ -320,6 +332,8 @@ def _run(
     engine = _engine_for(plan)
     if c.ndim > 2:
         a, b, c = batch.collapse(a, b, c)
+    if algorithm is not None:
+        return _run_by(algorithm, a, b, c, alpha, beta, threads, whole)
     if c.ndim == 2:
         engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan)
     elif c.ndim == 3:
@@ -329,4 +343,16 @@ def _run(
     else:
         for part in batch.pieces(a, b, c):
             engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan)
+    return True
+
+
+def _run_by(algorithm: str, a: Array, b: Array, c: Array, alpha: float, beta: float, threads: int | None,
+            whole: bool) -> bool:  # fmt: skip
+    """The same by a declared algorithm: one product at a time."""
+    from tilewright.runtime import emulation
+
+    if c.ndim > 2 and whole:
+        return False
+    for index in np.ndindex(c.shape[:-2]):
+        emulation.gemm(a[index], b[index], c[index], alpha, beta, algorithm=algorithm, threads=threads)
     return True

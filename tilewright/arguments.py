@@ -225,3 +225,20 @@ def _kind(value: Any) -> str:
         return f"an array of shape {value.shape}"
     module = type(value).__module__
     return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
+
+
+# algorithm= → the dtype of operands that it splits (runtime/emulation.py); "fastest" may leave them whole
+ALGORITHMS = {"bf16_bf16_f32_x3": "float32", "bf16_bf16_f32_x6": "float32", "bf16_bf16_f32_x9": "float32",
+              "bf16_bf16_f32_x4": "float16", "fastest": ""}  # fmt: skip
+
+
+def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.dtype[Any], plan: Any) -> None:
+    """TypeError or ValueError unless operands of these dtypes can be multiplied so."""
+    if name not in ALGORITHMS:
+        raise ValueError(f"algorithm must be None or one of {', '.join(ALGORITHMS)}, not {name!r}")
+    if plan is not None:
+        raise ValueError(f"algorithm={name!r} has plans of its own: plan must be None with it, not {plan}")
+    wanted = ALGORITHMS[name]
+    if wanted and not (a == b == np.dtype(wanted) and compute == F32):
+        raise TypeError(f"algorithm={name!r} splits operands of {wanted} whose products are added up in float32; "
+                        f"a is {a}, b is {b}, and they are added up in {compute}")  # fmt: skip
