@@ -56,6 +56,11 @@ def check(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
             np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
 
 
+def numpys(a: np.ndarray, b: np.ndarray) -> np.dtype:
+    """The dtype of NumPy's product, from as few elements as there can be."""
+    return np.matmul(a[:1, :1], b[:1, :1]).dtype
+
+
 @pytest.mark.parametrize("f", FORMATS.values(), ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (33, 20, 130), (2, 0, 3), (70, 90, 65)], ids=str)
 def test_a_format_by_itself(f, shape):
@@ -64,21 +69,17 @@ def test_a_format_by_itself(f, shape):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         c = tw.matmul(a, b)
-    assert (c.shape, c.dtype) == ((m, n), f.dtype)
+    assert (c.shape, c.dtype) == ((m, n), numpys(a, b))
     check(a, b, c)
+    if c.dtype != f.dtype:
+        check(a, b, tw.matmul(a, b, out_dtype=f))
 
 
 @pytest.mark.parametrize("f", FORMATS.values(), ids=str)
 def test_any_two_formats(f):
     for g in FORMATS.values():
         a, b = numbers(f, 6, 9), numbers(g, 9, 5)
-        try:
-            wanted = np.result_type(a.dtype, b.dtype)
-        except TypeError:
-            with pytest.raises(TypeError, match=r"have no common dtype in NumPy; out_dtype='.*' would multiply them"):
-                tw.matmul(a, b)
-            assert tw.matmul(a, b, out_dtype=formats.promote(f, g)).dtype == formats.promote(f, g).dtype
-            continue
+        wanted = numpys(a, b)
         c = tw.matmul(a, b)
         assert c.dtype == wanted
         if not isinstance(formats.get(wanted), (Integer, Bool)) and isinstance(f, Integer) | isinstance(g, Integer):
@@ -149,7 +150,8 @@ def test_narrow_floats_are_added_up_in_f32_and_rounded_once(f):
     bound = 700 * 2.0**-24 * (np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)))
     assert (np.abs(sums - wide) <= bound).all()
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(tw.matmul(a, b).astype(np.float32), sums.astype(np.float32).astype(dtype))
+        np.testing.assert_array_equal(tw.matmul(a, b, out_dtype=f).astype(np.float32),
+                                      sums.astype(np.float32).astype(dtype))  # fmt: skip
 
 
 def test_nan_and_inf_of_narrow_floats():
@@ -173,10 +175,9 @@ def test_complex(dtype):
 
 def test_what_is_refused():
     half, brain = np.ones((2, 2), np.float16), np.ones((2, 2), ml_dtypes.bfloat16)
-    with pytest.raises(TypeError, match="a is float16, b is bfloat16, which have no common dtype in NumPy; "
-                                        "out_dtype='f32' would multiply them"):  # fmt: skip
-        tw.matmul(half, brain)
-    assert tw.matmul(half, brain, out_dtype="f32").dtype == np.float32
+    with pytest.raises(TypeError, match="a is float16, b is float16, c is bfloat16, which have no common dtype in NumPy"):
+        tw.matmul(half, half, c=brain, beta=1)
+    assert tw.matmul(half, half, c=brain, beta=1, out_dtype="f32").dtype == np.float32
     with pytest.raises(TypeError, match="out_dtype must not be int32, to which products of float16 cannot be cast"):
         tw.matmul(half, half, out_dtype="i32")
     with pytest.raises(TypeError, match="out_dtype must not be float32, to which products of complex64 cannot be cast"):

@@ -77,7 +77,7 @@ def matmul(
     a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
                 axis it was given is taken away again. Leading axes are broadcast. Any strides; anything that
                 np.asarray takes, of any format of `tilewright formats`, both of the same or not. The result has the
-                dtype np.matmul would give it (for ml_dtypes' formats, what they have taught NumPy).
+                dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. It may overlap a, b and c.
                 It is written only if the call succeeds, and returned.

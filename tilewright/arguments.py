@@ -112,9 +112,12 @@ def _advice(*inputs: Any) -> str:
     return next((formats.advice(dtype, formats.FORMATS) for dtype in inputs if formats.find(dtype) is None), "")
 
 
-def _common(*inputs: Any) -> np.dtype[Any] | None:
+def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | None:
+    """What np.matmul gives for a and b, and np.add for that and c. It knows no narrow formats but f16, and multiplies
+    them in f32 or i8, whose dtype its result then has."""
     try:
-        return np.result_type(*inputs)
+        product = np.matmul(np.empty((1, 0), a), np.empty((0, 1), b)).dtype
+        return np.result_type(product, *added)
     except TypeError:  # no common dtype at all
         return None
 
