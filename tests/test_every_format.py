@@ -175,7 +175,7 @@ def test_complex(dtype):
 
 def test_what_is_refused():
     half, brain = np.ones((2, 2), np.float16), np.ones((2, 2), ml_dtypes.bfloat16)
-    with pytest.raises(TypeError, match="a is float16, b is float16, c is bfloat16, which have no common dtype in NumPy"):
+    with pytest.raises(TypeError, match="b is float16, c is bfloat16, which have no common dtype in NumPy"):
         tw.matmul(half, half, c=brain, beta=1)
     assert tw.matmul(half, half, c=brain, beta=1, out_dtype="f32").dtype == np.float32
     with pytest.raises(TypeError, match="out_dtype must not be int32, to which products of float16 cannot be cast"):
