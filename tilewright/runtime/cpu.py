@@ -5,6 +5,7 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -64,16 +65,24 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
 def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    if min(m, n, k) < LEAST or not x.dtype.isnative:        # before the names, which take NumPy microseconds
-        return False
-    return x.dtype.name in _CONVERTED.get(dtype.name, ())
+    return min(m, n, k) >= LEAST and bool(_packed_from(x.dtype, dtype))
 
 
 def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes a C of this dtype for an m x n x k product added up in another, and rounds as it stores."""
-    if min(m, n, k) < LEAST or not result.isnative:
-        return False
-    return result.name in _ROUNDED.get(sums.name, ())
+    return min(m, n, k) >= LEAST and bool(_stored_as(result, sums))
+
+
+@cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
+def _packed_from(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
+    """The format of operands of this dtype, if packing converts them; numbers in another order of bytes it does not."""
+    return _CONVERTED.get(sums.name, {}).get(dtype.name, "") if dtype.isnative else ""
+
+
+@cache
+def _stored_as(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
+    """The format of results of this dtype, if sums are rounded to it as they are stored."""
+    return _ROUNDED.get(sums.name, {}).get(dtype.name, "") if dtype.isnative else ""
 
 
 def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
@@ -110,8 +119,8 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
     target = amx.permitted(target or detect())
     shape, strides = _describe(a, b, c, threads)
-    sums, result = _sums(c)
-    sources, depth = (_source(a, sums), _source(b, sums)), 0
+    sums = _sums(c.dtype)
+    result, sources, depth = _stored_as(c.dtype, sums), (_packed_from(a.dtype, sums), _packed_from(b.dtype, sums)), 0
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
@@ -144,16 +153,9 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     return found
 
 
-def _source(x: Matrix, sums: np.dtype[Any]) -> str:
-    """The format of x, if packing has to convert it."""
-    return "" if x.dtype == sums else _CONVERTED[sums.name][x.dtype.name]
-
-
-def _sums(c: Matrix) -> tuple[np.dtype[Any], str]:
-    """The dtype in which C is added up; the format that it is rounded to after that, if it is."""
-    if c.dtype in _NAMES:
-        return c.dtype, ""
-    return next((np.dtype(wide), narrow[c.dtype.name]) for wide, narrow in _ROUNDED.items() if c.dtype.name in narrow)
+def _sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In which a C of this dtype is added up."""
+    return next((wide for wide in _NAMES if _stored_as(dtype, wide)), dtype)
 
 
 def _with_team(plan: CpuPlan) -> CpuPlan:
@@ -190,7 +192,7 @@ def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Str
     rsa, csa = _strides(a, a.itemsize)
     rsb, csb = _strides(b, b.itemsize)
     rsc, csc = _strides(c, c.itemsize)
-    shape = Shape(_NAMES[_sums(c)[0]], m, n, k, order(rsa, csa), order(rsb, csb), threads)
+    shape = Shape(_NAMES[_sums(c.dtype)], m, n, k, order(rsa, csa), order(rsb, csb), threads)
     return shape, Strides(rsa, csa, rsb, csb, rsc, csc)
 
 
