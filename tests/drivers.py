@@ -7,7 +7,9 @@ from functools import cache
 import numpy as np
 
 from tilewright import simulator
+from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import gemm, jobs
+from tilewright.kernels.cpu.finish import emit_finish
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.targets import names, target
@@ -25,7 +27,8 @@ def random(shape, dtype, seed=0):
 def in_a_wider(matrix, more):
     """The same numbers as part of rows that are `more` elements longer; nothing follows the last element."""
     rows, cols = matrix.shape
-    flat = np.full(max((rows - 1) * (cols + more) + cols, 0), np.nan, matrix.dtype)
+    beside = np.nan if matrix.dtype.kind == "f" else -1
+    flat = np.full(max((rows - 1) * (cols + more) + cols, 0), beside, matrix.dtype)
     view = np.lib.stride_tricks.as_strided(flat, matrix.shape, ((cols + more) * flat.itemsize, flat.itemsize))
     view[...] = matrix
     return view
@@ -79,13 +82,18 @@ class Packed:
     """A product by the five loops: `driver`, the functions that it calls, `job`, and `arrays` by name."""
 
     def __init__(self, name, dtype, MR, NV, m, n, k, *, a="rows", b="rows", alpha=1.0, beta=0.0, mc_panels=1, kc=8,
-                 nc_panels=1, ways=(1, 1, 1)):  # fmt: skip
+                 nc_panels=1, ways=(1, 1, 1), result=""):  # fmt: skip
         T, (jc, ic, jr) = TYPES[dtype], ways
         NR, s = NV * target(name).lanes(T.bytes), T.bytes
         kernels, packs = kernels_and_packing(name, dtype, MR, NV)
         self.driver, self.functions = gemm.emit_gemm(target(name), dtype, MR, NV), [*kernels.values(), *packs.values()]
         self.a, self.b = stored(random((m, k), dtype, 1), a), stored(random((k, n), dtype, 2), b)
         self.c = random((m, n), dtype, 3)
+        finish = {}
+        if result:  # C is rounded as it is stored
+            self.c = self.c.astype(FORMATS[result].dtype)
+            finish = {"finish": emit_finish(target(name), NR, result), "sums": "sums"}
+            self.functions.append(finish["finish"])
 
         def space(panels, width):
             return np.zeros(panels * jobs.panel_space(kc, width), DTYPES[dtype])
@@ -95,12 +103,14 @@ class Packed:
             "b_space": space(jc * nc_panels, NR), "table": table_of(kernels, MR * NV),
             "barriers": np.zeros(jc * (1 + ic) * jobs.BARRIER_BYTES // 8, np.int64),
         }  # fmt: skip
+        if result:
+            self.arrays["sums"] = np.zeros(jc * -(-m // MR) * nc_panels * MR * NR, DTYPES[dtype])
         self.job = job_of(
             jobs.PACKED, T, m=m, n=n, k=k, a="a", rsa=self.a.strides[0] // s, csa=self.a.strides[1] // s, b="b",
             rsb=self.b.strides[0] // s, csb=self.b.strides[1] // s, c="c", ldc=n, alpha=alpha, beta=beta,
             mc_panels=mc_panels, kc=kc, nc_panels=nc_panels, jc_ways=jc, ic_ways=ic, jr_ways=jr,
             pack_a=packs[MR, ALONG[a]], pack_b=packs[NR, ACROSS[b]], table="table", a_space="a_space",
-            b_space="b_space", barriers="barriers")  # fmt: skip
+            b_space="b_space", barriers="barriers", **finish)  # fmt: skip
 
     def simulate(self):
         """Run it by its team of simulated threads: c is then the product."""

@@ -401,7 +401,8 @@ def spy(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(api, "_cpu", SimpleNamespace(gemm=with_ndim(2), gemm_batched=with_ndim(3)))
+    fake = SimpleNamespace(gemm=with_ndim(2), gemm_batched=with_ndim(3), finishes=lambda *_: False)
+    monkeypatch.setattr(api, "_cpu", fake)
     return spy
 
 

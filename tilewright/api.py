@@ -238,12 +238,17 @@ def _general(
     run = complex_product.through(_run) if compute.kind == "c" else _run
     if algorithm is not None and compute == F32:
         run = partial(_run, algorithm=algorithm)
+
+    kept = out.dtype if out is not None else result  # the dtype in which the engine leaves the product
+    told = beta or plan is not None or algorithm is not None
+    if kept != compute and (told or not _engine().finishes(compute, kept, *sizes)):
+        kept = compute
     if out is not None:
         target = _as_matrices(out, vectors)
-        in_place = _writes_in_place(target, a, b, compute) and (not beta or _same(target, c))
+        in_place = _writes_in_place(target, a, b, kept) and (not beta or _same(target, c))
         if in_place and run(a, b, target, alpha, beta, threads, plan, whole=True):
             return out_in[0] if isinstance(out_in, tuple) else out_in
-    product = np.empty(shape, compute)
+    product = np.empty(shape, kept)
     if beta:
         np.copyto(product, c, casting="unsafe")  # whose dtype has been heeded
     run(a, b, product, alpha, beta, threads, plan)
@@ -299,10 +304,10 @@ def _as_matrices(array: Array, vectors: tuple[int, ...]) -> Array:
     return array[..., None] if -1 in vectors else array
 
 
-def _writes_in_place(target: Array, a: Array, b: Array, compute: np.dtype[Any]) -> bool:
+def _writes_in_place(target: Array, a: Array, b: Array, kept: np.dtype[Any]) -> bool:
     """May an engine write straight to target? Not if it needs a cast, overlaps an operand, or overlaps itself."""
     return (
-        arguments.ready(target, compute)
+        arguments.ready(target, kept)
         and all(stride for stride, extent in zip(target.strides, target.shape) if extent > 1)
         and not np.may_share_memory(target, a, max_work=EFFORT)
         and not np.may_share_memory(target, b, max_work=EFFORT)

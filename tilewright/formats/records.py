@@ -120,9 +120,13 @@ class Float(Format):
         return 2.0**-self.mantissa
 
     @property
+    def largest_pattern(self) -> int:
+        """That of the largest finite number: the one before the first inf or nan."""
+        return min([self._sign, *self.infs, *(run.start for run in self.nans)]) - 1
+
+    @property
     def largest(self) -> float:
-        """The largest finite number: the pattern before the first inf or nan."""
-        return self.decode(min([self._sign, *self.infs, *(run.start for run in self.nans)]) - 1)
+        return self.decode(self.largest_pattern)
 
     @property
     def smallest(self) -> float:

@@ -69,6 +69,12 @@ def packing_tiles(target: CpuTarget, dtype: str, width: int, kind: str, source: 
 
 
 @cache
+def finish(target: CpuTarget, width: int, result: str) -> int:
+    """Address of the function that rounds tiles of C to their format: kernels/cpu/finish.py."""
+    return load(_CPU + "finish:emit_finish", target, width, result).address(jobs.finish_name(width, result))
+
+
+@cache
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
     """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any."""
     if algorithm in ("dots", "stream"):

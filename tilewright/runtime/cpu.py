@@ -5,6 +5,7 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
 _CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
+# What sums are rounded to as they are stored, by the format in which they are added up.
+_ROUNDED = {"float32": _FLOATS | {"float8_e5m2fnuz": "e5m2fnuz"}, "int32": _WHOLE}
 LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
@@ -37,8 +40,8 @@ _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None, tiles: str = "") -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32 or int64, with strides that are multiples of
-    its size; a and b may be narrower where `converts` says so. Integers are multiplied modulo 2^bits; alpha and beta
-    are whole then.
+    its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with beta = 0. Integers are
+    multiplied modulo 2^bits; alpha and beta are whole then.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
@@ -62,9 +65,24 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
 def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    if min(m, n, k) < LEAST or not x.dtype.isnative:        # before the names, which take NumPy microseconds
-        return False
-    return x.dtype.name in _CONVERTED.get(dtype.name, ())
+    return min(m, n, k) >= LEAST and bool(_packed_from(x.dtype, dtype))
+
+
+def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int) -> bool:
+    """Whether `gemm` takes a C of this dtype for an m x n x k product added up in another, and rounds as it stores."""
+    return min(m, n, k) >= LEAST and bool(_stored_as(result, sums))
+
+
+@cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
+def _packed_from(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
+    """The format of operands of this dtype, if packing converts them; numbers in another order of bytes it does not."""
+    return _CONVERTED.get(sums.name, {}).get(dtype.name, "") if dtype.isnative else ""
+
+
+@cache
+def _stored_as(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
+    """The format of results of this dtype, if sums are rounded to it as they are stored."""
+    return _ROUNDED.get(sums.name, {}).get(dtype.name, "") if dtype.isnative else ""
 
 
 def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
@@ -101,7 +119,8 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
     target = amx.permitted(target or detect())
     shape, strides = _describe(a, b, c, threads)
-    sources, depth = (_source(a, c), _source(b, c)), 0
+    sums = _sums(c.dtype)
+    result, sources, depth = _stored_as(c.dtype, sums), (_packed_from(a.dtype, sums), _packed_from(b.dtype, sums)), 0
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
@@ -116,16 +135,17 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
         shape, depth = shape._replace(dtype=packed.name, k=-(-shape.k // packed.steps)), shape.k
     if tiles or packed:
         target = target.extended
+    converting = any(sources) or bool(result)
     if tiles:
         chosen = choose_tiles(shape, target)
-    elif any(sources):
+    elif converting:
         chosen = plan or choose_converting(shape, target)
     else:
         chosen = plan or tuned(shape, target) or choose(shape, target)
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
-    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth)
-    if plan is None and not any(sources) and target is detect() and not turned and shape.dtype in small.DTYPES:
+    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth, result=result)
+    if plan is None and not converting and target is detect() and not turned and shape.dtype in small.DTYPES:
         small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
         _recipes.clear()
@@ -133,9 +153,9 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     return found
 
 
-def _source(x: Matrix, c: Matrix) -> str:
-    """The format of x, if packing has to convert it."""
-    return "" if x.dtype == c.dtype else _CONVERTED[c.dtype.name][x.dtype.name]
+def _sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In which a C of this dtype is added up."""
+    return next((wide for wide in _NAMES if _stored_as(dtype, wide)), dtype)
 
 
 def _with_team(plan: CpuPlan) -> CpuPlan:
@@ -172,7 +192,7 @@ def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Str
     rsa, csa = _strides(a, a.itemsize)
     rsb, csb = _strides(b, b.itemsize)
     rsc, csc = _strides(c, c.itemsize)
-    shape = Shape(_NAMES[c.dtype], m, n, k, order(rsa, csa), order(rsb, csb), threads)
+    shape = Shape(_NAMES[_sums(c.dtype)], m, n, k, order(rsa, csa), order(rsb, csb), threads)
     return shape, Strides(rsa, csa, rsb, csb, rsc, csc)
 
 
@@ -221,7 +241,8 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     if inner is None:
         ours = recipe.strides._replace(**dict(zip(("rsc", "csc"), (s // c.itemsize for s in whole.strides[-2:]))))
         _recipes[recipe, "temporary"] = inner = Recipe(
-            shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth), swapped
+            shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth,
+            result=recipe.result), swapped
     special = _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:

@@ -46,23 +46,24 @@ class Recipe:
 
     `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
     `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's. `depth`: where
-    words of several steps of k are packed, and shape.k counts these, how many steps there are.
+    words of several steps of k are packed, and shape.k counts these, how many steps there are. `result`: the format of
+    C, if it is rounded as it is stored; beta is 0 then.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
-                 sources: tuple[str, str] = ("", ""), depth: int = 0) -> None:
+                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "") -> None:
         problems = plan.violations(shape, target)
         if problems:
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
             sources = sources[1], sources[0]
-        assert plan.algorithm == "packed" or not any(sources), plan
+        assert plan.algorithm == "packed" or not (any(sources) or result), plan
         self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
-        self.sources, self.depth = sources, depth
+        self.sources, self.depth, self.result = sources, depth, result
         self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
                                     *(sources if any(sources) else ()))
-        self.space = 0
+        self.space = self.sums = 0
         self.parts = plan.threads
         self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
         fields = {"packed": self._packed, "in_place": self._in_place, "stream": self._stream,
@@ -99,7 +100,10 @@ class Recipe:
         first = plan.nr if self.depth and not shape.tiles else 0            # the row before a panel of words
         self.b_block = nc_panels * (jobs.panel_space(kc, plan.nr) + first) * s
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
-        self.space = self.a_bytes + _page(plan.jc_ways * self.b_block)
+        # tiles of C that wait for the next block of k, for one of jc_ways
+        self.sums = -(-shape.m // plan.mr) * plan.mr * nc_panels * plan.nr * s if self.result and kc < shape.k else 0
+        self.b_bytes = _page(plan.jc_ways * self.b_block)
+        self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
         # A is packed with its rows as lines, B with its columns
         along_a, along_b = _ALONG[order(st.rsa, st.csa)], _ALONG[order(st.csb, st.rsb)]
         from_a, from_b = ((x,) if x else () for x in self.sources)
@@ -116,7 +120,8 @@ class Recipe:
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels,
                 "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
-                "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth}
+                "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth,
+                "finish": self.code.finish(self.target, plan.nr, self.result) if self.result else 0}
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
@@ -191,11 +196,13 @@ class Recipe:
         return threads
 
     def _batch_packed(self, batch: int, steps: tuple[int, int, int], job: array, team: int) -> None:
-        at, each = self.at, _page(self.a_block) + _page(self.b_block)
+        at, sums_at = self.at, _page(self.a_block) + _page(self.b_block)
+        each = sums_at + _page(self.sums)
         space = workspace.take(team * each)
         try:
             job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
             job[at["a_space"]], job[at["b_space"]] = space.address, space.address + _page(self.a_block)
+            job[at["sums"]] = space.address + sums_at
             fields = {"driver": self.function, "product": job.buffer_info()[0], "batch": batch, "space_step": each,
                       **dict(zip(_STEPS, steps))}
             whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
@@ -231,6 +238,7 @@ class Recipe:
             job[at["barriers"]] = space.barriers
             job[at["a_space"]] = space.address
             job[at["b_space"]] = space.address + self.a_bytes
+            job[at["sums"]] = space.address + self.a_bytes + self.b_bytes
             if self.parts > 1:
                 if pool().run_team(self.function, address, self.parts):
                     return

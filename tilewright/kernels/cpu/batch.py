@@ -21,7 +21,7 @@ def emit_batch(target: CpuTarget) -> Function:
     claimed = (job + offsets(BATCH)["claimed"]).as_(i64)
     own = k.local("own", (len(PACKED),), i64)
     for at, name in enumerate(PACKED):
-        own_space = tid*g.space_step if name in ("a_space", "b_space") else 0
+        own_space = tid*g.space_step if name in ("a_space", "b_space", "sums") else 0
         k.store(own + at, g.product[at] + own_space)
     first = {name: g.product[PACKED.index(name)] for name in "abc"}
     steps = {"a": g.a_step, "b": g.b_step, "c": g.c_step}

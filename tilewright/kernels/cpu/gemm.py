@@ -81,6 +81,12 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     a_space = g.a_space + block_id*(g.mc_panels*panel_space(g.kc, MR))
     b_space = g.b_space + jc_id*(g.nc_panels*b_panel_space(g.kc))
 
+    # C is rounded while it is stored: its tiles are added up elsewhere, one after the other, or where there is but one
+    # block of k each in the same place.
+    finishing, again = g.finish.differs(0), g.k > kc_max
+    tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), T))
+    ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
+
     def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool) -> None:
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
@@ -135,18 +141,22 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
+                place = k.select(finishing, tiles + (ir*s.nc + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
+                                 c.at(i, j))
                 microkernel = k.load(g.table + (0 if tile else (h - 1)*NV + vectors - 1), ptr(i8))
                 if tile:
                     done = ir - q0
-                    k.call(microkernel, s.kc, b_panel, cols, a_space + done*s.a_stride, coming.within, c.at(i, j),
-                           g.ldc, h, g.alpha, s.beta, k.select(coming.more & (done < CALLS),
+                    k.call(microkernel, s.kc, b_panel, cols, a_space + done*s.a_stride, coming.within, place, ld_place,
+                           h, g.alpha, s.beta, k.select(coming.more & (done < CALLS),
                            coming.start + done*coming.call, b_panel.as_(i8)), coming.step)
                 else:
                     seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
                     useful = more & (seen < s.kc)
-                    k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, c.at(i, j), g.ldc,
+                    k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, place, ld_place,
                            cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
                            k.select(useful, step, 0))
+                with k.when(s.finishes):
+                    k.call(g.finish, place, g.c, g.ldc, *((j, i, cols, h) if tile else (i, j, h, cols)))
 
     def dealt(s: SimpleNamespace) -> None:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
@@ -193,6 +203,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             kc = k.min(kc_max, g.k - pc)
             s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
                                 beta=k.select(pc.equals(0), g.beta, 1.0),
+                                finishes=finishing & (pc + kc).equals(g.k),
                                 a_stride=panel_space(kc, MR), b_stride=b_panel_space(kc),
                                 ahead_rows=k.max(kc // PACE - (MR + LEAD), 0))
             with k.when(many):

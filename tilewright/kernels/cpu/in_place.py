@@ -80,9 +80,9 @@ def kernel_index(k: Kernel, h: Value, cols: Value, V: int, NV: int) -> Value:
 
 def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type, **others: Type) -> SimpleNamespace:
     """The fields of a job as values, by name; operands are pointers to T, but for `others`."""
-    types = dict.fromkeys(("a", "b", "c", "a_space", "b_space"), ptr(T)) | \
-        dict.fromkeys(("pack_a", "pack_b", "barriers"), ptr(i8)) | {"alpha": T, "beta": T, "table": ptr(i64)} | \
-        {name: ptr(S) for name, S in others.items()}
+    types = dict.fromkeys(("a", "b", "c", "a_space", "b_space", "sums"), ptr(T)) | \
+        dict.fromkeys(("pack_a", "pack_b", "barriers", "finish"), ptr(i8)) | \
+        {"alpha": T, "beta": T, "table": ptr(i64)} | {name: ptr(S) for name, S in others.items()}
     where = offsets(fields)
     return SimpleNamespace(**{name: k.field(job, where[name], types.get(name, i64)) for name in fields})
 

@@ -15,6 +15,8 @@ PACKED = (
     "depth",                    # of packed words: steps of k; then k counts words, or rows of tiles
     "special",                  # set to 1 if a number cannot be split into the terms that AMX multiplies
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
+    "finish",                   # what rounds C to its format as it is stored (finish.py), or 0; beta is 0 then, and
+    "sums",                     # where its tiles are while they are added up, with several blocks of k
 )
 IN_PLACE = (
     "m", "n", "k", "a",
@@ -98,6 +100,10 @@ def panel_space(kc, width):         # numbers, or values inside a kernel
 
 def packing_name(dtype: str, width: int, kind: str, source: str = "") -> str:
     return f"pack_{dtype}_{width}_{kind}" + (f"_from_{source}" if source else "")
+
+
+def finish_name(width: int, result: str) -> str:
+    return f"finish_{width}_{result}"
 
 
 def driver_name(dtype: str, mr: int, nr: int, a: str = "", b: str = "") -> str:
