@@ -28,12 +28,14 @@ CHIPS = [
     replace(chip, extensions=extensions)
     for chip in (tw.target("x86-avx512"), tw.target("x86-avx2"))
     if not chip.missing
-    for count in range(len(chip.extensions) + 1)
-    for extensions in itertools.combinations(chip.extensions, count)
+    for vectors in [[name for name in chip.extensions if not name.startswith("amx")]]  # tests/test_amx.py has those
+    for count in range(len(vectors) + 1)
+    for extensions in itertools.combinations(vectors, count)
 ]
 WITH_AND_WITHOUT_BF16 = list({(chip.name, chip.has("avx512bf16")): chip for chip in CHIPS}.values())
 WITH_AND_WITHOUT_QUADS = list({(chip.name, "vnni" in str(chip.extensions)): chip for chip in CHIPS}.values())
-CHIPS_OF = [(chip, name) for chip in CHIPS for name, row in BY_NAME.items() if any(map(chip.has, row.needs))]
+VECTORS = {name: row for name, row in BY_NAME.items() if not row.tiles}
+CHIPS_OF = [(chip, name) for chip in CHIPS for name, row in VECTORS.items() if any(map(chip.has, row.needs))]
 
 
 def named(x) -> str | None:
@@ -63,7 +65,7 @@ def small(f: str, *shape: int) -> np.ndarray:
 
 
 def test_which_word_is_multiplied():
-    base = tw.target("x86-avx512")
+    base = replace(tw.target("x86-avx512"), model="AMD EPYC")
     avx512, both_kinds = replace(base, extensions=()), replace(base, extensions=("avx512vnni", "avx512bf16"))
     avx2 = replace(tw.target("x86-avx2"), extensions=())
     vnni = replace(avx2, extensions=("avxvnni",))
@@ -85,6 +87,10 @@ def test_which_word_is_multiplied():
         for a, b in (("f16", "bf16"), ("bf16", "f16"), ("", "bf16"), ("bf16", ""), ("i16", "bf16")):
             assert name(chip, a, b, "f32") is None
     assert name(tw.target("neon"), "i8", "i8") is None
+    assert name(replace(both_kinds, model="Intel(R) Xeon(R)"), "bf16", "bf16", "f32") is None
+    amx = replace(both_kinds, extensions=(*both_kinds.extensions, "amx-tile", "amx-bf16", "amx-int8"))
+    assert [name(amx, "u8", "u8"), name(amx, "i32", "i32"), name(amx, "bf16", "e5m2", "f32")] == [
+        "amx_u8u8", "amx_i32", "amx_bf16"]  # fmt: skip
 
 
 def test_without_its_extensions_a_chip_has_what_its_instruction_set_has():
@@ -250,7 +256,7 @@ def bits_of(x: np.ndarray, f: str, name: str) -> np.ndarray:
     return x.astype(np.int64).astype(np.uint32) & (0xFF if BY_NAME[name].steps == 4 else 0xFFFF)
 
 
-SOURCES_OF = sorted({(name, f) for name, row in BY_NAME.items() for f in (*row.a, *row.b)})
+SOURCES_OF = sorted({(name, f) for name, row in VECTORS.items() for f in (*row.a, *row.b)})
 
 
 @pytest.mark.parametrize(("name", "f"), SOURCES_OF)

@@ -67,7 +67,7 @@ TILE_WORDS = {
 
 # Multiply-adds per second of one core, with tiles from L2 and in f32; elements split into terms per second; seconds of
 # a call. Their ratios matter. Measured on a Xeon with AMX: `python bench/amx.py`.
-TILE_RATE, NATIVE_RATE, SPLITTING, CALL = 0.7e12, 0.085e12, 1.5e9, 5e-6
+TILE_RATE, NATIVE_RATE, SPLITTING, CALL = 0.82e12, 0.078e12, 5e9, 20e-6
 SHARE = 0.5             # of L2, for a block of A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block, where bf16 or bytes are multiplied: C is read and written once per block
 SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block

@@ -18,11 +18,10 @@ from tilewright.targets.base import CpuTarget
 AHEAD = 4               # rows of `ahead` that are asked for in a step, for each term
 LEAD = 8                # steps from the last prefetch of C to its use
 V = GROUP
-INTER = 1
-# Tiles 0 to 3 are C's, by rows; 4 and 5 are A's, 6 and 7 B's: in which order they are loaded, and what is then
-# multiplied.
-INTERLEAVED = (6, 4, 5, 7), {4: ((0, 4, 6),), 5: ((2, 5, 6),), 7: ((1, 4, 7), (3, 5, 7))}
-TOGETHER = (4, 5, 6, 7), {7: ((0, 4, 6), (1, 4, 7), (2, 5, 6), (3, 5, 7))}
+# Tiles 0 to 3 are C's, by rows; 4 and 5 are A's, 6 and 7 B's: the order in which they are loaded, and which products
+# (of C, A and B) come after each.
+ORDER: tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...] = (
+    (6, ()), (4, ((0, 4, 6),)), (5, ((2, 5, 6),)), (7, ((1, 4, 7), (3, 5, 7))))
 
 
 def emit_amx(target: CpuTarget, dtype: str) -> Function:
@@ -55,11 +54,10 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
                     tiles.load(t, a_at + (of_a*GROUP*SIDE + (t - 4)*GROUP*GROUP), GROUP)
                 elif t >= 6 and of_b != loaded[1]:
                     tiles.load(t, b_at + (of_b*GROUP*SIDE + (t - 6)*GROUP), SIDE)
-            loads, dots = INTERLEAVED if INTER else TOGETHER
-            for t in loads:
+            for t, dots in ORDER:
                 load(t)
-                for c_tile, a_tile, b_tile in dots.get(t, ()):
-                    tiles.dot(word.dot, c_tile, a_tile, b_tile)
+                for c_a_b in dots:
+                    tiles.dot(word.dot, *c_a_b)
             loaded = of_a, of_b
 
     def add_to_c(number: int, read: bool) -> None:
