@@ -22,12 +22,12 @@ from tilewright.tuner import store
 Matrix = NDArray[Any]
 _NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float64", "f64"), ("int32", "i32"),
                                                     ("int64", "i64"))}
-_WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
+_WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "bool": "i8"}
 # What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
 _CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
-LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
+LEAST_K, LEAST_WORK = 32, 400_000       # k and m*n*k from which converting in packing beats converting before
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
@@ -58,7 +58,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
 def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    if min(m, n, k) < LEAST or not x.dtype.isnative:        # before the names, which take NumPy microseconds
+    if k < LEAST_K or m*n*k < LEAST_WORK or not x.dtype.isnative:   # before the names, which take NumPy microseconds
         return False
     return x.dtype.name in _CONVERTED.get(dtype.name, ())
 
