@@ -169,7 +169,7 @@ def kept(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(64, 64, 64), (101, 131, 97), (67, 2100, 130)], ids=str)
+@pytest.mark.parametrize("shape", [(80, 80, 80), (101, 131, 97), (67, 2100, 130)], ids=str)
 @pytest.mark.parametrize("name", SUMS)
 def test_products(name, shape, threads, kept):
     m, k, n = shape

@@ -65,7 +65,7 @@ CHIPS = [replace(target(name), extensions=extensions) for name, extensions in (
 
 @pytest.mark.parametrize("t", CHIPS, ids=lambda t: " ".join([t.name, *t.extensions]))
 def test_words_are_multiplied_by_the_instruction_that_is_meant_for_them(t):
-    """In every tile that a plan of theirs may have. Products of pairs that are added up apart take a register."""
+    """In every tile that a plan of theirs may have; vpmaddwd has to keep its product in a register."""
     words = {"i16x2": "vpdpwssd" if t.extensions else "vpmaddwd"}
     if t.extensions:
         words |= {"i8x4": "vpdpbusd", "u8x4": "vpdpbusd"}
