@@ -43,7 +43,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
     that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
-    conjugated, "", "a", "b" or "ab"; a plan for these is a packed one, for the real product of m x 2n x 2k without `swap`.
+    conjugated, "", "a", "b" or "ab"; a plan for these is a packed one, without `swap`, for the real m x 2n x 2k.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
