@@ -62,8 +62,8 @@ def matmul(
     alpha: float = 1,
     beta: float = 0,
     c: ArrayLike | None = None,
-    trans_a: bool = False,
-    trans_b: bool = False,
+    trans_a: bool | str = False,
+    trans_b: bool | str = False,
     scale_a: Any = None,
     scale_b: Any = None,
     epilogue: Any = None,
@@ -91,7 +91,8 @@ def matmul(
                 alpha == 0 never reads a or b.
     c           what is added, broadcast to the result; not modified unless it is also out. Its dtype counts for the
                 result's like those of a and b.
-    trans_a, trans_b  swap the last two axes of the operand first.
+    trans_a, trans_b  True or "t": swap the last two axes of the operand first. "c": conjugate it, too, which costs
+                nothing (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
     threads     how many threads at most, for this call; by default tilewright.get_num_threads().
     plan        the plan to run, instead of the one tilewright.plan would choose. With one for a GPU, NumPy arrays are
                 copied to the first CUDA device and the result is copied back.
@@ -160,8 +161,8 @@ def gemm(
     beta: float,
     c: NDArray[Any],
     *,
-    trans_a: bool = False,
-    trans_b: bool = False,
+    trans_a: bool | str = False,
+    trans_b: bool | str = False,
     scale_a: Any = None,
     scale_b: Any = None,
     epilogue: Any = None,
@@ -195,7 +196,7 @@ def _on_gpu(*arrays: Any) -> bool:
 
 def _general(
     a_in: Any, b_in: Any, out_in: Any, out_dtype: Any, alpha_in: Any, beta_in: Any, c_in: Any,
-    trans_a: bool, trans_b: bool, threads: Any, plan: Any, algorithm: Any, out_name: str = "out",
+    trans_a: Any, trans_b: Any, threads: Any, plan: Any, algorithm: Any, out_name: str = "out",
 ) -> Any:  # fmt: skip
     """Everything that is not two plain matrices of one dtype."""
     out = arguments.output(out_in, out_name)
@@ -230,12 +231,17 @@ def _general(
     if not alpha:  # as BLAS: not even a nan in a or b is looked at
         a, b, alpha = a[..., :0], b[..., :0, :], 1
     sizes = a.shape[-2], b.shape[-1], a.shape[-1]
-    a, b = (x if plan is None and _is_converted_later(x, compute, sizes) else arguments.converted(x, compute)
-            for x in (a, b))  # fmt: skip
+    conj = ""
+    if compute.kind == "c":  # of real operands there is nothing to conjugate, and no imaginary part to make
+        conj = "".join(name for name, x, flag in (("a", a, trans_a), ("b", b, trans_b)) if flag == "c" == x.dtype.kind)
+        a, b = (arguments.converted(x, complex_product.wanted(x, compute)) for x in (a, b))
+    else:
+        a, b = (x if plan is None and _is_converted_later(x, compute, sizes) else arguments.converted(x, compute)
+                for x in (a, b))  # fmt: skip
     if len(shape) > 2:
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
-    run = complex_product.through(_run) if compute.kind == "c" else _run
+    run = complex_product.through(_run, conj) if compute.kind == "c" else _run
     if algorithm is not None and compute == F32:
         run = partial(_run, algorithm=algorithm)
 
@@ -253,8 +259,10 @@ def _general(
         np.copyto(product, c, casting="unsafe")  # whose dtype has been heeded
     run(a, b, product, alpha, beta, threads, plan)
     if out is not None:
-        # The cast may raise (np.errstate); the copy after it cannot.
-        np.copyto(target, product.astype(out.dtype, copy=False))
+        # Sums are rounded to the result's format in silence; a cast to another one may raise (np.errstate), before the
+        # copy.
+        last = arguments.rounded(product, out.dtype) if out.dtype == result else product.astype(out.dtype, copy=False)
+        np.copyto(target, last)
         return out_in[0] if isinstance(out_in, tuple) else out_in
     return arguments.wrap(arguments.rounded(product, result).reshape(public), a_in, b_in)
 
@@ -326,11 +334,12 @@ def _same(x: Array, y: Array) -> bool:
 
 def _run(
     a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None, plan: Any = None,
-    whole: bool = False, algorithm: str | None = None,
+    whole: bool = False, algorithm: str | None = None, **more: Any,
 ) -> bool:  # fmt: skip
     """Hand broadcast operands to the engine. With `whole`, only if one call does it all (else False, nothing done):
 
-    a caller's array must not be left half-written when the second of several calls is interrupted.
+    a caller's array must not be left half-written when the second of several calls is interrupted. `more` is what only
+    one of the engines knows.
     """
     if c.size == 0:
         return True
@@ -340,14 +349,14 @@ def _run(
     if algorithm is not None:
         return _run_by(algorithm, a, b, c, alpha, beta, threads, whole)
     if c.ndim == 2:
-        engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan)
+        engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
     elif c.ndim == 3:
-        engine.gemm_batched(a, b, c, alpha, beta, threads=threads, plan=plan)
+        engine.gemm_batched(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
     elif whole:
         return False
     else:
         for part in batch.pieces(a, b, c):
-            engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan)
+            engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan, **more)
     return True
 
 

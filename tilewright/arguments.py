@@ -18,6 +18,7 @@ from tilewright import formats
 Array = NDArray[Any]
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+LAYOUTS = ("n", "t", "c")
 PLAIN = (F32, F64)  # of which operands and results may be without another thought
 
 
@@ -33,9 +34,21 @@ def operand(value: Any, name: str, least: int = 1) -> Array:
     return array
 
 
-def transposed(array: Array, flag: bool, name: str) -> Array:
-    """The last two axes swapped if `flag`."""
-    if not flag:
+def layout(flag: Any, name: str) -> str:
+    """How an operand is stored, by trans_a or trans_b: "n" as multiplied, "t" transposed, "c" that and conjugated."""
+    if not isinstance(flag, str):
+        return "t" if flag else "n"
+    if flag not in LAYOUTS:
+        raise ValueError(
+            f'trans_{name} must be "n" or False, "t" or True (transposed), or "c" (transposed and conjugated), '
+            f"not {flag!r}"
+        )
+    return flag
+
+
+def transposed(array: Array, flag: Any, name: str) -> Array:
+    """The last two axes swapped, if trans_a or trans_b says so."""
+    if layout(flag, name) == "n":
         return array
     if array.ndim < 2:
         raise ValueError(f"trans_{name} needs {name} to have two axes or more, but its shape is {array.shape}")

@@ -89,11 +89,10 @@ loop.2:
   %"index.2" = phi  i64 [0, %"loop.1"], [%"next.1", %"loop.2"]
   %"mul.9" = mul i64 %"index.2", %"step_i"
   %"at.20" = getelementptr double, ptr %"source", i64 %"mul.9"
-  %"mul.10" = mul i64 %"index.1", %"step_p"
-  %"at.21" = getelementptr double, ptr %"at.20", i64 %"mul.10"
+  %"at.21" = getelementptr double, ptr %"at.20", i64 %"index.1"
   %"load.4" = load double, ptr %"at.21", align 8
-  %"mul.11" = mul i64 %"index.1", %"width"
-  %"at.22" = getelementptr double, ptr %"dst", i64 %"mul.11"
+  %"mul.10" = mul i64 %"index.1", %"width"
+  %"at.22" = getelementptr double, ptr %"dst", i64 %"mul.10"
   %"at.23" = getelementptr double, ptr %"at.22", i64 %"index.2"
   store double %"load.4", ptr %"at.23", align 8
   %"next.1" = add nsw i64 %"index.2", 1

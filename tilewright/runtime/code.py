@@ -75,6 +75,13 @@ def finish(target: CpuTarget, width: int, result: str) -> int:
 
 
 @cache
+def packing_complex(target: CpuTarget, dtype: str, width: int, kind: str, role: str, conj: str = "") -> int:
+    """The same of complex numbers: kernels/cpu/packing_complex.py."""
+    code = load(_CPU + "packing_complex:emit_pack_complex", target, dtype, width, kind, role, conj)
+    return code.address(jobs.complex_packing_name(dtype, width, kind, role, conj))
+
+
+@cache
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
     """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any."""
     if algorithm in ("dots", "stream"):

@@ -17,13 +17,13 @@ from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.words import word
 from tilewright.runtime import amx, pool, small
 from tilewright.runtime.layout import address
-from tilewright.runtime.recipe import Recipe, Strides, order
+from tilewright.runtime.recipe import COMPLEX, Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import store
 
 Matrix = NDArray[Any]
 _NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float64", "f64"), ("int32", "i32"),
-                                                    ("int64", "i64"))}
+                                                    ("int64", "i64"), ("complex64", "c64"), ("complex128", "c128"))}
 _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "bool": "i8"}
 # What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
@@ -33,16 +33,18 @@ _CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
 _ROUNDED = {"float32": _FLOATS | {"float8_e5m2fnuz": "e5m2fnuz"}, "int32": _WHOLE}
 LEAST_K, LEAST_WORK = 32, 400_000       # k and m*n*k from which converting in packing beats converting before
 LEAST_TILES = 64    # rows and columns of C, and k, from which AMX is used
+_EXCHANGED = str.maketrans("ab", "ba")
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
-         plan: CpuPlan | None = None, target: CpuTarget | None = None, tiles: str = "") -> bool:
-    """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32 or int64, with strides that are multiples of
-    its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with beta = 0. Integers are
-    multiplied modulo 2^bits; alpha and beta are whole then.
+         plan: CpuPlan | None = None, target: CpuTarget | None = None, tiles: str = "", conj: str = "") -> bool:
+    """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
+    that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
+    beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
+    conjugated, "", "a", "b" or "ab"; a plan for these is a packed one, without `swap`, for the real m x 2n x 2k.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
@@ -57,10 +59,10 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         _scale(c, beta)
         return False
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, tiles)
+    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, tiles, conj)
     found = _recipes.get(key)
     if found is None:
-        found = _remember(key, a, b, c, threads, plan, target, tiles)
+        found = _remember(key, a, b, c, threads, plan, target, tiles, conj)
     return _run(*found, a, b, c, alpha, beta)
 
 
@@ -91,7 +93,8 @@ def _stored_as(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
 
 
 def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
-                 threads: int | None = None, plan: CpuPlan | None = None, target: CpuTarget | None = None) -> None:
+                 threads: int | None = None, plan: CpuPlan | None = None, target: CpuTarget | None = None,
+                 conj: str = "") -> None:
     """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]. A batch stride of a or b may be 0.
 
     Each product has the bits that `gemm` would give it.
@@ -104,10 +107,11 @@ def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: floa
         _scale(c, beta)
         return
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], a.dtype, b.dtype, c.dtype, threads, plan, target)
+    key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], a.dtype, b.dtype, c.dtype, threads, plan, target,
+           "", conj)
     found = _recipes.get(key)
     if found is None:
-        found = _remember(key, a[0], b[0], c[0], threads, plan, target)
+        found = _remember(key, a[0], b[0], c[0], threads, plan, target, conj=conj)
     _run(*found, a, b, c, alpha, beta)
 
 
@@ -116,11 +120,12 @@ def _scale(c: Matrix, beta: float) -> None:
         c[...] = 0
     elif beta != 1:
         with np.errstate(all="ignore"):
-            c *= c.dtype.type(beta)
+            for part in (c.real, c.imag) if c.dtype.kind == "c" else (c,):      # inf times beta + 0i would be nan
+                part *= part.dtype.type(beta)
 
 
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
-              target: CpuTarget | None, tiles: str = "") -> tuple[Recipe, bool]:
+              target: CpuTarget | None, tiles: str = "", conj: str = "") -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
     target = amx.permitted(target or detect())
     shape, strides = _describe(a, b, c, threads)
@@ -129,6 +134,10 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
+        conj = conj.translate(_EXCHANGED)
+    if shape.dtype in COMPLEX:
+        sources = shape.dtype, shape.dtype
+        shape, strides = _as_reals(shape, strides)
     named = sources[0] or shape.dtype, sources[1] or shape.dtype
     packed = word(shape.dtype, named, target) if plan is None and not tiles else None
     if packed and packed.tiles:
@@ -149,7 +158,7 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
         chosen = plan or tuned(shape, target) or choose(shape, target)
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
-    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth, result=result)
+    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth, result=result, conj=conj)
     if plan is None and not converting and target is detect() and not turned and shape.dtype in small.DTYPES:
         small.offer(shape, chosen, target)
     if len(_recipes) >= MOST_RECIPES:
@@ -161,6 +170,13 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
 def _sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In which a C of this dtype is added up."""
     return next((wide for wide in _NAMES if _stored_as(dtype, wide)), dtype)
+
+
+def _as_reals(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
+    """The real product that complex operands are packed for, and their strides in reals; C's columns are contiguous."""
+    doubled = Strides(*(2*stride for stride in strides))
+    shape = shape._replace(dtype={"c64": "f32", "c128": "f64"}[shape.dtype], n=2*shape.n, k=2*shape.k)
+    return shape, doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
 
 
 def _with_team(plan: CpuPlan) -> CpuPlan:
@@ -238,23 +254,24 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
                        beta: float) -> bool:
     """C's rows are not contiguous in the roles that the recipe wants: multiply into matrices whose rows are."""
     shape = recipe.shape
+    rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
     if shape.tiles:                         # their C lies by columns
-        whole = np.empty((*c.shape[:-2], shape.n, shape.m), c.dtype).swapaxes(-1, -2)
+        whole = np.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
     else:
-        whole = np.empty((*c.shape[:-2], shape.m, shape.n), c.dtype)
+        whole = np.empty((*c.shape[:-2], rows, cols), c.dtype)
     inner = _recipes.get((recipe, "temporary"))
     if inner is None:
-        ours = recipe.strides._replace(**dict(zip(("rsc", "csc"), (s // c.itemsize for s in whole.strides[-2:]))))
+        rsc, csc = (1, shape.m) if shape.tiles else (shape.n, 1)
+        ours = recipe.strides._replace(rsc=rsc, csc=csc)
         _recipes[recipe, "temporary"] = inner = Recipe(
             shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth,
-            result=recipe.result), swapped
+            result=recipe.result, conj=recipe.conj), swapped
     special = _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:
         c[...] = result
     else:
+        _scale(c, beta)
         with np.errstate(all="ignore"):         # the caller may have asked NumPy to raise: not halfway through C
-            if beta != 1:
-                c *= c.dtype.type(beta)
             c += result
     return special

@@ -20,6 +20,7 @@ WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microsecond
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
+COMPLEX = "c64", "c128"
 _ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d"), "bf16x2": struct.Struct("=f4x")}
 
 
@@ -47,11 +48,12 @@ class Recipe:
     `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
     `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's. `depth`: where
     words of several steps of k are packed, and shape.k counts these, how many steps there are. `result`: the format of
-    C, if it is rounded as it is stored; beta is 0 then.
+    C, if it is rounded as it is stored; beta is 0 then. `conj`: which of complex operands are conjugated, "", "a", "b"
+    or "ab"; shape is that of the real product (kernels/cpu/packing_complex.py).
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
-                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "") -> None:
+                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "", conj: str = "") -> None:
         problems = plan.violations(shape, target)
         if problems:
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
@@ -60,7 +62,7 @@ class Recipe:
             sources = sources[1], sources[0]
         assert plan.algorithm == "packed" or not (any(sources) or result), plan
         self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
-        self.sources, self.depth, self.result = sources, depth, result
+        self.sources, self.depth, self.result, self.conj = sources, depth, result, conj
         self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
                                     *(sources if any(sources) else ()))
         self.space = self.sums = 0
@@ -105,7 +107,8 @@ class Recipe:
         self.b_bytes = _page(plan.jc_ways * self.b_block)
         self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
         # A is packed with its rows as lines, B with its columns
-        along_a, along_b = _ALONG[order(st.rsa, st.csa)], _ALONG[order(st.csb, st.rsb)]
+        pair = 2 if self.sources[0] in COMPLEX else 1                       # reals from one number to the next
+        along_a, along_b = (_ALONG[order(x // pair, y // pair)] for x, y in ((st.rsa, st.csa), (st.csb, st.rsb)))
         from_a, from_b = ((x,) if x else () for x in self.sources)
         if shape.tiles:
             packing, from_a, from_b = self.code.packing_tiles, (*from_a, "b"), (*from_b, "a")
@@ -115,13 +118,23 @@ class Recipe:
             from_a, from_b = (*from_a, "a"), (*from_b, "b1" if with_sums else "b0")
         else:
             packing = self.code.packing
-        pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
-        pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
+        if pair == 2:
+            pack_a, pack_b = self._complex_packing(along_a, along_b)
+        else:
+            pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
+            pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels,
                 "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth,
                 "finish": self.code.finish(self.target, plan.nr, self.result) if self.result else 0}
+
+    def _complex_packing(self, along_a: str, along_b: str) -> tuple[int, int]:
+        where = self.target, self.shape.dtype
+        pack_b = self.code.packing_complex(*where, self.plan.nr, along_b, "b", self.conj)
+        if along_a == "along":                                              # these rows are a real matrix as they lie
+            return self.code.packing(*where, self.plan.mr, along_a), pack_b
+        return self.code.packing_complex(*where, self.plan.mr, along_a, "a"), pack_b
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan

@@ -36,7 +36,8 @@ FEW = 2                 # threads over rows up to which these are dealt out, not
 def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "") -> Function:
     """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
 
-    A, B    their formats, if they are not `dtype`: packing converts them
+    A, B    their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of the
+            real product that packing_complex.py makes of it, and strides lead from one complex number to the next.
     """
     tile = TILE_WORDS.get(dtype)
     T = TYPES[tile.accumulates if tile else dtype]
@@ -49,9 +50,12 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(*((1, g.ldc) if tile else (g.ldc, 1)))
     WORD = PACKED_WORDS.get(dtype, 1)                                       # steps of k in what is packed as one
     ROWS = tile.rows if tile else PACE                                      # of k, of which blocks have whole multiples
+    PAIR = 2 if A.startswith("c") else 1            # steps of k, and columns of C, for each of complex operands
+
+    def pairs(x: Value) -> Value: return x if PAIR == 1 else x // PAIR
 
     def source(p: Value) -> Value:                                          # the step of k of a packed row
-        return tile.source_step(p) if tile else p*WORD
+        return tile.source_step(p) if tile else pairs(p*WORD)
 
     def left(p: Value) -> list[Value]:                                      # what packing of words is told, too
         special = [job.as_(i64) + PACKED.index("special")] if tile else []
@@ -91,7 +95,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
         # where A lies by columns, all panels take their part of a cache line before it is forgotten
-        deep = k.select(g.rsa.equals(1), k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
+        deep = k.select(g.rsa.equals(PAIR), k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
             k.call(g.pack_a, k.min(deep, s.kc - p), h, h, a.at(i, source(s.pc + p)), g.rsa, g.csa,
@@ -104,7 +108,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         """Panel jr of the block of B."""
         j = (s.jc + jr)*NR
         cols = k.min(g.n - j, NR)
-        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(source(s.pc), j), g.csb, g.rsb,
+        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, b.at(source(s.pc), pairs(j)), g.csb, g.rsb,
                b_space + jr*s.b_stride, *left(s.pc))
 
     def ahead(s: SimpleNamespace, j: Value | None, panel: Value, more: Value) -> SimpleNamespace:
@@ -134,8 +138,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             if tile:
                 coming = ahead(s, j + NR if packing else None, b_panel, jr + 1 < j1)
             elif packing:
-                following, step = b.at(source(s.pc), j + NR), g.rsb * SOURCES[B or dtype].bytes
-                more = (jr + 1 < j1) & g.csb.equals(1)
+                following, step = b.at(source(s.pc), pairs(j + NR)), g.rsb * sources[B or dtype].bytes
+                more = (jr + 1 < j1) & g.csb.equals(PAIR)
             else:
                 following, step, more = b_panel + s.b_stride, k.constant(i64, NR*T.bytes // WORD), jr + 1 < j1
             with k.loop(q1, q0) as ir:
@@ -150,7 +154,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                            coming.start + done*coming.call, b_panel.as_(i8)), coming.step)
                 else:
                     seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
-                    useful = more & (seen < s.kc)
+                    useful = more & (seen < (pairs(s.kc) if packing else s.kc))
                     k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, place, ld_place,
                            cols, g.alpha, s.beta, k.select(useful, following.as_(i8) + seen*WORD*step, b_panel.as_(i8)),
                            k.select(useful, step, 0))

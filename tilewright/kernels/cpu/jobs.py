@@ -106,6 +106,10 @@ def finish_name(width: int, result: str) -> str:
     return f"finish_{width}_{result}"
 
 
+def complex_packing_name(dtype: str, width: int, kind: str, role: str, conj: str) -> str:
+    return packing_name(dtype, width, kind, f"complex_{role}" + (f"_conj_{conj}" if conj else ""))
+
+
 def driver_name(dtype: str, mr: int, nr: int, a: str = "", b: str = "") -> str:
     """Of the five loops. a, b: the formats of A and B, if they are others."""
     return f"gemm_{dtype}_{mr}x{nr}" + (f"_{a or dtype}_{b or dtype}" if a or b else "")

@@ -43,8 +43,8 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
                 for g in range(GROUPS):
                     k.store(dst.at(p, g*V), read(row.at(g*V, p), V, masks[g]), T.bytes)
     elif KIND == "along":
-        last, lines = valid - 1, source.view(step_i, 1)
-        starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
+        last, source = valid - 1, source.view(step_i, 1)
+        starts = [source.at(k.min(last, i), 0) for i in range(GROUPS * V)]
         blocks = kc // V * V
         with k.loop(blocks, step=V) as p:
             for start in starts:
@@ -106,13 +106,15 @@ def splat(k: Kernel, T: Type, number: float, length: int) -> Value:
     return k.constant(vec(T, length), number)
 
 
-def transpose(k: Kernel, rows: list[Value]) -> list[Value]:
-    """The columns of V vectors of V elements: at each step, blocks of half the size swap across the diagonal."""
+def transpose(k: Kernel, rows: list[Value], EACH: int = 1) -> list[Value]:
+    """The columns of V vectors of V elements, each EACH numbers: at each step, blocks of half the size swap across the
+    diagonal."""
     V = len(rows)
     size = V // 2
     while size:
         upper = [e if not e & size else V + e - size for e in range(V)]
         lower = [e + size if not e & size else V + e for e in range(V)]
+        upper, lower = ([e*EACH + part for e in half for part in range(EACH)] for half in (upper, lower))
         for i in range(V):
             if not i & size:
                 x, y = rows[i], rows[i + size]
