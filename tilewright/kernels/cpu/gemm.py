@@ -48,6 +48,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     g = job_fields(k, job, PACKED, T, a=sources[A or dtype], b=sources[B or dtype])
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(*((1, g.ldc) if tile else (g.ldc, 1)))
     WORD = PACKED_WORDS.get(dtype, 1)                                       # steps of k in what is packed as one
+    REACH = T.bytes // g.b.type.element.bytes                               # of its elements in one of what is packed
     ROWS = tile.rows if tile else PACE                                      # of k, of which blocks have whole multiples
 
     def source(p: Value) -> Value:                                          # the step of k of a packed row
@@ -133,12 +134,13 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 pack_b(s, jr)
             if tile:
                 coming = ahead(s, j + NR if packing else None, b_panel, jr + 1 < j1)
-            elif packing and B:                                     # its rows are no whole elements of what is packed
-                following, step, more = b_panel, k.constant(i64, 0), jr + 1 < j0
             elif packing:
-                following, step, more = b.at(s.pc, j + NR), g.rsb, (jr + 1 < j1) & g.csb.equals(1)
+                # What is asked for of a row of narrow elements reaches over several panels: each asks for other rows.
+                first = source(s.pc) + (jr % REACH if REACH > 1 else 0)
+                following, step, deep = b.at(first, j + NR).as_(T), g.rsb, s.kc*WORD // REACH
+                more = (jr + 1 < j1) & g.csb.equals(1)
             else:
-                following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1
+                following, step, deep, more = b_panel + s.b_stride, k.constant(i64, NR), s.kc, jr + 1 < j1
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
                 place = k.select(finishing, tiles + (ir*s.nc + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
@@ -151,7 +153,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                            coming.start + done*coming.call, b_panel.as_(i8)), coming.step)
                 else:
                     seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
-                    useful = more & (seen < s.kc)
+                    useful = more & (seen < deep)
                     k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, place, ld_place,
                            cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
                            k.select(useful, step, 0))
