@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.kernels.cpu.amx import emit_amx
+from tilewright.kernels.cpu.finish import emit_finish
 from tilewright.kernels.cpu.gemm import emit_gemm
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.kernels.cpu.packing_tiles import emit_pack_tiles
@@ -45,6 +46,9 @@ class SimulatedCode:
     def packing_tiles(self, target, dtype, width, *rest):
         return self.address(emit_pack_tiles, target, dtype, *rest)
 
+    def finish(self, target, width, result):
+        return self.address(emit_finish, target, width, result)
+
     def microkernels(self, target, dtype, mr, nr, a):
         code = self
 
@@ -57,7 +61,7 @@ class SimulatedCode:
         return found
 
 
-def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, **blocks):
+def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="", **blocks):
     """C by the recorded five loops; whether a number could not be split."""
     word, memory = TILE_WORDS[dtype], Memory()
     (m, k), n = a.shape, b.shape[1]
@@ -68,14 +72,14 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, **blocks
     plan = replace(choose_tiles(shape, AMX), **blocks)
     assert not plan.violations(shape, AMX)
     code = SimulatedCode(memory)
-    recipe = Recipe(shape, strides, plan, AMX, code, sources, k)
+    recipe = Recipe(shape, strides, plan, AMX, code, sources, k, result)
     driver = next(f for (emit, _), f in code.recorded.items() if emit is emit_gemm)
     views = [x.view(np.int16) if x.dtype == ml_dtypes.bfloat16 else x.view(np.int8) if x.itemsize == 1 else x
              for x in (a, b)]  # fmt: skip
     a_at, b_at, c_at = (memory.address(x, name) for x, name in zip((*views, c), "abc"))
     job = np.array(recipe.job(b_at, a_at, c_at, alpha, beta))  # operands change places: the plan says swap
     for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
-                        ("b_space", plan.jc_ways * recipe.b_block),
+                        ("b_space", plan.jc_ways * recipe.b_block), ("sums", plan.jc_ways * recipe.sums),
                         ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
         job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
     machine = Machine(driver, memory, {})
@@ -103,6 +107,18 @@ def test_products_of_tiles_are_exact(dtype, sources, a_layout, b_layout):
     c, special = simulated(dtype, a, b, sources)
     assert not special
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize("depth", [4, 1])
+@pytest.mark.parametrize(
+    ("dtype", "source", "result"), [("amx_bf16", "bf16", "f16"), ("amx_f16", "f16", "f16"), ("amx_i8i8", "i8", "i8")]
+)
+def test_narrow_results_of_tiles(dtype, source, result, depth):
+    """Rounded as they are stored, after one block of k or several, by two threads."""
+    a, b = numbers(source, 70, 150), numbers(source, 150, 41)
+    c = np.zeros((70, 41), DTYPES[result])
+    simulated(dtype, a, b, (source, source), c, threads=2, result=result, kc=depth * TILE_WORDS[dtype].rows, mc=32, nc=32)
+    np.testing.assert_array_equal(c, (a.astype(np.int64) @ b.astype(np.int64)).astype(c.dtype))
 
 
 @pytest.mark.parametrize("dtype", sorted(TILE_WORDS))
