@@ -117,7 +117,8 @@ def test_narrow_results_of_tiles(dtype, source, result, depth):
     """Rounded as they are stored, after one block of k or several, by two threads."""
     a, b = numbers(source, 70, 150), numbers(source, 150, 41)
     c = np.zeros((70, 41), DTYPES[result])
-    simulated(dtype, a, b, (source, source), c, threads=2, result=result, kc=depth * TILE_WORDS[dtype].rows, mc=32, nc=32)
+    kc = depth * TILE_WORDS[dtype].rows
+    simulated(dtype, a, b, (source, source), c, threads=2, result=result, kc=kc, mc=32, nc=32)
     np.testing.assert_array_equal(c, (a.astype(np.int64) @ b.astype(np.int64)).astype(c.dtype))
 
 
