@@ -27,6 +27,11 @@ def refusal() -> str:
 
 def permitted(target: CpuTarget) -> CpuTarget:
     """The target, without AMX if this process may not use it."""
-    if "amx-tile" not in target.extensions or not refusal():
+    return without(target) if "amx-tile" in target.extensions and refusal() else target
+
+
+def without(target: CpuTarget) -> CpuTarget:
+    """The target without AMX."""
+    if "amx-tile" not in target.extensions:
         return target
     return replace(target, extensions=tuple(name for name in target.extensions if not name.startswith("amx")))

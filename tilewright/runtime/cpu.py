@@ -139,9 +139,10 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
         sources = shape.dtype, shape.dtype
         shape, strides = _as_reals(shape, strides)
     named = sources[0] or shape.dtype, sources[1] or shape.dtype
-    packed = word(shape.dtype, named, target) if plan is None and not tiles else None
+    chip = target if min(shape.m, shape.n, shape.k) >= LEAST_TILES else amx.without(target)
+    packed = word(shape.dtype, named, chip) if plan is None and not tiles else None
     if packed and packed.tiles:
-        tiles = packed.name if min(shape.m, shape.n, shape.k) >= LEAST_TILES else ""
+        tiles = packed.name
     if tiles:
         sources, depth = named, shape.k
         shape = shape._replace(dtype=tiles, k=TILE_WORDS[tiles].depth(shape.k))
