@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
-from tilewright.plans.model import Ceilings, cost
+from tilewright.plans.model import Ceilings, cost, packing_words
 from tilewright.plans.tiles import (
     DOT_ROWS,
     FEW_COLUMNS,
@@ -21,6 +21,7 @@ from tilewright.plans.tiles import (
     packed_tiles,
     tiles_of,
 )
+from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
@@ -61,9 +62,16 @@ def choose(shape: Shape, target: CpuTarget) -> CpuPlan:
 @lru_cache(maxsize=4096)
 def choose_converting(shape: Shape, target: CpuTarget) -> CpuPlan:
     """Where packing brings operands into the format that is multiplied, so that both have to be packed."""
-    tiles = [*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])]
-    plans = [p for mr, vectors in tiles for p in packed_plans(shape, target, mr, vectors * target.lanes(shape.itemsize))
+    lanes = target.lanes(shape.itemsize)
+    tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])}
+    if shape.dtype in BY_NAME:
+        tiles |= {*tiles_of(target, TILES)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS))}
+    if shape.dtype == "i16x2":                  # a product and its sum are two instructions on some chips: one register
+        tiles = {(mr, vectors) for mr, vectors in tiles if mr*vectors + vectors + 2 <= target.tile_registers}
+    plans = [p for mr, vectors in sorted(tiles) for p in packed_plans(shape, target, mr, vectors * lanes)
              if not p.violations(shape, target)]
+    if shape.dtype in BY_NAME:
+        return min(plans, key=lambda p: cost(shape, p, target).seconds + packing_words(shape, p, target))
     return min(plans, key=lambda p: cost(shape, p, target).seconds)
 
 

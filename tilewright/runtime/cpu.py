@@ -28,10 +28,12 @@ _WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 # What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
-_CONVERTED = {"float32": _FLOATS | _WHOLE, "int32": _WHOLE}
+_TRUTH = {"bool": "i8"}
+_CONVERTED = {"float32": _FLOATS | _WHOLE | _TRUTH, "int32": _WHOLE | _TRUTH}
 # What sums are rounded to as they are stored, by the format in which they are added up.
 _ROUNDED = {"float32": _FLOATS | {"float8_e5m2fnuz": "e5m2fnuz"}, "int32": _WHOLE}
-LEAST = 64          # rows and columns of C, and k, from which converting in packing beats converting before
+LEAST_K, LEAST_WORK = 32, 400_000       # k and m*n*k from which converting in packing beats converting before
+LEAST_TILED = 64    # rows and columns of C, and k, from which AMX is used
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
@@ -65,12 +67,12 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
 def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    return min(m, n, k) >= LEAST and bool(_packed_from(x.dtype, dtype))
+    return k >= LEAST_K and m*n*k >= LEAST_WORK and bool(_packed_from(x.dtype, dtype))
 
 
 def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes a C of this dtype for an m x n x k product added up in another, and rounds as it stores."""
-    return min(m, n, k) >= LEAST and bool(_stored_as(result, sums))
+    return k >= LEAST_K and m*n*k >= LEAST_WORK and bool(_stored_as(result, sums))
 
 
 @cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
@@ -125,9 +127,10 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
     named = sources[0] or shape.dtype, sources[1] or shape.dtype
-    packed = word(shape.dtype, named, target) if plan is None and not tiles else None
+    large = min(shape.m, shape.n, shape.k) >= LEAST_TILED
+    packed = word(shape.dtype, named, target, large) if plan is None and not tiles else None
     if packed and packed.tiles:
-        tiles = packed.name if min(shape.m, shape.n, shape.k) >= LEAST else ""
+        tiles = packed.name
     if tiles:
         sources, depth = named, shape.k
         shape = shape._replace(dtype=tiles, k=TILE_WORDS[tiles].depth(shape.k))

@@ -133,12 +133,11 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 pack_b(s, jr)
             if tile:
                 coming = ahead(s, j + NR if packing else None, b_panel, jr + 1 < j1)
-            elif packing and B:                                     # its rows are no whole elements of what is packed
-                following, step, more = b_panel, k.constant(i64, 0), jr + 1 < j0
             elif packing:
-                following, step, more = b.at(s.pc, j + NR), g.rsb, (jr + 1 < j1) & g.csb.equals(1)
+                following, step = b.at(s.pc*WORD, j + NR), g.rsb * SOURCES[B or dtype].bytes
+                more = (jr + 1 < j1) & g.csb.equals(1)
             else:
-                following, step, more = b_panel + s.b_stride, k.constant(i64, NR), jr + 1 < j1
+                following, step, more = b_panel + s.b_stride, k.constant(i64, NR*T.bytes // WORD), jr + 1 < j1
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
                 place = k.select(finishing, tiles + (ir*s.nc + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
@@ -153,7 +152,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                     seen = (ir - q0)*s.ahead_rows                   # rows of the next panel of B that were prefetched
                     useful = more & (seen < s.kc)
                     k.call(microkernel, s.kc, a_space + (ir - q0)*s.a_stride, h, b_panel, vectors*V, place, ld_place,
-                           cols, g.alpha, s.beta, k.select(useful, following + seen*step, b_panel),
+                           cols, g.alpha, s.beta,
+                           k.select(useful, following.as_(i8) + seen*WORD*step, b_panel.as_(i8)),
                            k.select(useful, step, 0))
                 with k.when(s.finishes):
                     k.call(g.finish, place, g.c, g.ldc, *((j, i, cols, h) if tile else (i, j, h, cols)))

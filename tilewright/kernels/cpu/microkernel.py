@@ -34,15 +34,16 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     Of packed words (PACKED_WORDS) kc counts words, and the panel of B begins with the row that accumulators start with.
 
     B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
-    While it multiplies, a packed kernel asks for one row of `ahead` (stride ahead_step) every PACE steps, which is
-    the B panel that comes next, and towards the end for its rows of C.
+    While it multiplies, a packed kernel asks for one row of `ahead` every PACE steps, which is the B panel that comes
+    next, packed or not yet, and towards the end for its rows of C. ahead_step is in bytes there, and a row of words is
+    as many rows of `ahead` as a word has steps; in place it is in elements.
     """
     T, words = TYPES[dtype], dtype in PACKED_WORDS
     E = i32 if words else T                 # what panels consist of
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT, VE = NV * V, vec(T, V), vec(E, V)
     k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(E), lda=i64, b=ptr(E), ldb=i64, c=ptr(T), ldc=i64,
-               cols=i64, alpha=T, beta=T, ahead=ptr(T), ahead_step=i64)
+               cols=i64, alpha=T, beta=T, ahead=ptr(i8 if A == "packed" else T), ahead_step=i64)
     kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
     c = c.view(ldc, 1)
     row_of_a = _rows_in_place(k, a, lda, MR) if A == "rows" else None
@@ -73,13 +74,16 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
                 acc[i, j] = multiply(a_reg, b_reg[j], acc[i, j])
 
     if A == "packed":
-        LINE = 64 // T.bytes
+        PARTS = PACKED_WORDS.get(dtype, 1)
+        RUN = NR * T.bytes // PARTS
         steps = kc // PACE
         to_c = k.max(steps - (MR + LEAD), 0)            # rows of `ahead` before those of C
         with k.loop(steps) as s:
-            row = k.select(s < to_c, ahead + s*ahead_step, c + (s - to_c)*ldc)
-            for j in (*range(0, NR, LINE), NR - 1):
-                k.prefetch(row + j, locality=2)
+            row_of_c = (c + (s - to_c)*ldc).as_(i8)
+            for part in range(PARTS):
+                row = k.select(s < to_c, ahead + (s*PARTS + part)*ahead_step, row_of_c + part*RUN)
+                for j in (*range(0, RUN, 64), RUN - 1):
+                    k.prefetch(row + j, locality=2)
             if unrolled(MR, NV, dtype):
                 for u in range(PACE):
                     rank1(s*PACE + u)
