@@ -24,15 +24,15 @@ body:
   br i1 %".19", label %"loop", label %"done"
 loop:
   %"index" = phi  i64 [0, %"body"], [%"next", %"loop"]
-  %"lt.1" = icmp slt i64 %"index", %"select"
-  %"mul" = mul i64 %"index", %"ahead_step"
-  %"at" = getelementptr float, ptr %"ahead", i64 %"mul"
   %"sub.2" = sub i64 %"index", %"select"
-  %"mul.1" = mul i64 %"sub.2", %"ldc"
-  %"at.1" = getelementptr float, ptr %"c", i64 %"mul.1"
-  %"select.1" = select  i1 %"lt.1", ptr %"at", ptr %"at.1"
+  %"mul" = mul i64 %"sub.2", %"ldc"
+  %"at" = getelementptr float, ptr %"c", i64 %"mul"
+  %"lt.1" = icmp slt i64 %"index", %"select"
+  %"mul.1" = mul i64 %"index", %"ahead_step"
+  %"at.1" = getelementptr i8, ptr %"ahead", i64 %"mul.1"
+  %"select.1" = select  i1 %"lt.1", ptr %"at.1", ptr %"at"
   call void @"llvm.prefetch.p0"(ptr %"select.1", i32 0, i32 2, i32 1)
-  %"at.2" = getelementptr float, ptr %"select.1", i64 15
+  %"at.2" = getelementptr i8, ptr %"select.1", i64 63
   call void @"llvm.prefetch.p0"(ptr %"at.2", i32 0, i32 2, i32 1)
   %"mul.2" = mul i64 %"index", 4
   %"mul.3" = mul i64 %"mul.2", 16
