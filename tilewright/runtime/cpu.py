@@ -32,7 +32,7 @@ _TRUTH = {"bool": "i8"}
 _CONVERTED = {"float32": _FLOATS | _WHOLE | _TRUTH, "int32": _WHOLE | _TRUTH}
 # What sums are rounded to as they are stored, by the format in which they are added up.
 _ROUNDED = {"float32": _FLOATS | {"float8_e5m2fnuz": "e5m2fnuz"}, "int32": _WHOLE}
-LEAST_K, LEAST_WORK = 32, 400_000       # k and m*n*k from which converting in packing beats converting before
+LEAST_K, LEAST_WORK = 32, 64**3       # k and m*n*k from which converting in packing beats converting before
 LEAST_TILED = 64    # rows and columns of C, and k, from which AMX is used
 MOST_RECIPES = 1024
 
