@@ -42,8 +42,10 @@ WORDS = (
 BY_NAME = {word.name: word for word in WORDS}
 
 
-def word(sums: str, sources: tuple[str, str], target: CpuTarget) -> Word | None:
-    """The word for operands of these formats that are added up in `sums` on this chip, if there is one."""
+def word(sums: str, sources: tuple[str, str], target: CpuTarget, large: bool = True) -> Word | None:
+    """The word for operands of these formats that are added up in `sums` on this chip, if there is one. Not `large`:
+    without AMX, whose tiles a small product does not fill."""
     a, b = sources
     return next((w for w in WORDS if sums == w.sums and a in w.a and b in w.b and any(map(target.has, w.needs))
+                 and (large or not w.tiles)
                  and not (w.slow and target.model.startswith(w.slow))), None)
