@@ -35,6 +35,13 @@ def test_blocks_are_kept_and_grow() -> None:
     assert workspace.take(1) is not large
 
 
+def test_what_is_larger_than_any_panels_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "KEPT", 2 * workspace.HUGE)
+    for size, kept in ((2 * workspace.HUGE, 1), (2 * workspace.HUGE + 1, 0)):
+        workspace.give(workspace.take(size))
+        assert len(workspace._free) == kept
+
+
 def test_there_is_a_barrier_for_every_block_of_any_team() -> None:
     for jc in range(1, pool.MOST + 1):
         assert jc * (1 + pool.MOST // jc) * BARRIER_BYTES <= workspace.BARRIERS
