@@ -37,7 +37,7 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
                 dst[p, i] = read(source.at(i, p), 1)
 
     if KIND == "across":
-        for masks, first, last in side_by_side(k, target, V, GROUPS, valid, step_p, kc):
+        for masks, first, last in side_by_side(k, target, V, GROUPS, source, valid, step_p, kc):
             with k.loop(last, first) as p:
                 row = source.view(1, step_p)
                 for g in range(GROUPS):
@@ -60,13 +60,15 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
     return k.function
 
 
-def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, valid: Value, step_p: Value, rows: Value
-                 ) -> list[tuple[list[Value] | list[None], Value | int, Value]]:
-    """How to read rows of `valid` elements as vectors: (masks, first row, row after the
-    last). Without masks where there is nothing past the last element or the next row begins after what is read: a
-    chip without mask registers reads bytes under a mask one by one."""
+def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, source: Value, valid: Value, step_p: Value,
+                 rows: Value) -> list[tuple[list[Value] | list[None], Value | int, Value]]:
+    """How to read rows of `valid` elements as vectors: (masks, first row, row after the last).
+
+    A chip without mask registers reads bytes and halves of words under a mask one by one: there they are read without
+    one, where nothing lies past the last element or the next row begins after what is read.
+    """
     masks = [k.lanes_below(valid - g*V, V) for g in range(GROUPS)]
-    if target.masked:
+    if target.masked or source.type.element.bits >= 32:
         return [(masks, 0, rows)]
     all_but_last = k.select(step_p >= GROUPS * V, k.max(rows - 1, 0), k.constant(i64, 0))
     bare = k.select(valid.equals(GROUPS * V), rows, all_but_last)

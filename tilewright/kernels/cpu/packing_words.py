@@ -61,7 +61,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
                 dst[p, i] = combined([source[i, p*WORD + step] for step in range(WORD)], 1)
 
     if KIND == "across":
-        for masks, first, last in side_by_side(k, target, V, GROUPS, valid, step_p, whole):
+        for masks, first, last in side_by_side(k, target, V, GROUPS, source, valid, step_p, whole):
             with k.loop(last, first) as p:
                 for g in range(GROUPS):
                     rows = [k.load(source.view(1, step_p).at(g*V, p*WORD + step), vec(S, V), S.bytes, masks[g])
