@@ -416,3 +416,14 @@ def test_stacks_of_words():
         wide = a.astype(np.float32) @ b.astype(np.float32)
         np.testing.assert_array_equal(tw.matmul(a, b, out_dtype=out), wide)
         np.testing.assert_array_equal(tw.matmul(b.T, a.swapaxes(-1, -2), out_dtype=out), wide.swapaxes(-1, -2))
+
+
+def test_truth_is_packed_as_bytes():
+    """A count of 512 has no bit in its lowest byte, and is true."""
+    a, b = np.ones((80, 512), bool), np.zeros((512, 90), bool)
+    b[:, 1:] = True
+    b[3:, 2] = False
+    c = tw.matmul(a, b)
+    assert c.dtype == bool
+    np.testing.assert_array_equal(c.view(np.uint8), np.repeat([[0] + [1] * 89], 80, 0))
+    np.testing.assert_array_equal(tw.matmul(a, b, out_dtype="i32")[0, :4], [0, 512, 3, 512])

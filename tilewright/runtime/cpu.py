@@ -24,7 +24,7 @@ from tilewright.tuner import store
 Matrix = NDArray[Any]
 _NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float64", "f64"), ("int32", "i32"),
                                                     ("int64", "i64"), ("complex64", "c64"), ("complex128", "c128"))}
-_WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "bool": "i8"}
+_WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 # What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
            "float8_e4m3fnuz": "e4m3fnuz"}
