@@ -79,6 +79,18 @@ def choose_converting(shape: Shape, target: CpuTarget) -> CpuPlan:
     return min(plans, key=lambda p: cost(shape, p, target).seconds)
 
 
+@lru_cache(maxsize=4096)
+def choose_complex(shape: Shape, target: CpuTarget) -> CpuPlan:
+    """For the real product of complex operands: packed, and no deeper than 512 steps. On a Zen 5 at n = 1024, c64 took
+    0.97 to 0.99 of the time with 9x48 and kc = 512 that it took with 1024, and 0.96 of that with 6x64."""
+    few = shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT
+    tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:] if few)}
+    lanes = target.lanes(shape.itemsize)
+    plans = [p for mr, vectors in sorted(tiles) for p in packed_plans(shape, target, mr, vectors * lanes)
+             if p.kc <= 512 and p.jr_ways == 1 and not p.violations(shape, target)]
+    return min(plans, key=lambda p: cost(shape, p, target).seconds)
+
+
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1) -> list[CpuPlan]:
     """All legal candidates, the one with the least predicted time first."""
     legal = [p for p in dict.fromkeys(candidates(shape, target, tiles)) if not p.violations(shape, target)]

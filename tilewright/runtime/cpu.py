@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.plans.amx import TILE_WORDS, choose_tiles
-from tilewright.plans.choose import choose, choose_converting
+from tilewright.plans.choose import choose, choose_complex, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.words import word
 from tilewright.runtime import amx, pool, small
@@ -154,6 +154,8 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     converting = any(sources) or bool(result)
     if tiles:
         chosen = choose_tiles(shape, target)
+    elif sources[0] in COMPLEX:
+        chosen = plan or choose_complex(shape, target)
     elif converting:
         chosen = plan or choose_converting(shape, target)
     else:
