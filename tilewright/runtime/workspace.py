@@ -8,8 +8,8 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.pool import MOST
 
 HUGE = 2 << 20          # packed panels are read in long runs: a TLB entry for each 2 MiB, not for each 4 KiB
-KEPT = 512 << 20        # bytes that are kept at most: panels are as large as caches, but sums that wait to be rounded are
-                        # as large as C
+KEPT = 512 << 20        # bytes that are kept at most: panels are as large as caches, but sums that wait to be rounded
+                        # are as large as C
 BARRIERS = 2 * MOST * BARRIER_BYTES     # one for each block of A and of B, of which no team has more than members
 
 
