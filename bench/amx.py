@@ -28,11 +28,12 @@ from tilewright.plans.cpu import Shape
 from tilewright.runtime import amx
 from tilewright.runtime.recipe import Recipe, Strides, order
 
-SOURCES = {"amx_bf16": ("bf16", "bf16"), "amx_f16": ("f16", "f16"), "amx_i32": ("i32", "i32"),
+SOURCES = {"amx_bf16": ("bf16", "bf16"), "amx_f16": ("f16", "f16"),
+           "amx_i32": ("i32", "i32"), "amx_i64": ("i64", "i64"),
            **{f"amx_{a}{b}": (a, b) for a in ("i8", "u8") for b in ("i8", "u8")},
            **{f"amx_bf16_x{terms}": ("f32", "f32") for terms in (3, 6, 9)}}
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i8": np.int8, "u8": np.uint8,
-          "i32": np.int32, "e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+          "i32": np.int32, "i64": np.int64, "e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 rng = np.random.default_rng(1)
 
 
@@ -67,16 +68,17 @@ def check(threads: int) -> None:
                     low = 0 if "u8" in sources else -3
                     a, b = (rng.integers(low, 4, s).astype(DTYPES[x]) for s, x in zip(((m, k), (k, n)), sources))
                     a, b = (np.asfortranarray(x) if turn else x for x, turn in ((a, turn_a), (b, turn_b)))
-                    c = np.ones((m, n), np.int32 if TILE_WORDS[word].accumulates == "i32" else np.float32)
+                    c = np.ones((m, n), DTYPES[TILE_WORDS[word].sums])
                     run(recipe(word, a, b, c, sources, threads), a, b, c, 1.0)
                     wanted = 1 + a.astype(np.float64) @ b.astype(np.float64)
                     if not np.array_equal(c, wanted):
                         bad += 1
                         print("WRONG", word, sources, m, n, k, turn_a, turn_b, np.abs(c - wanted).max())
-    a, b = (random("i32", 200, 200) for _ in "ab")
-    c = np.zeros((200, 200), np.int32)
-    run(recipe("amx_i32", a, b, c, ("i32", "i32"), 1), a, b, c)
-    bad += not np.array_equal(c, a @ b)
+    for x in ("i64", "i32"):
+        a, b = (random(x, 200, 200) for _ in "ab")
+        c = np.zeros((200, 200), DTYPES[x])
+        run(recipe(f"amx_{x}", a, b, c, (x, x), 1), a, b, c)
+        bad += not np.array_equal(c, a @ b)
     for x, y in ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8"):
         a, b = random(x, 200, 300), random(y, 300, 200)
         run(recipe(f"amx_{x}{y}", a, b, c, (x, y), 1), a, b, c)
@@ -160,7 +162,7 @@ def main() -> None:
         x, y = SOURCES[word]
         for n in args.sizes:
             a, b = random(x, n, n), random(y, n, n)
-            c = np.zeros((n, n), np.int32 if TILE_WORDS[word].accumulates == "i32" else np.float32)
+            c = np.zeros((n, n), DTYPES[TILE_WORDS[word].sums])
             calls: dict[str, Any] = {}
             for plan in args.plans:
                 blocks = {key: int(value) for key, value in (pair.split("=") for pair in plan.split(",") if pair)}

@@ -24,7 +24,7 @@ from tilewright.simulator.memory import Memory
 AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,
           "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
-          "i32": np.int32}  # fmt: skip
+          "i32": np.int32, "i64": np.int64}  # fmt: skip
 rng = np.random.default_rng(4)
 
 
@@ -65,7 +65,7 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
     """C by the recorded five loops; whether a number could not be split."""
     word, memory = TILE_WORDS[dtype], Memory()
     (m, k), n = a.shape, b.shape[1]
-    out = {"f32": np.float32, "i32": np.int32}[word.accumulates]
+    out = {"f32": np.float32, "i32": np.int32, "i64": np.int64}[word.sums]
     c = np.zeros((m, n), out) if c is None else c
     strides = Strides(*(s // x.itemsize for x in (a, b, c) for s in x.strides))
     shape = Shape(dtype, m, n, word.depth(k), order(strides.rsa, strides.csa), order(strides.rsb, strides.csb), threads)
@@ -125,15 +125,26 @@ def test_narrow_results_of_tiles(dtype, source, result, depth):
 @pytest.mark.parametrize("dtype", sorted(TILE_WORDS))
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (33, 65, 130), (64, 32, 64)])
 def test_every_word_on_awkward_shapes(dtype, m, n, k):
-    source = {"amx_f16": "f16", "amx_i32": "i32", "amx_bf16": "e5m2"}.get(dtype, "f32")
+    source = {"amx_f16": "f16", "amx_i32": "i32", "amx_i64": "i64", "amx_bf16": "e5m2"}.get(dtype, "f32")
     sources = (dtype[4:6], dtype[6:]) if TILE_WORDS[dtype].terms == 1 and dtype != "amx_bf16" else (source, source)
     a, b, c = numbers(sources[0], m, k), numbers(sources[1], k, n), rng.integers(-5, 5, (m, n))
-    c = c.astype(TILE_WORDS[dtype].accumulates.replace("i", "int").replace("f", "float"))
+    c = c.astype(TILE_WORDS[dtype].sums.replace("i", "int").replace("f", "float"))
     wanted = 2 * (a.astype(np.float64) @ b.astype(np.float64)) - 3 * c.astype(np.float64)
     rows = TILE_WORDS[dtype].rows
     found, special = simulated(dtype, a, b, sources, c, 2, -3, threads=2, kc=rows, mc=32, nc=32)
     assert not special
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("f", ["i32", "i64"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_integers_by_bytes_wrap_as_they_should(f, layout):
+    """Of any bits, and of those with the most carries, through several blocks of k."""
+    limits = np.iinfo(DTYPES[f])
+    for low in (limits.min, limits.max):
+        a, b = (rng.integers(low, limits.max, s, DTYPES[f], endpoint=True) for s in ((33, 140), (140, 34)))
+        c, _ = simulated(f"amx_{f}", LAYOUTS[layout](a), LAYOUTS[layout](b), (f, f), kc=TILE_WORDS[f"amx_{f}"].rows)
+        np.testing.assert_array_equal(c, a @ b)
 
 
 def test_terms_hold_what_they_stand_for():

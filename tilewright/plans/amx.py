@@ -27,6 +27,12 @@ class TileWord:
     terms: int = 1                  # the first one holds the most of an element
     passes: tuple[Pairs, ...] = (((0, 0),),)    # what each pass over the panels multiplies, the smallest products first
     shifts: tuple[int, ...] = (0,)  # by how many bits the sum of each pass is shifted when it is added to C
+    wider: str = ""                 # C's format, if tiles add up in another: their sums are then whole and positive
+
+    @property
+    def sums(self) -> str:
+        """The format of C."""
+        return self.wider or self.accumulates
 
     @property
     def rows(self) -> int:
@@ -51,7 +57,8 @@ def _bytes(size: int) -> TileWord:
     """Integers of `size` bytes modulo 2^(8*size), byte by byte without signs: products of bytes i and j weigh
     2^(8(i+j)), and those that weigh more than the result holds do not count."""
     passes = tuple(tuple((i, total - i) for i in range(total + 1)) for total in range(size))
-    return TileWord("uu", 4, "i32", size, passes, tuple(8 * total for total in range(size)))
+    shifts = tuple(8 * total for total in range(size))
+    return TileWord("uu", 4, "i32", size, passes, shifts, wider="i64" if size > 4 else "")
 
 
 TILE_WORDS = {
@@ -63,6 +70,7 @@ TILE_WORDS = {
     "amx_bf16_x6": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 2),)),
     "amx_bf16_x9": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 4),)),
     "amx_i32": _bytes(4),
+    "amx_i64": _bytes(8),       # eight products of bytes, 512 steps of k: less than 2^32
 }
 
 # Multiply-adds per second of one core, with tiles from L2 and in f32; elements split into terms per second; seconds of

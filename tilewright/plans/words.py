@@ -32,7 +32,7 @@ _BYTES = ("i8", "u8")
 WORDS = (
     Word("amx_bf16", 2, "f32", _BF16, _BF16, ("amx-bf16",)),
     *(Word(f"amx_{a}{b}", 4, "i32", (a,), (b,), ("amx-int8",)) for a in _BYTES for b in _BYTES),
-    Word("amx_i32", 4, "i32", ("i32",), ("i32",), ("amx-int8",)),
+    *(Word(f"amx_{f}", 4, f, (f,), (f,), ("amx-int8",)) for f in ("i32", "i64")),
     Word("i8x4", 4, "i32", ("i8", "u8"), ("i8",), ("avx512vnni", "avxvnni")),   # bytes of A without sign, of B with one
     Word("u8x4", 4, "i32", ("i8",), ("u8",), ("avx512vnni", "avxvnni")),        # the other way round
     Word("i16x2", 2, "i32", _PAIRS, _PAIRS, ("avx2",)),

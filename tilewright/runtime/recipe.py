@@ -84,7 +84,7 @@ class Recipe:
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the problem's type in the low bytes."""
-        dtype = TILE_WORDS[self.shape.dtype].accumulates if self.shape.tiles else self.shape.dtype
+        dtype = TILE_WORDS[self.shape.dtype].sums if self.shape.tiles else self.shape.dtype
         if dtype not in _ALPHA_BETA:
             return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
         return struct.unpack("=q", _ALPHA_BETA[dtype].pack(x))[0]

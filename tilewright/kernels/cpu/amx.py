@@ -33,9 +33,10 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     """
     word = TILE_WORDS[dtype]
     T = TYPES[word.accumulates]
-    SUM = vec(T, V)
+    C = TYPES[word.sums]
+    W = 64 // C.bytes                       # numbers of C in a vector
     k = Kernel(microkernel_name(dtype, SIDE, SIDE, "packed", "packed"), kc=i64, a=ptr(T), rows=i64, b=ptr(T),
-               within=i64, c=ptr(T), ldc=i64, cols=i64, alpha=T, beta=T, ahead=ptr(i8), step=i64)
+               within=i64, c=ptr(C), ldc=i64, cols=i64, alpha=C, beta=C, ahead=ptr(i8), step=i64)
     kc, a, rows, b, within, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
     tiles = Tiles(k)
     c = c.view(ldc, 1)
@@ -62,22 +63,23 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
 
     def add_to_c(number: int, read: bool) -> None:
         """C = alpha * sums + beta * C; in later passes C += alpha * sums."""
-        masks = [k.lanes_below(cols - j*V, V) for j in range(2)]
-        factor, keep = k.broadcast(alpha, V), k.broadcast(beta, V)
+        masks = [k.lanes_below(cols - j, W) for j in range(0, SIDE, W)]
+        factor, keep = k.broadcast(alpha, W), k.broadcast(beta, W)
         with k.loop(rows) as i:
-            for j in range(2):
-                x = k.load(sums + (i*SIDE + j*V), SUM, 64)
+            for j, mask in zip(range(0, SIDE, W), masks):
+                x = k.load(sums + (i*SIDE + j), vec(T, W), W*T.bytes)
+                x = k.cast(x, vec(C, W)) & 0xFFFFFFFF if word.wider else x
                 x = (x << word.shifts[number] if number else x) * factor
                 if read:
-                    old = k.load(c.at(i, j*V), SUM, T.bytes, masks[j])
+                    old = k.load(c.at(i, j), vec(C, W), C.bytes, mask)
                     x = old + x if number else k.fma(keep, old, x)
-                k.store(c.at(i, j*V), x, T.bytes, masks[j])
+                k.store(c.at(i, j), x, C.bytes, mask)
 
     def store(to: Value, ld: Value | int) -> None:
         for t in range(4):
             tiles.store(t, to + (t // 2 * GROUP * ld + t % 2 * V), ld)
 
-    straight = rows.equals(SIDE) & cols.equals(SIDE) & alpha.equals(1.0) & beta.equals(0.0)
+    straight = rows.equals(0 if word.wider else SIDE) & cols.equals(SIDE) & alpha.equals(1.0) & beta.equals(0.0)
     for number, products in enumerate(word.passes):
         for t in range(4):
             tiles.zero(t)
@@ -86,7 +88,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
                 for line in range(AHEAD*word.terms):
                     k.prefetch(ahead + (s*ahead_step + line % AHEAD * within + line // AHEAD * 64), locality=2)
                 with k.when(s >= to_c):
-                    for j in (0, V, SIDE - 1):
+                    for j in (*range(0, SIDE, W), SIDE - 1):
                         k.prefetch(c.at(s - to_c, j), write=True, locality=2)
             step(s, products)
         if number:
@@ -94,7 +96,8 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
             add_to_c(number, True)
             continue
         with k.when(straight):
-            store(c, ldc)
+            if not word.wider:
+                store(c, ldc)
         with k.otherwise():
             store(sums, SIDE)
             with k.when(beta.equals(0.0)):

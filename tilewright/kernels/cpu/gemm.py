@@ -46,7 +46,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     sources = TILE_SOURCES if tile else SOURCES
     k = Kernel(driver_name(dtype, MR, NR, A, B), noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    g = job_fields(k, job, PACKED, T, a=sources[A or dtype], b=sources[B or dtype])
+    C = TYPES[tile.sums] if tile else T
+    g = job_fields(k, job, PACKED, T, C, a=sources[A or dtype], b=sources[B or dtype], c=C)
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.rsb, g.csb), g.c.view(*((1, g.ldc) if tile else (g.ldc, 1)))
     WORD = PACKED_WORDS.get(dtype, 1)                                       # steps of k in what is packed as one
     ROWS = tile.rows if tile else PACE                                      # of k, of which blocks have whole multiples

@@ -78,11 +78,13 @@ def kernel_index(k: Kernel, h: Value, cols: Value, V: int, NV: int) -> Value:
     return ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(masked, k.constant(i64, 1), 0)
 
 
-def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type, **others: Type) -> SimpleNamespace:
-    """The fields of a job as values, by name; operands are pointers to T, but for `others`."""
+def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type, C: Type | None = None,
+               **others: Type) -> SimpleNamespace:
+    """The fields of a job as values, by name; operands are pointers to T, but for `others`. C: what alpha and beta are,
+    if not of type T."""
     types = dict.fromkeys(("a", "b", "c", "a_space", "b_space", "sums"), ptr(T)) | \
         dict.fromkeys(("pack_a", "pack_b", "barriers", "finish"), ptr(i8)) | \
-        {"alpha": T, "beta": T, "table": ptr(i64)} | {name: ptr(S) for name, S in others.items()}
+        {"alpha": C or T, "beta": C or T, "table": ptr(i64)} | {name: ptr(S) for name, S in others.items()}
     where = offsets(fields)
     return SimpleNamespace(**{name: k.field(job, where[name], types.get(name, i64)) for name in fields})
 

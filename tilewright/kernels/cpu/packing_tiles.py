@@ -7,13 +7,15 @@ exist hold anything, since what is computed from them is never stored.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.ir import Function, Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.packing import transpose, widened
 from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, TileWord
 from tilewright.targets.base import CpuTarget
 
-SOURCES = {"bf16": i16, "f16": f16, "f32": f32, "i8": i8, "u8": i8, "i32": i32, "e5m2": i8, "e4m3fn": i8,
+SOURCES = {"bf16": i16, "f16": f16, "f32": f32, "i8": i8, "u8": i8, "i32": i32, "i64": i64, "e5m2": i8, "e4m3fn": i8,
            "e4m3fnuz": i8}
 WORDS = vec(i32, GROUP)
 UPPER = -0x10000                # of an f32's bits: sign, exponent and seven more, which are a bf16
@@ -35,18 +37,24 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     kc, _, valid, source, step_i, step_p, dst, left, special = k.args
     terms = _Terms(k, word, SOURCE)
 
-    def load(at: Value, mask: Value | None = None) -> Value:
-        return _bits(k, k.load(at, vec(S, GROUP), S.bytes, mask), SOURCE, word.dot == "bf16")
+    def load(at: Value, lines: Value | None = None) -> list[Value]:
+        """16 elements in lanes of 32 bits, or of lines that exist: the lower and the upper halves of an i64."""
+        if S is i64:
+            mask = [None if lines is None else k.lanes_below(lines*2 - GROUP*half, GROUP) for half in range(2)]
+            return _dealt(k, [k.load(at.as_(i32) + GROUP*half, WORDS, S.bytes, mask[half]) for half in range(2)])
+        x = k.load(at, vec(S, GROUP), S.bytes, None if lines is None else k.lanes_below(lines, GROUP))
+        return [_bits(k, x, SOURCE, word.dot == "bf16")]
 
     def along(start: Value) -> list[Value]:
         """16 words of one line, for each term."""
         if word.terms == 1 and S.bits * STEPS == 32:
             return [k.load(start.as_(i32), WORDS, S.bytes)]
-        return terms.words(_dealt(k, [load(start + GROUP*s) for s in range(STEPS)]))
+        parts = zip(*(load(start + GROUP*s) for s in range(STEPS)))
+        return terms.words([_dealt(k, list(part)) for part in parts])
 
-    def across(start: Value, step: Value, mask: Value | None) -> list[Value]:
+    def across(start: Value, step: Value, lines: Value | None) -> list[Value]:
         """A word of each of 16 lines side by side."""
-        return terms.words([load(start + step*s, mask) for s in range(STEPS)])
+        return terms.words(list(zip(*(load(start + step*s, lines) for s in range(STEPS)))))
 
     def store(g: Value, half: int, vectors: list[list[Value]], of: str) -> None:
         """Group g of one half of the lines: vectors[e][term] for `of` the 16 lines, or the 16 words."""
@@ -55,9 +63,9 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
             for e, x in enumerate(column if of == ROLE else transpose(k, list(column))):
                 k.store(tile + ((half*GROUP + e)*GROUP if ROLE == "a" else e*SIDE + half*GROUP), x, 64)
 
-    def pack_across(g: Value, start: Value, step: Value, masks: list[Value] | list[None]) -> None:
+    def pack_across(g: Value, start: Value, step: Value, lines: list[Value] | list[None]) -> None:
         for half in range(2):
-            store(g, half, [across(start + step*(STEPS*p) + half*GROUP, step, masks[half]) for p in range(GROUP)], "b")
+            store(g, half, [across(start + step*(STEPS*p) + half*GROUP, step, lines[half]) for p in range(GROUP)], "b")
 
     groups = kc // word.rows
     whole = k.constant(i64, 0) if KIND == "any" else k.min(groups, left // DEPTH)
@@ -69,9 +77,8 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
             for half in range(2):
                 store(g, half, [along(start + g*DEPTH) for start in starts[half*GROUP:(half + 1)*GROUP]], "a")
     elif KIND == "across":
-        masks = [k.lanes_below(valid - half*GROUP, GROUP) for half in range(2)]
         with k.loop(whole) as g:
-            pack_across(g, source + g*DEPTH*step_p, step_p, masks)
+            pack_across(g, source + g*DEPTH*step_p, step_p, [valid - half*GROUP for half in range(2)])
     # the group that is not whole, and lines that nothing in memory is contiguous along or across: element by element
     gathered = k.local("gathered", (DEPTH, SIDE), S)
     with k.loop(groups, whole) as g:
@@ -91,14 +98,16 @@ class _Terms:
         self.limit = {"f32": TOO_LARGE, "f16": INFINITE}.get(SOURCE)
         self.largest = k.tile(1, 1, WORDS) if self.limit is not None else None
 
-    def words(self, elements: list[Value]) -> list[Value]:
-        """The first, second ... elements of 16 words, as bits → 16 words, for each term."""
+    def words(self, parts: Sequence[Sequence[Value]]) -> list[Value]:
+        """The first, second ... elements of 16 words, as bits (of i64 the lower and the upper halves) → 16 words, for
+        each term."""
         if self.word.dot == "bf16":
-            low, high = map(self.split, elements)
+            low, high = map(self.split, parts[0])
             return [(x >> 16) & 0xFFFF | y for x, y in zip(low, high)]
         found = []
         for term in range(self.word.terms):
-            a, b, c, d = ((x >> 8*term if term else x) & 0xFF for x in elements)
+            part, byte = divmod(term, 4)
+            a, b, c, d = ((x >> 8*byte if byte else x) & 0xFF for x in parts[part])
             found.append(a | b << 8 | (c << 16 | d << 24))
         return found
 
