@@ -147,19 +147,39 @@ def test_integers_by_bytes_wrap_as_they_should(f, layout):
         np.testing.assert_array_equal(c, a @ b)
 
 
-def test_terms_hold_what_they_stand_for():
-    """Sums of bf16 products against float64, in units of 2^-24 of |A| |B|: as documented in runtime/emulation.py."""
-    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((32, 256), (256, 32)))
+KINDS = {
+    "uniform": lambda shape: rng.random(shape),
+    "normal": lambda shape: rng.standard_normal(shape),
+    "wide": lambda shape: np.ldexp(rng.standard_normal(shape), rng.integers(-20, 21, shape)),
+    "cancelling": lambda shape: rng.random(shape),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_terms_hold_what_they_stand_for(kind):
+    """Sums of bf16 products against float64, in units of 2^-24 of |A| |B|, within the documented bounds."""
+    a, b = (KINDS[kind](shape).astype(np.float32) for shape in ((32, 256), (256, 32)))
+    if kind == "cancelling":  # the second half of k takes away what the first has added up, but for a part in 2^12
+        a[:, 128:] = -a[:, :128] * (1 + 2.0**-12 * rng.standard_normal((32, 128))).astype(np.float32)
+        b[128:] = b[:128]
     exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b)
-    worst = {}
+    errors = {}
     for terms in (3, 6, 9):
         c, special = simulated(f"amx_bf16_x{terms}", a, b, ("f32", "f32"))
         assert not special
-        worst[terms] = (np.abs(c - exact) / size).max() * 2**24
-    assert 2 < worst[3] < 2**9  # it does drop something
-    assert worst[9] <= worst[6] + 1 < 3  # |A| |B| is some 13 times a sum: less than one rounding of it
-    native = np.abs(a @ b - exact) / size * 2**24
-    assert worst[6] < 2 * native.max()
+        errors[terms] = np.abs(c - exact) / size * 2**24
+    assert errors[3].max() <= 3 * 2**8 + 3 / 32 * 256 + 17
+    assert errors[6].max() <= 2 + 6 / 32 * 256 + 17 < 256  # the last is native f32's bound
+    assert errors[9].max() <= 9 / 32 * 256 + 17
+    one_by_one = np.zeros((32, 32), np.float32)
+    for p in range(256):
+        one_by_one += a[:, p, None] * b[p]
+    assert np.sqrt(np.mean(errors[6] ** 2)) < np.sqrt(np.mean((np.abs(one_by_one - exact) / size * 2**24) ** 2))
+    if kind in ("normal", "wide"):
+        assert errors[3].max() > 4 * errors[6].max()  # it does drop something
+
+
+def test_two_terms_hold_an_f16():
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((32, 64), (64, 32)))
     c, special = simulated("amx_f16", a, b, ("f16", "f16"))
     assert not special

@@ -1,6 +1,6 @@
 """Products by several cheaper ones, which a call asks for by `algorithm=`: f32 from three bf16 terms, f16 from two.
 
-    bf16_bf16_f32_x3    f32, two terms of an element, three products: error up to 2^-15 of |A| |B|
+    bf16_bf16_f32_x3    f32, two terms of an element, three products: error up to 3 * 2^-16 of |A| |B|
     bf16_bf16_f32_x6    f32, three terms, the six largest products: 2^-23, less than f32's own rounding from k = 32 on
     bf16_bf16_f32_x9    f32, three terms, all products: those of exact elements
     bf16_bf16_f32_x4    f16, two terms, which hold an element exactly, all four products
