@@ -11,7 +11,8 @@ from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import SOURCES, TYPES
 from tilewright.targets.base import CpuTarget
 
-AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too
+AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too, and into the next
+#                          panel's line where this one ends: rows of few bytes would come too late one and all
 
 
 def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str = "") -> Function:
@@ -47,8 +48,9 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
         starts = [source.at(k.min(last, i), 0) for i in range(GROUPS * V)]
         blocks = kc // V * V
         with k.loop(blocks, step=V) as p:
-            for start in starts:
-                k.prefetch(start + p + AHEAD // S.bytes)
+            coming = ahead(k, p, kc, valid*step_i, S)
+            for start in starts[:WIDTH]:
+                k.prefetch(start + coming)
             # one square in registers at a time; from the last to the first, since all but the last end within their row
             for g in reversed(range(GROUPS)):
                 rows = [read(start + p, V) for start in starts[g*V:(g + 1)*V]]
@@ -58,6 +60,13 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
     else:
         element_by_element(0)
     return k.function
+
+
+def ahead(k: Kernel, p: Value, length: Value, panel: Value, S: Type) -> Value:
+    """What to ask for when element p of lines of this length is read, in elements from their starts; the next panel's
+    lines lie `panel` elements on."""
+    there = p + k.min(length, AHEAD // S.bytes)
+    return k.select(there < length, there, there - length + panel)
 
 
 def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, source: Value, valid: Value, step_p: Value,

@@ -11,7 +11,7 @@ from tilewright.ir import Function, Kernel, Value, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.elements import element
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import PACKED_WORDS, SOURCES
-from tilewright.kernels.cpu.packing import side_by_side, transpose
+from tilewright.kernels.cpu.packing import ahead, side_by_side, transpose
 from tilewright.targets.base import CpuTarget
 
 SIGNS = 0x80808080 - (1 << 32)
@@ -72,6 +72,9 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
         starts = [lines.at(k.min(last, i), 0) for i in range(GROUPS * V)]
         blocks = whole // V * V
         with k.loop(blocks, step=V) as p:
+            coming = ahead(k, p*WORD, kc*WORD, valid*step_i, S)
+            for line in starts[:WIDTH]:
+                k.prefetch(line + coming)
             for g in reversed(range(GROUPS)):
                 rows = [k.load((line + p*WORD).as_(STORED), vec(STORED, V), S.bytes) for line in starts[g*V:(g + 1)*V]]
                 for q, column in enumerate(transpose(k, [k.cast(row, VT) for row in rows])):
