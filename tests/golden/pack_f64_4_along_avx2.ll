@@ -30,26 +30,30 @@ body:
   br i1 %".10", label %"loop", label %"done"
 loop:
   %"index" = phi  i64 [0, %"body"], [%"next", %"loop"]
-  %"at.4" = getelementptr double, ptr %"at", i64 %"index"
-  %"at.5" = getelementptr double, ptr %"at.4", i64 128
+  %"mul.5" = mul i64 %"valid", %"step_i"
+  %"lt.4" = icmp slt i64 %"kc", 128
+  %"select.4" = select  i1 %"lt.4", i64 %"kc", i64 128
+  %"add" = add i64 %"index", %"select.4"
+  %"lt.5" = icmp slt i64 %"add", %"kc"
+  %"sub.1" = sub i64 %"add", %"kc"
+  %"add.1" = add i64 %"sub.1", %"mul.5"
+  %"select.5" = select  i1 %"lt.5", i64 %"add", i64 %"add.1"
+  %"at.4" = getelementptr double, ptr %"at", i64 %"select.5"
+  call void @"llvm.prefetch.p0"(ptr %"at.4", i32 0, i32 3, i32 1)
+  %"at.5" = getelementptr double, ptr %"at.1", i64 %"select.5"
   call void @"llvm.prefetch.p0"(ptr %"at.5", i32 0, i32 3, i32 1)
-  %"at.6" = getelementptr double, ptr %"at.1", i64 %"index"
-  %"at.7" = getelementptr double, ptr %"at.6", i64 128
+  %"at.6" = getelementptr double, ptr %"at.2", i64 %"select.5"
+  call void @"llvm.prefetch.p0"(ptr %"at.6", i32 0, i32 3, i32 1)
+  %"at.7" = getelementptr double, ptr %"at.3", i64 %"select.5"
   call void @"llvm.prefetch.p0"(ptr %"at.7", i32 0, i32 3, i32 1)
-  %"at.8" = getelementptr double, ptr %"at.2", i64 %"index"
-  %"at.9" = getelementptr double, ptr %"at.8", i64 128
-  call void @"llvm.prefetch.p0"(ptr %"at.9", i32 0, i32 3, i32 1)
-  %"at.10" = getelementptr double, ptr %"at.3", i64 %"index"
-  %"at.11" = getelementptr double, ptr %"at.10", i64 128
-  call void @"llvm.prefetch.p0"(ptr %"at.11", i32 0, i32 3, i32 1)
-  %"at.12" = getelementptr double, ptr %"at", i64 %"index"
-  %"load" = load <4 x double>, ptr %"at.12", align 8
-  %"at.13" = getelementptr double, ptr %"at.1", i64 %"index"
-  %"load.1" = load <4 x double>, ptr %"at.13", align 8
-  %"at.14" = getelementptr double, ptr %"at.2", i64 %"index"
-  %"load.2" = load <4 x double>, ptr %"at.14", align 8
-  %"at.15" = getelementptr double, ptr %"at.3", i64 %"index"
-  %"load.3" = load <4 x double>, ptr %"at.15", align 8
+  %"at.8" = getelementptr double, ptr %"at", i64 %"index"
+  %"load" = load <4 x double>, ptr %"at.8", align 8
+  %"at.9" = getelementptr double, ptr %"at.1", i64 %"index"
+  %"load.1" = load <4 x double>, ptr %"at.9", align 8
+  %"at.10" = getelementptr double, ptr %"at.2", i64 %"index"
+  %"load.2" = load <4 x double>, ptr %"at.10", align 8
+  %"at.11" = getelementptr double, ptr %"at.3", i64 %"index"
+  %"load.3" = load <4 x double>, ptr %"at.11", align 8
   %"shuffle" = shufflevector <4 x double> %"load", <4 x double> %"load.2", <4 x i32> <i32 0, i32 1, i32 4, i32 5>
   %"shuffle.1" = shufflevector <4 x double> %"load", <4 x double> %"load.2", <4 x i32> <i32 2, i32 3, i32 6, i32 7>
   %"shuffle.2" = shufflevector <4 x double> %"load.1", <4 x double> %"load.3", <4 x i32> <i32 0, i32 1, i32 4, i32 5>
@@ -58,21 +62,21 @@ loop:
   %"shuffle.5" = shufflevector <4 x double> %"shuffle", <4 x double> %"shuffle.2", <4 x i32> <i32 1, i32 5, i32 3, i32 7>
   %"shuffle.6" = shufflevector <4 x double> %"shuffle.1", <4 x double> %"shuffle.3", <4 x i32> <i32 0, i32 4, i32 2, i32 6>
   %"shuffle.7" = shufflevector <4 x double> %"shuffle.1", <4 x double> %"shuffle.3", <4 x i32> <i32 1, i32 5, i32 3, i32 7>
-  %"mul.5" = mul i64 %"index", %"width"
-  %"at.16" = getelementptr double, ptr %"dst", i64 %"mul.5"
-  store <4 x double> %"shuffle.4", ptr %"at.16", align 8
-  %"add" = add i64 %"index", 1
-  %"mul.6" = mul i64 %"add", %"width"
-  %"at.17" = getelementptr double, ptr %"dst", i64 %"mul.6"
-  store <4 x double> %"shuffle.5", ptr %"at.17", align 8
-  %"add.1" = add i64 %"index", 2
-  %"mul.7" = mul i64 %"add.1", %"width"
-  %"at.18" = getelementptr double, ptr %"dst", i64 %"mul.7"
-  store <4 x double> %"shuffle.6", ptr %"at.18", align 8
-  %"add.2" = add i64 %"index", 3
-  %"mul.8" = mul i64 %"add.2", %"width"
-  %"at.19" = getelementptr double, ptr %"dst", i64 %"mul.8"
-  store <4 x double> %"shuffle.7", ptr %"at.19", align 8
+  %"mul.6" = mul i64 %"index", %"width"
+  %"at.12" = getelementptr double, ptr %"dst", i64 %"mul.6"
+  store <4 x double> %"shuffle.4", ptr %"at.12", align 8
+  %"add.2" = add i64 %"index", 1
+  %"mul.7" = mul i64 %"add.2", %"width"
+  %"at.13" = getelementptr double, ptr %"dst", i64 %"mul.7"
+  store <4 x double> %"shuffle.5", ptr %"at.13", align 8
+  %"add.3" = add i64 %"index", 2
+  %"mul.8" = mul i64 %"add.3", %"width"
+  %"at.14" = getelementptr double, ptr %"dst", i64 %"mul.8"
+  store <4 x double> %"shuffle.6", ptr %"at.14", align 8
+  %"add.4" = add i64 %"index", 3
+  %"mul.9" = mul i64 %"add.4", %"width"
+  %"at.15" = getelementptr double, ptr %"dst", i64 %"mul.9"
+  store <4 x double> %"shuffle.7", ptr %"at.15", align 8
   %"next" = add nsw i64 %"index", 4
   %".20" = icmp slt i64 %"next", %"mul.4"
   br i1 %".20", label %"loop", label %"done"
@@ -87,14 +91,14 @@ done.1:
   ret void
 loop.2:
   %"index.2" = phi  i64 [0, %"loop.1"], [%"next.1", %"loop.2"]
-  %"mul.9" = mul i64 %"index.2", %"step_i"
-  %"at.20" = getelementptr double, ptr %"source", i64 %"mul.9"
-  %"at.21" = getelementptr double, ptr %"at.20", i64 %"index.1"
-  %"load.4" = load double, ptr %"at.21", align 8
-  %"mul.10" = mul i64 %"index.1", %"width"
-  %"at.22" = getelementptr double, ptr %"dst", i64 %"mul.10"
-  %"at.23" = getelementptr double, ptr %"at.22", i64 %"index.2"
-  store double %"load.4", ptr %"at.23", align 8
+  %"mul.10" = mul i64 %"index.2", %"step_i"
+  %"at.16" = getelementptr double, ptr %"source", i64 %"mul.10"
+  %"at.17" = getelementptr double, ptr %"at.16", i64 %"index.1"
+  %"load.4" = load double, ptr %"at.17", align 8
+  %"mul.11" = mul i64 %"index.1", %"width"
+  %"at.18" = getelementptr double, ptr %"dst", i64 %"mul.11"
+  %"at.19" = getelementptr double, ptr %"at.18", i64 %"index.2"
+  store double %"load.4", ptr %"at.19", align 8
   %"next.1" = add nsw i64 %"index.2", 1
   %".27" = icmp slt i64 %"next.1", %"valid"
   br i1 %".27", label %"loop.2", label %"done.2"
