@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +66,26 @@ def settle(
 
 def fastest_cpu() -> int:
     """Where to pin a one-thread run: a CPU of the highest clock; of those the last, as CPU 0 serves interrupts."""
+    return fastest_cpus(1)[0]
 
-    def top_khz(cpu: int) -> int:
-        try:
-            return int(Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq").read_text())
-        except (OSError, ValueError):
-            return 0
 
-    return max(cpus().allowed, key=lambda cpu: (top_khz(cpu), cpu))
+def fastest_cpus(count: int) -> list[int]:
+    """Where to pin a run of `count` threads, the best CPU first; all of them, if there are not so many.
+
+    A core has one of the threads before any has two.
+    """
+    system = Path("/sys/devices/system/cpu")
+
+    def order(cpu: int) -> tuple[int, int, int]:
+        khz, place = 0, 0
+        with suppress(OSError, ValueError):
+            khz = int((system / f"cpu{cpu}/cpufreq/cpuinfo_max_freq").read_text())
+        with suppress(OSError, ValueError):
+            siblings = (system / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+            place = [int(n) for n in siblings.replace("-", ",").split(",")].index(cpu)
+        return khz, -place, cpu
+
+    return sorted(cpus().allowed, key=order, reverse=True)[:count]
 
 
 @contextmanager

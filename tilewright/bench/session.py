@@ -16,12 +16,13 @@ from tilewright.bench import child, quiet
 from tilewright.bench.peers import AVX2, NATIVE
 from tilewright.bench.results import Report, Result, Session
 
-# The affinity is set before anything is imported: OpenMP and OpenBLAS count their CPUs when they are loaded.
+# The affinity is set before anything is imported: OpenMP and OpenBLAS count their CPUs when they are loaded, and the
+# CPUs are all that keeps MKL under TBB to its number of threads.
 _START = """
 import os, sys
-cpu, root, module = int(sys.argv[1]), *sys.argv[2:]
-if cpu >= 0:
-    os.sched_setaffinity(0, {cpu})
+cpus, root, module = sys.argv[1:]
+if cpus:
+    os.sched_setaffinity(0, map(int, cpus.split(",")))
 sys.path.append(root)
 from importlib import import_module
 import_module(module).main()
@@ -78,20 +79,19 @@ def measure(
 ) -> Session:
     """Run one job in a child process, `module`.main(), and add what it finds to `report`.
 
-    `pin` keeps a process of one thread on one CPU.
+    `pin` keeps a process on as many CPUs as it has threads.
 
     A child that dies leaves its results so far, and a note saying what it was doing.  KeyboardInterrupt ends the child.
     """
     session = Session(job.threads, job.isa)
     report.sessions.append(session)
-    pinned = pin and job.threads == 1 and hasattr(os, "sched_setaffinity")
-    cpu = quiet.fastest_cpu() if pinned else -1
+    cpus = quiet.fastest_cpus(job.threads) if pin and hasattr(os, "sched_setaffinity") else []
     root = str(Path(__file__).resolve().parents[2])
     doing = "starting"
     finished = False
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(cpu), root, module],
+            [sys.executable, "-c", _START, ",".join(map(str, cpus)), root, module],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             env=environment(job.threads, job.isa),
         )  # fmt: skip
