@@ -15,7 +15,7 @@ from tilewright.compiler import gate
 from tilewright.compiler.llvm import assembly
 from tilewright.compiler.load import load
 from tilewright.ir import Kernel, f16, f32, f64, i64, ptr, vec
-from tilewright.targets import isa, machine, nvidia
+from tilewright.targets import amd, isa, machine, nvidia
 
 AVX512_FLAGS = " ".join(isa.AVX512.needs)
 AVX2_FLAGS = " ".join(isa.AVX2.needs)
@@ -54,7 +54,8 @@ def test_every_name_and_alias():
         assert {targets.target(name) for name in (row.name, *row.aliases)} == {targets.target(row.name)}
     assert targets.names("cpu") == ["x86-avx512", "x86-avx2", "neon"]
     assert targets.names("gpu") == ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
-    assert targets.names() == targets.names("cpu") + targets.names("gpu")
+    assert targets.names("amd") == ["gfx942", "gfx950"]
+    assert targets.names() == targets.names("cpu") + targets.names("gpu") + targets.names("amd")
     for alias, name in nvidia.ALIASES.items():
         assert targets.target(alias) is targets.target(name)
 
@@ -110,6 +111,50 @@ def test_occupancy(name, threads, registers, shared, ctas):
     assert targets.target(name).occupancy(threads, registers, shared) == ctas
 
 
+# ---- AMD's
+
+
+@pytest.mark.parametrize("name", [*targets.names("amd"), *amd.CHIPS])
+def test_a_record_of_an_amd_gpu_is_complete(name):
+    t = targets.target(name)
+    assert t is targets.target(name.upper())
+    assert t.name in targets.names("amd")
+    assert not t.runnable
+    given = {"name", "model", "missing", "sources", "triple", "features"}
+    for field in {f.name for f in dataclasses.fields(t)} - given:
+        assert t.source(field).startswith(("https://", "default: https://")), field
+    # two chips of one architecture get the same machine code
+    assert t.code_key == targets.target(t.name).code_key
+    assert dataclasses.replace(t, model="another", sources=(), missing=()) == t
+    with pytest.raises(RuntimeError, match=f"{t.name} code cannot run on this machine: it lacks an AMD GPU"):
+        t.require_runnable()
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops_f32", "tflops_f64"),
+    # vector peaks as AMD's data sheets give them
+    [("mi300x", 163.4, 81.7), ("mi300a", 122.6, 61.3), ("mi325x", 163.4, 81.7), ("mi350x", 144.2, 72.1),
+     ("mi355x", 157.3, 78.6)],
+)  # fmt: skip
+def test_vector_peaks_of_amd_chips(name, tflops_f32, tflops_f64):
+    t = targets.target(name)
+    assert round(t.flops("f32") / 1e12, 1) == tflops_f32
+    assert abs(t.flops("f64") / 1e12 - tflops_f64) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "registers", "lds", "groups"),
+    # registers, LDS, waves and barriers each limit somewhere; LLVM's note of waves per SIMD says the same
+    [("gfx942", 256, 512, 0, 1), ("gfx942", 256, 256, 0, 2), ("gfx942", 256, 128, 0, 4), ("gfx942", 256, 129, 0, 3),
+     ("gfx942", 256, 64, 0, 8), ("gfx942", 256, 16, 0, 8), ("gfx942", 64, 16, 0, 32), ("gfx942", 128, 16, 0, 16),
+     ("gfx942", 256, 64, 64 << 10, 1), ("gfx942", 256, 64, 32 << 10, 2), ("gfx942", 256, 64, (32 << 10) + 1, 1),
+     ("gfx950", 256, 64, 80 << 10, 2), ("gfx950", 256, 64, 160 << 10, 1), ("gfx950", 256, 64, (160 << 10) + 4, 0),
+     ("gfx950", 512, 256, 0, 1), ("gfx950", 512, 512, 0, 0), ("gfx950", 256, 513, 0, 0), ("gfx950", 2048, 8, 0, 0)],
+)  # fmt: skip
+def test_occupancy_of_amd_chips(name, threads, registers, lds, groups):
+    assert targets.target(name).occupancy(threads, registers, lds) == groups
+
+
 # ---- detection
 
 
@@ -151,6 +196,9 @@ def test_the_environment_forces_a_target(pretend):
         targets.detect()
     pretend(f"flags: {AVX2_FLAGS}\n", forced="sm_90a")
     with pytest.raises(ValueError, match=r"TILEWRIGHT_TARGET names .* sm_90a is a GPU's; there are: x86-avx512, "):
+        targets.detect()
+    pretend(f"flags: {AVX2_FLAGS}\n", forced="gfx942")
+    with pytest.raises(ValueError, match=r"TILEWRIGHT_TARGET names .* gfx942 is a GPU's; there are: x86-avx512, "):
         targets.detect()
 
 

@@ -9,14 +9,16 @@ import os
 from functools import cache
 from typing import Any, Literal, overload
 
-from tilewright.targets import isa, machine, nvidia
+from tilewright.targets import amd, isa, machine, nvidia
+from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
-__all__ = ["CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
+__all__ = ["AmdTarget", "CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
 Target = CpuTarget | GpuTarget
 CpuName = Literal["x86-avx512", "x86-avx2", "neon"]
 GpuName = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
+AmdName = Literal["gfx942", "gfx950"]
 
 
 @overload
@@ -24,10 +26,14 @@ def names(kind: Literal["cpu"]) -> list[CpuName]: ...
 @overload
 def names(kind: Literal["gpu"]) -> list[GpuName]: ...
 @overload
+def names(kind: Literal["amd"]) -> list[AmdName]: ...
+@overload
 def names(kind: None = None) -> list[str]: ...
 def names(kind: str | None = None) -> Any:
-    """Every name that `target` takes, aliases left out: of CPUs ("cpu"), of GPUs ("gpu"), or both."""
-    return [*(row.name for row in isa.ISAS if kind != "gpu"), *(name for name in nvidia.TARGETS if kind != "cpu")]
+    """Every name that `target` takes, aliases and chips left out: of CPUs ("cpu"), of NVIDIA's GPUs ("gpu"), of AMD's
+    ("amd"), or all of them."""
+    every = {"cpu": [row.name for row in isa.ISAS], "gpu": [*nvidia.TARGETS], "amd": [*amd.TARGETS]}
+    return every[kind] if kind else [name for some in every.values() for name in some]
 
 
 @overload
@@ -35,16 +41,19 @@ def target(name: CpuName) -> CpuTarget: ...
 @overload
 def target(name: GpuName) -> GpuTarget: ...
 @overload
+def target(name: AmdName) -> AmdTarget: ...
+@overload
 def target(name: str) -> Any: ...
 def target(name: str) -> Any:
     """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64"), or of a
-    GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200").
+    GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200"), "gfx942", "gfx950" (or
+    a chip, such as "mi325x").
 
     A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
     chip and one core; a GPU's has the numbers of a well-known chip. Whether this machine can run it is another
     question: `.runnable`. ValueError for any other name.
     """
-    gpu = nvidia.find(name)
+    gpu = nvidia.find(name) or amd.find(name)
     return gpu if gpu is not None else _target(isa.find(name).name)
 
 
@@ -57,7 +66,7 @@ def detect() -> CpuTarget:
             chosen = target(forced)
         except ValueError as error:
             raise ValueError(f"TILEWRIGHT_TARGET: {error}") from None
-        if isinstance(chosen, GpuTarget):
+        if not isinstance(chosen, CpuTarget):
             raise ValueError(f"TILEWRIGHT_TARGET names what CPU arrays are multiplied by, and {forced} is a GPU's; "
                              f"there are: {', '.join(names('cpu'))}")
         return chosen

@@ -75,6 +75,7 @@ def find(name: str) -> Isa:
     for isa in ISAS:
         if name == isa.name or name in isa.aliases:
             return isa
-    from tilewright.targets import nvidia
-    known = "; ".join([*(f"{isa.name} (or {', '.join(isa.aliases)})" for isa in ISAS), *nvidia.TARGETS])
+    from tilewright.targets import amd, nvidia
+    known = "; ".join([*(f"{isa.name} (or {', '.join(isa.aliases)})" for isa in ISAS), *nvidia.TARGETS, *amd.TARGETS,
+                       *amd.CHIPS])
     raise ValueError(f"there is no target {name!r}; there are: {known}")
