@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import gate_gpu
+from tilewright.compiler import gate_amd, gate_gpu
 from tilewright.ir.operations import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type
+from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.isa import INSTRUCTIONS, find
 
@@ -35,9 +36,13 @@ def refusals(functions: Function | Iterable[Function], target: Target) -> Iterat
         for each in (*function.callees(), function):
             if isinstance(target, CpuTarget):
                 yield from _on_cpu(each, target)
+            elif isinstance(target, AmdTarget):
+                yield from gate_amd.body(each, target, inner=each is not function)
             else:
                 yield from gate_gpu.body(each, target, inner=each is not function)
-        if not isinstance(target, CpuTarget):
+        if isinstance(target, AmdTarget):
+            yield from gate_amd.kernel(function, target)
+        elif not isinstance(target, CpuTarget):
             yield from gate_gpu.kernel(function, target)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
+from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
@@ -57,6 +58,9 @@ def machine(target: Target, jit: bool = False) -> Any:
     if isinstance(target, GpuTarget):
         _short_addresses()
         return llvm.Target.from_triple(target.triple).create_target_machine(target.cpu, target.features, opt=3)
+    if isinstance(target, AmdTarget):                           # a code object is a shared library: AMDGPUUsage
+        return llvm.Target.from_triple(target.triple).create_target_machine(target.cpu, target.features, opt=3,
+                                                                            reloc="pic")
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault" if jit else "default",
         jit=jit)
@@ -82,7 +86,7 @@ def optimise(functions: Function | Iterable[Function], target: Target, jit: bool
     tm = machine(target, jit)
     with uncollected():
         module = llvm.parse_assembly(text(functions, target, lines=lines))
-    if isinstance(target, GpuTarget):
+    if not isinstance(target, CpuTarget):
         module.data_layout = str(tm.target_data)            # so that the passes know how long addresses are
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
@@ -93,7 +97,7 @@ def optimise(functions: Function | Iterable[Function], target: Target, jit: bool
 
 
 def assembly(functions: Function | Iterable[Function], target: Target, *, lines: bool = False) -> str:
-    """The target's assembly, which is PTX for a GPU of NVIDIA's.
+    """The target's assembly, which is PTX for a GPU of NVIDIA's and amdgcn for one of AMD's.
 
     `lines`: profilers and debuggers can show the Python line that recorded an instruction.
     """
@@ -101,9 +105,9 @@ def assembly(functions: Function | Iterable[Function], target: Target, *, lines:
     return tm.emit_assembly(module)
 
 
-def object_code(functions: Function | Iterable[Function], target: CpuTarget) -> bytes:
-    """A relocatable object for this process's loader."""
-    module, tm = optimise(functions, target, jit=True)
+def object_code(functions: Function | Iterable[Function], target: CpuTarget | AmdTarget) -> bytes:
+    """A relocatable object, for this process's loader or for a linker."""
+    module, tm = optimise(functions, target, jit=isinstance(target, CpuTarget))
     return tm.emit_object(module)
 
 

@@ -11,8 +11,8 @@ from tilewright.ir.operations import Operation
 
 
 def _load(low, t, p, order):
-    """On a GPU through an opaque pointer: LLVM 22 ends the process where a parameter that is only read is read so."""
-    p = low.hidden(p) if low.dialect.gpu else p
+    """Through an opaque pointer on NVIDIA's chips: LLVM 22 ends the process where a parameter is only read, and so."""
+    p = low.hidden(p) if low.dialect.opaque_loads else p
     return low.b.load_atomic(p, low.scoped(order), t.bytes, "atomic", low.type(t))
 
 
@@ -27,8 +27,8 @@ def _fence(low, order):
 
 
 def _add(low, t, p, x, order):
-    """LLVM writes no order into the additions of a GPU, so fences on either side say what it says."""
-    around = low.dialect.gpu and order != "monotonic"
+    """LLVM writes no order into the additions of NVIDIA's chips, so fences on either side say what it says."""
+    around = low.dialect.fenced_additions and order != "monotonic"
     if around and order != "acquire":
         _fence(low, "seq_cst" if order == "seq_cst" else "release")
     before = low.b.atomic_rmw("f" * t.is_float + "add", p, x, low.scoped("monotonic" if around else order),

@@ -15,8 +15,7 @@ MOVED = (16, 32, 64)
 def exchange(mask: int, warp: int) -> Operation:
     """x of lane (lane ^ mask)."""
     def word(low, x):
-        whole, clamp = low.i32(-1), low.i32(warp - 1)
-        return low.call("llvm.nvvm.shfl.sync.bfly.i32", x.type, whole, x, low.i32(mask), clamp, name="exchanged")
+        return low.dialect.exchanged(low, x, mask, warp)
 
     def spelling(low, t, x):
         b, narrow, wide = low.b, low.integer(WORD), low.integer(t.bits)

@@ -54,11 +54,12 @@ class _LoopName(ll.values.MDValue):
         buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
 
 
-def _streams(node: Store) -> bool:
-    """Whether a GPU has one instruction for it."""
-    t = node.value.type
-    return (isinstance(t, Type) and t.bits in (32, 64) and t.bits * t.length <= 128 and node.align >= t.bytes
-            and node.pointer.type.space == "global")
+class _Stack(ll.instructions.AllocaInstr):
+    """An alloca in a memory space of its own, for which llvmlite has no word."""
+
+    def descr(self, buf: list[str]) -> None:
+        align = f", align {self.align}" if self.align else ""
+        buf += (f"alloca {self.allocated_type}{align}, addrspace({self.type.addrspace})\n",)
 
 
 def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False) -> ll.Module:
@@ -69,6 +70,10 @@ def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: boo
     exported = [functions] if isinstance(functions, Function) else list(functions)
     module = ll.Module(exported[0].name)
     module.triple = dialect.triple
+    for name, number in dialect.flags:
+        error = 1                                               # if modules with another number are linked
+        module.add_named_metadata("llvm.module.flags", [ll.Constant(ll.IntType(32), error), name,
+                                                        ll.Constant(ll.IntType(32), number)])
     seen: dict[Function, None] = {}
     for function in exported:
         seen |= dict.fromkeys(function.callees()) | {function: None}
@@ -91,16 +96,8 @@ class _Lowering:
             fn.linkage = "internal"
         for attribute in (*dialect.attributes, *(() if exported else dialect.inner)):
             set.add(fn.attributes, attribute)   # set.add: llvmlite refuses attributes that are not on its list
-        if function.threads is not None and exported:
-            x, y = function.threads
-            set.add(fn.attributes, f'"nvvm.reqntid"="{x},{y},1"')
-            if function.max_registers is None:
-                set.add(fn.attributes, f'"nvvm.minctasm"="{function.min_ctas}"')
-            else:
-                set.add(fn.attributes, f'"nvvm.maxnreg"="{function.max_registers}"')
-            if function.ctas_cluster > 1:       # part of the code, so that a launch need not know
-                x, y, z = function.cluster
-                set.add(fn.attributes, f'"nvvm.cluster_dim"="{x},{y},{z}"')
+        for attribute in dialect.launched(self, function) if function.threads is not None and exported else ():
+            set.add(fn.attributes, attribute)
         self.values: dict[int, Any] = {}
         self.slots: dict[Register, Any] = {}
         self.labels = 0
@@ -113,8 +110,7 @@ class _Lowering:
 
     def run(self) -> None:
         for name, value in self.function.builtins.items():
-            register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
-            self.values[value.id] = self.call(self.dialect.builtins.format(register), value.type, name=name)
+            self.values[value.id] = self.dialect.builtin(self, name, value.type)
         for array, pointer in self.function.arrays.items():
             self.values[pointer.id] = self.array(array)
         body = self.fn.append_basic_block("body")
@@ -169,19 +165,9 @@ class _Lowering:
             set.add(call.attributes, "convergent")
         return call
 
-    def letter(self, x: Any) -> str:
-        """What inline assembly calls a register for a value like x."""
-        if not self.dialect.gpu:
-            return "r"
-        if isinstance(x.type, ll.PointerType):                  # addresses of shared memory have 32 bits: compiler.llvm
-            return "r" if x.type.addrspace in (self.spaces["shared"], self.spaces["cluster"]) else "l"
-        if self.is_float(x):
-            return {16: "h", 32: "f", 64: "d"}[self.bits(x)]
-        return {16: "h", 64: "l"}.get(self.bits(x), "r")
-
     def hidden(self, x: Any) -> Any:
         """x, in a register, with its origin hidden from the optimiser."""
-        return self.asm("", x.type, f"={self.letter(x)},0", x)
+        return self.asm("", x.type, f"={self.dialect.letter(self, x)},0", x)
 
     def scoped(self, order: str) -> str:
         """An atomic access's order, with whom it is for."""
@@ -213,10 +199,10 @@ class _Lowering:
     def array(self, array: Any) -> Any:
         t = ll.ArrayType(self.type(array.element), array.size)
         if array.space == "local":
-            x = self.b.alloca(t, name=array.name)
-            x.align, x.type = array.align, ll.PointerType()     # llvmlite types it by its contents
+            x = self.stack(t, array.name)
+            x.align = array.align
             return x
-        dynamic = self.function.dynamic_bytes > 0
+        dynamic = self.dialect.dynamic and self.function.dynamic_bytes > 0
         name = "shared" if dynamic else f"{self.function.name}_{array.name}"
         g = self.module.globals.get(name)
         if g is None:
@@ -231,11 +217,20 @@ class _Lowering:
         start = self.function.shared[array] if dynamic else 0
         return self.b.gep(g, [self.i32(start)], name=array.name, source_etype=ll.IntType(8)) if start else g
 
+    def stack(self, t: ll.Type, name: str) -> Any:
+        """Room on this thread's own stack."""
+        space = self.spaces["local"]
+        x = self.b.alloca(t, name=name) if space == 0 else _Stack(self.b.block, t, None, name)
+        if space:
+            self.b._insert(x)
+        x.type = ll.PointerType(addrspace=space)                # llvmlite types it by its contents
+        return x
+
     def slot(self, register: Register) -> Any:
         """A register starts as an alloca; LLVM's SROA turns it into SSA, so nobody writes phi."""
         if register not in self.slots:
             with self.b.goto_entry_block():
-                self.slots[register] = self.b.alloca(self.type(register.type), name="reg")
+                self.slots[register] = self.stack(self.type(register.type), "reg")
         return self.slots[register]
 
     def __getitem__(self, value: Any) -> Any:
@@ -271,8 +266,8 @@ class _Lowering:
                     zero = ll.Constant(self.type(result.type), None)
                     self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
                                                        self[pointer], self.i32(align), self[mask], zero, name="load")
-                case Store(pointer, value, align, None) if node.streaming and self.dialect.gpu and _streams(node):
-                    self.streamed(node)
+                case Store(pointer, value, align, None) if node.streaming and self.dialect.streamed(self, node):
+                    pass
                 case Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
                     if node.streaming:
@@ -311,16 +306,6 @@ class _Lowering:
         value.add_incoming(found, then)
         value.add_incoming(ll.Constant(t, None), before)
         return value
-
-    def streamed(self, node: Store) -> None:
-        """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
-        t, pointer, value = node.value.type, self[node.pointer], self[node.value]
-        elements = [self.b.extract_element(value, self.i32(e)) for e in range(t.length)] if t.length > 1 else [value]
-        names = ", ".join(f"${e + 1}" for e in range(t.length))
-        vector, names = (f".v{t.length}", f"{{{names}}}") if t.length > 1 else ("", names)
-        constraints = ",".join([*map(self.letter, (pointer, *elements)), "~{memory}"])
-        self.asm(f"st.global.cs{vector}.b{t.bits} [$0], {names};", ll.VoidType(), constraints, pointer, *elements,
-                 effects=True)
 
     def loop(self, loop: Loop) -> None:
         """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""

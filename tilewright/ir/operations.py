@@ -168,13 +168,6 @@ def shuffle(indices: tuple[int, ...]) -> Operation:
 
 @cache
 def prefetch(write: bool, locality: int) -> Operation:
-    """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults.
-
-    A GPU has two levels, and no difference between lines to be read and to be written.
-    """
-    def spelling(low, t, p):
-        if low.dialect.gpu:
-            low.asm(f"prefetch.global.L{1 if locality == 3 else 2} [$0];", low.nothing(), "l", p, effects=True)
-        else:
-            low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
-    return Operation("prefetch", spelling, None, "prefetch", "effect")
+    """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults."""
+    return Operation("prefetch", lambda low, t, p: low.dialect.prefetch(low, p, write, locality), None, "prefetch",
+                     "effect")

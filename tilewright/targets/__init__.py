@@ -15,7 +15,7 @@ from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
 __all__ = ["AmdTarget", "CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
-Target = CpuTarget | GpuTarget
+Target = CpuTarget | GpuTarget | AmdTarget
 CpuName = Literal["x86-avx512", "x86-avx2", "neon"]
 GpuName = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
 AmdName = Literal["gfx942", "gfx950"]
