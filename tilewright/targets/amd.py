@@ -16,6 +16,7 @@ _CDNA4_PAPER = _AMD + "white-papers/amd-cdna-4-architecture-whitepaper.pdf"
 _SPECS = "https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html"
 _LLVM = "https://llvm.org/docs/AMDGPUUsage.html"
 _PRODUCTS = "https://www.amd.com/en/products/accelerators/instinct/"
+MANUALS = {"gfx942": _CDNA3, "gfx950": _CDNA4}     # of the instruction sets, oldest first
 KIB, MIB = 1 << 10, 1 << 20
 SIMDS = 4           # of a compute unit; each has one Matrix Core and registers of its own
 
@@ -27,7 +28,7 @@ class AmdTarget:
     As with CpuTarget, two records are equal when they lead to the same plans and the same code.
     """
     name: str                   # "gfx942": LLVM's name, and what `target(name)` takes
-    instructions: tuple[str, ...]                   # those that not both architectures have, by the names of `needs`
+    instructions: tuple[str, ...]                   # beyond GCN's, by the names that the gate uses
     lds: int                    # local data share of a compute unit: all of it can be one workgroup's
     lds_banks: int              # each of 4 bytes
     lds_clock: int              # bytes that the LDS reads in a clock, without conflicts
@@ -118,12 +119,12 @@ def _sources(isa: str, paper: str, product: str) -> tuple[tuple[str, str], ...]:
 
 
 def _gfx942(model: str, product: str, cus: int, xcds: int, clock: float, bandwidth: float, hbm: int) -> AmdTarget:
-    return AmdTarget("gfx942", ("mfma.xf32", "mfma.fp8.fnuz"), 64*KIB, 32, 128, 512, (4,), cus, xcds, clock, bandwidth,
-                     hbm, model=model, sources=_sources(_CDNA3, _CDNA3_PAPER, product))
+    return AmdTarget("gfx942", ("mfma", "mfma.xf32", "mfma.fp8.fnuz", "lds.direct"), 64*KIB, 32, 128, 512, (4,), cus,
+                     xcds, clock, bandwidth, hbm, model=model, sources=_sources(_CDNA3, _CDNA3_PAPER, product))
 
 
 def _gfx950(model: str, product: str, clock: float) -> AmdTarget:
-    return AmdTarget("gfx950", ("mfma.gfx950", "mfma.fp8.ocp", "mfma.f8f6f4", "lds.direct.wide", "lds.transpose"),
+    return AmdTarget("gfx950", ("mfma", "mfma.gfx950", "mfma.fp8.ocp", "mfma.f8f6f4", "lds.direct", "lds.direct.wide"),
                      160*KIB, 64, 128, 1280, (4, 12, 16), 256, 8, clock, 8e12, 288 << 30, model=model,
                      sources=_sources(_CDNA4, _CDNA4_PAPER, product))
 

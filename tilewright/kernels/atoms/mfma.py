@@ -1,0 +1,212 @@
+"""What an MFMA is: a matrix multiply-add by one wave of AMD's CDNA chips, with its spelling, meaning and layouts.
+
+Each of the three matrices is an `Operand`: it says which element of the matrix each lane has where in its registers,
+and takes the registers of a whole wave apart, or puts them together, by that. The meaning of every instruction follows:
+decode the elements, place them, multiply, add, and hand the sums out again.
+
+How the hardware rounds inside an instruction is not published. Here products and sums of an instruction are exact as
+far as f64 goes, and each result is rounded once, to nearest; f32 operands of xf32 instructions are first rounded to 10
+bits of mantissa, to nearest. On whole numbers that fit, every order of summation gives this.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.formats import get, unpack
+from tilewright.ir.operations import Operation
+from tilewright.ir.types import Type, i32
+
+LANES = 64
+SCALED = 32                                             # elements along k that share a scale
+Layout = Callable[[Any, Any], tuple[Any, Any]]          # (lane, element) → (row, column)
+Place = Callable[[Any, Any], Any]                       # (lane, element) → which of several matrices
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A matrix, or `blocks` of them, spread over a wave: every lane has `elements` of it, side by side in `type`.
+
+    Calling it gives (row, column) of an element: of numbers, arrays or values of a kernel.
+    """
+    format: str                 # "f16", "e4m3fn": FORMATS has it; "xf32" is an f32 of which 19 bits count
+    rows: int
+    columns: int
+    blocks: int
+    elements: int
+    type: Type                  # of all that one lane holds
+    layout: Layout
+    block: Place
+
+    def __call__(self, lane: Any, element: Any) -> tuple[Any, Any]:
+        return self.layout(lane, element)
+
+    @cached_property
+    def bits(self) -> int: return 32 if self.format == "xf32" else get(self.format).bits
+
+    @property
+    def registers(self) -> int:
+        """32-bit registers of a lane."""
+        return self.type.bytes // 4
+
+    def bits_of(self, element: int) -> list[tuple[int, int, int]]:
+        """Where an element is in its lane, lowest bits first: (register, first bit, last bit). Some of 6 bits are in
+        two registers, and those of f64 are in pairs."""
+        first, end = element * self.bits, (element + 1) * self.bits
+        return [(r, max(first - 32*r, 0), min(end - 32*r, 32) - 1) for r in range(first // 32, (end - 1)//32 + 1)]
+
+    @cached_property
+    def places(self) -> tuple[Any, Any, Any]:
+        """Block, row and column of every (lane, element): three arrays [lanes, elements]."""
+        lane, element = np.arange(LANES)[:, None], np.arange(self.elements)[None]
+        shape = (LANES, self.elements)
+        return tuple(np.broadcast_to(x, shape) for x in (self.block(lane, element), *self.layout(lane, element)))  # type: ignore[return-value]
+
+    @cached_property
+    def where(self) -> dict[tuple[int, int, int], tuple[int, int]]:
+        """(block, row, column) → (lane, element): the other way. ValueError unless each element is in one place."""
+        block, row, column = (x.ravel().tolist() for x in self.places)
+        found = {place: divmod(at, self.elements) for at, place in enumerate(zip(block, row, column))}
+        everything = self.blocks * self.rows * self.columns
+        if len(found) != LANES * self.elements or len(found) != everything or not all(
+                0 <= b < self.blocks and 0 <= r < self.rows and 0 <= c < self.columns for b, r, c in found):
+            raise ValueError(f"the layout does not cover {self.blocks} times {self.rows} x {self.columns} once")
+        return found
+
+    def matrix(self, held: Any) -> Any:
+        """The matrices [groups, blocks, rows, columns] of which these are the lanes' registers: [groups, lanes], or
+        [length, groups, lanes] of a vector. In f64, which holds every format but i64 exactly."""
+        groups = held.shape[-2]
+        words = np.ascontiguousarray(np.moveaxis(held, 0, -1) if self.type.length > 1 else held[..., None])
+        octets = words.view(np.uint8).reshape(groups, LANES, -1)
+        numbers = unpack(octets, "f32" if self.format == "xf32" else self.format, self.elements)
+        if self.format == "xf32":
+            numbers = _xf32(numbers)
+        found = np.empty((groups, self.blocks, self.rows, self.columns))
+        block, row, column = self.places
+        found[:, block, row, column] = numbers
+        return found
+
+    def lanes(self, matrix: Any) -> Any:
+        """The registers that hold these matrices, of a format that fills its elements of `type`."""
+        block, row, column = self.places
+        numbers = matrix[:, block, row, column].astype(self.type.scalar.numpy)
+        return np.moveaxis(numbers, -1, 0) if self.type.length > 1 else numbers[..., 0]
+
+
+def _xf32(x: Any) -> Any:
+    """f32 rounded to 1 + 8 + 10 bits, to nearest, ties to even; inf and nan stay what they are."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded.view(np.float32), x)
+
+
+@dataclass(frozen=True, eq=False)
+class Mfma:
+    """D = A B + C by one wave, of each block alone: A is m x k, B is k x n, C and D are m x n.
+
+    In a kernel `(d,) = k.mma(atom, [a], [b], [c])`, where a lane's part of a matrix is one value of that operand's
+    type. Scaled ones take an i32 beside A and B each: `k.mma(atom, [a, scale_a], [b, scale_b], [c])`; one of its bytes
+    (`byte_a`, `byte_b`) is the lane's scale, an e8m0.
+    """
+    name: str                   # as assembly spells it
+    intrinsic: str              # and LLVM
+    m: int
+    n: int
+    k: int
+    blocks: int
+    a: Operand
+    b: Operand
+    c: Operand
+    cycles: Mapping[str, int]   # of a Matrix Core, by architecture: those that have it
+    needs: str                  # what a target must list among its instructions
+    manual: str                 # where it is described
+    numbers: tuple[int, int] | None = None      # of the formats of A and B, where the name leaves them open: f8f6f4
+    scaled: bool = False
+    byte_a: int = 0
+    byte_b: int = 0
+
+    @property
+    def a_format(self) -> str: return self.a.format
+    @property
+    def b_format(self) -> str: return self.b.format
+    @property
+    def c_format(self) -> str: return self.c.format
+
+    @property
+    def flops(self) -> int:
+        """Of one instruction."""
+        return 2 * self.m * self.n * self.k * self.blocks
+
+    def scale_a(self, lane: Any) -> tuple[Any, Any]:
+        """Row of A and block of 32 along k to which this lane's scale of A belongs: not those of its own elements,
+        where a lane has 8-bit elements of two such blocks."""
+        return lane % self.m, lane // self.m
+
+    def scale_b(self, lane: Any) -> tuple[Any, Any]:
+        """Block of 32 along k and column of B to which this lane's scale of B belongs."""
+        return lane // self.n, lane % self.n
+
+    def bytes(self, a: int = 0, b: int = 0) -> Mfma:
+        """The same with the scales in these bytes (0 to 3) of the lanes' i32."""
+        if not self.scaled or not 0 <= a < 4 or not 0 <= b < 4:
+            raise ValueError(f"{self.name} cannot take its scales from bytes {a} and {b}"
+                             + ("; there are 0 to 3" if self.scaled else ": it has none"))
+        return replace(self, byte_a=a, byte_b=b)
+
+    @cached_property
+    def operation(self) -> Operation:
+        return Operation(self.name, self._llvm, self._meaning, "mma", "group", LANES, needs=self.needs)
+
+    def _llvm(self, low: Any, t: Any, *operands: Any) -> Any:
+        if self.numbers is None:
+            a, b, c = operands
+            a, b = _spelled(low, a, self.a), _spelled(low, b, self.b)
+            modes = [low.i32(0)] * 3            # cbsz, abid, blgp: nothing broadcast, nothing negated
+            return low.call(self.intrinsic, t, a, b, c, *modes, name="mfma")
+        if self.scaled:
+            a, scale_a, b, scale_b, c = operands
+            if getattr(scale_a, "constant", None) == 0 == getattr(scale_b, "constant", None):
+                raise ValueError(f"{self.name} with the constant 0 for both scales: LLVM takes that for no scales at "
+                                 "all, where it means 2^-127 twice")
+        else:
+            a, b, c = operands
+            scale_a = scale_b = low.i32(0)      # no scales, as LLVM spells it
+        return low.call(self.intrinsic, t, a, b, c, *map(low.i32, self.numbers), low.i32(self.byte_a), scale_a,
+                        low.i32(self.byte_b), scale_b, name="mfma")
+
+    def _meaning(self, t: Any, *operands: Any) -> Any:
+        """Operands are [groups, lanes], vectors [length, groups, lanes]."""
+        if self.scaled:
+            a, scale_a, b, scale_b, c = operands
+        else:
+            a, b, c = operands
+        with np.errstate(all="ignore"):
+            a, b, c = self.a.matrix(a), self.b.matrix(b), self.c.matrix(c)
+            if self.scaled:
+                a *= self._scales(scale_a, self.byte_a, self.m).swapaxes(1, 2)[:, None]
+                b *= self._scales(scale_b, self.byte_b, self.n)[:, None]
+            d = a @ b + c
+            if not self.c.type.is_float:
+                d = d.astype(np.int64)          # whole numbers below 2^53; the lowest 32 bits of them are kept
+            return self.c.lanes(d)
+
+    def _scales(self, held: Any, byte: int, rows: int) -> Any:
+        """[groups, k, rows]: 2^(e8m0 - 127) of each row (of B: column) at each k."""
+        e8m0 = (held.astype(np.int64) >> 8*byte & 255).reshape(len(held), LANES // rows, rows)
+        scales = np.where(e8m0 == 255, np.nan, np.ldexp(1.0, (e8m0 - 127).astype(np.int32)))
+        return np.repeat(scales, SCALED, axis=1)
+
+
+def _spelled(low: Any, x: Any, operand: Operand) -> Any:
+    """LLVM takes four bf16 as integers, and eight as bf16."""
+    if operand.format == "bf16" and operand.elements == 4:
+        return low.b.bitcast(x, low.type(replace(operand.type, kind="i")), name="bits")
+    return x
+
+
+SCALE = i32                     # the type of a lane's four scales, of which an instruction takes one
