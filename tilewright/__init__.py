@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tilewright.api import gemm, matmul
     from tilewright.compiler.kernel import compile
     from tilewright.explanation import explain
+    from tilewright.formats.quantization import quantize
+    from tilewright.formats.quantized import Quantized, dequantize
     from tilewright.plans import plan
     from tilewright.problem import Gemm
     from tilewright.runtime.devices import detect
@@ -42,14 +44,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Gemm",
+    "Quantized",
     "__version__",
     "compile",
+    "dequantize",
     "detect",
     "explain",
     "gemm",
     "get_num_threads",
     "matmul",
     "plan",
+    "quantize",
     "set_num_threads",
     "simulate",
     "target",
@@ -61,13 +66,16 @@ __all__ = [
 # hide the function.
 _HOME = {
     "Gemm": "tilewright.problem",
+    "Quantized": "tilewright.formats.quantized",
     "compile": "tilewright.compiler.kernel",
+    "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.devices",
     "explain": "tilewright.explanation",
     "gemm": "tilewright.api",
     "get_num_threads": "tilewright.runtime.pool",
     "matmul": "tilewright.runtime.call",
     "plan": "tilewright.plans",
+    "quantize": "tilewright.formats.quantization",
     "set_num_threads": "tilewright.runtime.pool",
     "simulate": "tilewright.simulator.product",
     "target": "tilewright.targets",

@@ -6,6 +6,9 @@
     steps.py       explain: one bit pattern taken apart, step by step
     conversion.py  convert: from any format to any other, saturating or not
     packing.py     pack, unpack: formats of 2, 4 and 6 bits in whole bytes
+    blocks.py      block-scaled formats, mxfp4 and its kin: BLOCK_FORMATS, block_format
+    quantized.py   Quantized, an array in one of them; dequantize
+    quantization.py  quantize: OCP's rules
     overview.py    the table and the details that `tilewright formats` prints
 
 A record and its numbers need neither NumPy nor ml_dtypes; both are imported when a dtype or an array is asked for.
@@ -16,6 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tilewright.formats.blocks import BLOCK_FORMATS, BlockFormat, block_format
 from tilewright.formats.promotion import accumulator, promote
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import explain
@@ -24,32 +28,43 @@ from tilewright.formats.table import ALSO_CALLED, FORMATS, MULTIPLIED, advice, f
 if TYPE_CHECKING:
     from tilewright.formats.conversion import convert
     from tilewright.formats.packing import pack, unpack
+    from tilewright.formats.quantization import quantize
+    from tilewright.formats.quantized import Quantized, dequantize
 
 __all__ = [
     "ALSO_CALLED",
+    "BLOCK_FORMATS",
     "FORMATS",
     "MULTIPLIED",
+    "BlockFormat",
     "Bool",
     "Complex",
     "Float",
     "Format",
     "Integer",
+    "Quantized",
     "Specials",
     "accumulator",
     "advice",
+    "block_format",
     "convert",
+    "dequantize",
     "explain",
     "find",
     "get",
     "pack",
     "promote",
+    "quantize",
     "unpack",
 ]
 
 # What works on arrays, and so needs NumPy. No module here bears the name of a function, which would hide it.
 _HOME = {
+    "Quantized": "tilewright.formats.quantized",
     "convert": "tilewright.formats.conversion",
+    "dequantize": "tilewright.formats.quantized",
     "pack": "tilewright.formats.packing",
+    "quantize": "tilewright.formats.quantization",
     "unpack": "tilewright.formats.packing",
 }
 

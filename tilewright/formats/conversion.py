@@ -60,7 +60,7 @@ def _to_float(x: Array, source: Format, target: Float, saturate: bool) -> Array:
             wide = x.astype(np.float32)
         else:
             long = source.name in ("i64", "u64") and target.name != "f64"
-            wide = _to_odd(x) if long else x.astype(np.float64)
+            wide = to_odd(x) if long else x.astype(np.float64)
             if target.name not in ("f64", "f32", "f16"):  # those NumPy casts to by itself
                 wide = _nearest(wide, target)
         if not target.nans:
@@ -84,7 +84,7 @@ def _nearest(x: Array, target: Float) -> Array:
     return np.asarray(np.ldexp(np.rint(np.ldexp(x, -unit)), unit))
 
 
-def _to_odd(x: Array) -> Array:
+def to_odd(x: Array) -> Array:
     """64-bit integers as f64, rounded to odd: what is cut off leaves a last bit of 1, so that no tie is seen later."""
     kept = x & ~x.dtype.type(0x7FF)  # 53 bits
     odd = np.where(kept == x, kept, kept | x.dtype.type(0x800))

@@ -1,0 +1,131 @@
+"""Arrays in a block-scaled format: packed elements and scales as matrix instructions want them, and what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.formats.blocks import BlockFormat, block_format
+from tilewright.formats.conversion import convert
+from tilewright.formats.packing import unpack
+from tilewright.formats.records import Float
+from tilewright.formats.table import get
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """An array of `shape` in a block-scaled format, whose blocks lie along one of its axes.
+
+    elements    uint8 [..., bytes]: the array's other axes in their order, then its `axis`, packed as `formats.pack`
+                packs it: lowest bits first, whole blocks only (the last one filled up with zeros), so that every row
+                begins with a whole byte and has ceil(length / block) * block_bytes of them.
+    scales      uint8 [..., blocks]: a scale for each block, as e8m0's patterns: 2^(byte - 127), and 255 is nan.
+    shape       the array's shape, that of the numbers that `dequantize` gives.
+    format      a BlockFormat, or its name.
+    axis        of shape, along which blocks lie; kept as a negative number: -1 for A, -2 for B in A @ B.
+
+    So the right operand [k, n] of a product, with blocks along k, has elements [n, bytes] and scales [n, blocks]: k is
+    the contiguous axis of both operands, as AMD's scaled MFMA and NVIDIA's block-scaled MMA read them.
+
+    TypeError and ValueError if the arrays are not what the others ask for. Arrays from elsewhere, such as the weights
+    of a file, need no copy; they are not looked at, and may be of any strides.
+    """
+
+    elements: NDArray[np.uint8]
+    scales: NDArray[np.uint8]
+    shape: tuple[int, ...]
+    format: BlockFormat
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        f, shape = block_format(self.format), tuple(index(n) for n in self.shape)
+        kept = {"format": f, "shape": shape, "axis": blocked_axis(self.axis, len(shape))}
+        for name, value in kept.items():
+            object.__setattr__(self, name, value)
+        blocks = f.blocks(self.length)
+        for name, array, last in (("elements", self.elements, blocks * f.block_bytes), ("scales", self.scales, blocks)):
+            if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+                what = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+                raise TypeError(f"{name} must be an array of uint8, not {what}")
+            if array.shape != (*self.others, last):
+                raise ValueError(f"{name} of {f} {shape} along axis {self.axis} must have the shape "
+                                 f"{(*self.others, last)}, not {array.shape}")  # fmt: skip
+
+    @property
+    def length(self) -> int:
+        """How many numbers there are along the axis."""
+        return self.shape[self.axis]
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The other axes' lengths."""
+        return tuple(n for i, n in enumerate(self.shape) if i != self.axis + len(self.shape))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of elements and scales."""
+        return self.elements.nbytes + self.scales.nbytes
+
+    def unpacked(self) -> Array:
+        """The elements by themselves, without their scales: the format's dtype, in this array's shape."""
+        along = unpack(self.elements, self.format.element, self.length)
+        return np.moveaxis(along, -1, self.axis)
+
+    def __repr__(self) -> str:
+        return f"Quantized({self.format}, shape={self.shape}, axis={self.axis}, {self.nbytes} bytes)"
+
+
+def blocked_axis(axis: Any, ndim: int) -> int:
+    """An axis counted from the end, or a ValueError."""
+    if ndim == 0:
+        raise ValueError("x must have at least 1 axis, along which blocks lie")
+    if not -ndim <= index(axis) < ndim:
+        raise ValueError(f"axis must be {-ndim} to {ndim - 1} for an array of {ndim} axes, not {axis}")
+    return index(axis) % ndim - ndim
+
+
+def dequantize(q: Quantized, dtype: object = "f32") -> Array:
+    """The numbers of q: [*q.shape] of a floating-point format.
+
+    In f64 they are exact; in f32 too, unless they are 2^128 or more, which gives inf. Other formats get them rounded
+    once, to nearest even, and beyond their range as `convert` with saturate=False has it. A scale that is nan makes nan
+    of all its block; nan and inf among the elements (e4m3fn, e5m2) are what they are.
+    """
+    if not isinstance(q, Quantized):
+        raise TypeError(f"q must be a Quantized, as quantize makes them, not {type(q).__name__}")
+    target = get(dtype, "dtype")
+    if not isinstance(target, Float):
+        raise ValueError(f"dtype must be a floating-point format, not {target}")
+    if target.name in ("f32", "f64"):
+        return scaled(q, target)
+    return convert(scaled(q, get("f64")), target, saturate=False)
+
+
+def scaled(q: Quantized, wide: Any) -> Array:
+    """Elements times scales in f32 or f64, in q's shape."""
+    f = q.format
+    patterns = unpack(q.elements, f.element).view(np.uint8)
+    with np.errstate(all="ignore"):
+        values = values_of(f.element, wide.dtype)[patterns]
+        in_blocks = values.reshape(*q.scales.shape, f.block)
+        in_blocks *= values_of(f.scale, wide.dtype)[q.scales][..., None]
+    return np.moveaxis(values[..., : q.length], -1, q.axis)
+
+
+@lru_cache(maxsize=32)
+def values_of(fmt: Float, dtype: np.dtype[Any]) -> Array:
+    """What each byte means in a format: of fewer bits, the higher ones do not count."""
+    values = np.array([fmt.decode(byte % 2**fmt.bits) for byte in range(256)], dtype)
+    values.flags.writeable = False
+    return values
