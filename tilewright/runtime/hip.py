@@ -275,15 +275,15 @@ class HipFunction:
         return int(call("hipFuncGetAttribute", which, self.handle, kernel=self.name))
 
     def pack(self, args: Sequence[Any]) -> bytes:
-        """The block of arguments as the kernel reads it: numbers, addresses as int or arrays on the device, each where
-        the manifest says."""
+        """The block of arguments as the kernel reads it: numbers, addresses as int or Memory, each where the manifest
+        says."""
         parameters = self.manifest["arguments"]
         if len(args) != len(parameters):
             names = ", ".join(p["name"] for p in parameters)
             raise TypeError(f"{self.name} takes {len(parameters)} arguments ({names}), not {len(args)}")
         block = bytearray(self.manifest["argument_bytes"])
         for parameter, x in zip(parameters, args):
-            x = getattr(x, "pointer" if parameter["type"] == "ptr" else "value", x)
+            x = x.pointer if isinstance(x, Memory) else getattr(x, "value", x)
             try:
                 struct.pack_into("<" + CODES[parameter["type"]], block, parameter["offset"], x)
             except struct.error as error:
