@@ -65,6 +65,7 @@ def torch(fake: FakeDriver) -> types.ModuleType:
     Tensor.fake = fake
     module.Tensor, module.strided, module.current, module.grad = Tensor, "torch.strided", 0, False
     module.float32, module.float64 = np.float32, np.float64
+    module.version = types.SimpleNamespace(hip=None)
     module.is_grad_enabled = lambda: module.grad
     module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)
     module.device = lambda kind, index: index

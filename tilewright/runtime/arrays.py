@@ -88,6 +88,17 @@ def library_of(x: Any) -> Library | None:
         return None
 
 
+def on_rocm(x: Any) -> bool:
+    """Is x an array in an AMD GPU's memory? torch on ROCm calls that CUDA's; any other library tells by DLPack."""
+    known = TORCH.knows(x)
+    if known is not None:
+        return not known and bool(x.is_cuda)
+    try:
+        return hasattr(type(x), "__dlpack_device__") and x.__dlpack_device__()[0] == dlpack.ROCM
+    except Exception:  # on several devices at once, on none, or being traced
+        return False
+
+
 def kind(x: Any) -> str:
     """What x is, for messages."""
     module, name = type(x).__module__.partition(".")[0], type(x).__qualname__
@@ -128,12 +139,14 @@ class _Torch:
     name, waits = "torch", False
 
     def knows(self, x: Any) -> bool | None:
-        """Is x on a CUDA device? None: it is not torch's."""
+        """Is x on a CUDA device, and not on an AMD GPU, which torch calls by the same name? None: it is not torch's."""
         torch = sys.modules.get("torch")
         if torch is None:
             return None
         tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
-        return bool(x.is_cuda) if type(x) is tensor or (tensor is not None and isinstance(x, tensor)) else None
+        if not (type(x) is tensor or (tensor is not None and isinstance(x, tensor))):
+            return None
+        return bool(x.is_cuda) and torch.version.hip is None
 
     def device(self, x: Any) -> int:
         return int(x.device.index)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 CUDA, CUDA_MANAGED = 2, 13  # kinds of device: memory that a CUDA device can use as its own
+ROCM = 10  # and an AMD GPU's
 VERSION = (1, 0)  # what is asked for; producers that know nothing of versions give the older structure
 READ_ONLY = 1  # a flag of versioned capsules
 
@@ -91,12 +92,12 @@ def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(strides[: len(shape)])
 
 
-def make(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, owner: Any) -> Any:
-    """A capsule for an array in C order in a CUDA device's memory. `owner` lives until the taker's deleter call."""
+def make(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, owner: Any, kind: int = CUDA) -> Any:
+    """A capsule for an array in C order in a device's memory. `owner` lives until the taker's deleter call."""
     managed = _Managed()
     shape_c = (c_int64 * len(shape))(*shape)
     strides_c = (c_int64 * len(shape))(*(s // dtype.itemsize for s in contiguous(shape, dtype.itemsize)))
-    managed.tensor.data, managed.tensor.device_type, managed.tensor.device_id = pointer, CUDA, device
+    managed.tensor.data, managed.tensor.device_type, managed.tensor.device_id = pointer, kind, device
     managed.tensor.ndim = len(shape)
     managed.tensor.shape = ctypes.cast(shape_c, ctypes.POINTER(c_int64))
     managed.tensor.strides = ctypes.cast(strides_c, ctypes.POINTER(c_int64))
