@@ -124,6 +124,14 @@ class Kernel(Grid):
             raise TypeError(f"the bits of {x.type} are not those of {type}")
         return self._op(ops.BITCAST, type, x)
 
+    def reinterpret(self, x: Value, type: Type) -> Value:
+        """The same bits as numbers, more or fewer of them, of another type: four i32 as eight f16."""
+        if x.type == type:
+            return x
+        if x.type.bits * x.type.length != type.bits * type.length or 1 in (x.type.bits, type.bits):
+            raise TypeError(f"the bits of {x.type} are not those of {type}")
+        return self._op(ops.REINTERPRET, type, x)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a*b + c: of floating-point numbers rounded once, of integers modulo 2^bits."""
         return self._op(ops.FMA, c.type, a, b, c) if c.type.is_float else a*b + c

@@ -123,6 +123,8 @@ POINTER = Operation("pointer", lambda low, t, x: low.b.inttoptr(x, low.type(t), 
 CAST = Operation("cast", _cast_llvm, _cast_numpy, partial=True)
 BITCAST = Operation("bitcast", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),
                     lambda t, x: np.asarray(x).view(t.numpy)[()], "move")
+REINTERPRET = Operation("reinterpret", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),
+                        lambda t, x: _reinterpreted(t, x), "move")
 SELECT = Operation("select", lambda low, t, c, x, y: low.b.select(c, x, y, name="select"),
                    lambda t, c, x, y: np.asarray(np.where(c, x, y))[()])
 FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), fused_multiply_add, "fma")
@@ -139,6 +141,16 @@ OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
 def _element(x: Any, e: int) -> Any:
     """A scalar again: [] where all threads agree."""
     return x[e] if x.shape[-1] > 1 else x[e, 0]
+
+
+def _reinterpreted(t: Any, x: Any) -> Any:
+    """The elements of each thread side by side in memory, looked at as others."""
+    x = np.asarray(x)
+    scalar = x.ndim < 2
+    y = np.ascontiguousarray(np.atleast_1d(x)[:, None] if scalar else x.T).view(t.numpy).T
+    if t.length > 1:
+        return y
+    return y[0] if y.shape[1] > 1 or x.ndim == 1 else y[0, 0]
 
 
 def _tree_sum(x: Any) -> Any:

@@ -1,0 +1,1 @@
+"""GEMM kernels for AMD's Matrix Cores."""

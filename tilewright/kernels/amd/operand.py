@@ -1,0 +1,260 @@
+"""A or B of a GEMM on its way to the Matrix Cores: global memory to LDS, and from there a lane's part of an instruction.
+
+In LDS k runs along the rows, whatever the layout of the matrix: a row holds CTA_K elements of one row of A, or of one
+column of B, in pieces of 16 bytes, which is what a lane reads at once. Pieces change places within their rows, so that
+neither lanes that read the same piece of many rows nor lanes that write many rows meet in the same banks.
+
+    k is contiguous     pieces are copied as they are, through registers or straight into LDS
+    i is contiguous     a thread loads vectors along i from some steps of k, turns them in its registers, and writes
+                        pieces, or halves and quarters of them
+
+i stands for a row of A or a column of B. What a workgroup has beyond the matrix along i is copied from its last row, and
+never stored; beyond k, which happens in the first tile alone, it is 0.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import Kernel, Type, Value, i8, i16, i32, i64, ptr, vec
+from tilewright.ir.values import Variable
+
+WORD = vec(i32, 4)
+PIECE = WORD.bytes          # what a lane moves at once
+LANES = 64
+_BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
+
+
+def swizzle(row: Any, PIECES: int) -> Any:
+    """By what the pieces of a row are XORed. Of numbers, and of values; of disjoint bits of a row it is the XOR of each.
+
+    Eight rows that follow each other differ in it where a row is 128 bytes or more; shorter rows share as many banks.
+    So do eight rows that are eight apart, as far as bits 3 and 4 go: those above them do not count, so that a lane's
+    address for the next 32 rows is a constant away.
+    """
+    per_line = max(8 // PIECES, 1)                              # rows in 128 bytes
+    return ((row // per_line) ^ (row // 8) % 4) % min(PIECES, 8)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One copy of each thread: from which running pointer, and how far after it in bytes; to which row and byte."""
+    source: int
+    offset: int
+    row: int
+    byte: int
+
+
+class Operand:
+    """EXTENT rows by CTA_K steps of k, of elements of BITS bits, which lie `ld` elements apart in memory (bytes where
+    an element is less than one)."""
+
+    def __init__(self, k: Kernel, gmem: Value, ld: Value, *, BITS: int, along_k: bool, EXTENT: int, CTA_K: int,
+                 THREADS: int, DIRECT: bool, VECTOR: int = 16) -> None:
+        self.k, self.gmem, self.BITS, self.along_k, self.EXTENT, self.CTA_K = k, gmem, BITS, along_k, EXTENT, CTA_K
+        self.THREADS, self.DIRECT = THREADS, DIRECT and along_k
+        self.E = max(BITS // 8, 1)                              # bytes of what is addressed
+        self.T = _BITS[self.E]
+        self.ld = k.cast(ld, i64) * self.E
+        self.ROW = CTA_K * BITS // 8                            # bytes
+        self.PIECES = self.ROW // PIECE
+        self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
+        self.LDS_ROW = self.ROW + PIECE * self.padded
+        self.SIZE = EXTENT * self.LDS_ROW
+        self._share_along() if along_k else self._share_across(VECTOR)
+
+    def _share_along(self) -> None:
+        """CHUNKS threads to a row, each with so many bytes of it."""
+        self.CHUNKS = self.PIECES & -self.PIECES
+        self.BYTES = self.ROW // self.CHUNKS
+        ROWS = min(self.THREADS // self.CHUNKS, self.EXTENT)
+        self.ACTIVE = ROWS * self.CHUNKS
+        self.sources = [*range(0, self.EXTENT, ROWS)]
+        self.passes = [Pass(h, byte, row, byte) for h, row in enumerate(self.sources)
+                       for byte in range(0, self.BYTES, PIECE)]
+
+    def _share_across(self, VECTOR: int) -> None:
+        """A thread turns TURNED_K steps of TURNED_I elements, as many steps as leave work for all threads."""
+        self.TURNED_I = min(PIECE, VECTOR*self.E) // self.E
+        blocks = self.EXTENT // self.TURNED_I
+        self.TURNED_K = next((PIECE // self.E // part for part in (1, 2, 4)
+                              if PIECE // self.E // part >= 1
+                              and blocks * (self.CTA_K // (PIECE // self.E // part)) >= self.THREADS),
+                             max(4 // self.E, 1))
+        self.CHUNKS = min(blocks, self.THREADS)
+        ROWS = min(self.THREADS // self.CHUNKS, self.CTA_K // self.TURNED_K)            # of TURNED_K steps
+        self.ACTIVE = ROWS * self.CHUNKS
+        across = [*range(0, self.EXTENT, self.CHUNKS*self.TURNED_I)]
+        steps = [*range(0, self.CTA_K, ROWS*self.TURNED_K)]
+        self.sources = [*across]
+        self.passes = [Pass(h, p, i, p*self.E) for p in steps for h, i in enumerate(across)]
+
+    # ---- global memory to LDS
+
+    def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
+        """Running pointers, for rows from `first` on of `limit`, at step k_first of k."""
+        k = self.k
+        self.t = t
+        chunk, row = t % self.CHUNKS, t // self.CHUNKS
+        self.pointers: list[Variable] = []
+        base = self.gmem.as_(i8)
+        if self.along_k:
+            self.thread_i, self.thread_byte = row, chunk*self.BYTES
+            start = k.cast(k_first, i64)*self.BITS // 8 if self.BITS != 8 else k.cast(k_first, i64)
+            for offset in self.sources:
+                i = k.min(first + row + offset, limit - 1)
+                at = base + (k.cast(i, i64)*self.ld + start + k.cast(self.thread_byte, i64))
+                self.pointers.append(k.variable(ptr(i8), at))
+        else:
+            self.thread_i, self.thread_p = chunk*self.TURNED_I, row*self.TURNED_K
+            self.thread_byte = self.thread_p*self.E
+            for offset in self.sources:
+                i = k.min(first + self.thread_i + offset, limit - self.TURNED_I)
+                at = base + (k.cast(k_first + self.thread_p, i64)*self.ld + k.cast(i, i64)*self.E)
+                self.pointers.append(k.variable(ptr(i8), at))
+        steps = 1 if self.along_k else self.TURNED_K
+        self.carried = [[k.variable(WORD if self.along_k else vec(self.T, self.TURNED_I)) for _ in range(steps)]
+                        for _ in self.passes]
+
+    def _advance(self, steps: Any) -> None:
+        """All pointers, by so many steps of k."""
+        k = self.k
+        if isinstance(steps, int):
+            steps = k.constant(i32, steps)
+        steps = k.cast(steps, i64)
+        far = steps*self.BITS // 8 if self.along_k else steps*self.ld
+        for pointer in self.pointers:
+            pointer.set(pointer.get() + far)
+
+    def fetch(self, more: Value) -> None:
+        """Load the tile at the pointers into registers, and move them on to the next one, if there is `more`."""
+        k = self.k
+        with self._some():
+            start = [pointer.get() for pointer in self.pointers]
+            for each, registers in zip(self.passes, self.carried, strict=True):
+                at = start[each.source]
+                if self.along_k:
+                    registers[0].set(k.load((at + each.offset).as_(i32), WORD, align=self.E))
+                    continue
+                for step, register in enumerate(registers):
+                    here = at + k.cast(k.constant(i32, each.offset + step), i64)*self.ld
+                    register.set(k.load(here.as_(self.T), register.tile.type, align=self.E))
+            self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
+
+    def fetch_some(self, steps: Value) -> None:
+        """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
+        k = self.k
+        last = k.max(steps - 1, 0)
+        with self._some():
+            start = [pointer.get() for pointer in self.pointers]
+            for each, registers in zip(self.passes, self.carried, strict=True):
+                at = start[each.source]
+                if self.along_k:
+                    registers[0].set(self._some_elements(at, each, steps, last))
+                    continue
+                for step, register in enumerate(registers):
+                    p = self.thread_p + (each.offset + step)
+                    here = at + k.cast(k.min(p, last) - self.thread_p, i64)*self.ld
+                    x = k.load(here.as_(self.T), register.tile.type, align=self.E)
+                    register.set(k.select(p < steps, x, k.broadcast(k.constant(self.T, 0), self.TURNED_I)
+                                          if self.TURNED_I > 1 else k.constant(self.T, 0)))
+            self._advance(steps)
+
+    def _some_elements(self, at: Value, each: Pass, steps: Value, last: Value) -> Value:
+        """A piece, element by element: those after `last` are not read, but this one instead."""
+        k, E = self.k, self.E
+        size = steps*self.BITS // 8 if self.BITS < 8 else steps*E                       # bytes of a row
+        final = k.max(size - E, 0)
+        elements = []
+        for e in range(PIECE // E):
+            byte = self.thread_byte + (each.offset + e*E)
+            x = k.load((at + k.cast(k.min(byte, final) - self.thread_byte, i64)).as_(self.T), self.T)
+            elements.append(k.select(byte < size, x, k.constant(self.T, 0)))
+        packed = k.pack(*elements)
+        return packed if packed.type == WORD else k.reinterpret(packed, WORD)
+
+    def stash(self, smem: Value) -> None:
+        """Write the registers to the tile of LDS at `smem`."""
+        k = self.k
+        with self._some():
+            for each, registers in zip(self.passes, self.carried, strict=True):
+                if self.along_k:
+                    k.store(self._place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32),
+                            registers[0].get())
+                    continue
+                vectors = [register.get() for register in registers]
+                for e in range(self.TURNED_I):
+                    turned = [x[e] if self.TURNED_I > 1 else x for x in vectors]
+                    at = self._place(smem, self.thread_i + (each.row + e), self.thread_byte + each.byte)
+                    k.store(at.as_(self.T), k.pack(*turned) if len(turned) > 1 else turned[0])
+
+    def _place(self, smem: Value, row: Value, byte: Value) -> Value:
+        """Where byte `byte` of row `row` is kept."""
+        if self.padded:
+            return smem + (row*self.LDS_ROW + byte)
+        piece = (byte // PIECE) ^ swizzle(row, self.PIECES)
+        return smem + (row*self.LDS_ROW + piece*PIECE + byte % PIECE)
+
+    def start(self, smem: Value, wave: Value, more: Value) -> None:
+        """Start to copy the tile at the pointers to LDS at `smem`, where the lanes of a wave fill 1024 bytes in a row:
+        lanes read the pieces that belong there."""
+        k = self.k
+        start = [pointer.get() for pointer in self.pointers]
+        for each in self.passes:
+            row = self.thread_i + each.row
+            byte = self.thread_byte
+            moved = ((byte // PIECE) ^ swizzle(row, self.PIECES))*PIECE
+            gmem = start[each.source] + k.cast(moved - byte, i64)
+            k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE)
+        self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
+
+    def _some(self) -> Any:
+        return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)
+
+    # ---- LDS to a lane's registers
+
+    def part(self, first: Value, lane: Value, ROWS: int, STEP: int) -> None:
+        """A lane reads for instructions that take ROWS rows, from row `first` on (a multiple of 32): row lane % ROWS.
+        STEP: of k in one instruction."""
+        self.ROWS, self.GROUPS, self.STEP = ROWS, LANES // ROWS, STEP
+        self.group, self.lane_row = lane // ROWS, lane % ROWS
+        self.lane_start = (first + self.lane_row)*self.LDS_ROW
+        self.hidden = self.group ^ swizzle(self.lane_row, self.PIECES) if not self.padded else self.group
+        self.BYTES_LANE = STEP*self.BITS // 8 // self.GROUPS            # of an instruction
+        self.places: dict[int, Value] = {}
+        for read in range(self.ROW // (self.GROUPS*PIECE) if not self.padded else 0):
+            for tile in range(2):
+                variant = (read*self.GROUPS) ^ swizzle(tile*ROWS, self.PIECES)
+                if variant not in self.places:
+                    self.places[variant] = self.lane_start + (self.hidden ^ variant)*PIECE
+
+    @property
+    def READS(self) -> int:
+        """Instructions whose operands are read together: one, or as many as 16 bytes of a lane are for."""
+        return max(PIECE // self.BYTES_LANE, 1)
+
+    def read(self, smem: Value, tile: int, step: int) -> list[Value]:
+        """For READS instructions from `step` on, the lane's part of rows tile*ROWS ...: vectors of 32-bit words."""
+        k = self.k
+        if self.padded:                                                 # 24 bytes of a lane
+            at = smem + (self.lane_start + self.group*24 + (tile*self.ROWS*self.LDS_ROW + step*24*self.GROUPS))
+            parts = [k.load((at + 8*e).as_(i32), vec(i32, 2), align=8) for e in range(3)]
+            return [k.pack(*(part[e] for part in parts for e in range(2)))]
+        count = max(self.BYTES_LANE // PIECE, 1)                        # pieces of one instruction
+        pieces = []
+        for e in range(count):
+            read = step // self.READS * count + e
+            variant = (read*self.GROUPS) ^ swizzle(tile*self.ROWS % 32, self.PIECES)
+            pieces.append(k.load((smem + (self.places[variant] + tile*self.ROWS*self.LDS_ROW)).as_(i32), WORD))
+        if count > 1:
+            return [k.shuffle(pieces[0], pieces[1], range(8))]
+        words = 4 // self.READS
+        return [k.shuffle(pieces[0], pieces[0], range(e*words, (e + 1)*words)) if words > 1 else pieces[0][e]
+                for e in range(self.READS)] if self.READS > 1 else pieces
+
+
+def turns(count: int, per: int) -> Iterator[int]:
+    """0, per, 2*per ... below count."""
+    yield from range(0, count, per)
