@@ -16,7 +16,8 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
 from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4 as ATOM
-from tilewright.kernels.nvidia import epilogue, raster
+from tilewright.kernels import raster
+from tilewright.kernels.nvidia import epilogue
 from tilewright.kernels.nvidia.cut import Cut, Piece
 from tilewright.kernels.nvidia.operand import Operand
 

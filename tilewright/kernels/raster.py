@@ -24,3 +24,10 @@ def tail(k: Kernel, index: Value, whole: Value, parts: Value) -> tuple[Value, Va
     divided = beyond >= 0
     tile = k.select(divided, whole + k.max(beyond, 0) // parts, index)
     return tile, k.select(divided, k.max(beyond, 0) % parts, 0), k.select(divided, parts, 1)
+
+
+def by_die(k: Kernel, index: Value, total: Value, DIES: int) -> Value:
+    """Which tile workgroup `index` of `total` takes, on a chip that deals workgroups out to its DIES dies in turn: each
+    die, which has an L2 of its own, gets tiles that follow each other."""
+    die, place = index % DIES, index // DIES
+    return die*(total // DIES) + k.min(die, total % DIES) + place
