@@ -1,10 +1,11 @@
-"""The command line: `tilewright doctor | formats | plan | emit | asm | run | explain | simulate | tune | bench | ...`.
+"""The command line: `tilewright doctor | formats | mfma | peak | plan | emit | asm | run | explain | simulate | ...`.
 
 Only typer is imported here and at the top of the command modules; each command imports what it needs when it runs, so
 that `tilewright --help` answers at once.
 
     machine.py   doctor, cache: what there is
     formats.py   formats: the number formats, one of them, or one number of it
+    mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
     kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  listing.py finds the hot loop
     files.py     run: multiply .npy files;  npy.py does it
     simulate.py  simulate: run the kernels on NumPy, checked and counted
@@ -19,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import benches, files, formats, kernels, machine, simulate, tuning
+from tilewright.cli import benches, files, formats, kernels, machine, mfma, simulate, tuning
 
 app = typer.Typer(
     name="tilewright",
@@ -50,6 +51,8 @@ def _options(
 
 app.command()(machine.doctor)
 app.command(context_settings={"ignore_unknown_options": True})(formats.formats)  # -1 is a bad pattern, no option
+app.command()(mfma.mfma)
+app.command()(mfma.peak)
 app.command()(kernels.plan)
 app.command()(kernels.explain)
 app.command()(kernels.emit)

@@ -23,7 +23,7 @@ def eights_of_a(m: int) -> tuple[Layout, Place]:
     """A of f8f6f4 instructions in 8-bit formats: two runs of 16 along k, all groups of lanes between them."""
     groups = LANES // m
     def at(lane: Any, e: Any) -> tuple[Any, Any]:
-        return lane % m, e // RUN * RUN*groups + lane // m * RUN + e % RUN
+        return lane % m, e // RUN * (RUN*groups) + lane // m * RUN + e % RUN
     def block(lane: Any, e: Any) -> Any: return 0*lane
     return at, block
 
@@ -40,7 +40,7 @@ def fours_of_c(m: int, blocks: int) -> tuple[Layout, Place]:
     groups = min(LANES // m, m // 4)            # of lanes that share a column of a block
     per_block = m*m // (m*groups)               # elements of a block in a lane
     def at(lane: Any, e: Any) -> tuple[Any, Any]:
-        return lane // m % groups * 4 + e % per_block // 4 * 4*groups + e % 4, lane % m
+        return e % per_block // 4 * (4*groups) + lane // m % groups * 4 + e % 4, lane % m
     def block(lane: Any, e: Any) -> Any: return lane // (m*groups) + e // per_block
     return at, block
 
@@ -48,6 +48,6 @@ def fours_of_c(m: int, blocks: int) -> tuple[Layout, Place]:
 def ones_of_c(m: int, blocks: int) -> tuple[Layout, Place]:
     """C and D of f64: the same, one row at a time."""
     groups = LANES // (m*blocks)
-    def at(lane: Any, e: Any) -> tuple[Any, Any]: return lane // (m*blocks) + e*groups, lane % m
+    def at(lane: Any, e: Any) -> tuple[Any, Any]: return e*groups + lane // (m*blocks), lane % m
     def block(lane: Any, e: Any) -> Any: return lane // m % blocks
     return at, block

@@ -1,0 +1,176 @@
+"""tilewright mfma, tilewright peak: the matrix instructions of AMD's chips, and what chips could do at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import common
+
+if TYPE_CHECKING:
+    from tilewright.kernels.atoms.mfma import Mfma, Operand
+
+
+def mfma(
+    name: Annotated[str, typer.Argument(help="An instruction, such as v_mfma_f32_32x32x2_f32, or list.")] = "list",
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="Of this chip or architecture only.", show_default="all", metavar="NAME"),
+    ] = None,
+    a: Annotated[str | None, typer.Option("--a", help="Format of A where the name leaves it open: e2m1.")] = None,
+    b: Annotated[str | None, typer.Option("--b", help="Format of B.", show_default="A's")] = None,
+    matrix: Annotated[str | None, typer.Option("--matrix", "-m", help="Tables of this matrix only: A, B or D.")] = None,
+    element: Annotated[
+        str | None, typer.Option("--element", "-e", help="Only where this one is: row,column or row,column,block.")
+    ] = None,
+    lane: Annotated[int | None, typer.Option("--lane", "-l", help="Only what this lane holds.")] = None,
+    tables: Annotated[bool, typer.Option(help="Print the tables of layouts.")] = True,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Draw the layouts into this file.", show_default=False)
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", help="The same as PNG, which needs matplotlib.", show_default=False)
+    ] = None,
+    mark: Annotated[str, typer.Option("--mark", help="Lanes to colour there, such as 0,5.", show_default="0")] = "",
+) -> None:  # fmt: skip
+    """List the matrix instructions of AMD's CDNA chips, or show one: its shape, cycles, and which lane holds what.
+
+    C has the layout of D. A place is lane:register[bits], where registers are counted from the operand's first.
+    """
+    with common.errors():
+        arch = None if target is None else _amd(target).name
+        if name == "list":
+            _list(arch)
+            return
+        from tilewright.kernels.atoms import describe
+        from tilewright.kernels.atoms.amd import find
+
+        atom = find(name, arch, a, b or a)
+        chosen = {n: x for n, x in describe.operands(atom).items() if matrix is None or n == matrix.upper()}
+        if not chosen:
+            raise common.BadInput(f"--matrix must be A, B or D, got {matrix!r}")
+        _draw(atom, svg, png, mark)
+        if element is not None:
+            block, row, column = _coordinates(element)
+            for n, x in chosen.items():
+                if matrix is not None or (block, row, column) in x.where:
+                    typer.echo(f"{n}[{row}][{column}]  {describe.located(x, block, row, column)}")
+            if matrix is None and not any((block, row, column) in x.where for x in chosen.values()):
+                raise common.BadInput(f"no matrix of {atom.name} has an element {element}")
+        elif lane is not None:
+            for n, x in chosen.items():
+                typer.echo("\n".join(describe.holding(n, x, lane)))
+        else:
+            _show(atom, chosen, tables)
+
+
+def _amd(name: str) -> Any:
+    from tilewright import targets
+
+    found = targets.target(name)
+    if not isinstance(found, targets.AmdTarget):
+        raise common.BadInput(f"{found.name} has no such instructions; there are: {', '.join(targets.names('amd'))}")
+    return found
+
+
+def _list(arch: str | None) -> None:
+    from tilewright.kernels.atoms.amd import CATALOGUE
+    from tilewright.targets.amd import MANUALS
+
+    rows = [["instruction", "m x n x k", "blocks", "A, B", "C, D", "registers", *MANUALS]]
+    for atom in CATALOGUE:
+        if arch in (None, *atom.cycles):
+            kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} {atom.b_format}"
+            rows.append([atom.name, f"{atom.m}x{atom.n}x{atom.k}", str(atom.blocks), kinds, atom.c_format,
+                         "+".join(str(x.registers) for x in (atom.a, atom.b, atom.c)),
+                         *(str(atom.cycles.get(each, "-")) for each in MANUALS)])  # fmt: skip
+    typer.echo(_aligned(rows))
+    typer.echo(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
+               "tilewright mfma NAME shows one.")  # fmt: skip
+
+
+def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
+    from tilewright.kernels.atoms import describe
+
+    lines = [*describe.details(atom)]
+    width = max(len(what) for what, _ in lines)
+    typer.echo(atom.name)
+    for what, that in lines:
+        typer.echo(f"{what:<{width}}  {that}")
+    for n, x in chosen.items() if tables else ():
+        for block in range(x.blocks):
+            row, column = describe.ROLES[n]
+            typer.echo(f"\n{n}[{row}][{column}]{f'.B{block}' * (x.blocks > 1)}, {x.format}: lane:register")
+            typer.echo(_aligned(describe.by_element(x, block)))
+        typer.echo(f"\nregisters of {n}, {x.type} in each lane")
+        typer.echo(_aligned(describe.by_register(n, x)))
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    """Columns as wide as they need to be."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
+    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(lines).rstrip()
+
+
+def _coordinates(text: str) -> tuple[int, int, int]:
+    numbers = text.split(",")
+    if len(numbers) not in (2, 3) or not all(x.strip().isdecimal() for x in numbers):
+        raise common.BadInput(f"--element must be row,column or row,column,block, got {text!r}")
+    row, column, *block = map(int, numbers)
+    return block[0] if block else 0, row, column
+
+
+def _draw(atom: Mfma, svg: Path | None, png: Path | None, mark: str) -> None:
+    from tilewright.cli import layouts
+
+    lanes = common.listed([mark], []) if mark else [str(lane) for lane in layouts.marked(atom)]
+    if not all(lane.isdecimal() and int(lane) < 64 for lane in lanes):
+        raise common.BadInput(f"--mark takes lanes from 0 to 63 (several with commas), got {mark!r}")
+    if svg or png:
+        picture = layouts.picture(atom, [int(lane) for lane in lanes])
+        if svg:
+            layouts.svg(picture, svg)
+        if png:
+            layouts.png(picture, png)
+
+
+def peak(chip: Annotated[str, typer.Argument(help="A chip or architecture: mi325x, mi355x, h200, gfx942.")]) -> None:
+    """Print the theoretical peaks of a GPU's matrix instructions, by number format, and how they follow."""
+    with common.errors():
+        from tilewright import targets
+        from tilewright.kernels.atoms import peaks
+
+        found = targets.target(chip)
+        if isinstance(found, targets.CpuTarget):
+            raise common.BadInput(f"{found.name} is a CPU's; what this machine reaches is measured: tilewright doctor")
+        amd = isinstance(found, targets.AmdTarget)
+        units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
+        typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
+        rows = peaks.peaks(found)
+        base = next(x.flops for x in rows if x.format == "f32")
+        typer.echo(_aligned(_peak_rows(rows, base, amd)))
+        typer.echo(_formula(next((x for x in rows if x.format == "f16"), rows[0]), amd))
+        typer.echo(f"rates: {peaks.source(found)}")
+        typer.echo(f"clock: {found.source('clock').removeprefix('default: ')}")
+
+
+def _peak_rows(rows: Iterable[Any], base: float, amd: bool) -> list[list[str]]:
+    shown = [["A, B", "instruction", *(["cycles"] if amd else ["multiply-adds/clock"]), "peak", "over f32"]]
+    for x in rows:
+        unit = "OP/s" if x.format.startswith("i") else "FLOP/s"
+        shown.append([x.format, x.instruction, str(x.cycles if amd else x.work), f"{x.flops / 1e12:.1f} T{unit}",
+                      f"{x.flops / base:.2g}x"])
+    return shown
+
+
+def _formula(x: Any, amd: bool) -> str:
+    from tilewright.kernels.atoms.amd import find
+
+    work = "2*{}*{}*{}".format(*((y := find(x.instruction)).m, y.n, y.k)) if amd else f"2*{x.work}"
+    cycles = f" / {x.cycles} cycles" if amd else ""
+    return (f"{x.format}: {work} * {x.units} {'Matrix Cores' if amd else 'SMs'} * {x.clock / 1e6:.0f} MHz{cycles}"
+            f" = {x.flops / 1e12:.1f} TFLOP/s")
