@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.formats.blocks import BlockFormat, block_format
 from tilewright.formats.conversion import convert, to_odd
-from tilewright.formats.packing import pack
-from tilewright.formats.quantized import Quantized, blocked_axis
+from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex
 from tilewright.formats.table import of
 
@@ -46,28 +45,14 @@ def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
         raise TypeError(f"x is {source}; quantize x.real and x.imag, each by itself")
     axis = blocked_axis(axis, array.ndim)
     wide = to_odd(array) if source.name in ("i64", "u64") else array.astype(_wide(source.bits, source.name))
-    along = np.moveaxis(wide, axis, -1)
-    blocks = _in_blocks(along, f)
-    elements, scales = _quantized(blocks, f)
-    packed = pack(elements.reshape(*along.shape[:-1], blocks.shape[-2] * f.block))
-    return Quantized(packed, scales, array.shape, f, axis)
+    elements, scales = _quantized(in_blocks(np.moveaxis(wide, axis, -1), f), f)
+    return Quantized(packed(elements), scales, array.shape, f, axis)
 
 
 def _wide(bits: int, name: str) -> Any:
     """f32 where it holds every number. Dividing by a scale there is exact but for numbers below 2^-126, far below half
     of any smallest element, which round to zero either way."""
     return np.float32 if bits <= 16 or name == "f32" else np.float64
-
-
-def _in_blocks(along: Array, f: BlockFormat) -> Array:
-    """[..., length] as [..., blocks, block], with zeros behind the end."""
-    lead, length = along.shape[:-1], along.shape[-1]
-    count = f.blocks(length)
-    if length == count * f.block:
-        return np.ascontiguousarray(along).reshape(*lead, count, f.block)
-    padded = np.zeros((*lead, count * f.block), along.dtype)
-    padded[..., :length] = along
-    return padded.reshape(*lead, count, f.block)
 
 
 def _quantized(blocks: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8]]:

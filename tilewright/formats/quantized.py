@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.formats.blocks import BlockFormat, block_format
+from tilewright.formats.blocks import BLOCK_FORMATS, BlockFormat, block_format
 from tilewright.formats.conversion import convert
-from tilewright.formats.packing import unpack
+from tilewright.formats.packing import pack, unpack
 from tilewright.formats.records import Float
-from tilewright.formats.table import get
+from tilewright.formats.table import get, of
 
 Array = NDArray[Any]
 
@@ -57,6 +57,30 @@ class Quantized:
             if array.shape != (*self.others, last):
                 raise ValueError(f"{name} of {f} {shape} along axis {self.axis} must have the shape "
                                  f"{(*self.others, last)}, not {array.shape}")  # fmt: skip
+
+    @staticmethod
+    def of(elements: Array, scales: Array, axis: int = -1) -> Quantized:
+        """From numbers that are in an element format already, one a byte as ml_dtypes keeps them, and their scales.
+
+        elements    an array of e4m3fn, e5m2, e2m3, e3m2 or e2m1, of any shape.
+        scales      float8_e8m0fnu, or uint8 as its patterns: elements' shape with ceil(length / 32) in place of `axis`.
+        """
+        found = of(elements, "elements")
+        f = next((f for f in BLOCK_FORMATS.values() if f.element == found), None)
+        if f is None:
+            known = ", ".join(str(f.element) for f in BLOCK_FORMATS.values())
+            raise TypeError(f"elements must be of one of {known}, not {found}")
+        if scales.dtype not in (np.uint8, f.scale.dtype):
+            raise TypeError(f"scales must be of {f.scale.numpy_name}, or uint8 as its patterns, not {scales.dtype}")
+        axis = blocked_axis(axis, elements.ndim)
+        wanted = list(elements.shape)
+        wanted[axis] = f.blocks(elements.shape[axis])
+        if scales.shape != tuple(wanted):
+            raise ValueError(f"scales for {found} {elements.shape}, one for each {f.block} along axis {axis}, must "
+                             f"have the shape {tuple(wanted)}, not {scales.shape}")  # fmt: skip
+        whole = in_blocks(np.moveaxis(elements, axis, -1), f)
+        patterns = np.ascontiguousarray(np.moveaxis(scales, axis, -1)).view(np.uint8)
+        return Quantized(packed(whole), patterns, elements.shape, f, axis)
 
     @property
     def length(self) -> int:
@@ -108,19 +132,35 @@ def dequantize(q: Quantized, dtype: object = "f32") -> Array:
     if not isinstance(target, Float):
         raise ValueError(f"dtype must be a floating-point format, not {target}")
     if target.name in ("f32", "f64"):
-        return scaled(q, target)
-    return convert(scaled(q, get("f64")), target, saturate=False)
+        return scaled(q, target.dtype)
+    return convert(scaled(q, get("f64").dtype), target, saturate=False)
 
 
-def scaled(q: Quantized, wide: Any) -> Array:
-    """Elements times scales in f32 or f64, in q's shape."""
+def scaled(q: Quantized, wide: np.dtype[Any]) -> Array:
+    """Elements times scales in f32 or f64, in q's shape; the blocked axis is the contiguous one."""
     f = q.format
     patterns = unpack(q.elements, f.element).view(np.uint8)
     with np.errstate(all="ignore"):
-        values = values_of(f.element, wide.dtype)[patterns]
-        in_blocks = values.reshape(*q.scales.shape, f.block)
-        in_blocks *= values_of(f.scale, wide.dtype)[q.scales][..., None]
+        values = values_of(f.element, wide)[patterns]
+        by_blocks = values.reshape(*q.scales.shape, f.block)
+        by_blocks *= values_of(f.scale, wide)[q.scales][..., None]
     return np.moveaxis(values[..., : q.length], -1, q.axis)
+
+
+def in_blocks(along: Array, f: BlockFormat) -> Array:
+    """[..., length] as [..., blocks, block], with zeros behind the end."""
+    lead, length = along.shape[:-1], along.shape[-1]
+    count = f.blocks(length)
+    if length == count * f.block:
+        return np.ascontiguousarray(along).reshape(*lead, count, f.block)
+    padded = np.zeros((*lead, count * f.block), along.dtype)
+    padded[..., :length] = along
+    return padded.reshape(*lead, count, f.block)
+
+
+def packed(elements: Array) -> NDArray[np.uint8]:
+    """Elements [..., blocks, block] of the element format's dtype as the bytes of rows."""
+    return pack(elements.reshape(*elements.shape[:-2], elements.shape[-2] * elements.shape[-1]))
 
 
 @lru_cache(maxsize=32)
