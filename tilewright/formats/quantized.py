@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
@@ -17,6 +18,8 @@ from tilewright.formats.records import Float
 from tilewright.formats.table import get, of
 
 Array = NDArray[Any]
+
+AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,15 +139,37 @@ def dequantize(q: Quantized, dtype: object = "f32") -> Array:
     return convert(scaled(q, get("f64").dtype), target, saturate=False)
 
 
-def scaled(q: Quantized, wide: np.dtype[Any]) -> Array:
-    """Elements times scales in f32 or f64, in q's shape; the blocked axis is the contiguous one."""
-    f = q.format
-    patterns = unpack(q.elements, f.element).view(np.uint8)
+def scaled(q: Quantized, wide: np.dtype[Any], kept: Any = None) -> Array:
+    """Elements times scales, computed in f32 or f64, in q's shape; the blocked axis is the contiguous one.
+
+    `kept` makes of an array of these what is to be kept of it, if that is not all; a part is in cache at a time.
+    """
+    f, rows = q.format, math.prod(q.others)
+    elements, scales = q.elements.reshape(rows, q.elements.shape[-1]), q.scales.reshape(rows, q.scales.shape[-1])
+    step = max(1, AT_ONCE // max(1, q.length))
     with np.errstate(all="ignore"):
-        values = values_of(f.element, wide)[patterns]
-        by_blocks = values.reshape(*q.scales.shape, f.block)
-        by_blocks *= values_of(f.scale, wide)[q.scales][..., None]
-    return np.moveaxis(values[..., : q.length], -1, q.axis)
+        for i in range(0, max(rows, 1), step):
+            values = _elements(elements[i : i + step], f.element, wide)
+            by_blocks = values.reshape(*scales[i : i + step].shape, f.block)
+            by_blocks *= values_of(f.scale, wide, 1).take(scales[i : i + step])[..., None]
+            part = values[:, : q.length] if kept is None else kept(values[:, : q.length])
+            if i == 0:
+                result = part if step >= rows else np.empty((rows, q.length), part.dtype)
+            if result is not part:
+                result[i : i + step] = part
+    return np.moveaxis(result.reshape(*q.others, q.length), -1, q.axis)
+
+
+def _elements(rows: NDArray[np.uint8], fmt: Float, wide: np.dtype[Any]) -> Array:
+    """Packed elements as numbers: two of 4 or 6 bits are looked up at a time."""
+    if fmt.bits == 8:
+        return values_of(fmt, wide, 1).take(rows)
+    words: Array = rows
+    if fmt.bits == 6:
+        first, second, third = (rows[:, i::3].astype(np.uint16) for i in range(3))
+        pairs = first | (second & 15) << 8, second >> 4 | third << 4
+        words = np.stack(pairs, axis=-1).reshape(len(rows), rows.shape[-1] // 3 * 2)
+    return values_of(fmt, wide, 2).take(words).view(wide)
 
 
 def in_blocks(along: Array, f: BlockFormat) -> Array:
@@ -164,8 +189,11 @@ def packed(elements: Array) -> NDArray[np.uint8]:
 
 
 @lru_cache(maxsize=32)
-def values_of(fmt: Float, dtype: np.dtype[Any]) -> Array:
-    """What each byte means in a format: of fewer bits, the higher ones do not count."""
-    values = np.array([fmt.decode(byte % 2**fmt.bits) for byte in range(256)], dtype)
+def values_of(fmt: Float, dtype: np.dtype[Any], count: int) -> Array:
+    """What packed numbers of a format mean, by their bits; of two at once as a complex number, the first one first."""
+    values = np.array([fmt.decode(pattern) for pattern in range(2**fmt.bits)], dtype)
+    if count == 2:
+        pairs = np.stack([np.tile(values, values.size), np.repeat(values, values.size)], axis=-1)
+        values = pairs.view(f"c{2 * dtype.itemsize}").ravel()
     values.flags.writeable = False
     return values
