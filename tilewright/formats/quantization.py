@@ -1,4 +1,4 @@
-"""From numbers to a block-scaled format, by the rules of OCP's MX specification, version 1.0, section 6.3.
+"""From numbers to a block-scaled format, by the rule that OCP's MX specification, version 1.0, gives in section 6.3.
 
     scale    2^(floor(log2(the largest |number| of the block)) - emax), emax being the exponent of the largest element
     element  number / scale, rounded to nearest even; what exceeds the largest element becomes it, with its sign
@@ -34,7 +34,7 @@ def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
     of a block in f = [1, 2) times a power of two, those are f > 1.75 in mxfp8 and mxfp6_e3m2 and mxfp8_e5m2, f > 1.875
     in mxfp6 and f > 1.5 in mxfp4.
 
-    The specification leaves open what becomes of nan and inf. Here none is lost, and the scale is that of the finite
+    The specification's rule is one for numbers. Of nan and inf none is lost here, and the scale is that of the finite
     numbers: they stay what they are where the element format has them (e5m2), inf becomes nan where it has only that
     (e4m3fn), and where it has neither (6 and 4 bits), the scale is nan and with it the block.
     """
