@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch, complex_product
+from tilewright import arguments, batch, complex_product, scaled_operands
 from tilewright.arguments import F32, F64, Array
+from tilewright.formats.quantized import Quantized
 from tilewright.runtime.arrays import library_of
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
@@ -77,7 +78,9 @@ def matmul(
     a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
                 axis it was given is taken away again. Leading axes are broadcast. Any strides; anything that
                 np.asarray takes, of any format of `tilewright formats`, both of the same or not. The result has the
-                dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers.
+                dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
+                what tilewright.quantize makes, with its blocks along k: axis=-1 of a, -2 of b, or what trans_a and
+                trans_b make of these. Its numbers are multiplied exactly as f32's are; see docs/formats.md.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. It may overlap a, b and c.
                 It is written only if the call succeeds, and returned.
@@ -102,7 +105,10 @@ def matmul(
                 be fastest among those whose error bound is no worse than the native product's. Without AMX, and where
                 it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100, are in
                 docs/formats.md. None, the default, never splits floating-point numbers.
-    scale_a, scale_b, epilogue  reserved for later versions: None.
+    scale_a, scale_b  a number by which all of the operand is multiplied, as a factor of alpha; or, for operands of
+                e4m3fn, e5m2, e2m3, e3m2 or e2m1, the scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its
+                patterns, of the operand's shape, as it is given, with ceil(k / 32) in place of k.
+    epilogue    reserved for later versions: None.
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) are multiplied there, not copied, on
     the stream that is their library's current one; all must be of one library and on one device, as the result is.
@@ -146,8 +152,9 @@ def matmul(
             and _run(a, b, out, whole=True)
         ):
             return out
-    if not (scale_a is scale_b is epilogue is None):
-        arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
+    if not (scale_a is scale_b is epilogue is None) or type(a) is Quantized or type(b) is Quantized:
+        arguments.not_yet(epilogue=epilogue)
+        a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
     if _on_gpu(a, b, out[0] if isinstance(out, tuple) and out else out, c):
         arguments.not_yet(algorithm=algorithm)
         return (_gpu or _gpu_engine()).matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
@@ -176,7 +183,8 @@ def gemm(
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
-    arguments.not_yet(scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
+    arguments.not_yet(epilogue=epilogue)
+    a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
     if _on_gpu(a, b, c):
         arguments.not_yet(algorithm=algorithm)
         return (_gpu or _gpu_engine()).matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
@@ -184,6 +192,17 @@ def gemm(
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
     _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm, "c")
     return c
+
+
+def _without_scales(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, trans_a: Any, trans_b: Any, alpha: Any, native: bool
+) -> tuple[Any, Any, Any]:
+    """Plain operands, and alpha, for operands with scales; others as they are. `native`: by no plan or algorithm."""
+    if scale_a is scale_b is None and type(a) is not Quantized and type(b) is not Quantized:
+        return a, b, alpha
+    if _on_gpu(a, b):
+        arguments.not_yet(scale_a=scale_a, scale_b=scale_b)
+    return scaled_operands.plain(a, b, scale_a, scale_b, trans_a, trans_b, alpha, native)
 
 
 def _on_gpu(*arrays: Any) -> bool:

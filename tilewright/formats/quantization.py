@@ -1,4 +1,4 @@
-"""From numbers to a block-scaled format, by the rules of OCP's MX specification, version 1.0, section 6.3.
+"""From numbers to a block-scaled format, by the rule that OCP's MX specification, version 1.0, gives in section 6.3.
 
     scale    2^(floor(log2(the largest |number| of the block)) - emax), emax being the exponent of the largest element
     element  number / scale, rounded to nearest even; what exceeds the largest element becomes it, with its sign
@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.formats.blocks import BlockFormat, block_format
 from tilewright.formats.conversion import convert, to_odd
-from tilewright.formats.packing import pack
-from tilewright.formats.quantized import Quantized, blocked_axis
+from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex
 from tilewright.formats.table import of
 
@@ -35,7 +34,7 @@ def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
     of a block in f = [1, 2) times a power of two, those are f > 1.75 in mxfp8 and mxfp6_e3m2 and mxfp8_e5m2, f > 1.875
     in mxfp6 and f > 1.5 in mxfp4.
 
-    The specification leaves open what becomes of nan and inf. Here none is lost, and the scale is that of the finite
+    The specification's rule is one for numbers. Of nan and inf none is lost here, and the scale is that of the finite
     numbers: they stay what they are where the element format has them (e5m2), inf becomes nan where it has only that
     (e4m3fn), and where it has neither (6 and 4 bits), the scale is nan and with it the block.
     """
@@ -46,28 +45,14 @@ def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
         raise TypeError(f"x is {source}; quantize x.real and x.imag, each by itself")
     axis = blocked_axis(axis, array.ndim)
     wide = to_odd(array) if source.name in ("i64", "u64") else array.astype(_wide(source.bits, source.name))
-    along = np.moveaxis(wide, axis, -1)
-    blocks = _in_blocks(along, f)
-    elements, scales = _quantized(blocks, f)
-    packed = pack(elements.reshape(*along.shape[:-1], blocks.shape[-2] * f.block))
-    return Quantized(packed, scales, array.shape, f, axis)
+    elements, scales = _quantized(in_blocks(np.moveaxis(wide, axis, -1), f), f)
+    return Quantized(packed(elements), scales, array.shape, f, axis)
 
 
 def _wide(bits: int, name: str) -> Any:
     """f32 where it holds every number. Dividing by a scale there is exact but for numbers below 2^-126, far below half
     of any smallest element, which round to zero either way."""
     return np.float32 if bits <= 16 or name == "f32" else np.float64
-
-
-def _in_blocks(along: Array, f: BlockFormat) -> Array:
-    """[..., length] as [..., blocks, block], with zeros behind the end."""
-    lead, length = along.shape[:-1], along.shape[-1]
-    count = f.blocks(length)
-    if length == count * f.block:
-        return np.ascontiguousarray(along).reshape(*lead, count, f.block)
-    padded = np.zeros((*lead, count * f.block), along.dtype)
-    padded[..., :length] = along
-    return padded.reshape(*lead, count, f.block)
 
 
 def _quantized(blocks: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.formats.blocks import BlockFormat, block_format
+from tilewright.formats.blocks import BLOCK_FORMATS, BlockFormat, block_format
 from tilewright.formats.conversion import convert
-from tilewright.formats.packing import unpack
+from tilewright.formats.packing import pack, unpack
 from tilewright.formats.records import Float
-from tilewright.formats.table import get
+from tilewright.formats.table import get, of
 
 Array = NDArray[Any]
+
+AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,30 @@ class Quantized:
             if array.shape != (*self.others, last):
                 raise ValueError(f"{name} of {f} {shape} along axis {self.axis} must have the shape "
                                  f"{(*self.others, last)}, not {array.shape}")  # fmt: skip
+
+    @staticmethod
+    def of(elements: Array, scales: Array, axis: int = -1) -> Quantized:
+        """From numbers that are in an element format already, one a byte as ml_dtypes keeps them, and their scales.
+
+        elements    an array of e4m3fn, e5m2, e2m3, e3m2 or e2m1, of any shape.
+        scales      float8_e8m0fnu, or uint8 as its patterns: elements' shape with ceil(length / 32) in place of `axis`.
+        """
+        found = of(elements, "elements")
+        f = next((f for f in BLOCK_FORMATS.values() if f.element == found), None)
+        if f is None:
+            known = ", ".join(str(f.element) for f in BLOCK_FORMATS.values())
+            raise TypeError(f"elements must be of one of {known}, not {found}")
+        if scales.dtype not in (np.uint8, f.scale.dtype):
+            raise TypeError(f"scales must be of {f.scale.numpy_name}, or uint8 as its patterns, not {scales.dtype}")
+        axis = blocked_axis(axis, elements.ndim)
+        wanted = list(elements.shape)
+        wanted[axis] = f.blocks(elements.shape[axis])
+        if scales.shape != tuple(wanted):
+            raise ValueError(f"scales for {found} {elements.shape}, one for each {f.block} along axis {axis}, must "
+                             f"have the shape {tuple(wanted)}, not {scales.shape}")  # fmt: skip
+        whole = in_blocks(np.moveaxis(elements, axis, -1), f)
+        patterns = np.ascontiguousarray(np.moveaxis(scales, axis, -1)).view(np.uint8)
+        return Quantized(packed(whole), patterns, elements.shape, f, axis)
 
     @property
     def length(self) -> int:
@@ -108,24 +135,65 @@ def dequantize(q: Quantized, dtype: object = "f32") -> Array:
     if not isinstance(target, Float):
         raise ValueError(f"dtype must be a floating-point format, not {target}")
     if target.name in ("f32", "f64"):
-        return scaled(q, target)
-    return convert(scaled(q, get("f64")), target, saturate=False)
+        return scaled(q, target.dtype)
+    return convert(scaled(q, get("f64").dtype), target, saturate=False)
 
 
-def scaled(q: Quantized, wide: Any) -> Array:
-    """Elements times scales in f32 or f64, in q's shape."""
-    f = q.format
-    patterns = unpack(q.elements, f.element).view(np.uint8)
+def scaled(q: Quantized, wide: np.dtype[Any], kept: Any = None) -> Array:
+    """Elements times scales, computed in f32 or f64, in q's shape; the blocked axis is the contiguous one.
+
+    `kept` makes of an array of these what is to be kept of it, if that is not all; a part is in cache at a time.
+    """
+    f, rows = q.format, math.prod(q.others)
+    elements, scales = q.elements.reshape(rows, q.elements.shape[-1]), q.scales.reshape(rows, q.scales.shape[-1])
+    step = max(1, AT_ONCE // max(1, q.length))
     with np.errstate(all="ignore"):
-        values = values_of(f.element, wide.dtype)[patterns]
-        in_blocks = values.reshape(*q.scales.shape, f.block)
-        in_blocks *= values_of(f.scale, wide.dtype)[q.scales][..., None]
-    return np.moveaxis(values[..., : q.length], -1, q.axis)
+        for i in range(0, max(rows, 1), step):
+            values = _elements(elements[i : i + step], f.element, wide)
+            by_blocks = values.reshape(*scales[i : i + step].shape, f.block)
+            by_blocks *= values_of(f.scale, wide, 1).take(scales[i : i + step])[..., None]
+            part = values[:, : q.length] if kept is None else kept(values[:, : q.length])
+            if i == 0:
+                result = part if step >= rows else np.empty((rows, q.length), part.dtype)
+            if result is not part:
+                result[i : i + step] = part
+    return np.moveaxis(result.reshape(*q.others, q.length), -1, q.axis)
+
+
+def _elements(rows: NDArray[np.uint8], fmt: Float, wide: np.dtype[Any]) -> Array:
+    """Packed elements as numbers: two of 4 or 6 bits are looked up at a time."""
+    if fmt.bits == 8:
+        return values_of(fmt, wide, 1).take(rows)
+    words: Array = rows
+    if fmt.bits == 6:
+        first, second, third = (rows[:, i::3].astype(np.uint16) for i in range(3))
+        pairs = first | (second & 15) << 8, second >> 4 | third << 4
+        words = np.stack(pairs, axis=-1).reshape(len(rows), rows.shape[-1] // 3 * 2)
+    return values_of(fmt, wide, 2).take(words).view(wide)
+
+
+def in_blocks(along: Array, f: BlockFormat) -> Array:
+    """[..., length] as [..., blocks, block], with zeros behind the end."""
+    lead, length = along.shape[:-1], along.shape[-1]
+    count = f.blocks(length)
+    if length == count * f.block:
+        return np.ascontiguousarray(along).reshape(*lead, count, f.block)
+    padded = np.zeros((*lead, count * f.block), along.dtype)
+    padded[..., :length] = along
+    return padded.reshape(*lead, count, f.block)
+
+
+def packed(elements: Array) -> NDArray[np.uint8]:
+    """Elements [..., blocks, block] of the element format's dtype as the bytes of rows."""
+    return pack(elements.reshape(*elements.shape[:-2], elements.shape[-2] * elements.shape[-1]))
 
 
 @lru_cache(maxsize=32)
-def values_of(fmt: Float, dtype: np.dtype[Any]) -> Array:
-    """What each byte means in a format: of fewer bits, the higher ones do not count."""
-    values = np.array([fmt.decode(byte % 2**fmt.bits) for byte in range(256)], dtype)
+def values_of(fmt: Float, dtype: np.dtype[Any], count: int) -> Array:
+    """What packed numbers of a format mean, by their bits; of two at once as a complex number, the first one first."""
+    values = np.array([fmt.decode(pattern) for pattern in range(2**fmt.bits)], dtype)
+    if count == 2:
+        pairs = np.stack([np.tile(values, values.size), np.repeat(values, values.size)], axis=-1)
+        values = pairs.view(f"c{2 * dtype.itemsize}").ravel()
     values.flags.writeable = False
     return values
