@@ -284,11 +284,13 @@ class HipFunction:
         block = bytearray(self.manifest["argument_bytes"])
         for parameter, x in zip(parameters, args):
             x = x.pointer if isinstance(x, Memory) else getattr(x, "value", x)
+            wanted = f"{self.name}: {parameter['name']} is {parameter['type']}"
+            if hasattr(type(x), "__dlpack__"):  # one with a single element would pass for a number
+                raise TypeError(f"{wanted}, and not an array; one in the GPU's memory goes to rocm_arrays.launch")
             try:
                 struct.pack_into("<" + CODES[parameter["type"]], block, parameter["offset"], x)
             except struct.error as error:
-                wanted = f"{parameter['name']} is {parameter['type']}"
-                raise TypeError(f"{self.name}: {wanted}, and {x!r}: {error}") from None
+                raise TypeError(f"{wanted}, and {x!r}: {error}") from None
         return bytes(block)
 
 
