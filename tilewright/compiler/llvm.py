@@ -105,9 +105,10 @@ def assembly(functions: Function | Iterable[Function], target: Target, *, lines:
     return tm.emit_assembly(module)
 
 
-def object_code(functions: Function | Iterable[Function], target: CpuTarget | AmdTarget) -> bytes:
+def object_code(functions: Function | Iterable[Function], target: CpuTarget | AmdTarget, *,
+                lines: bool = False) -> bytes:
     """A relocatable object, for this process's loader or for a linker."""
-    module, tm = optimise(functions, target, jit=isinstance(target, CpuTarget))
+    module, tm = optimise(functions, target, jit=isinstance(target, CpuTarget), lines=lines)
     return tm.emit_object(module)
 
 
