@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tests import fake_arrays
 from tests.fake_hip import install
-from tests.test_hip_runtime import MANIFEST, image, recorded  # noqa: F401  (a fixture)
+from tests.test_hip_runtime import MANIFEST, image  # noqa: F401  (a fixture)
 from tilewright.runtime import arrays, dlpack, hip, rocm_arrays
 
 
@@ -46,7 +46,6 @@ def fake(monkeypatch):
 
 @pytest.fixture
 def kernel(fake, image):  # noqa: F811
-    recorded()
     return hip.Module(image).function(MANIFEST)
 
 

@@ -257,6 +257,7 @@ class HipFunction:
         self.module, self.device, self.manifest = module, module.device, dict(manifest)
         self.name: str = manifest["symbol"]
         self.threads: int = manifest["workgroup"]
+        self.shape: tuple[int, ...] = tuple(manifest["shape"])  # of a workgroup
         with self.device.current():
             self.handle = call("hipModuleGetFunction", module.handle, self.name.encode(), kernel=self.name)
             self.registers, self.lds, self.scratch, self.most_threads = (
@@ -312,7 +313,7 @@ class Prepared:
         f = self.function
         what = f"grid {self.grid}, workgroups of {f.threads} threads, {self.dynamic_lds} bytes of dynamic LDS"
         with f.device.current():
-            call("hipModuleLaunchKernel", f.handle, *self.grid, f.threads, 1, 1, self.dynamic_lds, handle_of(stream),
+            call("hipModuleLaunchKernel", f.handle, *self.grid, *f.shape, self.dynamic_lds, handle_of(stream),
                  None, self._extra, kernel=f.name, more=what)  # fmt: skip
 
 
