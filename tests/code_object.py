@@ -9,6 +9,10 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from tilewright.compiler import amd, lld, llvm
+from tilewright.ir import Function
+from tilewright.targets import AmdTarget
+
 EM_AMDGPU, ET_REL, ET_DYN = 224, 1, 3
 MACHINES = {0x4C: "gfx942", 0x4F: "gfx950"}  # EF_AMDGPU_MACH
 NUMBERS = {0xCA: "f", 0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i",
@@ -50,8 +54,13 @@ def read(image: bytes) -> CodeObject:
     return CodeObject(MACHINES.get(flags & 0xFF, hex(flags & 0xFF)), kind == ET_DYN, kernels, symbols)
 
 
-def as_linked(relocatable: bytes) -> bytes:
-    """An object file that says it is linked: for the fake, which reads metadata and never runs the instructions."""
+def of(function: Function, target: AmdTarget) -> bytes:
+    """A kernel's code object; without a linker an object file that says it is linked, for the fake, which reads the
+    metadata and never runs the instructions."""
+    try:
+        return amd.code_object(function, target)
+    except lld.Missing:
+        relocatable = llvm.object_code(function, target)
     assert struct.unpack_from("<H", relocatable, 16) == (ET_REL,)
     return relocatable[:16] + struct.pack("<H", ET_DYN) + relocatable[18:]
 

@@ -8,40 +8,28 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests import real_hip
-from tests.code_object import as_linked
+from tests import code_object, real_hip
 from tests.fake_hip import ENUMS, SIGNATURES, hipError_t, install
+from tilewright.compiler import amd
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
 from tilewright.runtime import hip, hip_library
 
-SCALED = """
-target triple = "amdgcn-amd-amdhsa"
-declare i32 @llvm.amdgcn.workitem.id.x()
-define amdgpu_kernel void @scaled(i32 %n, float %alpha, double %beta, ptr addrspace(1) %x, i64 %step) #0 {
-  %t = call i32 @llvm.amdgcn.workitem.id.x()
-  %inside = icmp slt i32 %t, %n
-  br i1 %inside, label %work, label %out
-work:
-  %wide = sext i32 %t to i64
-  %at = mul i64 %wide, %step
-  %p = getelementptr float, ptr addrspace(1) %x, i64 %at
-  %old = load float, ptr addrspace(1) %p
-  %product = fmul float %alpha, %old
-  %more = fptrunc double %beta to float
-  %new = fadd float %product, %more
-  store float %new, ptr addrspace(1) %p
-  br label %out
-out:
-  ret void
-}
-attributes #0 = { "amdgpu-flat-work-group-size"="64,64" "amdgpu-no-workgroup-id-x" }
-"""
-MANIFEST = {
-    "symbol": "scaled", "workgroup": 64, "argument_bytes": 32,
-    "arguments": [{"name": "n", "type": "i32", "offset": 0}, {"name": "alpha", "type": "f32", "offset": 4},
-                  {"name": "beta", "type": "f64", "offset": 8}, {"name": "x", "type": "ptr", "offset": 16},
-                  {"name": "step", "type": "i64", "offset": 24}],
-}  # fmt: skip
+TARGET = tw.target("gfx942")
+
+
+def recorded():
+    """x[i step] = alpha * x[i step] + beta for i < n, one workgroup of 64."""
+    k = Kernel("scaled", threads=64, warp=64, n=i32, alpha=f32, beta=f64, x=ptr(f32), step=i64)
+    n, alpha, beta, x, step = k.args
+    t = k.thread[0]
+    with k.when(t < n):
+        at = k.cast(t, i64) * step
+        x[at] = alpha * x[at] + k.cast(beta, f32)
+    return k.function
+
+
+SCALED = recorded()
+MANIFEST = amd.manifest(SCALED, TARGET)
 
 
 @pytest.fixture(params=["played", "hip-python"])
@@ -55,27 +43,11 @@ def fake(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def image():
-    """`scaled` as a code object: x[i] = alpha * x[i] + beta."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple("amdgcn-amd-amdhsa").create_target_machine(cpu="gfx942")
-    return as_linked(machine.emit_object(llvm.parse_assembly(SCALED)))
-
-
-def recorded():
-    k = Kernel("scaled", threads=64, n=i32, alpha=f32, beta=f64, x=ptr(f32), step=i64)
-    n, alpha, beta, x, step = k.args
-    t = k.thread[0]
-    with k.when(t < n):
-        at = k.cast(t, i64) * step
-        x[at] = alpha * x[at] + k.cast(beta, f32)
+    return code_object.of(SCALED, TARGET)
 
 
 @pytest.fixture
 def kernel(fake, image):
-    recorded()
     return hip.Module(image).function(MANIFEST)
 
 
@@ -173,7 +145,7 @@ def test_a_manifest_of_another_kernel(fake, image):
     with pytest.raises(hip.HipError, match=r"hipErrorNotFound \(500\).*\[hipModuleGetFunction, kernel other\]"):
         module.function(MANIFEST | {"symbol": "other"})
     with pytest.raises(ValueError, match="workgroups of 256, the code at most 64"):
-        module.function(MANIFEST | {"workgroup": 256})
+        module.function(MANIFEST | {"workgroup": 256, "shape": [256, 1, 1]})
 
 
 def test_code_of_another_architecture(monkeypatch, image):
@@ -196,7 +168,6 @@ def test_a_refused_launch_leaves_no_error_for_others(fake, kernel):
 
 def test_another_device_is_current(monkeypatch, image):
     fake = install(monkeypatch, devices=2)
-    recorded()
     kernel = hip.Module(image, hip.device(1)).function(MANIFEST)
     stream = hip.Stream(hip.device(1))
     x = np.ones(2, np.float32)

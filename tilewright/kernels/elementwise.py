@@ -1,10 +1,10 @@
-"""`each`: what kernels without tiles need, so that one emitter writes them for CPUs and for GPUs.
+"""`each`: what kernels without tiles need, so that one emitter writes them for CPUs and for GPUs; y = a x + y by it.
 
 docs/write-your-own-kernel.md shows how it is used.
 """
 from contextlib import contextmanager
 
-from tilewright.ir import i64
+from tilewright.ir import Kernel, f32, i64, ptr
 
 
 @contextmanager
@@ -19,3 +19,13 @@ def each(k, n):
         i = k.cast(k.block[0], i64) * threads[0] + k.thread[0]
         with k.when(i < n):
             yield i
+
+
+def emit_axpy(threads=None, warp=32):
+    """y = alpha x + y in f32: a function for one CPU thread, or a kernel for workgroups of so many threads in waves of
+    `warp`."""
+    k = Kernel("axpy_f32", threads=threads, warp=warp, n=i64, alpha=f32, x=ptr(f32), y=ptr(f32))
+    n, alpha, x, y = k.args
+    with each(k, n) as i:
+        y[i] = alpha * x[i] + y[i]
+    return k.function

@@ -257,6 +257,7 @@ class HipFunction:
         self.module, self.device, self.manifest = module, module.device, dict(manifest)
         self.name: str = manifest["symbol"]
         self.threads: int = manifest["workgroup"]
+        self.shape: tuple[int, ...] = tuple(manifest["shape"])  # of a workgroup
         with self.device.current():
             self.handle = call("hipModuleGetFunction", module.handle, self.name.encode(), kernel=self.name)
             self.registers, self.lds, self.scratch, self.most_threads = (
@@ -284,11 +285,13 @@ class HipFunction:
         block = bytearray(self.manifest["argument_bytes"])
         for parameter, x in zip(parameters, args):
             x = x.pointer if isinstance(x, Memory) else getattr(x, "value", x)
+            wanted = f"{self.name}: {parameter['name']} is {parameter['type']}"
+            if hasattr(type(x), "__dlpack__"):  # one with a single element would pass for a number
+                raise TypeError(f"{wanted}, and not an array; one in the GPU's memory goes to rocm_arrays.launch")
             try:
                 struct.pack_into("<" + CODES[parameter["type"]], block, parameter["offset"], x)
             except struct.error as error:
-                wanted = f"{parameter['name']} is {parameter['type']}"
-                raise TypeError(f"{self.name}: {wanted}, and {x!r}: {error}") from None
+                raise TypeError(f"{wanted}, and {x!r}: {error}") from None
         return bytes(block)
 
 
@@ -310,7 +313,7 @@ class Prepared:
         f = self.function
         what = f"grid {self.grid}, workgroups of {f.threads} threads, {self.dynamic_lds} bytes of dynamic LDS"
         with f.device.current():
-            call("hipModuleLaunchKernel", f.handle, *self.grid, f.threads, 1, 1, self.dynamic_lds, handle_of(stream),
+            call("hipModuleLaunchKernel", f.handle, *self.grid, *f.shape, self.dynamic_lds, handle_of(stream),
                  None, self._extra, kernel=f.name, more=what)  # fmt: skip
 
 
