@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, f32, i16, i32, i64, vec
+from tilewright.kernels.amd.workgroup import Work
 from tilewright.kernels.atoms.mfma import Mfma
 
 WIDEST = 16                 # bytes that a lane writes at once
@@ -32,6 +33,21 @@ class Place:
             if e == len(at) or at[e] != at[e - 1] + 1 or e - first == most:
                 yield first, e - first
                 first = e
+
+
+def finish(k: Kernel, acc: Tile, work: Work, ATOM: Mfma, m: Value, n: Value, alpha: Value, beta: Value, c: Value,
+           ldc: Value, VECTOR: int, SPLIT_K: int, THREADS: int) -> None:
+    """All of it; the last two arguments of a kernel with SPLIT_K parts are a workspace and counters."""
+    MFMA = ATOM.m
+    place = Place([work.i0 + work.i1 + work.lane % MFMA + i*MFMA for i in range(acc.rows)],
+                  [work.j0 + work.j1 + j*MFMA for j in range(acc.cols)], work.lane, ATOM)
+
+    def written() -> None:
+        store(k, acc, place, m, n, alpha, beta, c, ldc, VECTOR)
+    if SPLIT_K > 1:
+        add_parts(k, acc, *k.args[-2:], work.tile, work.tile_count, k.block_z, SPLIT_K, work.t, THREADS, written)
+    else:
+        written()
 
 
 def store(k: Kernel, acc: Tile, place: Place, m: Value, n: Value, alpha: Value, beta: Value, c: Value, ldc: Value,

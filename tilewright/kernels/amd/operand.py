@@ -13,12 +13,11 @@ never stored; beyond k, which happens in the first tile alone, it is 0.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ir import Kernel, Type, Value, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr, vec
 from tilewright.ir.values import Variable
 
 WORD = vec(i32, 4)
@@ -48,14 +47,16 @@ class Pass:
 
 
 class Operand:
-    """EXTENT rows by CTA_K steps of k, of elements of BITS bits, which lie `ld` elements apart in memory (bytes where
-    an element is less than one)."""
+    """EXTENT rows by CTA_K steps of k, of elements of BITS bits; the matrix' rows lie `ld` units of UNIT bytes apart.
+
+    Units are what can be loaded alone: by default elements, but of the narrow ones that come in blocks, 8 bytes.
+    """
 
     def __init__(self, k: Kernel, gmem: Value, ld: Value, *, BITS: int, along_k: bool, EXTENT: int, CTA_K: int,
-                 THREADS: int, DIRECT: bool, VECTOR: int = 16) -> None:
+                 THREADS: int, VECTOR: int = 16, UNIT: int | None = None) -> None:
         self.k, self.gmem, self.BITS, self.along_k, self.EXTENT, self.CTA_K = k, gmem, BITS, along_k, EXTENT, CTA_K
-        self.THREADS, self.DIRECT = THREADS, DIRECT and along_k
-        self.E = max(BITS // 8, 1)                              # bytes of what is addressed
+        self.THREADS = THREADS
+        self.E = UNIT or BITS // 8
         self.T = _BITS[self.E]
         self.ld = k.cast(ld, i64) * self.E
         self.ROW = CTA_K * BITS // 8                            # bytes
@@ -63,6 +64,7 @@ class Operand:
         self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
         self.LDS_ROW = self.ROW + PIECE * self.padded
         self.SIZE = EXTENT * self.LDS_ROW
+        self.direct = along_k and not self.padded               # whether it can be copied straight into LDS
         self._share_along() if along_k else self._share_across(VECTOR)
 
     def _share_along(self) -> None:
@@ -102,7 +104,7 @@ class Operand:
         base = self.gmem.as_(i8)
         if self.along_k:
             self.thread_i, self.thread_byte = row, chunk*self.BYTES
-            start = k.cast(k_first, i64)*self.BITS // 8 if self.BITS != 8 else k.cast(k_first, i64)
+            start = k.cast(k_first, i64)*self.BITS // 8
             for offset in self.sources:
                 i = k.min(first + row + offset, limit - 1)
                 at = base + (k.cast(i, i64)*self.ld + start + k.cast(self.thread_byte, i64))
@@ -165,7 +167,7 @@ class Operand:
     def _some_elements(self, at: Value, each: Pass, steps: Value, last: Value) -> Value:
         """A piece, element by element: those after `last` are not read, but this one instead."""
         k, E = self.k, self.E
-        size = steps*self.BITS // 8 if self.BITS < 8 else steps*E                       # bytes of a row
+        size = steps*self.BITS // 8                             # bytes of a row that are there
         final = k.max(size - E, 0)
         elements = []
         for e in range(PIECE // E):
@@ -197,10 +199,18 @@ class Operand:
         piece = (byte // PIECE) ^ swizzle(row, self.PIECES)
         return smem + (row*self.LDS_ROW + piece*PIECE + byte % PIECE)
 
-    def start(self, smem: Value, wave: Value, more: Value) -> None:
-        """Start to copy the tile at the pointers to LDS at `smem`, where the lanes of a wave fill 1024 bytes in a row:
-        lanes read the pieces that belong there."""
-        k = self.k
+    def turn(self) -> None:
+        """The tile before has been multiplied."""
+
+    @property
+    def COPIES(self) -> int:
+        """Direct copies that a wave makes of one tile."""
+        return len(self.passes)
+
+    def start(self, smem: Value, more: Value) -> None:
+        """Start to copy the tile at the pointers straight to LDS at `smem`, where the lanes of a wave fill 1024 bytes
+        in a row: each lane reads the piece that belongs to its place."""
+        k, wave = self.k, self.t // LANES
         start = [pointer.get() for pointer in self.pointers]
         for each in self.passes:
             row = self.thread_i + each.row
@@ -254,7 +264,3 @@ class Operand:
         return [k.shuffle(pieces[0], pieces[0], range(e*words, (e + 1)*words)) if words > 1 else pieces[0][e]
                 for e in range(self.READS)] if self.READS > 1 else pieces
 
-
-def turns(count: int, per: int) -> Iterator[int]:
-    """0, per, 2*per ... below count."""
-    yield from range(0, count, per)

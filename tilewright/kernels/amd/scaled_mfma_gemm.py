@@ -1,0 +1,73 @@
+"""GEMM of block-scaled operands on AMD's CDNA4: as `mfma_gemm`, with a scale for every 32 elements along k.
+
+    C = alpha * A @ B + beta * C,  A[i, p] = a[i, p] * 2^(scale_a[i, p / 32] - 127), and B^T the same
+
+Elements are packed: e4m3fn, e5m2, e2m3, e3m2 and e2m1, in all 25 pairs. k lies along the rows of A and of B^T, in whole
+blocks of 32. The Matrix Core applies the scales, an e8m0 of each operand for each row and block: they come from global
+memory to the lanes that hand them over, a tile ahead, four blocks to a register.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.ir import Kernel, Value, f32, i8, i32, i64, ptr
+from tilewright.kernels.amd import epilogue, pipeline
+from tilewright.kernels.amd.operand import LANES, Operand
+from tilewright.kernels.amd.scales import Scales
+from tilewright.kernels.amd.workgroup import share
+from tilewright.kernels.atoms import amd
+from tilewright.kernels.atoms.mfma import SCALED
+
+K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 16
+UNIT = 8                        # bytes: rows are multiples of it, since blocks are
+
+
+def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, CTA_M: int = 256,
+                          CTA_N: int = 256, CTA_K: int = 128, WARP_M: int = 128, WARP_N: int = 64, MFMA: int = 32,
+                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8,
+                          XCDS: int = 8) -> Any:
+    """lda, ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32. VECTOR_C: elements of
+    C that are stored at once: n is a multiple of it."""
+    B = B or A
+    ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
+    THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
+    TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
+    k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
+               + (f"_s{STAGES}" if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
+               threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
+               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32, c=ptr(f32), ldc=i64,
+               **({"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}))
+    m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
+    work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
+                 GROUP_M=GROUP_M, XCDS=XCDS)
+
+    common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}
+    a_op = Operand(k, a, k.cast(lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=CTA_M, **common)
+    b_op = Operand(k, b, k.cast(ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=CTA_N, **common)
+    a_op.begin(work.t, work.i0, m, work.k_first)
+    b_op.begin(work.t, work.j0, n, work.k_first)
+    a_op.part(work.i1, work.lane, MFMA, ATOM.k)
+    b_op.part(work.j1, work.lane, MFMA, ATOM.k)
+    of_a, of_b = (Scales(k, x, ld, work.lane, first, limit, work.k_first // SCALED, MFMA=MFMA, TILES=TILES, CTA_K=CTA_K)
+                  for x, ld, first, limit, TILES in ((scale_a, ld_scale_a, work.i0 + work.i1, m, TILES_M),
+                                                     (scale_b, ld_scale_b, work.j0 + work.j1, n, TILES_N)))
+    streams = [a_op, b_op, of_a, of_b]
+    smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
+    acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
+
+    def multiply(at: Value) -> None:
+        for step in range(STEPS):
+            a_reg = [a_op.read(at, i, step)[0] for i in range(TILES_M)]
+            b_reg = [b_op.read(at + a_op.SIZE, j, step)[0] for j in range(TILES_N)]
+            byte = of_a.byte(step)
+            for i in range(TILES_M):
+                for j in range(TILES_N):
+                    acc[i, j], = k.mma(ATOM.bytes(byte, byte), [b_reg[j], of_b.word(j, step)],
+                                       [a_reg[i], of_a.word(i, step)], [acc[i, j]])
+
+    if DIRECT:
+        pipeline.direct(k, streams, smem, work.tiles, work.short, multiply, STAGES)
+    else:
+        pipeline.through_registers(k, streams, smem, work.tiles, work.short, multiply)
+    epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
+    return k.function
