@@ -191,6 +191,12 @@ def test_an_svg_shows_every_element(tmp_path: Path) -> None:
             assert cells[what] == (layouts.COLOURS["red"] if lane == 0 else "#ffffff", str(lane))
 
 
+def test_the_picture_of_the_page_is_what_is_drawn(tmp_path: Path) -> None:
+    name = "v_mfma_f32_16x16x16_f16.svg"
+    said("mfma", name.removesuffix(".svg"), "--no-tables", "--svg", str(tmp_path / name))
+    assert (tmp_path / name).read_text() == (Path(__file__).parent.parent / "docs" / name).read_text()
+
+
 def test_scales_and_two_lanes_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "layout.svg"
     said("mfma", "v_mfma_scale_f32_32x32x64_f8f6f4", "--a", "e2m1", "--no-tables", "--svg", str(path))

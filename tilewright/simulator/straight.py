@@ -214,6 +214,8 @@ _FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1}
 
 def _flops(node: Any) -> int:
     match node:
+        case Op(operation) if operation.flops:
+            return operation.flops
         case Op(operation, _, (result,)) if _float(result):
             return _FLOPS.get(operation.name, 0) * result.type.length
     return 0

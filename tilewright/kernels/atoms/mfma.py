@@ -160,7 +160,8 @@ class Mfma:
 
     @cached_property
     def operation(self) -> Operation:
-        return Operation(self.name, self._llvm, self._meaning, "mma", "group", LANES, needs=self.needs)
+        flops = self.flops // LANES if self.c.type.is_float else 0
+        return Operation(self.name, self._llvm, self._meaning, "mma", "group", LANES, needs=self.needs, flops=flops)
 
     def _llvm(self, low: Any, t: Any, *operands: Any) -> Any:
         if self.numbers is None:

@@ -46,7 +46,8 @@ class Atom:
 
     @cached_property
     def operation(self) -> Operation:
-        return Operation(self.name, self._llvm, self._meaning, "mma", "group", LANES, needs=self.needs)
+        return Operation(self.name, self._llvm, self._meaning, "mma", "group", LANES, needs=self.needs,
+                         flops=2*self.m*self.n*self.k // LANES)
 
     def _llvm(self, low: Any, t: Any, *operands: Any) -> list[Any]:
         """Inline assembly, because LLVM has no intrinsic for every shape."""
