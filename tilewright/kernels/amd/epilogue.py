@@ -20,7 +20,7 @@ WIDEST = 16                 # bytes that a lane writes at once
 class Place:
     """Where the lane's accumulators belong in C."""
     rows: list[Value]               # of C, for each row of the register tile
-    columns: list[Value]            # the first column of C of the instruction's tile, for each column of the register tile
+    columns: list[Value]            # where the instruction's tile begins, for each column of the register tile
     lane: Value
     ATOM: Mfma
 
@@ -132,7 +132,7 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
         with k.loop(k.constant(i32, PARTS)) as other:
             at = place(other)
             for ij in acc.registers:
-                parts = [k.load(at + e*THREADS*WIDTH, vec(T, WIDTH)) for e, (at_ij, _) in enumerate(vectors) if at_ij == ij]
+                parts = [k.load(at + e*THREADS*WIDTH, vec(T, WIDTH)) for e, (its, _) in enumerate(vectors) if its == ij]
                 while len(parts) > 1:
                     parts = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(parts[::2], parts[1::2])]
                 acc[ij] = acc[ij] + parts[0]

@@ -1,4 +1,4 @@
-"""A or B of a GEMM on its way to the Matrix Cores: global memory to LDS, and from there a lane's part of an instruction.
+"""A or B of a GEMM on its way to the Matrix Cores: global memory to LDS, and from there a lane's part of a tile.
 
 In LDS k runs along the rows, whatever the layout of the matrix: a row holds CTA_K elements of one row of A, or of one
 column of B, in pieces of 16 bytes, which is what a lane reads at once. Pieces change places within their rows, so that
@@ -8,8 +8,10 @@ neither lanes that read the same piece of many rows nor lanes that write many ro
     i is contiguous     a thread loads vectors along i from some steps of k, turns them in its registers, and writes
                         pieces, or halves and quarters of them
 
-i stands for a row of A or a column of B. What a workgroup has beyond the matrix along i is copied from its last row, and
-never stored; beyond k, which happens in the first tile alone, it is 0.
+i stands for a row of A or a column of B. What a workgroup has beyond the matrix along i is copied from its last row,
+and never stored; beyond k, which happens in the first tile alone, it is 0.
+
+Rows of 6-bit elements are no power of two; they are padded to an odd number of 8 bytes instead.
 """
 from __future__ import annotations
 
@@ -22,12 +24,13 @@ from tilewright.ir.values import Variable
 
 WORD = vec(i32, 4)
 PIECE = WORD.bytes          # what a lane moves at once
+HALF = vec(i32, 2)
 LANES = 64
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
 
 
 def swizzle(row: Any, PIECES: int) -> Any:
-    """By what the pieces of a row are XORed. Of numbers, and of values; of disjoint bits of a row it is the XOR of each.
+    """By what the pieces of a row are XORed, of numbers and of values; of disjoint bits of a row it is the XOR of each.
 
     Eight rows that follow each other differ in it where a row is 128 bytes or more; shorter rows share as many banks.
     So do eight rows that are eight apart, as far as bits 3 and 4 go: those above them do not count, so that a lane's
@@ -62,7 +65,7 @@ class Operand:
         self.ROW = CTA_K * BITS // 8                            # bytes
         self.PIECES = self.ROW // PIECE
         self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
-        self.LDS_ROW = self.ROW + PIECE * self.padded
+        self.LDS_ROW = self.ROW + HALF.bytes * self.padded
         self.SIZE = EXTENT * self.LDS_ROW
         self.direct = along_k and not self.padded               # whether it can be copied straight into LDS
         self._share_along() if along_k else self._share_across(VECTOR)
@@ -183,8 +186,10 @@ class Operand:
         with self._some():
             for each, registers in zip(self.passes, self.carried, strict=True):
                 if self.along_k:
-                    k.store(self._place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32),
-                            registers[0].get())
+                    at = self._place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
+                    whole = registers[0].get()
+                    for first, count in ((0, 2), (2, 2)) if self.padded else ((0, 4),):
+                        k.store(at + first, k.shuffle(whole, whole, range(first, first + count)) if count < 4 else whole)
                     continue
                 vectors = [register.get() for register in registers]
                 for e in range(self.TURNED_I):
@@ -250,7 +255,7 @@ class Operand:
         k = self.k
         if self.padded:                                                 # 24 bytes of a lane
             at = smem + (self.lane_start + self.group*24 + (tile*self.ROWS*self.LDS_ROW + step*24*self.GROUPS))
-            parts = [k.load((at + 8*e).as_(i32), vec(i32, 2), align=8) for e in range(3)]
+            parts = [k.load((at + HALF.bytes*e).as_(i32), HALF) for e in range(3)]
             return [k.pack(*(part[e] for part in parts for e in range(2)))]
         count = max(self.BYTES_LANE // PIECE, 1)                        # pieces of one instruction
         pieces = []

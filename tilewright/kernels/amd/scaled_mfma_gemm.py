@@ -26,8 +26,10 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
                           CTA_N: int = 256, CTA_K: int = 128, WARP_M: int = 128, WARP_N: int = 64, MFMA: int = 32,
                           STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8,
                           XCDS: int = 8) -> Any:
-    """lda, ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32. VECTOR_C: elements of
-    C that are stored at once: n is a multiple of it."""
+    """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32.
+
+    VECTOR_C: elements of C that are stored at once: n is a multiple of it.
+    """
     B = B or A
     ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
