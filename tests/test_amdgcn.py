@@ -9,6 +9,7 @@ import pytest
 
 from tilewright import simulator
 from tilewright.compiler import amd, gate
+from tilewright.compiler.amd_loop import main_loop
 from tilewright.ir import Kernel, Texture, bf16, f16, f32, f64, i1, i32, i64, ptr, vec
 from tilewright.targets import names, target
 
@@ -179,8 +180,7 @@ def test_a_barrier_does_not_wait_for_global_loads(chip):
         b[t] = acc.get()
 
     text = check(recorded(write), chip)
-    loop = text[text.index(".LBB0_"):]
-    lines = [line.split(";")[0].strip() for line in loop[: loop.index("s_cbranch")].splitlines()]
+    lines = main_loop(text, "kernel")
     events = [line for line in lines if re.match(r"global_load|s_waitcnt|s_barrier|ds_", line)]
     load = next(n for n, line in enumerate(events) if line.startswith("global_load"))
     barriers = [n for n, line in enumerate(events) if line == "s_barrier"]

@@ -40,8 +40,8 @@ class Usage:
     def __str__(self) -> str:
         spills = f"{self.vgpr_spills} VGPRs spilled" if self.vgpr_spills else "no spills"
         return (f"{self.registers} registers a lane ({self.vgprs} VGPRs, {self.agprs} AGPRs), {self.sgprs} SGPRs, "
-                f"{spills}, {self.scratch} bytes of scratch, {self.lds:,} bytes of LDS; {self.workgroups} workgroups on "
-                f"a compute unit, {self.waves} waves on a SIMD, limited by {self.limit}")
+                f"{spills}, {self.scratch} bytes of scratch, {self.lds:,} bytes of LDS; {self.workgroups} workgroups "
+                f"on a compute unit, {self.waves} waves on a SIMD, limited by {self.limit}")
 
 
 def assembly(functions: Function | Iterable[Function], target: AmdTarget, *, lines: bool = False) -> str:

@@ -10,10 +10,13 @@ from typing import Any
 import llvmlite.ir as ll
 
 from tilewright.ir.dialects import Dialect
+from tilewright.ir.direct import KIND
+from tilewright.ir.program import Op
 
 SIMDS = 4           # of a compute unit: the waves of a workgroup are dealt out to them
 REGISTERS = 512     # of each lane of a SIMD, VGPRs and AGPRs together. AMDGPUUsage, "Register Usage": gfx90a and later
 HALF = 32           # lanes that a swizzle stays within
+RAW = 4 << 15 | 7 << 12     # the last word of a buffer of bytes: 32-bit data. MI300 ISA guide, 9.1.8 "Buffer Resource"
 # Exchanges within 16 lanes that the vector ALU makes on its way (DPP), by the bits in which lanes differ: quad_perm for
 # 1 to 3, row_half_mirror, row_ror:8 and row_mirror. AMD Instinct MI300 ISA, 12.1.1 "DPP".
 _DPP = {**{x: sum((lane ^ x) << 2*lane for lane in range(4)) for x in (1, 2, 3)}, 7: 0x141, 8: 0x128, 15: 0x140}
@@ -43,11 +46,17 @@ class Amdgcn(Dialect):
         return low.call(f"llvm.amdgcn.{'workitem' if what == 'thread' else 'workgroup'}.id.{axis}", t, name=name)
 
     def barrier(self, low: Any) -> None:
-        """The fences make every wave wait for its own accesses to LDS, and for nothing else: waves of a workgroup share
-        a compute unit, whose vector memory returns in order, so loads from global memory may stay on their way."""
-        low.b.fence("release", "workgroup")
+        """Every wave waits for its own accesses to LDS before, and for nothing else: waves of a workgroup share a
+        compute unit, whose vector memory is ordered, so loads from global memory may stay on their way.
+
+        The fences of a workgroup say so, but LLVM 22 has them wait for direct loads too. Where there are any the kernel
+        waits for those that it means (`k.lds_wait`), and here for the rest."""
+        scope = "wavefront" if _direct(low) else "workgroup"
+        low.b.fence("release", scope)
+        if _direct(low):
+            low.call("llvm.amdgcn.s.waitcnt", None, low.i32(_counters(lgkm=0)))
         low.call("llvm.amdgcn.s.barrier", None)
-        low.b.fence("acquire", "workgroup")
+        low.b.fence("acquire", scope)
 
     def warp_barrier(self, low: Any) -> None:
         """No instruction: a wave's lanes run in lockstep, and its accesses to LDS in order."""
@@ -57,6 +66,38 @@ class Amdgcn(Dialect):
 
     def fence(self, low: Any) -> None:
         low.b.fence("seq_cst", self.scope)
+
+    def uniform(self, low: Any, x: Any) -> Any:
+        address = isinstance(x.type, ll.PointerType)
+        kind = f"p{x.type.addrspace}" if address else f"{'f' if low.is_float(x) else 'i'}{low.bits(x)}"
+        return low.call(f"llvm.amdgcn.readfirstlane.{kind}", x.type, x, name="uniform")
+
+    def direct(self, low: Any, bytes: int, smem: Any, gmem: Any, base: Any, size: Any) -> None:
+        """By a buffer, which checks bounds, and whose loads LLVM 22 counts right: it takes `global_load_lds` for one
+        that the counter of LDS hears of (llvm-project pull request 179305), and then waits for too little."""
+        buffer, offset = self.buffer(low, gmem, base, size)
+        load = low.call("llvm.amdgcn.raw.ptr.buffer.load.lds", None, buffer, smem, low.i32(bytes), offset,
+                        *[low.i32(0)] * 3)
+        # LLVM would wait for it before the next read of LDS that might be of what it brings. Kernels wait themselves,
+        # so the two are said to be of different memory; fences keep them in order.
+        _apart(low, load, "direct", "read")
+
+    def buffer(self, low: Any, pointer: Any, base: Any, size: Any) -> tuple[Any, Any]:
+        """A buffer of `size` bytes from `base` on, and where in it `pointer` is."""
+        b, wide = low.b, low.integer(64)
+        buffer = low.call("llvm.amdgcn.make.buffer.rsrc.p8.p1", ll.PointerType(addrspace=8), base, low.integer(16)(0),
+                          size, low.i32(RAW), name="buffer")
+        offset = b.sub(b.ptrtoint(pointer, wide), b.ptrtoint(base, wide), name="offset")
+        return buffer, b.trunc(offset, low.integer(32))
+
+    def wait(self, low: Any, pending: int) -> None:
+        low.b.fence("release", "wavefront")         # so that LLVM moves no access across
+        low.call("llvm.amdgcn.s.waitcnt", None, low.i32(_counters(vm=pending)))
+        low.b.fence("acquire", "wavefront")
+
+    def shared(self, low: Any, load: Any) -> None:
+        if _direct(low):
+            _apart(low, load, "read", "direct")
 
     def exchanged(self, low: Any, x: Any, mask: int, warp: int) -> Any:
         if mask in _DPP:
@@ -68,6 +109,25 @@ class Amdgcn(Dialect):
         lane = low.call("llvm.amdgcn.mbcnt.hi", x.type, low.i32(-1), below, name="lane")
         at = low.b.shl(low.b.xor(lane, low.i32(mask)), low.i32(2))          # in bytes of 4-byte registers
         return low.call("llvm.amdgcn.ds.bpermute", x.type, at, x, name="exchanged")
+
+
+def _direct(low: Any) -> bool:
+    """Does the kernel load anything straight into LDS?"""
+    return any(isinstance(node, Op) and node.operation.kind == KIND for node in low.function.walk())
+
+
+def _counters(vm: int = 63, lgkm: int = 15) -> int:
+    """s_waitcnt until at most so much is under way; the largest numbers wait for nothing. MI300 ISA guide, 4.4."""
+    exports = 7
+    return vm & 15 | exports << 4 | lgkm << 8 | vm >> 4 << 14
+
+
+def _apart(low: Any, access: Any, own: str, other: str) -> None:
+    """This access is of what is called `own`, and of nothing that is called `other`: LangRef, "alias.scope"."""
+    domain = low.module.add_metadata([ll.MetaDataString(low.module, "tilewright LDS")])
+    for what, name in ("alias.scope", own), ("noalias", other):
+        scope = low.module.add_metadata([ll.MetaDataString(low.module, name), domain])
+        access.set_metadata(what, low.module.add_metadata([scope]))
 
 
 # Version 5 of the code object: every ROCm since 5.3 loads it.

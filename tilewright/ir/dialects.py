@@ -55,6 +55,21 @@ class Dialect:
         """The 32 bits x of the lane whose number differs in the bits of `mask`."""
         raise NotImplementedError(f"{self.triple} has no lanes")
 
+    def uniform(self, low: Any, x: Any) -> Any:
+        """x, of which all lanes of a warp hold the same."""
+        return x
+
+    def direct(self, low: Any, bytes: int, smem: Any, gmem: Any, base: Any, size: Any) -> None:
+        """A load straight into shared memory."""
+        raise NotImplementedError(f"{self.triple} has no direct loads")
+
+    def wait(self, low: Any, pending: int) -> None:
+        """Until at most so many direct loads are under way."""
+        raise NotImplementedError(f"{self.triple} has no direct loads")
+
+    def shared(self, low: Any, load: Any) -> None:
+        """Say of a load from shared memory what the compiler is to know of it."""
+
     def prefetch(self, low: Any, p: Any, write: bool, locality: int) -> None:
         low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
 

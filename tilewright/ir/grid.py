@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir import clusters, copies, lanes, sync, textures
+from tilewright.ir import clusters, copies, direct, hints, lanes, sync, textures
 from tilewright.ir.roles import Roles
-from tilewright.ir.types import Pointer, Texture, Type, i8, i32
+from tilewright.ir.types import Pointer, Texture, Type, i8, i32, i64
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -138,6 +138,66 @@ class Grid(Roles):
     def cp_async_wait(self, pending: int = 0) -> None:
         """Wait until at most `pending` of this thread's newest groups are still in flight."""
         self._effect(copies.wait(pending))
+
+    # ---- loads straight into LDS, on AMD's chips
+
+    def lds_load(self, smem: Value, gmem: Value, bytes: int, *, base: Value | None = None, size: Any = None) -> None:
+        """Start to load `bytes` (4; on gfx950 also 12 or 16) for each lane from its `gmem` into LDS: those of lane l
+        land at smem + l * bytes, so `smem` is the same for all lanes of a wave.
+
+        base    where to count addresses from, the same for all lanes, at most 4 GiB before each: the parameter that
+                `gmem` points into, if none is given
+        size    bytes from `base` on that are read, at most 2^32 - 1; zeros arrive for what lies beyond
+
+        Nobody may read what is under way before this wave has waited for it, and others not before a barrier."""
+        if bytes not in direct.BYTES:
+            raise ValueError(f"a lane can load 4, 12 or 16 bytes straight into LDS, not {bytes}")
+        if smem.type.space != "shared" or gmem.type.space != "global":
+            raise TypeError(f"a direct load goes from global memory to LDS, not from {gmem.type} to {smem.type}")
+        if bytes % smem.type.element.bytes:
+            raise TypeError(f"{bytes} bytes are not whole {smem.type.element}")
+        self._effect(direct.load(bytes), smem, gmem, *self._bounds(gmem, base, size))
+
+    def _bounds(self, gmem: Value, base: Value | None, size: Any) -> tuple[Value, Value]:
+        if base is None:
+            base = next((value for _, value in self.function.params if value.array and value.array is gmem.array), None)
+        if base is None:
+            raise TypeError("this pointer is into no parameter: say which `base` to count its addresses from")
+        return base, self._value(direct.WHOLE if size is None else size, i64)
+
+    def lds_wait(self, pending: int = 0) -> None:
+        """Wait until at most `pending` of the direct loads that this wave has started are under way: its newest.
+
+        The hardware counts all loads and stores of global memory, so it may wait for a little more than it is asked to;
+        what is loaded into registers after them is better loaded before."""
+        if not 0 <= pending <= direct.PENDING:
+            raise ValueError(f"from 0 to {direct.PENDING} loads can be left under way, not {pending}")
+        self._effect(direct.wait(pending))
+
+    def uniform(self, x: Value) -> Value:
+        """x, of which all lanes of the wave hold the same: what is computed from it is then computed once for the wave.
+        """
+        found = self._op(direct.UNIFORM, x.type, x)
+        return Value(self, x.type, array=x.array, strides=x.strides, id=found.id)   # type: ignore[arg-type]
+
+    # ---- hints to the scheduler
+
+    def sched_group(self, kind: str, count: int, pipeline: int = 0) -> None:
+        """The next `count` instructions of a kind ("mfma", "lds read", "global read" ...: `hints.GROUPS`) belong here.
+        A row of such groups is the order in which LLVM is to issue what lies between two fences of its scheduler."""
+        if kind not in hints.GROUPS:
+            raise ValueError(f"instructions are {', '.join(hints.GROUPS)}, not {kind!r}")
+        self._effect(hints.group(kind, count, pipeline))
+
+    def sched_fence(self, *kinds: str) -> None:
+        """The scheduler moves nothing across this place, except for instructions of these kinds."""
+        self._effect(hints.fence(kinds))
+
+    def priority(self, level: int) -> None:
+        """From 0 to 3, of this wave among those of its SIMD."""
+        if not 0 <= level <= 3:
+            raise ValueError(f"a wave's priority is from 0 to 3, not {level}")
+        self._effect(hints.priority(level))
 
     # ---- textures
 

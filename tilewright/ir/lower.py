@@ -259,7 +259,10 @@ class _Lowering:
                         for result, y in zip(results, x, strict=True):
                             self.values[result.id] = y
                 case Load(result, pointer, align, None):
-                    self.values[result.id] = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
+                    load = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
+                    self.values[result.id] = load
+                    if pointer.type.space == "shared":
+                        self.dialect.shared(self, load)
                 case Load(result, pointer, align, mask) if mask.type.length == 1:
                     self.values[result.id] = self.predicated(node)
                 case Load(result, pointer, align, mask):

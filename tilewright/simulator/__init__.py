@@ -5,7 +5,7 @@
 
 memory    bytes at flat addresses; arrays, functions and pointers in it
 access    one load or store: locate, check, count, move; `pattern`: what depends only on how its addresses lie
-copies    from global to shared memory, in flight; textures: reads that give zeros outside
+copies    from global to shared memory, in flight; direct: a wave's, without registers; textures: zeros outside
 gang      threads at one point, who of them is active, their calls
 code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end

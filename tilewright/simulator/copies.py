@@ -58,7 +58,7 @@ class Copies:
 
     def start(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: int, valid: Any = None) -> None:
         element = node.operands[0].type.element
-        to = self._access(gang, node, "store", vec(element, bytes // element.bytes), bytes)
+        to = self._access(gang, node, "store", vec(element, bytes // element.bytes), bytes & -bytes)
         values, origins, source = self._read(gang, node, element, gmem, bytes, valid)
         for part in to.claim(gang, smem):
             region, pattern, start = part
@@ -75,8 +75,10 @@ class Copies:
 
     def wait(self, gang: Gang, node: Op, pending: int) -> None:
         """The groups of the active threads but the newest `pending` have arrived."""
+        self.arrive(gang.threads[gang.active()], pending)
+
+    def arrive(self, threads: NDArray[np.int64], pending: int) -> None:
         over = np.zeros(self.machine.threads, np.int64)
-        threads = gang.threads[gang.active()]
         over[threads] = np.maximum(self.closed[threads] - pending, 0)
         left = []
         for flight in self.flights:
@@ -141,7 +143,7 @@ class Copies:
             raise Fault("arithmetic", node.line, gang.frame.code.name,
                         f"a copy of {bytes} bytes cannot have {wrong} valid ones")
         if (on % item == 0).all():
-            access = self._access(gang, node, "load", vec(element, bytes // item), bytes)
+            access = self._access(gang, node, "load", vec(element, bytes // item), bytes & -bytes)
             values = access.gather(gang, address, None if (on == bytes).all() else lanes[::item] < valid)
         else:
             access = self._access(gang, node, "load", vec(i8, bytes), bytes)

@@ -16,6 +16,7 @@ from tilewright.simulator.barriers import PhaseBarrier
 from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
+from tilewright.simulator.direct import Direct
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
@@ -44,6 +45,7 @@ class Machine:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
+        self.direct = Direct(self)
         self.mbarriers, self.clusters, self.tiles = Mbarriers(self), Clusters(self), Tiles(self)
         self.grid: Block = (1, 1, 1)
         self.clocks: Clocks | None = None
