@@ -16,7 +16,7 @@ from tests.fake_hip import install
 from tilewright.cli import app
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
-from tilewright.runtime import amd_kernels, hip, selftest, selftest_child, selftest_peer, selftest_steps
+from tilewright.runtime import amd_kernels, doctor, hip, selftest, selftest_child, selftest_peer, selftest_steps
 
 CDNA3, CDNA4 = (
     replace(kernel, large=(3000,)) for kernel in amd_kernels.KERNELS if kernel.name == "axpy_f32"
@@ -220,16 +220,19 @@ def test_real_processes():
 
 
 def test_the_gpu_of_the_report(fake):
-    (gpu,) = selftest._gpu()["gpus"]
+    found = doctor.amd()
+    (gpu,) = found["devices"]
     assert (gpu["name"], gpu["arch"], gpu["cus"]) == ("AMD Instinct MI300X", "gfx942", 304)
-    assert selftest._gpu()["hip"] == 70226015
-    assert list(selftest.heading({"gpus": [gpu]})) == [
-        "AMD Instinct MI300X (gfx942): 304 compute units at up to 2.10 GHz"
-    ]
+    assert (found["hip"], found["without"]) == (70226015, "")
+    said = "304 compute units at up to 2.10 GHz, 192 GiB at 5300 GB/s"
+    assert list(selftest.heading(found)) == [f"AMD Instinct MI300X (gfx942): {said}"]
+    assert f"gfx942, {said}" in "\n".join(doctor._amd_lines(found))
     fake.arch = "gfx1100"
     hip._devices.clear()
-    (gpu,) = selftest._gpu()["gpus"]
+    (gpu,) = doctor.amd()["devices"]
     assert "tilewright has kernels for" in gpu["why_not"]
+    fake.devices = 0
+    assert "emitted and simulated only: hipErrorNoDevice" in "\n".join(doctor._amd_lines(doctor.amd()))
 
 
 # ---- torch's side, on torch without a GPU

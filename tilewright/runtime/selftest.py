@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime import hip
+from tilewright.runtime import doctor
 from tilewright.runtime.amd_kernels import KERNELS
 from tilewright.runtime.selftest_child import failed
 
@@ -49,7 +49,7 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, s
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": _versions(),
         "processor": platform.machine(),
-        **_gpu(),
+        **doctor.amd(),
         "kernels": [],
     }
     for about in heading(found):
@@ -115,31 +115,13 @@ def _versions() -> dict[str, str]:
     return found | {"tilewright": __version__}
 
 
-def _gpu() -> dict[str, Any]:
-    """The GPUs that HIP shows, or why there is none."""
-    why_not = hip.why_not()
-    if why_not:
-        return {"gpus": [], "without": why_not}
-    found = []
-    for here in map(hip.device, range(hip.count())):
-        record: dict[str, Any] = {"name": here.name, "arch": here.arch, "memory": here.memory}
-        try:
-            t = here.target
-            record |= {"cus": t.cus, "clock_hz": t.clock, "bandwidth": t.bandwidth}
-        except hip.Unavailable as other:
-            record["why_not"] = str(other)
-        found.append(record)
-    return {"gpus": found, "hip": hip.version()}
-
-
 # ---- text
 
 
 def heading(found: dict[str, Any]) -> Iterator[str]:
-    for gpu in found["gpus"]:
-        more = gpu.get("why_not") or f"{gpu['cus']} compute units at up to {gpu['clock_hz'] / 1e9:.2f} GHz"
-        yield f"{gpu['name']} ({gpu['arch']}): {more}"
-    if not found["gpus"]:
+    for gpu in found["devices"]:
+        yield f"{gpu['name']} ({gpu['arch']}): {doctor.amd_words(gpu)}"
+    if not found["devices"]:
         yield f"No AMD GPU: {found['without']}."
         yield "What follows is compiled, linked where a linker is installed, and simulated, not run on hardware."
 
