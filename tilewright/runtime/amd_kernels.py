@@ -35,6 +35,7 @@ class Case:
     operations: float  # additions and multiplications, in all
     bytes: float  # of memory that must be read or written
     peer: Callable[[Any], Callable[[], Any]] | None = None
+    scratch: tuple[int, ...] = ()  # other arguments that the kernel may write to
 
 
 @dataclass(frozen=True)

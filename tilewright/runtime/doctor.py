@@ -29,6 +29,7 @@ def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
         "targets": [_target(target(name)) for name in names("cpu")],
         "gpus": {"devices": _devices(), "without": _without(), "ptxas": _ptxas(),
                  "targets": [_gpu(target(name)) for name in names("gpu")]},
+        "amd": amd(),
         "caches": [_cache(at, level) for level in ("l1d", "l2", "l3") if getattr(at, level)],
         "cpus": {"usable": cpus.count, "why": cpus.why, "allowed": list(cpus.allowed), "quota": cpus.quota,
                  "threads_per_core": cpus.smt, "threads": _threads()},
@@ -77,6 +78,34 @@ def _devices() -> list[dict[str, Any]]:
             record = {"name": "", "model": here.name, "why_not": str(old)}
         found.append({**record, "capability": list(here.capability), "memory": here.memory})
     return found
+
+
+def amd() -> dict[str, Any]:
+    """The GPUs that HIP shows, or why there is none; and the linker that makes code objects for them."""
+    from tilewright.compiler import lld
+    from tilewright.runtime import hip
+    found: dict[str, Any] = {"devices": [], "without": hip.why_not(), "targets": names("amd")}
+    try:
+        found["linker"], found["without_linker"] = " ".join(lld.find()), ""
+    except lld.Missing as missing:
+        found["linker"], found["without_linker"] = None, str(missing)
+    if found["without"]:
+        return found
+    for here in map(hip.device, range(hip.count())):
+        record: dict[str, Any] = {"name": here.name, "arch": here.arch, "memory": here.memory}
+        try:
+            t = here.target
+            record |= {"cus": t.cus, "clock_hz": t.clock, "bandwidth": t.bandwidth}
+        except hip.Unavailable as other:
+            record["why_not"] = str(other)
+        found["devices"].append(record)
+    return found | {"hip": hip.version()}
+
+
+def amd_words(gpu: dict[str, Any]) -> str:
+    """One of `amd`'s devices, but for its name."""
+    return gpu.get("why_not") or (f"{gpu['cus']} compute units at up to {gpu['clock_hz']/1e9:.2f} GHz, "
+                                  f"{size(gpu['memory'])} at {gpu['bandwidth']/1e9:.0f} GB/s")
 
 
 def _ptxas() -> str | None:
@@ -159,6 +188,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         state = "runs here" if t["runnable"] else f"emitted only: this machine lacks {', '.join(t['missing'])}"
         yield _row("", f"{t['registers']} registers of {t['vector_bits']} bits; {state}", t["name"])
     yield from _gpu_lines(found["gpus"])
+    yield from _amd_lines(found["amd"])
     for c in found["caches"]:
         shared = f", one for {c['cpus']} CPUs" if c["cpus"] > 1 else ""
         yield _row(c["level"][:2].upper() + ("d" if c["level"] == "l1d" else ""),
@@ -188,6 +218,16 @@ def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
             yield _row("" if index else "GPUs", line, "" if index else "none")
     yield _row("", ", ".join(t["name"] for t in gpus["targets"]), "targets")
     yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
+
+
+def _amd_lines(found: dict[str, Any]) -> Iterator[str]:
+    for index, gpu in enumerate(found["devices"]):
+        yield _row("" if index else "AMD GPUs", f"{gpu['arch']}, {amd_words(gpu)}", gpu["name"])
+    if not found["devices"]:
+        for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {found['without']}", 110)):
+            yield _row("" if index else "AMD GPUs", line, "" if index else "none")
+    yield _row("", ", ".join(found["targets"]), "targets")
+    yield _row("", found["linker"] or found["without_linker"], "linker")
 
 
 def _row(label: str, detail: str, value: str) -> str:

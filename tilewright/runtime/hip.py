@@ -43,11 +43,14 @@ __all__ = [
     "count",
     "device",
     "download",
+    "in_turn",
     "seconds",
     "upload",
+    "version",
     "why_not",
 ]
 
+Launch = Callable[[Any], None]  # on the stream that it is given
 NON_BLOCKING = 1  # hipStreamNonBlocking: the stream does not wait for the default stream
 POINTER, SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_*: what follows in a launch's `extra`
 CODES = {"ptr": "Q", "f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "i1": "?"}
@@ -61,6 +64,11 @@ def available() -> bool:
 def count() -> int:
     """How many AMD GPUs HIP shows this process. Unavailable or HipError if there is no HIP."""
     return int(call("hipGetDeviceCount"))
+
+
+def version() -> int:
+    """HIP's own number for its version: 70226015 is 7.2.26015."""
+    return int(call("hipRuntimeGetVersion"))
 
 
 class Device:
@@ -317,23 +325,32 @@ class Prepared:
                  None, self._extra, kernel=f.name, more=what)  # fmt: skip
 
 
-def seconds(launch: Callable[[Any], None], stream: Stream, turns: int = 7, least: float = 0.01) -> float:
-    """Of one launch: the median over turns of as many launches as fill `least` seconds, after one that warms up.
+def seconds(launch: Launch, stream: Stream, turns: int = 7, least: float = 0.01) -> float:
+    """Of one launch: the median over turns of as many launches as fill `least` seconds, after some that warm up."""
+    return median(in_turn({"": launch}, stream, turns, least)[""])
 
-    Events before and after a turn's launches, which follow one another on the stream without a wait between them.
-    """
+
+def in_turn(launches: Mapping[str, Launch], stream: Stream, turns: int, least: float = 0.01) -> dict[str, list[float]]:
+    """Seconds of one launch of each, in every turn. A turn is as many launches as fill `least` seconds, which follow
+    one another on the stream without a wait, between two events; all take their turns one after the other."""
     start, end = Event(stream.device), Event(stream.device)
 
-    def turn(launches: int) -> float:
+    def turn(launch: Launch, count: int) -> float:
         start.record(stream)
-        for _ in range(launches):
+        for _ in range(count):
             launch(stream)
         end.record(stream).synchronize()
-        return end.since(start) / launches
+        return end.since(start) / count
 
-    turn(1)
-    launches = max(1, round(least / max(turn(3), 1e-6)))
-    return median(turn(launches) for _ in range(turns))
+    counts = {}
+    for name, launch in launches.items():
+        turn(launch, 1)
+        counts[name] = max(1, round(least / max(turn(launch, 3), 1e-6)))
+    found: dict[str, list[float]] = {name: [] for name in launches}
+    for _ in range(turns):
+        for name, launch in launches.items():
+            found[name].append(turn(launch, counts[name]))
+    return found
 
 
 def _forget() -> None:

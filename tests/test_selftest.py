@@ -1,0 +1,271 @@
+"""`tilewright doctor --selftest`: what it does with a GPU, on the HIP of tests/fake_hip.py, and without one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.fake_hip import install
+from tilewright.cli import app
+from tilewright.ir import Kernel, f32, i64, ptr
+from tilewright.kernels.elementwise import each
+from tilewright.runtime import amd_kernels, doctor, hip, selftest, selftest_child, selftest_peer, selftest_steps
+
+CDNA3, CDNA4 = (
+    replace(kernel, large=(3000,)) for kernel in amd_kernels.KERNELS if kernel.name == "axpy_f32"
+)  # one for each target
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    return install(monkeypatch)
+
+
+def examined(monkeypatch, *kernels):
+    """What a child says about these kernels."""
+    monkeypatch.setattr(selftest_child, "KERNELS", kernels)
+    said = []
+    selftest_child.run(range(len(kernels)), lambda event, **details: said.append((event, details)))
+    assert [event for event, _ in said] == ["trying", "found"] * len(kernels)
+    found = [details["found"] for event, details in said if event == "found"]
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def test_on_hardware(fake, monkeypatch):
+    (found, other) = examined(monkeypatch, CDNA3, CDNA4)
+    assert (found["ran"], found["right"]) == ("on hardware", True)
+    assert [(case["shape"], case["data"], case["right"]) for case in found["cases"]] == [
+        (shape, data, True) for shape in ([1], [1000], [3000]) for data in ("integers", "random")
+    ]
+    assert [case["exact"] for case in found["cases"][::2]] == [True] * 3
+    assert 0 < found["cases"][3]["of_bound"] <= 1
+    assert found["linked"]["bytes"] > 1000
+    assert found["loaded"]["registers"] > 1
+    time = found["time"]
+    assert time["seconds"] == pytest.approx(1e-3)  # the fake's clock
+    assert len(time["seconds_of_turns"]) == selftest_steps.TURNS
+    assert time["operations_per_second"] == pytest.approx(6000 / 1e-3)
+    assert time["torch"].startswith("ModuleNotFoundError")
+    assert not fake.blocks  # all memory was given back
+    assert (other["ran"], other["right"]) == ("simulated, not run on hardware", True)
+    assert "time" not in other
+    lines = [selftest.line(record) for record in (found, other)]
+    assert "on hardware: 6 cases right, 3 exact" in lines[0]
+    assert "1000.0 us at 3000: 0.0 TFLOP/s, 0.00 TB/s; torch: ModuleNotFoundError" in lines[0]
+    assert "simulated, not run on hardware: 4 cases right, 2 exact" in lines[1]
+    assert selftest.summary({"kernels": [found, other]}) == "2 of 2 kernels right; 1 ran on hardware, 1 did not."
+
+
+def test_torch_takes_turns(fake, monkeypatch):
+    streams = []
+
+    class External:
+        def __init__(self, handle, device):
+            streams.append(handle)
+            self.synchronize = lambda: fake.run(handle)
+
+    nothing = lambda _: contextlib.nullcontext()  # noqa: E731
+    cuda = types.SimpleNamespace(ExternalStream=External, device=nothing, stream=nothing)
+    torch = types.SimpleNamespace(cuda=cuda, version=types.SimpleNamespace(hip="7.2"), device=lambda *where: where)
+
+    def case(*args):
+        def peer(torch):
+            return lambda: fake.queue(streams[-1]).append(lambda: setattr(fake, "clock", fake.clock + 3.0))
+
+        return replace(amd_kernels.axpy(*args), peer=peer)
+
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    (found,) = examined(monkeypatch, replace(CDNA3, case=case))
+    assert found["time"]["torch_over_ours"] == pytest.approx(3.0)
+    assert "3.00 x torch" in selftest.line(found)
+    torch.version.hip = None
+    torch.__version__ = "2.13"
+    (found,) = examined(monkeypatch, replace(CDNA3, case=case))
+    assert found["time"]["torch"] == "RuntimeError: torch 2.13 is not a build for ROCm"
+
+
+def broken(wrong):
+    """axpy with a mistake."""
+
+    def emit(target):
+        k = Kernel(f"broken_{wrong}", threads=256, warp=64, n=i64, alpha=f32, x=ptr(f32), y=ptr(f32))
+        n, alpha, x, y = k.args
+        with each(k, n) as i:
+            y[i] = alpha * x[i] + y[i] if wrong != "value" else alpha * x[i]
+            if wrong == "input":
+                x[i] = 0.0
+            if wrong == "behind":
+                with k.when(i < 1):
+                    y[n] = 1.0
+        return k.function
+
+    return replace(CDNA3, emit=emit, small=((1000,),), large=(100,))
+
+
+def test_wrong_results_are_found(fake, monkeypatch):
+    (found,) = examined(monkeypatch, broken("value"))
+    assert found["right"] is False
+    wrong = found["cases"][1]["wrong"]
+    assert wrong["of"] == 1000
+    assert 900 < wrong["elements"] <= 1000
+    assert wrong["got"] != wrong["expected"]
+    assert "WRONG in 4 of 4 cases" in selftest.line(found)
+
+
+def test_what_a_kernel_must_not_touch(fake, monkeypatch):
+    inputs, behind = examined(monkeypatch, broken("input"), broken("behind"))
+    assert [case["changed"] for case in inputs["cases"]] == [["x"]] * 4
+    assert [case["outside"] for case in behind["cases"]] == [["y"]] * 4
+    assert not inputs["right"]
+    assert not behind["right"]
+    scratch = replace(broken("input"), case=lambda *args: replace(amd_kernels.axpy(*args), scratch=(2,)))
+    (found,) = examined(monkeypatch, scratch)
+    assert found["right"]
+
+
+def test_a_nan_is_wrong():
+    case = amd_kernels.axpy((2,), "random", np.random.default_rng(0))
+    found = selftest_steps._compared(case, np.array([np.nan, case.expected[1]]))
+    assert (found["right"], found["worst"], found["wrong"]["got"]) == (False, None, "nan")
+
+
+def test_an_exception_is_a_record(fake, monkeypatch):
+    fake.fail["hipModuleLaunchKernel"] = 719
+    found, other = examined(monkeypatch, CDNA3, CDNA4)
+    assert found["failed"].startswith("HipError: hipErrorLaunchFailure (719)")
+    assert "examine" in found["traceback"]
+    assert found["right"] is False
+    assert other["right"]
+    assert "FAILED: HipError" in selftest.line(found)
+
+
+# ---- the process that starts others
+
+
+def reported(start, patience=60.0):
+    seen = []
+    found = selftest.report(seen.append, start="import json, os, sys, time\nnumbers = sys.argv[2:]\n" + start,
+                            patience=patience)  # fmt: skip
+    assert seen == found["kernels"]
+    json.dumps(found, allow_nan=False)
+    return found["kernels"]
+
+
+SAY = "say = lambda event, **details: print(json.dumps({'event': event, **details}), flush=True)\n"
+
+
+def test_a_process_that_dies_takes_one_kernel_with_it(monkeypatch):
+    monkeypatch.setattr(selftest, "KERNELS", (CDNA3, CDNA4, CDNA3))
+    found = reported(SAY + """
+for number in map(int, numbers):
+    say("trying", kernel=number)
+    if number == 1:
+        print("Memory access fault by GPU node-1", file=sys.stderr)
+        os.abort()
+    say("found", kernel=number, found={"name": "fine", "right": True})
+""")  # fmt: skip
+    assert [kernel["right"] for kernel in found] == [True, False, True]
+    assert found[1]["failed"] == "its process ended: SIGABRT (Memory access fault by GPU node-1)"
+    assert found[1]["target"] == "gfx950"
+
+
+def test_a_process_that_hangs_or_never_begins(monkeypatch):
+    monkeypatch.setattr(selftest, "KERNELS", (CDNA3,))
+    (found,) = reported(SAY + "say('trying', kernel=0); time.sleep(60)", patience=2.0)
+    assert found["failed"] == "its process ended: it was silent for 2 s"
+    (found,) = reported("raise ImportError('no such thing')")
+    assert found["failed"] == "its process ended: ImportError: no such thing"
+
+
+def test_the_command(monkeypatch, tmp_path):
+    """In this process instead of another, with one kernel of those for GPUs that are not here."""
+    monkeypatch.setattr(hip, "why_not", lambda: "none here")
+    monkeypatch.setattr(selftest, "KERNELS", (CDNA4,))
+    monkeypatch.setattr(selftest_child, "KERNELS", (CDNA4,))
+
+    def events(numbers, start, patience):
+        said = []
+        selftest_child.run(numbers, lambda event, **details: said.append({"event": event, **details}))
+        return said
+
+    monkeypatch.setattr(selftest, "_events", events)
+    path = tmp_path / "out.json"
+    done = CliRunner().invoke(app, ["doctor", "--selftest", "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "No AMD GPU: none here." in done.output
+    assert "simulated, not run on hardware: 4 cases right" in done.output
+    assert "1 of 1 kernels right; 0 ran on hardware, 1 did not." in done.output
+    found = json.loads(path.read_text())
+    assert found["kernels"][0]["target"] == "gfx950"
+    assert "tilewright" in found["versions"]
+    monkeypatch.setattr(selftest_steps, "examine", lambda kernel, on: selftest_child.failed(kernel, "it broke"))
+    done = CliRunner().invoke(app, ["doctor", "--selftest", "-o", str(path)])
+    assert (done.exit_code, "FAILED: it broke" in done.output) == (1, True)
+
+
+def test_real_processes():
+    """One kernel, for real."""
+    events = list(selftest._events([0], selftest._START, 60.0))
+    assert [event["event"] for event in events] == ["trying", "found", "ended"]
+    assert events[1]["found"]["name"] == amd_kernels.KERNELS[0].name
+
+
+def test_the_gpu_of_the_report(fake):
+    found = doctor.amd()
+    (gpu,) = found["devices"]
+    assert (gpu["name"], gpu["arch"], gpu["cus"]) == ("AMD Instinct MI300X", "gfx942", 304)
+    assert (found["hip"], found["without"]) == (70226015, "")
+    said = "304 compute units at up to 2.10 GHz, 192 GiB at 5300 GB/s"
+    assert list(selftest.heading(found)) == [f"AMD Instinct MI300X (gfx942): {said}"]
+    assert f"gfx942, {said}" in "\n".join(doctor._amd_lines(found))
+    fake.arch = "gfx1100"
+    hip._devices.clear()
+    (gpu,) = doctor.amd()["devices"]
+    assert "tilewright has kernels for" in gpu["why_not"]
+    fake.devices = 0
+    assert "emitted and simulated only: hipErrorNoDevice" in "\n".join(doctor._amd_lines(doctor.amd()))
+
+
+# ---- torch's side, on torch without a GPU
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
+    return torch
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "int8"])
+def test_the_product_of_torch(torch, name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((32, 64), (64, 48)))
+    got = selftest_peer.product(a, b)(torch)().to(torch.float64).numpy()
+    np.testing.assert_array_equal(got, a.astype(float) @ b.astype(float))
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+                                  "float8_e8m0fnu"])  # fmt: skip
+def test_formats_of_8_bits_as_torch_has_them(torch, name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    codes = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, name)).reshape(16, 16)
+    got = selftest_peer.tensor(torch, codes.T).to(torch.float64).numpy()
+    np.testing.assert_array_equal(got, codes.T.astype(float))
+
+
+def test_fp4_is_packed_for_torch(torch):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    codes = np.arange(16, dtype=np.uint8).reshape(2, 8)
+    got = selftest_peer.tensor(torch, codes.view(ml_dtypes.float4_e2m1fn))
+    assert got.view(torch.uint8).tolist() == [[0x10, 0x32, 0x54, 0x76], [0x98, 0xBA, 0xDC, 0xFE]]
