@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr, vec
-from tilewright.ir.values import Variable
 
 WORD = vec(i32, 4)
 PIECE = WORD.bytes          # what a lane moves at once
@@ -99,75 +98,70 @@ class Operand:
     # ---- global memory to LDS
 
     def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
-        """Running pointers, for rows from `first` on of `limit`, at step k_first of k."""
+        """For rows from `first` on of `limit`, from step k_first of k on: the workgroup's running address, and how far
+        after it each thread's sources are."""
         k = self.k
         self.t = t
         chunk, row = t % self.CHUNKS, t // self.CHUNKS
-        self.pointers: list[Variable] = []
-        base = self.gmem.as_(i8)
+        start, first64 = k.cast(k_first, i64), k.cast(first, i64)
         if self.along_k:
             self.thread_i, self.thread_byte = row, chunk*self.BYTES
-            start = k.cast(k_first, i64)*self.BITS // 8
-            for offset in self.sources:
-                i = k.min(first + row + offset, limit - 1)
-                at = base + (k.cast(i, i64)*self.ld + start + k.cast(self.thread_byte, i64))
-                self.pointers.append(k.variable(ptr(i8), at))
+            far = first64*self.ld + start*self.BITS // 8
+            self.offsets = [k.cast(k.min(first + row + offset, limit - 1) - first, i64)*self.ld
+                            + k.cast(self.thread_byte, i64) for offset in self.sources]
         else:
             self.thread_i, self.thread_p = chunk*self.TURNED_I, row*self.TURNED_K
             self.thread_byte = self.thread_p*self.E
-            for offset in self.sources:
-                i = k.min(first + self.thread_i + offset, limit - self.TURNED_I)
-                at = base + (k.cast(k_first + self.thread_p, i64)*self.ld + k.cast(i, i64)*self.E)
-                self.pointers.append(k.variable(ptr(i8), at))
+            far = start*self.ld + first64*self.E
+            self.offsets = [k.cast(self.thread_p, i64)*self.ld + k.cast(
+                k.min(first + self.thread_i + offset, limit - self.TURNED_I) - first, i64)*self.E
+                for offset in self.sources]
+        self.address = k.variable(ptr(i8), self.gmem.as_(i8) + far)
         steps = 1 if self.along_k else self.TURNED_K
         self.carried = [[k.variable(WORD if self.along_k else vec(self.T, self.TURNED_I)) for _ in range(steps)]
                         for _ in self.passes]
 
-    def _advance(self, steps: Any) -> None:
-        """All pointers, by so many steps of k."""
-        k = self.k
-        if isinstance(steps, int):
-            steps = k.constant(i32, steps)
-        steps = k.cast(steps, i64)
-        far = steps*self.BITS // 8 if self.along_k else steps*self.ld
-        for pointer in self.pointers:
-            pointer.set(pointer.get() + far)
+    def _advance(self, steps: Value) -> None:
+        """The running address, by so many steps of k."""
+        steps = self.k.cast(steps, i64)
+        self.address.set(self.address.get() + (steps*self.BITS // 8 if self.along_k else steps*self.ld))
 
     def fetch(self, more: Value) -> None:
-        """Load the tile at the pointers into registers, and move them on to the next one, if there is `more`."""
+        """Load the next tile into registers; there is `more` after it, or the same will come again."""
         k = self.k
         with self._some():
-            start = [pointer.get() for pointer in self.pointers]
+            base = self.address.get()
             for each, registers in zip(self.passes, self.carried, strict=True):
-                at = start[each.source]
+                at = base + self.offsets[each.source]
                 if self.along_k:
                     registers[0].set(k.load((at + each.offset).as_(i32), WORD, align=self.E))
                     continue
                 for step, register in enumerate(registers):
-                    here = at + k.cast(k.constant(i32, each.offset + step), i64)*self.ld
+                    here = at + k.constant(i64, each.offset + step)*self.ld
                     register.set(k.load(here.as_(self.T), register.tile.type, align=self.E))
-            self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
+        self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
 
     def fetch_some(self, steps: Value) -> None:
         """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
         k = self.k
         last = k.max(steps - 1, 0)
         with self._some():
-            start = [pointer.get() for pointer in self.pointers]
+            base = self.address.get()
             for each, registers in zip(self.passes, self.carried, strict=True):
-                at = start[each.source]
+                at = base + self.offsets[each.source]
                 if self.along_k:
-                    registers[0].set(self._some_elements(at, each, steps, last))
+                    registers[0].set(self._some_elements(at, each, steps))
                     continue
                 for step, register in enumerate(registers):
                     p = self.thread_p + (each.offset + step)
                     here = at + k.cast(k.min(p, last) - self.thread_p, i64)*self.ld
                     x = k.load(here.as_(self.T), register.tile.type, align=self.E)
-                    register.set(k.select(p < steps, x, k.broadcast(k.constant(self.T, 0), self.TURNED_I)
-                                          if self.TURNED_I > 1 else k.constant(self.T, 0)))
-            self._advance(steps)
+                    nothing = k.constant(self.T, 0)
+                    register.set(k.select(p < steps, x, k.broadcast(nothing, self.TURNED_I) if self.TURNED_I > 1
+                                          else nothing))
+        self._advance(steps)
 
-    def _some_elements(self, at: Value, each: Pass, steps: Value, last: Value) -> Value:
+    def _some_elements(self, at: Value, each: Pass, steps: Value) -> Value:
         """A piece, element by element: those after `last` are not read, but this one instead."""
         k, E = self.k, self.E
         size = steps*self.BITS // 8                             # bytes of a row that are there
@@ -216,13 +210,12 @@ class Operand:
         """Start to copy the tile at the pointers straight to LDS at `smem`, where the lanes of a wave fill 1024 bytes
         in a row: each lane reads the piece that belongs to its place."""
         k, wave = self.k, self.t // LANES
-        start = [pointer.get() for pointer in self.pointers]
+        base = self.address.get()
         for each in self.passes:
-            row = self.thread_i + each.row
             byte = self.thread_byte
-            moved = ((byte // PIECE) ^ swizzle(row, self.PIECES))*PIECE
-            gmem = start[each.source] + k.cast(moved - byte, i64)
-            k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE)
+            moved = ((byte // PIECE) ^ swizzle(self.thread_i + each.row, self.PIECES))*PIECE
+            gmem = base + (self.offsets[each.source] + k.cast(moved - byte, i64))
+            k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE, base=base)
         self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
 
     def _some(self) -> Any:

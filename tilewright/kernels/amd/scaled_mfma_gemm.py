@@ -50,7 +50,8 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     b_op.begin(work.t, work.j0, n, work.k_first)
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
-    of_a, of_b = (Scales(k, x, ld, work.lane, first, limit, work.k_first // SCALED, MFMA=MFMA, TILES=TILES, CTA_K=CTA_K)
+    of_a, of_b = (Scales(k, x, ld, work.lane, first, limit, work.k_first // SCALED, MFMA=MFMA, TILES=TILES, CTA_K=CTA_K,
+                         AHEAD=STAGES - 1 if DIRECT else 2)
                   for x, ld, first, limit, TILES in ((scale_a, ld_scale_a, work.i0 + work.i1, m, TILES_M),
                                                      (scale_b, ld_scale_b, work.j0 + work.j1, n, TILES_N)))
     streams = [a_op, b_op, of_a, of_b]

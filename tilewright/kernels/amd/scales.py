@@ -5,6 +5,8 @@ lane group g, of G. It loads whole words of four blocks and shifts its own into 
 """
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr
 from tilewright.kernels.amd.operand import LANES
 from tilewright.kernels.atoms.mfma import SCALED
@@ -14,11 +16,15 @@ ONE = 127               # the pattern of scale 1
 
 
 class Scales:
-    """For TILES tiles of MFMA rows, from row `first` on of `limit`, and CTA_K steps of k."""
+    """For TILES tiles of MFMA rows, from row `first` on of `limit`, and CTA_K steps of k from block `block` on.
+
+    AHEAD: how many tiles after the one that is multiplied the pipeline asks for.
+    """
     SIZE = 0            # bytes of LDS
+    COPIES = 0
 
     def __init__(self, k: Kernel, gmem: Value, ld: Value, lane: Value, first: Value, limit: Value, block: Value, *,
-                 MFMA: int, TILES: int, CTA_K: int) -> None:
+                 MFMA: int, TILES: int, CTA_K: int, AHEAD: int) -> None:
         self.k, self.GROUPS, self.TILES, self.BLOCKS = k, LANES // MFMA, TILES, CTA_K // SCALED
         self.group = lane // MFMA
         self.WORDS = self.BLOCKS // WORD
@@ -26,14 +32,17 @@ class Scales:
         for tile in range(TILES):
             row = k.min(first + lane % MFMA + tile*MFMA, limit - 1)
             self.pointers.append(k.variable(ptr(i8), gmem + (k.cast(row, i64)*ld + k.cast(block, i64))))
-        self.carried, self.current = (k.tile(TILES, self.WORDS, i32) for _ in range(2))
+        self.current, *self.coming = (k.tile(TILES, self.WORDS, i32) for _ in range(1 + AHEAD))
+        self.asked = 0                                          # times that the kernel asks for a tile, as it is written
 
     def fetch(self, more: Value) -> None:
         k = self.k
+        coming = self.coming[min(self.asked, len(self.coming) - 1)]
+        self.asked += 1
         for tile, pointer in enumerate(self.pointers):
             at = pointer.get()
             for word in range(self.WORDS):
-                self.carried[tile, word] = k.load((at + word*WORD).as_(i32), i32, align=1)
+                coming[tile, word] = k.load((at + word*WORD).as_(i32), i32, align=1)
         self._advance(k.select(more, k.constant(i32, self.BLOCKS), 0))
 
     def fetch_some(self, steps: Value) -> None:
@@ -49,27 +58,25 @@ class Scales:
                     block = k.constant(i32, word*WORD + e)
                     byte = k.cast(k.load(at + k.cast(k.min(block, last), i64)), i32) & 255
                     found = found | (k.select(block < there, byte, k.constant(i32, ONE)) << 8*e)
-                self.carried[tile, word] = found
+                self.coming[0][tile, word] = found
         self._advance(there)
 
     def _advance(self, blocks: Value) -> None:
         for pointer in self.pointers:
             pointer.set(pointer.get() + self.k.cast(blocks, i64))
 
+    def start(self, smem: Value, more: Value) -> None:
+        self.fetch(more)
+
     def stash(self, smem: Value) -> None:
-        """What was loaded last is for the next tile."""
-        self.following = {ij: self.carried[ij] for ij in self.carried.registers}
+        """They stay in registers."""
 
     def turn(self) -> None:
-        for (tile, word), x in self.following.items():
-            self.current[tile, word] = x >> (self.group*8)
-
-    COPIES = 0
-
-    def start(self, smem: Value, more: Value) -> None:
-        """Registers do as well: what was loaded a tile ago is for the next one."""
-        self.stash(smem)
-        self.fetch(more)
+        """The next tile's become the current ones, shifted to where this lane's are."""
+        for ij in self.current.registers:
+            self.current[ij] = self.coming[0][ij] >> (self.group*8)
+            for before, after in pairwise(self.coming):
+                before[ij] = after[ij]
 
     def byte(self, step: int) -> int:
         """Of the word, which has the lane's scale for this instruction of the tile."""
