@@ -337,7 +337,7 @@ def test_plan_refuses_what_does_not_fit_with_the_arithmetic() -> None:
     ("options", "words"),
     [
         (("--target", "sparc"), "there is no target 'sparc'"),
-        (("--dtype", "f8"), "must be one of f32, f64"),
+        (("--dtype", "f8"), "must be one of f64, f32"),
         (("--layout", "xx"), "layout must be one of"),
         (("--check", "fast please"), "not a plan: 'fast please'"),
     ],

@@ -7,6 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+import tilewright as tw
+
 from tilewright import formats
 from tilewright.problem import Gemm
 
@@ -65,9 +67,10 @@ def test_frozen_hashable_replaceable():
         ({"m": -1}, ValueError, "m must be 0 or more, not -1"),
         ({"k": 2.5}, TypeError, "k must be an integer, not 2.5"),
         ({"layout": "xy"}, ValueError, "layout must be one of nn, nt, tn, tt, not 'xy'"),
-        ({"a": "f33"}, ValueError, "a must be one of f32, f64, not 'f33'"),
-        ({"b": np.int8}, ValueError, "b must be one of f32, f64, not"),
-        ({"out": "i8"}, ValueError, "out must be one of f32, f64, not 'i8'"),
+        ({"a": "f33"}, ValueError, "a must be one of f64, f32, .*, not 'f33'"),
+        ({"b": "int7"}, ValueError, "b must be one of f64, f32, .*, not 'int7'"),
+        ({"out": "i9"}, ValueError, "out must be one of f64, f32, .*, not 'i9'"),
+        ({"a": "mxfp4", "b": "f32"}, ValueError, "a and b are both block-scaled or neither is"),
         ({"batch": -3}, ValueError, "batch must be 0 or more, not -3"),
     ],
 )
@@ -84,7 +87,21 @@ def test_numpy_integers_are_sizes():
 @pytest.mark.parametrize("argument", ["a", "b", "out"])
 @pytest.mark.parametrize("name", [name for name in formats.FORMATS if name not in formats.MULTIPLIED])
 def test_a_format_without_a_kernel_is_refused(argument, name):
-    """It has a record, but no product: under each of its names, and as a record."""
+    """A problem can be stated with it, under each of its names and as a record; kernels of CPUs cannot be compiled."""
     for spelling in (name, formats.FORMATS[name].dtype, formats.FORMATS[name]):
+        problem = Gemm(2, 3, 4, **{"a": "f32", "b": "f32", "out": "f32", argument: spelling})
         with pytest.raises(ValueError, match=f"{argument} must be one of {', '.join(formats.MULTIPLIED)}, not"):
-            Gemm(2, 3, 4, **{argument: spelling})
+            tw.plan(problem, tw.target("x86-avx2"))
+        with pytest.raises(ValueError, match=f"{argument} must be one of {', '.join(formats.MULTIPLIED)}, not"):
+            tw.compile(problem, tw.target("sm_90a"))
+
+
+def test_results_are_numpys():
+    for a, b, out in ("i8", "i8", "i8"), ("bf16", "bf16", "f32"), ("e4m3fn", "e4m3fn", "f32"), ("i8", "i16", "i16"):
+        assert Gemm(2, 3, 4, a, b).out == out
+
+
+def test_block_scaled_problems():
+    p = Gemm(2, 3, 64, "mxfp4", "mxfp8", layout="nt")
+    assert (p.a, p.b, p.out, p.compute) == ("mxfp4", "mxfp8", "f32", "f32")
+    assert p.min_bytes == (2 * 64 * 4 + 2 * 2 * 8 + 3 * 64 * 8 + 3 * 2 * 8 + 2 * 3 * 32) // 8

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from tilewright import formats
 
@@ -14,7 +18,8 @@ class Gemm:
     """A matrix multiplication: `batch` products of an m x k by a k x n matrix.
 
     m, n, k   sizes, each >= 0
-    a, b      number formats of the operands ("f32", "f64", or a NumPy dtype); b defaults to a
+    a, b      number formats of the operands ("f32", "f64", or a NumPy dtype); b defaults to a. Block-scaled ones
+              ("mxfp8", "mxfp6", "mxfp4": formats.BLOCK_FORMATS) have layout "nt" and blocks along k
     out       number format of the result; defaults to what NumPy would give for a and b
     layout    one letter for A and one for B: "n" is stored as multiplied ([m, k] or [k, n], rows contiguous),
               "t" is stored transposed ([k, m] or [n, k])
@@ -44,10 +49,16 @@ class Gemm:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         if layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
-        format_a = formats.get(a, "a", formats.MULTIPLIED)
-        format_b = formats.get(b, "b", formats.MULTIPLIED) if b is not None else format_a
-        format_out = formats.promote(format_a, format_b) if out is None else out
-        format_out = formats.get(format_out, "out", formats.MULTIPLIED)
+        names = [_block_format(x) for x in (a, a if b is None else b)]
+        if any(names):
+            if not all(names):
+                raise ValueError(f"a and b are both block-scaled or neither is, and here they are {a!r} and {b!r}")
+            format_a, format_b = names
+            format_out = formats.get("f32" if out is None else out, "out")
+        else:
+            format_a = formats.get(a, "a")
+            format_b = formats.get(b, "b") if b is not None else format_a
+            format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
         fields = {**sizes, "a": format_a.name, "b": format_b.name, "out": format_out.name, "layout": layout}
         for name, value in fields.items():
             object.__setattr__(self, name, value)  # the class is frozen for everybody else
@@ -55,7 +66,14 @@ class Gemm:
     @property
     def compute(self) -> str:
         """The format the arithmetic runs in: wide enough for both operands and the result."""
+        if _block_format(self.a):
+            return "f32"
         return formats.promote(*(formats.FORMATS[f] for f in (self.a, self.b, self.out))).name
+
+    def require(self, among: Collection[str]) -> None:
+        """ValueError unless a, b and out are all among these formats."""
+        for name in ("a", "b", "out"):
+            formats.get(getattr(self, name), name, among)
 
     @property
     def flops(self) -> int:
@@ -65,12 +83,9 @@ class Gemm:
     @property
     def min_bytes(self) -> int:
         """Bytes that must move if A and B are read once and C is written once (beta = 0)."""
-        bits = (
-            self.m * self.k * formats.FORMATS[self.a].bits
-            + self.k * self.n * formats.FORMATS[self.b].bits
-            + self.m * self.n * formats.FORMATS[self.out].bits
-        )
-        return self.batch * bits // 8
+        a, b, out = ((_block_format(name) or formats.FORMATS[name]).bits for name in (self.a, self.b, self.out))
+        bits = self.m * self.k * a + self.k * self.n * b + self.m * self.n * out
+        return self.batch * int(bits) // 8
 
     @property
     def intensity(self) -> float:
@@ -96,6 +111,25 @@ class Gemm:
 
     def __str__(self) -> str:
         return self.key()
+
+
+def _product(a: formats.Format, b: formats.Format) -> formats.Format:
+    """What numpy.matmul gives for them: f32 for the narrow floats of ml_dtypes. What it has no word for is promoted."""
+    try:
+        dtype = np.matmul(np.empty((1, 0), a.dtype), np.empty((0, 1), b.dtype)).dtype
+    except TypeError:
+        return formats.promote(a, b)
+    return formats.get(dtype)
+
+
+def _block_format(x: object) -> Any:
+    """The block-scaled format of this name, or None."""
+    from tilewright.formats.blocks import BlockFormat, block_format
+
+    try:
+        return block_format(x) if isinstance(x, (str, BlockFormat)) else None
+    except ValueError:
+        return None
 
 
 def _size(name: str, value: object) -> int:

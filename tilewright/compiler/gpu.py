@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import llvm, ptx, ptxas
+from tilewright.formats import MULTIPLIED
 from tilewright.plans.gpu import GpuPlan, choose, shape_of
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class GpuKernel:
 
 def compile(problem: Gemm, target: GpuTarget, plan: GpuPlan | str | None = None) -> GpuKernel:
     """As tilewright.compile says, for a GPU. Operands are taken to be contiguous and aligned to 16 bytes."""
+    problem.require(MULTIPLIED)
     if not problem.a == problem.b == problem.out:
         raise ValueError(f"this version compiles problems of one number format, and {problem} has a = {problem.a}, "
                          f"b = {problem.b}, out = {problem.out}; tilewright.matmul converts what it gets")

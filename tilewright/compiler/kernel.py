@@ -20,7 +20,7 @@ from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import cpu, pool
 from tilewright.runtime.recipe import Strides, order
-from tilewright.targets import CpuTarget, GpuTarget, detect
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, detect
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -157,7 +157,7 @@ class Kernel:
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None) -> Any:
     """The kernel for a problem on a target (default: this machine) by a plan, or by the text of one: a Kernel for
-    a CPU, a GpuKernel (compiler.gpu) for a GPU.
+    a CPU, a GpuKernel (compiler.gpu) for a GPU of NVIDIA's, an AmdKernel (compiler.amd_gemm) for one of AMD's.
 
     Without a plan it is the one that tilewright.matmul runs: what the tuner measured to be best, else what the model of
     the caches expects to be, for as many threads as matmul would use. ValueError with every reason if the plan cannot
@@ -167,6 +167,10 @@ def compile(problem: Gemm, target: Any = None, plan: Any = None) -> Any:
     if isinstance(target, GpuTarget):
         from tilewright.compiler import gpu
         return gpu.compile(problem, target, plan)
+    if isinstance(target, AmdTarget):
+        from tilewright.compiler import amd_gemm
+        return amd_gemm.compile(problem, target, plan)
+    problem.require(formats.MULTIPLIED)
     if not problem.a == problem.b == problem.out:
         raise ValueError(f"this version compiles problems of one number format, and {problem} has a = {problem.a}, "
                          f"b = {problem.b}, out = {problem.out}; tilewright.matmul converts what it gets")

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from tilewright.formats import MULTIPLIED
 from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
 from tilewright.plans.model import Ceilings, cost, packing_words
 from tilewright.plans.tiles import (
@@ -22,6 +23,7 @@ from tilewright.plans.tiles import (
     tiles_of,
 )
 from tilewright.plans.words import BY_NAME
+from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
@@ -32,7 +34,7 @@ SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for o
 
 
 def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
-    """The plan that the model expects to be fastest: a CpuPlan, or a GpuPlan for a GPU's target. ValueError if no plan
+    """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a GpuPlan or AmdPlan. ValueError if no plan
     fits, with the reasons."""
     if target is None:
         from tilewright.targets import detect
@@ -40,6 +42,9 @@ def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
     if isinstance(target, GpuTarget):
         from tilewright.plans import gpu
         return gpu.choose(gpu.shape_of(problem), target)  # type: ignore[arg-type]
+    if isinstance(target, AmdTarget):
+        from tilewright.plans import amd
+        return amd.choose(amd.shape_of(problem), target)  # type: ignore[arg-type]
     return choose(problem if isinstance(problem, Shape) else shape_of(problem, threads), target)
 
 
@@ -47,6 +52,7 @@ def shape_of(problem: Any, threads: int = 1) -> Shape:
     """A Gemm with contiguous operands, as the planner sees it. A vector has both orders: it counts as rows."""
     def order(letter: str, rows: int, cols: int) -> Order:
         return "rows" if letter == "n" or 1 in (rows, cols) else "columns"
+    problem.require(MULTIPLIED)
     m, n, k = problem.m, problem.n, problem.k
     return Shape(problem.compute, m, n, k, order(problem.layout[0], m, k), order(problem.layout[1], k, n), threads)
 

@@ -1,0 +1,147 @@
+"""A GEMM by one plan on one of AMD's GPUs: assembly and a code object that can be read, counted, simulated and run.
+
+Nothing here needs a GPU, but calling it does; a code object needs a linker (compiler.lld).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tilewright.compiler import amd, llvm
+from tilewright.plans.amd import AmdPlan, choose, shape_of
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Function
+    from tilewright.problem import Gemm
+    from tilewright.targets import AmdTarget
+
+_MFMA = "tilewright.kernels.amd.mfma_gemm:emit_mfma_gemm"
+_EMITTERS = {"mfma": _MFMA, "xf32": _MFMA,
+             "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm",
+             "bf16_emulated": "tilewright.kernels.amd.emulated_mx_gemm:emit_emulated_mx_gemm"}
+EMPTY = "; the product is empty: there is no code\n"
+BYTES = {"f64": 8, "f32": 4, "i32": 4}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel for a product: how many workgroups, and what it takes beside the operands."""
+    kernel: AmdKernel
+    grid: tuple[int, int, int]
+    workspace: int = 0                              # bytes
+    counters: int = 0                               # bytes, zero before and after
+
+    @property
+    def function(self) -> Function:
+        return self.kernel.function
+
+
+class AmdKernel:
+    """`kernel.assembly`, `.code_object`, `.manifest`, `.resources`: what it is. `tilewright.simulate(kernel, a, b)` runs
+    it anywhere; `kernel(a, b)` on an AMD GPU."""
+
+    def __init__(self, problem: Gemm, target: AmdTarget, plan: AmdPlan) -> None:
+        self.problem, self.target, self.plan = problem, target, plan
+        self.shape = shape_of(problem)
+
+    def __repr__(self) -> str:
+        return f"<AmdKernel {self.problem} on {self.target.name}: {self.plan}>"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the plan's emitter is called with."""
+        p, s = self.plan, self.shape
+        found: dict[str, Any] = {
+            "ARCH": self.target.name, "A": s.a, "B": s.b, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
+            "WARP_M": p.warp_m, "WARP_N": p.warp_n, "MFMA": p.mfma, "STAGES": p.stages, "DIRECT": p.copy == "direct",
+            "VECTOR_C": p.vector_c, "SPLIT_K": p.split_k, "GROUP_M": p.group_m, "XCDS": self.target.xcds}
+        if p.algorithm == "xf32":
+            found |= {"A": "xf32", "B": "xf32"}
+        if p.algorithm in ("mfma", "xf32"):
+            found |= {"LAYOUT": s.layout, "VECTOR": p.vector, "OUT": None if s.out == s.sums else s.out}
+        return found
+
+    @property
+    def _empty(self) -> bool:
+        return 0 in (self.problem.m, self.problem.n, self.problem.k)
+
+    @cached_property
+    def function(self) -> Function:
+        module, _, name = _EMITTERS[self.plan.algorithm].partition(":")
+        emitter = getattr(import_module(module), name)
+        with llvm.uncollected():
+            recorded: Function = emitter(**self.options)
+        return recorded
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return () if self._empty else (self.function,)
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """What a product of one pair of matrices takes; nothing if it is empty."""
+        if self._empty:
+            return ()
+        p, m, n = self.plan, self.problem.m, self.problem.n
+        if p.split_k == 1:
+            return (Launch(self, p.grid(m, n)),)
+        tiles = p.tiles(m, n)
+        return (Launch(self, p.grid(m, n), p.split_k * tiles * p.cta_m * p.cta_n * BYTES[self.shape.sums], 4*tiles),)
+
+    @cached_property
+    def llvm(self) -> str:
+        """LLVM IR, as it was lowered and before optimisation."""
+        return llvm.text(self.functions, self.target) if self.functions else EMPTY
+
+    @cached_property
+    def assembly(self) -> str:
+        return EMPTY if self._empty else amd.assembly(self.function, self.target)
+
+    @property
+    def asm(self) -> str: return self.assembly
+
+    @cached_property
+    def code_object(self) -> bytes:
+        """.hsaco. compiler.lld.Missing if there is no linker; ValueError for an empty product."""
+        return amd.code_object(self._code, self.target)
+
+    @cached_property
+    def resources(self) -> amd.Usage:
+        """Registers, LDS, spills and the waves that fit."""
+        return amd.usage(self._code, self.target, self.assembly)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What another program must know to launch the code object."""
+        p = self.plan
+        tiles = f"((m + {p.cta_m - 1}) // {p.cta_m}) * ((n + {p.cta_n - 1}) // {p.cta_n})"
+        found = amd.manifest(self._code, self.target, (tiles, 1, p.split_k), self.assembly)
+        found["plan"], found["problem"] = str(p), str(self.problem)
+        if p.split_k > 1:
+            tile = p.split_k * p.cta_m * p.cta_n * BYTES[self.shape.sums]
+            found["workspace_bytes"], found["counter_bytes"] = f"{tiles} * {tile}", f"{tiles} * 4"
+        return found
+
+    @property
+    def _code(self) -> Function:
+        if self._empty:
+            raise ValueError(f"{self.problem} is an empty product, for which there is no code")
+        return self.function
+
+
+def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:
+    """As tilewright.compile says, for one of AMD's GPUs. Operands are taken to be contiguous."""
+    if isinstance(plan, str):
+        plan = AmdPlan.parse(plan)
+    if problem.batch != 1:
+        raise ValueError(f"a kernel for {target.name} computes one product, and {problem} has {problem.batch}")
+    shape = shape_of(problem)
+    empty = 0 in (shape.m, shape.n, shape.k)
+    if plan is None:
+        plan = choose(shape._replace(m=max(shape.m, 1), n=max(shape.n, 1), k=max(shape.k, 32)), target)
+    reasons = [] if empty else plan.violations(shape, target)
+    if reasons:
+        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
+    return AmdKernel(problem, target, plan)

@@ -1,0 +1,347 @@
+"""How a GEMM runs on a GPU of AMD's: plans, what is wrong with one, and a model of what it costs.
+
+The model is arithmetic on the target's record. None of it has been measured: there is no such GPU where it was written.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tilewright import formats
+from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.targets.amd import AmdTarget
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+LANES, PIECE, BLOCK = 64, 16, 32                # lanes of a wave; bytes that a lane moves; elements that share a scale
+Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
+ALGORITHMS: tuple[Algorithm, ...] = ("mfma", "xf32", "scaled", "bf16_emulated")
+
+# Operations per clock of a compute unit with matrix instructions: the catalogue's flops / cycles, times 4 SIMDs
+# (kernels/atoms/amd.py; tests/test_amd_plans.py holds them together).
+RATES = {
+    "gfx942": {"f64": 256, "f32": 256, "xf32": 1024, "f16": 2048, "bf16": 2048, "i8": 4096, "e4m3fnuz": 4096,
+               "e5m2fnuz": 4096},
+    "gfx950": {"f64": 128, "f32": 256, "f16": 4096, "bf16": 4096, "i8": 8192, "e4m3fn": 8192, "e5m2": 8192,
+               "e2m3": 16384, "e3m2": 16384, "e2m1": 16384},
+}
+SUMS = {"f64": "f64", "i8": "i32"}              # in f32, except for these
+
+
+class AmdShape(NamedTuple):
+    """What a plan depends on. Formats of elements; `scaled` ones come in blocks with scales."""
+    a: str
+    b: str
+    out: str
+    m: int
+    n: int
+    k: int
+    layout: str = "nt"
+    scaled: bool = False
+
+    @property
+    def sums(self) -> str:
+        return SUMS.get(self.a, "f32")
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Of an element of A and of B."""
+        return _bits(self.a), _bits(self.b)
+
+    @property
+    def vector(self) -> int:
+        """Elements that can be moved at once of operands that are contiguous along m or n: by those sizes."""
+        sides = [x for x, along_k in ((self.m, self.layout[0] == "n"), (self.n, self.layout[1] == "t")) if not along_k]
+        return min([8*PIECE // max(self.bits), *(x & -x for x in sides)])
+
+    @property
+    def vector_c(self) -> int:
+        return min(4, self.n & -self.n)
+
+
+def _bits(format: str) -> int:
+    return 32 if format == "xf32" else formats.FORMATS[format].bits
+
+
+def shape_of(problem: Gemm) -> AmdShape:
+    """A Gemm with contiguous operands."""
+    p = problem
+    names = [BLOCK_FORMATS[x].element.name if x in BLOCK_FORMATS else x for x in (p.a, p.b)]
+    return AmdShape(*names, p.out, p.m, p.n, p.k, p.layout, p.a in BLOCK_FORMATS)
+
+
+@dataclass(frozen=True)
+class AmdPlan:
+    """`algorithm`: mfma multiplies the operands' own formats; xf32 rounds f32 to 19 bits, which gfx942 multiplies four
+    times as fast; scaled is for block-scaled operands, and bf16_emulated brings these to bf16 where no instruction takes
+    scales. The planner offers what rounds differently only if it is asked for.
+    """
+    algorithm: Algorithm
+    cta_m: int                      # of a workgroup, as GPU plans call it here
+    cta_n: int
+    cta_k: int
+    warp_m: int                     # of a wave
+    warp_n: int
+    mfma: int = 32                  # rows and columns of an instruction's tile
+    copy: Literal["registers", "direct"] = "registers"
+    stages: int = 2
+    vector: int = 8
+    vector_c: int = 4
+    split_k: int = 1
+    group_m: int = 8
+
+    def __str__(self) -> str:
+        """Short, and read back by `AmdPlan.parse`: mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2."""
+        text = f"{self.algorithm} {self.cta_m}x{self.cta_n}x{self.cta_k} wave={self.warp_m}x{self.warp_n}"
+        for f in fields(self)[6:]:
+            value = getattr(self, f.name)
+            if value != f.default or f.name in ("mfma", "copy", "stages"):
+                text += f" {f.name}={value}"
+        return text
+
+    @classmethod
+    def parse(cls, text: str) -> AmdPlan:
+        """The plan that `str(plan)` wrote. ValueError for anything else."""
+        try:
+            algorithm, cta, wave, *rest = text.split()
+            names = {f.name for f in fields(cls)[6:]}
+            if algorithm not in ALGORITHMS or not wave.startswith("wave="):
+                raise ValueError(text)
+            values: dict[str, Any] = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, cta.split("x")), strict=True))
+            values |= zip(("warp_m", "warp_n"), map(int, wave[5:].split("x")), strict=True)
+            for word in rest:
+                name, _, value = word.partition("=")
+                if name not in names or (name == "copy" and value not in ("registers", "direct")):
+                    raise ValueError(word)
+                values[name] = value if name == "copy" else int(value)
+            return cls(algorithm, **values)         # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"not a plan for an AMD GPU: {text!r}; one looks like 'mfma 256x256x32 wave=128x64 "
+                             "mfma=32 copy=registers stages=2'") from error
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n)
+
+    def rows(self, shape: AmdShape) -> tuple[int, int]:
+        """Bytes of a row of A's and of B's tile in LDS."""
+        bits = (16, 16) if self.algorithm == "bf16_emulated" else shape.bits
+        a, b = (self.cta_k * each // 8 for each in bits)
+        return tuple(row + 8*(row // PIECE & (row // PIECE - 1) != 0) for row in (a, b))    # type: ignore[return-value]
+
+    def lds(self, shape: AmdShape) -> int:
+        """Bytes that the tiles take."""
+        a, b = self.rows(shape)
+        return self.stages * (self.cta_m*a + self.cta_n*b) + 128*(self.split_k > 1)
+
+    def estimate(self, shape: AmdShape) -> int:
+        """Registers of a lane: accumulators, two rounds of operands, what is on its way to LDS, addresses."""
+        words = 2 if shape.a == "f64" else 1
+        a, b = self.rows(shape)
+        staged = (self.cta_m*a + self.cta_n*b) // self.threads // 4 if self.copy == "registers" else 0
+        parts = (self.warp_m + self.warp_n) // self.mfma * 4 * (1 + (max(shape.bits) == 8 and shape.scaled))
+        return words*self.warp_m*self.warp_n // LANES + 2*parts + staged + 40
+
+    def tiles(self, m: int, n: int) -> int:
+        return ceil(m / self.cta_m) * ceil(n / self.cta_n)
+
+    def grid(self, m: int, n: int) -> tuple[int, int, int]:
+        return self.tiles(m, n), 1, self.split_k
+
+    def violations(self, problem: Gemm | AmdShape, target: AmdTarget) -> list[str]:
+        """Why this plan cannot run this problem on this target: sentences, none if it can."""
+        shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
+        return list(_violations(self, shape, target))
+
+
+def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
+    for name in ("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
+        if getattr(p, name) < 1:
+            yield f"{name} is {getattr(p, name)}, and must not be less than 1."
+            return
+    if p.mfma not in (16, 32) or (p.mfma == 32 and shape.a == "f64"):
+        yield f"mfma = {p.mfma}: matrix instructions have tiles of 16 x 16 or 32 x 32, those of f64 of 16 x 16."
+        return
+    plain = p.algorithm in ("mfma", "xf32")
+    if plain and shape.scaled:
+        yield f"the operands have scales ({shape.a} in blocks of {BLOCK}): that is the algorithm scaled."
+        return
+    if not plain and not shape.scaled:
+        yield f"{p.algorithm} is for operands with scales, and {shape.a} here has none."
+        return
+    formats_here = RATES[target.name]
+    if p.algorithm == "scaled" and not target.has("mfma.f8f6f4"):
+        yield f"{target.name} has no matrix instructions with scales: gfx950 has, and the algorithm bf16_emulated does " \
+              "without."
+        return
+    if p.algorithm == "xf32" and (shape.a, shape.b) != ("f32", "f32"):
+        yield f"xf32 multiplies f32, and this is {shape.a} by {shape.b}."
+        return
+    if plain:
+        for format in dict.fromkeys(("xf32",) if p.algorithm == "xf32" else (shape.a, shape.b)):
+            if format not in formats_here:
+                yield f"{target.name} has no matrix instruction for {format}; it has them for {', '.join(formats_here)}."
+                return
+        if shape.a != shape.b and not {shape.a, shape.b} <= {"e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2"}:
+            yield f"no matrix instruction multiplies {shape.a} by {shape.b}."
+            return
+    elif shape.layout != "nt" or shape.k % BLOCK:
+        yield f"operands with scales have k along their rows (layout nt) in blocks of {BLOCK}."
+        return
+    allowed = (shape.sums, "f16", "bf16") if plain and shape.sums == "f32" else (shape.sums,)
+    if shape.out not in allowed:
+        yield f"the result is {shape.out}, and these operands give {', '.join(allowed)}."
+    if p.cta_m % p.warp_m or p.cta_n % p.warp_n:
+        yield f"wave tiles of {p.warp_m}x{p.warp_n} do not fill a workgroup's tile of {p.cta_m}x{p.cta_n}."
+        return
+    if p.warp_m % 32 or p.warp_n % 32:
+        yield f"wave tiles are multiples of 32 rows and columns, and {p.warp_m}x{p.warp_n} is not."
+        return
+    if p.threads > target.threads_group:
+        yield f"a workgroup would have {p.threads} threads, and may have {target.threads_group}."
+        return
+    yield from _depth(p, shape)
+    if p.copy == "direct":
+        a, b = shape.bits
+        if PIECE not in target.direct:
+            yield f"{target.name} copies at most {max(target.direct)} bytes of a lane straight into LDS, not {PIECE}."
+        if shape.layout != "nt" or 6 in (a, b) or p.algorithm == "bf16_emulated":
+            yield "only rows along k of 4, 8, 16 ... bits come straight into LDS as they are."
+        elif shape.k*a % (8*PIECE) or shape.k*b % (8*PIECE):
+            yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} does not make them."
+    elif p.stages != 2:
+        yield f"copies through registers have 2 stages, not {p.stages}."
+    if p.stages < 2:
+        yield f"stages is {p.stages}, and must not be less than 2."
+    if p.vector > shape.vector and shape.layout != "nt":
+        yield f"vector = {p.vector} elements along m or n are loaded at once, and these sizes allow {shape.vector}."
+    if p.vector_c > shape.vector_c:
+        yield f"vector_c = {p.vector_c} elements of C are stored at once, and n = {shape.n} allows {shape.vector_c}."
+    if (lds := p.lds(shape)) > target.lds:
+        yield f"the tiles take {lds} bytes of LDS, and {target.name} has {target.lds}."
+    most = target.vgprs // max(p.threads // LANES // target.simds, 1)
+    if (registers := p.estimate(shape)) > most:
+        yield f"a lane would need about {registers} registers, and {p.threads} threads leave it {most}."
+    if p.split_k > max(ceil(shape.k / p.cta_k), 1):
+        yield f"split_k = {p.split_k} is more than the tiles of k that there are."
+
+
+def _depth(p: AmdPlan, shape: AmdShape) -> Iterator[str]:
+    """Of cta_k: whole reads of all lanes, whole instructions, rows that swizzle."""
+    read = PIECE * LANES // p.mfma                      # bytes along k that a wave's lanes read at once
+    if shape.scaled:
+        if p.cta_k % (4*BLOCK):
+            yield f"cta_k = {p.cta_k} is no multiple of {4*BLOCK}: four scales come at once."
+        if p.algorithm == "scaled":
+            return
+    for format, bits in zip((shape.a, shape.b), (16, 16) if shape.scaled else shape.bits):
+        row = p.cta_k * bits // 8
+        if row % read or row & (row - 1):
+            yield (f"cta_k = {p.cta_k} elements of {format} are rows of {row} bytes in LDS, and must be a power of two "
+                   f"of at least {read}.")
+            return
+
+
+# ---- what a plan costs
+
+class Cost(NamedTuple):
+    seconds: float
+    parts: tuple[tuple[str, float], ...]        # the seconds of each thing that might bound it
+    rounds: float                               # in which the compute units finish all tiles
+
+
+L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
+GAP = 200               # clocks of a wave in which it waits for others and for LDS, in each tile of k
+START = 5e-6            # seconds that a launch takes before its first and after its last product
+ISSUE = 0.93            # of the matrix peak that a main loop reaches, by the static count of its cycles
+
+
+def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
+    """The predicted cost of a legal plan."""
+    p = plan
+    rate = _rate(shape, p, target)
+    resident = max(target.occupancy(p.threads, p.estimate(shape), p.lds(shape)), 1)
+    slots = target.cus * resident
+    tiles = p.tiles(shape.m, shape.n) * p.split_k
+    steps = ceil(ceil(shape.k / p.cta_k) / p.split_k)                   # tiles of k for each tile of C
+    a, b = p.rows(shape)
+    waves = p.threads // LANES
+    read = waves * (p.warp_m*a + p.warp_n*b) + p.cta_m*a + p.cta_n*b    # and written: bytes of LDS for a tile of k
+    together = max(resident * waves // target.simds, 1)                 # waves of a SIMD, that fill each other's gaps
+    matrix = (2 * p.cta_m * p.cta_n * p.cta_k / rate / ISSUE + GAP / min(together, 4)) / target.clock
+    local = read / target.lds_clock / target.clock
+    # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
+    full, over = divmod(tiles, slots)
+    turns = full*resident + ceil(over / target.cus)
+    latency = 2e-6 + steps * 1.5e-7                                     # of a workgroup alone on its compute unit
+    compute = max(turns * steps * max(matrix, local), latency)
+    moved = tiles * steps * p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8
+    l2 = moved / (L2_CLOCK * target.xcds * target.clock)
+    out = _bits(shape.out) / 8
+    least = (shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out
+    parts = p.split_k * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
+    memory = (least + parts) / target.bandwidth
+    found = (("matrix", turns*steps*matrix), ("LDS", turns*steps*local), ("L2", l2), ("memory", memory),
+             ("latency", latency))
+    return Cost(max(compute, l2, memory) + START * (1 + (p.split_k > 1)), found, turns / resident)
+
+
+def _rate(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
+    """Operations per clock of a compute unit."""
+    rates = RATES[target.name]
+    if p.algorithm in ("bf16_emulated", "xf32"):
+        return rates[p.algorithm[:4]]
+    return min(rates[shape.a], rates[shape.b])
+
+
+# (workgroup's tile, wave's tile), the largest first
+TILES = (((256, 256), (128, 64)), ((256, 128), (128, 64)), ((128, 256), (64, 128)), ((256, 128), (64, 64)),
+         ((128, 128), (64, 64)), ((128, 64), (64, 32)), ((64, 128), (32, 64)), ((64, 64), (32, 32)), ((32, 128), (32, 32)),
+         ((128, 32), (32, 32)), ((32, 64), (32, 32)), ((64, 32), (32, 32)))
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
+    """Plans worth a look, legal or not."""
+    if not shape.scaled:
+        algorithm: Algorithm = "mfma"
+        depths = [row * 8 // max(shape.bits) for row in (128, 64) if row * 8 // max(shape.bits)]
+    else:
+        algorithm = "scaled" if target.has("mfma.f8f6f4") else "bf16_emulated"
+        depths = [256, 128] if algorithm == "scaled" else [128]
+    ways: list[tuple[Literal["registers", "direct"], int]] = [("direct", 3), ("direct", 2), ("registers", 2)]
+    for (cta_m, cta_n), (warp_m, warp_n) in TILES:
+        for cta_k in depths:
+            for copy, stages in ways:
+                for mfma in (32, 16) if shape.a != "f64" else (16,):
+                    plan = AmdPlan(algorithm, cta_m, cta_n, cta_k, warp_m, warp_n, mfma, copy, stages, shape.vector,
+                                   shape.vector_c)
+                    if mfma == 16 and shape.a != "f64" and cta_m*cta_n > 64*64:
+                        continue                                # of large tiles, fewer operands are read with 32
+                    if shape.a == "f64" and warp_m*warp_n > 64*64:
+                        continue                                # their accumulators would be spilled
+                    yield from (replace(plan, split_k=split) for split in SPLITS)
+
+
+def ranked(problem: Gemm | AmdShape, target: AmdTarget) -> list[AmdPlan]:
+    """All legal candidates, the best by the model first. ValueError if there is none, with the reasons."""
+    shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
+    legal, reasons = [], {}
+    for p in dict.fromkeys(candidates(shape, target)):
+        if found := p.violations(shape, target):
+            reasons |= dict.fromkeys(found)
+        else:
+            legal.append(p)
+    if not legal:
+        raise ValueError(f"no plan for {shape} on {target.name}: {next(iter(reasons), '')}")
+    return sorted(legal, key=lambda p: cost(shape, p, target).seconds)
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: AmdShape, target: AmdTarget) -> AmdPlan:
+    """The plan that the model expects to be fastest."""
+    return ranked(shape, target)[0]
