@@ -435,6 +435,40 @@ class Compiled:
         return ptxas.assemble(self.ptx, self.chip.name)[0]
 
 
+def test_emit_writes_every_form_for_amd(tmp_path: Path) -> None:
+    """A kernel that is no GEMM, by name; a manifest beside the code object."""
+    assert "define amdgpu_kernel void @" in call("emit", "--kernel", "axpy", "--target", "gfx950").output
+    assert call("emit", "--kernel", "axpy", "-t", "gfx950", "-o", tmp_path / "axpy.s").exit_code == 0
+    assert "axpy_f32:" in (tmp_path / "axpy.s").read_text()
+    result = call("emit", "--kernel", "axpy", "-t", "gfx950", "-o", tmp_path / "axpy.hsaco")
+    if "pip install ziglang" in result.output:
+        pytest.skip("there is no linker for AMD GPUs")
+    assert (tmp_path / "axpy.hsaco").read_bytes().startswith(b"\x7fELF")
+    told = json.loads((tmp_path / "axpy.json").read_text())
+    assert (told["symbol"], told["grid"], told["workgroup"]) == ("axpy_f32", ["(n + 255) // 256", 1, 1], 256)
+    assert [(x["name"], x["type"], x["offset"]) for x in told["arguments"]] == [
+        ("n", "i64", 0), ("alpha", "f32", 8), ("x", "ptr", 16), ("y", "ptr", 24)]  # fmt: skip
+
+
+def test_emit_names_kernels_for_amd_only(tmp_path: Path) -> None:
+    assert "must end in .ll (IR), .s (assembly) or .hsaco" in refused(
+        "emit", "--kernel", "f16", "-t", "gfx942", "-o", tmp_path / "f16.o")  # fmt: skip
+    assert "there are: axpy, f32, f16, fp8" in refused("emit", "--kernel", "f17", "-t", "gfx942")
+    assert "its instruction is one of gfx950" in refused("emit", "--kernel", "mxfp4", "-t", "gfx942")
+    assert "--kernel is for AMD's GPUs" in refused("emit", "--kernel", "axpy", "-t", "neon")
+    assert "m n k or --kernel, not both" in refused("emit", 8, 8, 8, "--kernel", "axpy", "-t", "gfx942")
+    for command in ("emit", "asm"):
+        assert "give m, n and k" in refused(command, 8, 8, "-t", "neon")
+
+
+def test_asm_of_an_amd_kernel() -> None:
+    said = call("asm", "--kernel", "fp8", "-t", "gfx942").output
+    assert "no spills, 0 bytes of scratch" in said
+    assert "has no loop" in said
+    assert "v_mfma_f32_32x32x16_fp8_fp8" in call("asm", "--kernel", "fp8", "-t", "gfx942", "--whole").output
+    assert call("asm", "--kernel", "axpy", "-t", "gfx942", "--list").output.split() == ["axpy_f32"]
+
+
 def test_emit_writes_every_form_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tilewright, "compile", Compiled)
     assert "define ptx_kernel void @" in call("emit", 20, 30, 40, "--target", "h200").output

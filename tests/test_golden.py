@@ -1,7 +1,8 @@
 """The code of a few small kernels against the files in tests/golden: who changes it sees the change.
 
-For CPUs it is LLVM IR as lowered, which depends on the emitters and the lowering alone. For GPUs it is PTX, since a
-reader can see there what a thread does; a file is compared where LLVM has the version that it was written with.
+For CPUs it is LLVM IR as lowered, which depends on the emitters and the lowering alone. For GPUs it is PTX or AMD's
+instructions, since a reader can see there what a thread does; a file is compared where LLVM has the version that it was
+written with.
 
 `pytest tests/test_golden.py --update-golden` writes the files anew; the difference is then for `git diff` to show and
 for the reviewer to judge. Targets are named, not detected.
@@ -15,12 +16,16 @@ from pathlib import Path
 import llvmlite.binding
 import pytest
 
+from tests.test_amd_direct import emit_pipe
+from tests.test_amdgcn import emit_transpose
 from tilewright.compiler import llvm
+from tilewright.compiler.amd_loop import body
 from tilewright.ir import Kernel, f32, f64, i32, ptr, vec
 from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X16
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.kernels.ladder.amd2_f16 import emit_f16
 from tilewright.kernels.ladder.gpu01_naive import emit_naive
 from tilewright.kernels.ladder.gpu04_shared import emit_shared
 from tilewright.kernels.nvidia.copy import emit_copy
@@ -82,6 +87,13 @@ PTX = {
 }
 
 
+AMD = {
+    "amd2_f16_gfx942": (lambda: emit_f16("gfx942"), "gfx942"),
+    "transpose_gfx942": (emit_transpose, "gfx942"),
+    "direct16_gfx950": (lambda: emit_pipe(16), "gfx950"),
+}
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_golden(name, request):
     emit, chip, *args = KERNELS[name]
@@ -91,13 +103,27 @@ def test_golden(name, request):
 @pytest.mark.parametrize("name", PTX)
 def test_golden_ptx(name, request):
     emit, chip, *args = PTX[name]
-    path = GOLDEN / f"{name}.ptx"
-    first = f"// LLVM {'.'.join(map(str, llvmlite.binding.llvm_version_info))}\n"
+    of_this_llvm("//", lambda: llvm.assembly(emit(*args), target(chip)), GOLDEN / f"{name}.ptx", request)
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_golden_amd(name, request):
+    emit, chip = AMD[name]
+    function = emit()
+    of_this_llvm(";", lambda: instructions(function, chip), GOLDEN / f"{name}.s", request)
+
+
+def instructions(function, chip):
+    return "".join(f"{line}\n" for line in body(llvm.assembly(function, target(chip)), function.name))
+
+
+def of_this_llvm(comment, text, path, request):
+    first = f"{comment} LLVM {'.'.join(map(str, llvmlite.binding.llvm_version_info))}\n"
     if path.exists() and not request.config.getoption("--update-golden"):
         written = path.read_text().partition("\n")[0]
         if written != first.strip():
-            pytest.skip(f"{path.name} was written with {written[3:]}, and here is {first[3:].strip()}")
-    compare(first + llvm.assembly(emit(*args), target(chip)), path, request)
+            pytest.skip(f"{path.name} was written with {written}, and here is {first.strip()}")
+    compare(first + text(), path, request)
 
 
 def compare(text, path, request):
@@ -109,4 +135,5 @@ def compare(text, path, request):
 
 
 def test_no_golden_file_is_left_over():
-    assert {path.name for path in GOLDEN.iterdir()} == {f"{k}.ll" for k in KERNELS} | {f"{k}.ptx" for k in PTX}
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{k}.ll" for k in KERNELS} | {
+        f"{k}.ptx" for k in PTX} | {f"{k}.s" for k in AMD}  # fmt: skip

@@ -21,7 +21,9 @@ def same(printed: str, written: str) -> None:
     assert printed == written
 
 
-@pytest.mark.parametrize("page", ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md"])
+@pytest.mark.parametrize(
+    "page", ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "amd-code.md"]
+)
 def test_a_page_prints_what_it_says(page):
     pages.check(DOCS / page, cuda.available(), same)
 

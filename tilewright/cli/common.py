@@ -20,6 +20,10 @@ BAD_INPUT = 2  # the exit status of anything the caller can put right, as of a m
 M = Annotated[int, typer.Argument(min=0, help="Rows of A and C.", show_default=False)]
 N = Annotated[int, typer.Argument(min=0, help="Columns of B and C.", show_default=False)]
 K = Annotated[int, typer.Argument(min=0, help="Columns of A, rows of B.", show_default=False)]
+# The same, where a kernel can be named instead.
+SomeM = Annotated[int | None, typer.Argument(min=0, help="Rows of A and C.", show_default=False)]
+SomeN = Annotated[int | None, typer.Argument(min=0, help="Columns of B and C.", show_default=False)]
+SomeK = Annotated[int | None, typer.Argument(min=0, help="Columns of A, rows of B.", show_default=False)]
 Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")]
 Layout = Annotated[str, typer.Option("--layout", "-l", help="How A and B are stored: nn, nt, tn, tt.")]
 TargetName = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import amd_code, common
 
 
 def plan(
@@ -132,31 +132,43 @@ def explain(
             raise typer.Exit(1)
 
 
+Named = Annotated[
+    str | None,
+    typer.Option("--kernel", help="Of AMD's GPUs: axpy or a step of the ladder, instead of m n k.", show_default=False),
+]
+
+
 def emit(
-    m: common.M, n: common.N, k: common.K,
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write here: .ll, .s, .o; for a GPU .ll, .ptx, .cubin.", show_default="print the IR"
+            "--output", "-o", help="Write here: .ll, .s, .o; for NVIDIA .ll, .ptx, .cubin; for AMD .ll, .s, .hsaco.",
+            show_default="print the IR",
         ),
     ] = None,
+    kernel: Named = None,
 ) -> None:  # fmt: skip
     """Print the LLVM IR of the kernels for a problem, or write IR, assembly or machine code to a file.
 
-    Nothing is run, so the target may be one that this machine lacks.
+    Nothing is run, so the target may be one that this machine lacks. Beside a code object for AMD's GPUs (.hsaco) its
+    manifest is written, as .json: symbol, arguments and where they lie, workgroup, grid, LDS.
     """
     with common.errors():
         chip = common.target(target)
-        forms = GPU_FORMS if _is_gpu(chip) else CPU_FORMS
+        forms = GPU_FORMS if _is_gpu(chip) else amd_code.FORMS if amd_code.is_amd(chip) else CPU_FORMS
         if output is not None and output.suffix not in forms:
             *most, last = (f"{suffix} ({what})" for suffix, (what, _) in forms.items())
             raise common.BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
-        kernel = _compiled(m, n, k, dtype, layout, chip, plan)
+        found = _found(m, n, k, dtype, layout, chip, plan, kernel)
         if output is None:
-            typer.echo(kernel.llvm)
+            typer.echo(found.llvm)
             return
-        code = getattr(kernel, forms[output.suffix][1])
+        if amd_code.is_amd(chip):
+            amd_code.write(found, output)
+            return
+        code = getattr(found, forms[output.suffix][1])
         output.write_bytes(code if isinstance(code, bytes) else code.encode())
 
 
@@ -172,7 +184,7 @@ def _is_gpu(chip: Any) -> bool:
 
 
 def asm(
-    m: common.M, n: common.N, k: common.K,
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native", plan: Plan = None,
     function: Annotated[
         str | None,
@@ -180,26 +192,31 @@ def asm(
     ] = None,
     names: Annotated[bool, typer.Option("--list", help="Only name the functions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
+    kernel: Named = None,
 ) -> None:  # fmt: skip
     """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted.
 
-    For a GPU it is PTX; registers and spills are as ptxas assigns them, if it is installed.
+    For NVIDIA's GPUs it is PTX; registers and spills are as ptxas assigns them, if it is installed. For AMD's there is
+    a static cycle count.
     """
     with common.errors():
         from tilewright.compiler import resources
 
         chip = common.target(target)
-        kernel = _compiled(m, n, k, dtype, layout, chip, plan)
+        found = _found(m, n, k, dtype, layout, chip, plan, kernel)
         if _is_gpu(chip):
-            _ptx(kernel.ptx, chip, function, names, whole)
+            _ptx(found.ptx, chip, function, names, whole)
             return
         if names:
-            typer.echo("\n".join(resources.functions(kernel.asm)))
+            typer.echo("\n".join(resources.functions(found.asm)))
+            return
+        if amd_code.is_amd(chip):
+            amd_code.show(found, whole)
             return
         if whole:
-            typer.echo(kernel.asm)
+            typer.echo(found.asm)
             return
-        loop = kernel.resources if function is None else resources.hot_loop(kernel.asm, function)
+        loop = found.resources if function is None else resources.hot_loop(found.asm, function)
         typer.echo(loop.text)
         counts = {
             "FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
@@ -234,7 +251,15 @@ def _ptx(text: str, chip: Any, function: str | None, names: bool, whole: bool) -
         typer.echo(f"CTAs of {x * y} threads and {entry.shared} bytes of shared memory, {ctas} on a multiprocessor")
 
 
-def _compiled(m: int, n: int, k: int, dtype: str, layout: str, chip: Any, plan: str | None) -> Any:
+def _found(m: int | None, n: int | None, k: int | None, dtype: str, layout: str, chip: Any, plan: str | None,
+           kernel: str | None) -> Any:  # fmt: skip
+    """The kernel of this name, or of this problem."""
     import tilewright as tw
 
+    if kernel is not None:
+        if m is not None:
+            raise common.BadInput("give m n k or --kernel, not both")
+        return amd_code.named(kernel, chip)
+    if m is None or n is None or k is None:
+        raise common.BadInput("give m, n and k: rows of A, columns of B, columns of A")
     return tw.compile(common.problem(m, n, k, dtype, layout), chip, plan)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import lld, llvm
@@ -42,6 +43,31 @@ class Usage:
         return (f"{self.registers} registers a lane ({self.vgprs} VGPRs, {self.agprs} AGPRs), {self.sgprs} SGPRs, "
                 f"{spills}, {self.scratch} bytes of scratch, {self.lds:,} bytes of LDS; {self.workgroups} workgroups "
                 f"on a compute unit, {self.waves} waves on a SIMD, limited by {self.limit}")
+
+
+@dataclass(frozen=True)
+class AmdFunction:
+    """A recorded kernel on one target, with what can be had of it. `grid` is as for `manifest`."""
+    function: Function
+    target: AmdTarget
+    grid: tuple[int | str, ...] | None = None
+
+    @cached_property
+    def llvm(self) -> str:
+        """LLVM IR, as it was lowered and before optimisation."""
+        return llvm.text(self.function, self.target)
+
+    @cached_property
+    def asm(self) -> str: return assembly(self.function, self.target)
+
+    @cached_property
+    def code_object(self) -> bytes: return code_object(self.function, self.target)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]: return manifest(self.function, self.target, self.grid, self.asm)
+
+    @cached_property
+    def resources(self) -> Usage: return usage(self.function, self.target, self.asm)
 
 
 def assembly(functions: Function | Iterable[Function], target: AmdTarget, *, lines: bool = False) -> str:

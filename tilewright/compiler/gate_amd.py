@@ -112,13 +112,13 @@ def _operation(operation: Any, types: list[Any], target: AmdTarget) -> Iterator[
     if operation.kind == "atomic" and "local" in [t.space for t in types if isinstance(t, Pointer)]:
         yield "an atomic access of local memory: no other thread can see it"
     first = types[0] if types else None
-    if operation is OPAQUE and isinstance(first, Type) and first.bits * first.length % PIECE:
+    if operation is OPAQUE and isinstance(first, Type) and (first.bits < 16 or first.bits * first.length % PIECE):
         yield f"{first} does not fill registers of {PIECE} bits, so it cannot be opaque"
-    if operation.role == "thread" and operation.kind != "move":
-        for t in types:
+    if (operation.role == "thread" and operation.kind != "move") or operation.kind == "atomic":
+        for t in dict.fromkeys(types):
             if isinstance(t, Type) and str(t.scalar) in MOVED:
-                how = "converts it by bits" if operation is CAST else f"has no {t.scalar} arithmetic"
-                yield f"{target.name} {how} in this version, so no {operation.name} of {t}"
+                what = "conversions" if operation is CAST else "arithmetic"
+                yield f"{target.name} has no {t.scalar} {what} in this version, so no {operation.name} of {t}"
 
 
 def _type(t: Type, target: AmdTarget) -> Iterator[str]:

@@ -67,6 +67,12 @@ class Amdgcn(Dialect):
     def fence(self, low: Any) -> None:
         low.b.fence("seq_cst", self.scope)
 
+    def addition(self, low: Any, atomic: Any) -> None:
+        """What kernels add to is this device's own memory, where hardware adds floats at L2; else LLVM loops over a
+        compare and swap. AMDGPUUsage, "amdgpu.no.fine.grained.memory"."""
+        for promise in ("amdgpu.no.fine.grained.memory", "amdgpu.no.remote.memory"):
+            atomic.set_metadata(promise, low.module.add_metadata([]))
+
     def uniform(self, low: Any, x: Any) -> Any:
         address = isinstance(x.type, ll.PointerType)
         kind = f"p{x.type.addrspace}" if address else f"{'f' if low.is_float(x) else 'i'}{low.bits(x)}"

@@ -33,6 +33,7 @@ def _add(low, t, p, x, order):
         _fence(low, "seq_cst" if order == "seq_cst" else "release")
     before = low.b.atomic_rmw("f" * t.is_float + "add", p, x, low.scoped("monotonic" if around else order),
                               name="before")
+    low.dialect.addition(low, before)
     if around and order != "release":
         _fence(low, "acquire")
     return before

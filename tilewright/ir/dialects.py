@@ -51,6 +51,9 @@ class Dialect:
         """Memory is ordered for the whole device."""
         raise NotImplementedError(f"{self.triple} has no fence for a device")
 
+    def addition(self, low: Any, atomic: Any) -> None:
+        """Say of an atomic addition what the compiler is to know of it."""
+
     def exchanged(self, low: Any, x: Any, mask: int, warp: int) -> Any:
         """The 32 bits x of the lane whose number differs in the bits of `mask`."""
         raise NotImplementedError(f"{self.triple} has no lanes")

@@ -200,7 +200,7 @@ class _Lowering:
         t = ll.ArrayType(self.type(array.element), array.size)
         if array.space == "local":
             x = self.stack(t, array.name)
-            x.align = array.align
+            x.align, x.type = array.align, ll.PointerType(addrspace=self.spaces["local"])   # llvmlite: by its contents
             return x
         dynamic = self.dialect.dynamic and self.function.dynamic_bytes > 0
         name = "shared" if dynamic else f"{self.function.name}_{array.name}"
@@ -220,10 +220,11 @@ class _Lowering:
     def stack(self, t: ll.Type, name: str) -> Any:
         """Room on this thread's own stack."""
         space = self.spaces["local"]
-        x = self.b.alloca(t, name=name) if space == 0 else _Stack(self.b.block, t, None, name)
-        if space:
-            self.b._insert(x)
-        x.type = ll.PointerType(addrspace=space)                # llvmlite types it by its contents
+        if space == 0:
+            return self.b.alloca(t, name=name)
+        x = _Stack(self.b.block, t, None, name)
+        x.type = ll.PointerType(addrspace=space)
+        self.b._insert(x)
         return x
 
     def slot(self, register: Register) -> Any:

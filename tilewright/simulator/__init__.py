@@ -30,7 +30,8 @@ __all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitial
 
 
 def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Memory | None = None,
-        externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None) -> Report:
+        externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None,
+        target: str | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
     A pointer parameter takes an array of any type and strides (what it points to is the first element), a recorded
@@ -42,11 +43,13 @@ def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Me
 
     `externals` gives C functions a meaning by name, to be called with NumPy scalars. What is recorded for the CTAs of a
     GPU runs once for each CTA of `grid`. `granule`: the bytes of global memory that are counted as moving together;
-    unless given a GPU's sector (32) or a CPU's cache line (64).
+    unless given a GPU's sector (32) or a CPU's cache line (64). `target`: the name of the chip whose shared memory is
+    meant, where waves of the same size have several kinds: "gfx950", or "gfx942", which is meant unless said.
     """
     if function.threads is None and any(n != 1 for n in grid):
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
-    machine = Machine(function, memory or Memory(), externals or {}, None if granule is None else Report(granule))
+    machine = Machine(function, memory or Memory(), externals or {}, None if granule is None else Report(granule),
+                      target)
     return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)
 
 

@@ -215,8 +215,10 @@ class Access:
             here = None if on is None else np.broadcast_to(on, (self.length, gang.size))
             if (relative % self.align != 0)[slice(None) if here is None else here.any(0)].any():
                 return None
+            banks = self.machine.banks
             pattern = Pattern(self.item, self.length, relative, here, lane, region, first, self.machine.warp,
-                              self.machine.report.granule)
+                              self.machine.report.granule, banks, max(banks.pieces(self.bytes, self.align), self.item),
+                              self.reads)
             self.patterns[key] = pattern
         offset = first - region.base
         inside = offset if region.pitch is None else offset % region.pitch

@@ -25,6 +25,7 @@ from tilewright.simulator.memory import Memory, Region, Uninitialised
 from tilewright.simulator.report import Report
 from tilewright.simulator.textures import Textures
 from tilewright.simulator.tiles import Tiles
+from tilewright.targets import banks
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
 TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
@@ -34,12 +35,13 @@ Block = tuple[int, int, int]
 
 class Machine:
     def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]],
-                 report: Report | None = None) -> None:
+                 report: Report | None = None, target: str | None = None) -> None:
         self.function, self.memory = function, memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
         self.shape = function.threads or (1, 1)
         self.warp = function.warp if self.gpu else 1
+        self.banks = banks.of(target, self.warp)
         self.cta = self.shape[0] * self.shape[1]
         if self.cta % self.warp:
             raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.compiler import llvm, ptxas
+from tilewright.compiler import amd, llvm, ptxas
+from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.compiler.ptxas import Usage
@@ -47,8 +48,10 @@ def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
                      usage.spill_stores + usage.spill_loads)
 
 
-def assembled(function: Function, target: GpuTarget) -> Occupancy | None:
-    """The same, of a kernel that is compiled to learn it. None where there is no ptxas."""
+def assembled(function: Function, target: GpuTarget | AmdTarget) -> Occupancy | amd.Usage | None:
+    """The same, of a kernel that is compiled to learn it. None where there is no ptxas; LLVM itself knows AMD's."""
+    if isinstance(target, AmdTarget):
+        return amd.usage(function, target)
     try:
         ptxas.find()
     except ptxas.Missing:

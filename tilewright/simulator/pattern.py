@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.memory import Region
+from tilewright.targets.banks import WORD, Banks
 
-BANKS = 32              # of shared memory, 4 bytes wide
-PERIOD = 128            # bytes
+PERIOD = 256            # bytes: once around the banks of any chip
 
 
 class Pairs(NamedTuple):
@@ -28,10 +28,11 @@ class Pairs(NamedTuple):
 
 class Pattern:
     """`relative` [threads]: where each lane's first element begins, from a multiple of PERIOD on; `here` [length,
-    threads]: which elements there are, None for all; `first` is the address of lane `lane`."""
+    threads]: which elements there are, None for all; `first` is the address of lane `lane`. An access of shared memory
+    goes over these banks, `piece` bytes of each lane at a time."""
 
     def __init__(self, item: int, length: int, relative: NDArray[np.int64], here: NDArray[np.bool_] | None, lane: int,
-                 region: Region, first: int, warp: int, granule: int) -> None:
+                 region: Region, first: int, warp: int, granule: int, banks: Banks, piece: int, load: bool) -> None:
         where = relative + np.arange(length)[:, None] * item
         on = np.ones(where.shape, bool) if here is None else here
         taken = where if here is None else where[here]
@@ -51,7 +52,7 @@ class Pattern:
         self.seen: set[int] = set()                         # where it has been met
         self.requests = int(np.count_nonzero(on.any(0).reshape(-1, warp).any(1)))
         self.elements = taken.size
-        cost = self._passes(where, item*length) if region.space == "shared" else self._granules(where, granule)
+        cost = self._passes(where, banks, piece, load) if region.space == "shared" else self._granules(where, granule)
         self.moved, self.ideal = cost
         self._pairs: dict[tuple[int, int], Pairs] = {}
 
@@ -97,19 +98,19 @@ class Pattern:
         distinct = np.bincount(np.unique(start + warp * apart) // apart)
         return moved, int((-(-distinct * item // granule)).sum())
 
-    def _passes(self, where: NDArray[np.int64], bytes: int) -> tuple[int, int]:
-        """(passes over the banks of shared memory, the fewest that could deliver the distinct words).
-
-        In one pass a bank delivers one word of 4 bytes, to any number of lanes. Wide accesses go by half or quarter
-        warps, so that a request without conflicts has 32 words.
-        """
-        share = self.warp // max(bytes // 4, 1)                 # lanes that go together
-        groups = np.broadcast_to(np.arange(where.shape[1]) // share, where.shape)[self.on]
+    def _passes(self, where: NDArray[np.int64], banks: Banks, piece: int, load: bool) -> tuple[int, int]:
+        """(passes over the banks of shared memory, the fewest that could deliver the distinct words)."""
+        split = banks.split(piece, load)
+        threads = np.arange(where.shape[1])
+        turn = threads // self.warp * split.phases + np.asarray(split.phase)[threads % self.warp]
+        parts = np.arange(where.shape[0]) * self.item // piece          # instructions that the access takes
+        groups = (turn * (int(parts[-1]) + 1) + parts[:, None])[self.on]
         start = where[self.on]
-        words = start[:, None] // 4 + np.arange(max(self.item // 4, 1))
-        words -= int(words.min()) // BANKS * BANKS
-        apart = -(-(int(words.max()) + 1) // BANKS) * BANKS
+        words = start[:, None] // WORD + np.arange(max(self.item // WORD, 1))
+        words -= int(words.min()) // split.banks * split.banks
+        apart = -(-(int(words.max()) + 1) // split.banks) * split.banks
         distinct = np.unique(np.repeat(groups, words.shape[1]) * apart + words.ravel())
-        group, bank = distinct // apart, distinct % BANKS
-        load = np.bincount(group * BANKS + bank, minlength=(int(group.max()) + 1) * BANKS).reshape(-1, BANKS)
-        return int(load.max(1).sum()), int((-(-load.sum(1) // BANKS)).sum())
+        group, bank = distinct // apart, distinct % split.banks
+        size = (int(group.max()) + 1) * split.banks
+        load_of = np.bincount(group * split.banks + bank, minlength=size).reshape(-1, split.banks)
+        return int(load_of.max(1).sum()), int((-(-load_of.sum(1) // split.banks)).sum())

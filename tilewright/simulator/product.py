@@ -20,19 +20,20 @@ from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.report import Report
-from tilewright.targets import CpuTarget, GpuTarget
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
 
 Array = NDArray[Any]
 
 
 def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
-             grid: Sequence[int] | None = None, target: GpuTarget | None = None) -> Report:
+             grid: Sequence[int] | None = None, target: GpuTarget | AmdTarget | None = None) -> Report:
     """Run a kernel on NumPy, and report what each line of it moved and did; a Fault if it did wrong.
 
     simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
                                                 `kernel(a, b, out)` computes it, to the last bit; `report.result`
     simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
-                                                with a `target` the report tells the occupancy
+                                                with a `target` the report tells the occupancy, and counts
+                                                conflicts over that chip's banks
 
     Threads, warps and CTAs run as on the machine, and a race between them is a Fault, as is any access outside the
     arrays or of what nobody has written. For any target, on any machine. For problems of a few hundred rows and
@@ -66,10 +67,11 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     return report
 
 
-def _function(function: Function, args: Sequence[Any], grid: Sequence[int] | None, target: GpuTarget | None) -> Report:
+def _function(function: Function, args: Sequence[Any], grid: Sequence[int] | None,
+              target: GpuTarget | AmdTarget | None) -> Report:
     if function.threads is None and grid is not None:
         raise ValueError(f"{function.name} is a CPU function: it has no grid")
-    machine = Machine(function, Memory(), {})
+    machine = Machine(function, Memory(), {}, target=target.name if target else None)
     report = machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid or (1, 1))
     if target is not None:
         from tilewright.simulator.occupancy import assembled

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tilewright.ir.program import Line
 
 if TYPE_CHECKING:
+    from tilewright.compiler.amd import Usage
     from tilewright.simulator.occupancy import Occupancy
 
 
@@ -94,7 +95,7 @@ class Report:
         self.result: Any = None                 # what the function returned
         self.traffic: dict[Site, Traffic] = {}
         self.blocks: list[Block] = []
-        self.occupancy: Occupancy | None = None     # of the kernel, where its target and resources are known
+        self.occupancy: Occupancy | Usage | None = None     # of the kernel, where its target and resources are known
 
     def at(self, site: Site) -> Traffic:
         if site not in self.traffic:

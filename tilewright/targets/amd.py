@@ -31,7 +31,7 @@ class AmdTarget:
     instructions: tuple[str, ...]                   # beyond GCN's, by the names that the gate uses
     lds: int                    # local data share of a compute unit: all of it can be one workgroup's
     lds_banks: int              # each of 4 bytes
-    lds_clock: int              # bytes that the LDS reads in a clock, without conflicts
+    lds_clock: int              # bytes that the LDS reads in a clock, without conflicts and 8 or 16 bytes a lane
     lds_granule: int            # LDS is given to workgroups in units of so many bytes
     direct: tuple[int, ...]     # bytes that a lane can load from global memory straight into LDS
     cus: int                    # compute units of the chip
@@ -125,7 +125,7 @@ def _gfx942(model: str, product: str, cus: int, xcds: int, clock: float, bandwid
 
 def _gfx950(model: str, product: str, clock: float) -> AmdTarget:
     return AmdTarget("gfx950", ("mfma", "mfma.gfx950", "mfma.fp8.ocp", "mfma.f8f6f4", "lds.direct", "lds.direct.wide"),
-                     160*KIB, 64, 128, 1280, (4, 12, 16), 256, 8, clock, 8e12, 288 << 30, model=model,
+                     160*KIB, 64, 256, 1280, (4, 12, 16), 256, 8, clock, 8e12, 288 << 30, model=model,
                      sources=_sources(_CDNA4, _CDNA4_PAPER, product))
 
 
