@@ -86,6 +86,42 @@ def test_the_ladder_on_hardware(monkeypatch, arch):
         assert found["cases"][0]["exact"]
 
 
+@pytest.mark.parametrize("name", ["mfma_gemm_f16_nt_split", "mfma_gemm_i8_nt", "scaled_mfma_gemm_e2m1_e3m2"])
+def test_products_on_hardware(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    install(monkeypatch, "gfx950")
+    (kernel,) = (k for k in amd_kernels.KERNELS if k.name == name and k.target == "gfx950")
+    (found,) = examined(monkeypatch, replace(kernel, large=None))
+    assert (found["ran"], found["right"]) == ("on hardware", True), found
+    assert found["compiled"]["vgpr_spills"] == 0
+
+
+def test_every_kernel_has_a_name_of_its_own():
+    names = [(k.name, k.target) for k in amd_kernels.KERNELS]
+    assert len(set(names)) == len(names)
+    scaled = {k.formats[:2] for k in amd_kernels.KERNELS if k.name.startswith("scaled")}
+    assert scaled == {(a, b) for a in amd_kernels.SCALED for b in amd_kernels.SCALED}
+
+
+@pytest.mark.parametrize("wrong", ["result", "scale"])
+def test_a_case_tells_right_from_wrong(wrong):
+    """What the selftest compares with, in case it should be right about everything."""
+    make = amd_cases.scaled_gemm("e2m1", "e5m2", 64, 64, 1)
+    case = make((4, 4, 64), "random", np.random.default_rng(0))
+    if wrong == "result":
+        off = case.expected + 4 * case.bound * np.eye(4)
+    else:  # one of the scales of A, by a factor of two
+        args = list(case.args)
+        more = args[8].copy()
+        more[2, 1] += 1
+        a, b = (amd_cases.formats.unpack(args[i], f).astype(np.float64) for i, f in ((4, "e2m1"), (6, "e5m2")))
+        off = amd_cases.applied(a, more) @ amd_cases.applied(b, args[10]).T
+        exact = amd_cases.applied(a, args[8]) @ amd_cases.applied(b, args[10]).T
+        np.testing.assert_allclose(exact, case.expected, rtol=1e-12)
+    assert selftest_steps._compared(case, case.expected.astype(np.float32))["right"]
+    assert not selftest_steps._compared(case, off)["right"]
+
+
 def test_torch_takes_turns(fake, monkeypatch):
     streams = []
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.kernels import reference
 from tilewright.kernels.ladder.amd_steps import AMD_STEPS
+from tilewright.runtime import selftest_peer
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -121,3 +122,62 @@ def ladder(step: str, arch: str) -> Make:
         return Case((1,), (*stored, c), len(stored), expected, most, 2.0 * m * n * k, moved)
 
     return make
+
+
+def gemm(A: str, B: str, OUT: str, SUMS: str, LAYOUT: str, CTA_M: int, CTA_N: int, SPLIT_K: int) -> Make:
+    """kernels.amd.mfma_gemm of (m, n, k): with integers 2 A @ B - C, else A @ B, and C starts as nan."""
+
+    def make(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+        m, n, k = shape
+        a, b = values(rng, (m, k), A, data), values(rng, (k, n), B, data)
+        c, alpha, beta = _c(rng, (m, n), OUT, data)
+        stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), LAYOUT)]
+        tiles, extra = _parts(m, n, CTA_M, CTA_N, SPLIT_K, SUMS)
+        expected = reference.product(a, b, c, alpha=alpha, beta=beta)
+        most = bound(a, b, c if beta else None, alpha, beta, SUMS, OUT, expected, data)
+        operands = [x if x.itemsize > 1 else x.view(np.int8) for x in stored]
+        args = (m, n, k, alpha, operands[0], stored[0].shape[1], operands[1], stored[1].shape[1], beta, c, n, *extra)
+        moved = sum(x.nbytes for x in (*stored, c))
+        return Case((tiles, 1, SPLIT_K), args, 9, expected, most, 2.0 * m * n * k, moved,
+                    selftest_peer.product(a, b, xf32=A == "xf32"), tuple(range(11, len(args))))  # fmt: skip
+
+    return make
+
+
+def scaled_gemm(A: str, B: str, CTA_M: int, CTA_N: int, SPLIT_K: int) -> Make:
+    """kernels.amd.scaled_mfma_gemm of (m, n, k), likewise; k is a multiple of 32."""
+
+    def make(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+        m, n, k = shape
+        a, bt = values(rng, (m, k), A, data), values(rng, (n, k), B, data)
+        of_a, of_b = (exponents(rng, (rows, k // BLOCK), data) for rows in (m, n))
+        c, alpha, beta = _c(rng, (m, n), "f32", data)
+        tiles, extra = _parts(m, n, CTA_M, CTA_N, SPLIT_K, "f32")
+        true_a, true_b = applied(a, of_a), applied(bt, of_b).T
+        expected = reference.product(true_a, true_b, c, alpha=alpha, beta=beta)
+        most = bound(true_a, true_b, c if beta else None, alpha, beta, "f32", "f32", expected, data)
+        stored = formats.pack(a), formats.pack(bt)
+        args = (m, n, k, alpha, stored[0], stored[0].shape[1], stored[1], stored[1].shape[1],
+                of_a, k // BLOCK, of_b, k // BLOCK, beta, c, n, *extra)  # fmt: skip
+        moved = sum(x.nbytes for x in (*stored, of_a, of_b, c))
+        peer = selftest_peer.product(a, bt.T, of_a, of_b) if {A, B} <= selftest_peer.SCALED else None
+        return Case((tiles, 1, SPLIT_K), args, 13, expected, most, 2.0 * m * n * k, moved, peer,
+                    tuple(range(15, len(args))))  # fmt: skip
+
+    return make
+
+
+def _c(rng: np.random.Generator, shape: Shape, out: str, data: Data) -> tuple[Array, Any, Any]:
+    """C before, alpha and beta."""
+    if data == "integers":
+        return values(rng, shape, out, data), 2, -1
+    dtype = formats.get(out).dtype
+    return (np.full(shape, 77, dtype) if dtype.kind == "i" else np.full(shape, np.nan, dtype)), 1, 0
+
+
+def _parts(m: int, n: int, CTA_M: int, CTA_N: int, SPLIT_K: int, SUMS: str) -> tuple[int, tuple[Array, ...]]:
+    """Tiles of C, and the arrays that workgroups which share one need beside."""
+    tiles = -(-m // CTA_M) * -(-n // CTA_N)
+    if SPLIT_K == 1:
+        return tiles, ()
+    return tiles, (np.empty(SPLIT_K * tiles * CTA_M * CTA_N, formats.get(SUMS).dtype), np.zeros(tiles, np.int32))
