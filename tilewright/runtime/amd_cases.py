@@ -1,7 +1,6 @@
 """Launches of AMD's kernels with their right answers, made from the kernels' own parameters.
 
-A `Case` is one launch in arrays of the host's memory: the simulator takes its arguments as they are, and on hardware
-they are copied. Data is "integers", small enough that every sum is exact whatever its order, or "random".
+Data is "integers", small enough that every sum is exact whatever its order, or "random".
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ XF32 = 0xFFFF_E000  # the bits of an f32 that an xf32 has too: 10 of the fractio
 
 @dataclass(frozen=True)
 class Case:
-    """`args[output]` is what the kernel fills or updates; then each element is within `bound` of `expected`, which is
+    """One launch, in arrays of the host's memory: the simulator takes `args` as they are, hardware gets copies.
+
+    `args[output]` is what the kernel fills or updates; then each element is within `bound` of `expected`, which is
     computed in float64. `peer` makes torch do the same: given the module, a call on operands in the GPU's memory."""
 
     grid: tuple[int, ...]  # workgroups
