@@ -16,7 +16,16 @@ from tests.fake_hip import install
 from tilewright.cli import app
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
-from tilewright.runtime import amd_kernels, doctor, hip, selftest, selftest_child, selftest_peer, selftest_steps
+from tilewright.runtime import (
+    amd_cases,
+    amd_kernels,
+    doctor,
+    hip,
+    selftest,
+    selftest_child,
+    selftest_peer,
+    selftest_steps,
+)
 
 CDNA3, CDNA4 = (
     replace(kernel, large=(3000,)) for kernel in amd_kernels.KERNELS if kernel.name == "axpy_f32"
@@ -47,7 +56,7 @@ def test_on_hardware(fake, monkeypatch):
         (shape, data, True) for shape in ([1], [1000], [3000]) for data in ("integers", "random")
     ]
     assert [case["exact"] for case in found["cases"][::2]] == [True] * 3
-    assert 0 < found["cases"][3]["of_bound"] <= 1
+    assert 0 < found["cases"][5]["of_bound"] <= 1
     assert found["linked"]["bytes"] > 1000
     assert found["loaded"]["registers"] > 1
     time = found["time"]
@@ -59,10 +68,58 @@ def test_on_hardware(fake, monkeypatch):
     assert (other["ran"], other["right"]) == ("simulated, not run on hardware", True)
     assert "time" not in other
     lines = [selftest.line(record) for record in (found, other)]
-    assert "on hardware: 6 cases right, 3 exact" in lines[0]
+    exact = sum(case["exact"] for case in found["cases"])
+    assert f"on hardware: 6 cases right, {exact} exact" in lines[0]
     assert "1000.0 us at 3000: 0.0 TFLOP/s, 0.00 TB/s; torch: ModuleNotFoundError" in lines[0]
-    assert "simulated, not run on hardware: 4 cases right, 2 exact" in lines[1]
+    assert "simulated, not run on hardware: 4 cases right" in lines[1]
     assert selftest.summary({"kernels": [found, other]}) == "2 of 2 kernels right; 1 ran on hardware, 1 did not."
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_the_ladder_on_hardware(monkeypatch, arch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    install(monkeypatch, arch)
+    steps = [k for k in amd_kernels.KERNELS if k.name.startswith("amd_ladder") and k.target == arch]
+    assert len(steps) == {"gfx942": 3, "gfx950": 5}[arch]
+    for found in examined(monkeypatch, *steps):
+        assert (found["ran"], found["right"], "time" in found) == ("on hardware", True, False), found
+        assert found["cases"][0]["exact"]
+
+
+@pytest.mark.parametrize("name", ["mfma_gemm_f16_nt_split", "mfma_gemm_i8_nt", "scaled_mfma_gemm_e2m1_e3m2"])
+def test_products_on_hardware(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    install(monkeypatch, "gfx950")
+    (kernel,) = (k for k in amd_kernels.KERNELS if k.name == name and k.target == "gfx950")
+    (found,) = examined(monkeypatch, replace(kernel, large=None))
+    assert (found["ran"], found["right"]) == ("on hardware", True), found
+    assert found["compiled"]["vgpr_spills"] == 0
+
+
+def test_every_kernel_has_a_name_of_its_own():
+    names = [(k.name, k.target) for k in amd_kernels.KERNELS]
+    assert len(set(names)) == len(names)
+    scaled = {k.formats[:2] for k in amd_kernels.KERNELS if k.name.startswith("scaled")}
+    assert scaled == {(a, b) for a in amd_kernels.SCALED for b in amd_kernels.SCALED}
+
+
+@pytest.mark.parametrize("wrong", ["result", "scale"])
+def test_a_case_tells_right_from_wrong(wrong):
+    """What the selftest compares with, in case it should be right about everything."""
+    make = amd_cases.scaled_gemm("e2m1", "e5m2", 64, 64, 1)
+    case = make((4, 4, 64), "random", np.random.default_rng(0))
+    if wrong == "result":
+        off = case.expected + 4 * case.bound * np.eye(4)
+    else:  # one of the scales of A, by a factor of two
+        args = list(case.args)
+        more = args[8].copy()
+        more[2, 1] += 1
+        a, b = (amd_cases.formats.unpack(args[i], f).astype(np.float64) for i, f in ((4, "e2m1"), (6, "e5m2")))
+        off = amd_cases.applied(a, more) @ amd_cases.applied(b, args[10]).T
+        exact = amd_cases.applied(a, args[8]) @ amd_cases.applied(b, args[10]).T
+        np.testing.assert_allclose(exact, case.expected, rtol=1e-12)
+    assert selftest_steps._compared(case, case.expected.astype(np.float32))["right"]
+    assert not selftest_steps._compared(case, off)["right"]
 
 
 def test_torch_takes_turns(fake, monkeypatch):
@@ -81,7 +138,7 @@ def test_torch_takes_turns(fake, monkeypatch):
         def peer(torch):
             return lambda: fake.queue(streams[-1]).append(lambda: setattr(fake, "clock", fake.clock + 3.0))
 
-        return replace(amd_kernels.axpy(*args), peer=peer)
+        return replace(amd_cases.axpy(*args), peer=peer)
 
     monkeypatch.setitem(sys.modules, "torch", torch)
     (found,) = examined(monkeypatch, replace(CDNA3, case=case))
@@ -127,13 +184,13 @@ def test_what_a_kernel_must_not_touch(fake, monkeypatch):
     assert [case["outside"] for case in behind["cases"]] == [["y"]] * 4
     assert not inputs["right"]
     assert not behind["right"]
-    scratch = replace(broken("input"), case=lambda *args: replace(amd_kernels.axpy(*args), scratch=(2,)))
+    scratch = replace(broken("input"), case=lambda *args: replace(amd_cases.axpy(*args), scratch=(2,)))
     (found,) = examined(monkeypatch, scratch)
     assert found["right"]
 
 
 def test_a_nan_is_wrong():
-    case = amd_kernels.axpy((2,), "random", np.random.default_rng(0))
+    case = amd_cases.axpy((2,), "random", np.random.default_rng(0))
     found = selftest_steps._compared(case, np.array([np.nan, case.expected[1]]))
     assert (found["right"], found["worst"], found["wrong"]["got"]) == (False, None, "nan")
 

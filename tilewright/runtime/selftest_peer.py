@@ -17,6 +17,7 @@ DTYPES = {
     "bfloat16": "bfloat16", "float8_e4m3fnuz": "float8_e4m3fnuz", "float8_e5m2fnuz": "float8_e5m2fnuz",
     "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2", "float8_e8m0fnu": "float8_e8m0fnu",
 }  # fmt: skip
+SCALED = {"e4m3fn", "e5m2", "e2m1"}  # element formats of blocks that torch multiplies
 
 
 def launch(peer: Callable[[Any], Callable[[], Any]], stream: hip.Stream) -> Callable[[Any], Any]:

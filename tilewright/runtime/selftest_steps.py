@@ -16,8 +16,9 @@ from tilewright import simulator
 from tilewright.compiler import amd, lld
 from tilewright.ir import Function
 from tilewright.runtime import hip, selftest_peer
-from tilewright.runtime.amd_kernels import DATA, AmdKernel, Case, Shape
-from tilewright.targets import AmdTarget, target
+from tilewright.runtime.amd_cases import DATA, Case, Shape
+from tilewright.runtime.amd_kernels import AmdKernel
+from tilewright.targets import target
 
 GUARD = 4096  # bytes before and behind every array on the device, which no kernel may touch
 PATTERN = 0xA5
@@ -46,9 +47,10 @@ def examine(kernel: AmdKernel, on: hip.Device | None) -> dict[str, Any]:
         loaded = hip.Module(code, on).function(amd.manifest(function, record, text=text))
         found["ran"] = "on hardware"
         found["loaded"] = {"registers": loaded.registers, "lds": loaded.lds, "scratch": loaded.scratch}
-        shapes = *kernel.small, kernel.large
+        shapes = kernel.small if kernel.large is None else (*kernel.small, kernel.large)
         found["cases"] = [_on_hardware(loaded, case, what) for case, what in _cases(kernel, shapes)]
-        found["time"] = _timed(loaded, kernel, record)
+        if kernel.large is not None:
+            found["time"] = _timed(loaded, kernel, kernel.large)
     else:
         found["ran"] = "simulated, not run on hardware"
         found["cases"] = [_simulated(function, case, what) for case, what in _cases(kernel, kernel.small)]
@@ -138,13 +140,13 @@ def _on_hardware(function: hip.HipFunction, case: Case, what: dict[str, Any]) ->
     return found | broken | {"right": found["right"] and not broken}
 
 
-def _timed(function: hip.HipFunction, kernel: AmdKernel, record: AmdTarget) -> dict[str, Any]:
+def _timed(function: hip.HipFunction, kernel: AmdKernel, shape: Shape) -> dict[str, Any]:
     """Turns of ours and of torch's, each of at least 10 ms, one after the other on one stream."""
-    case = kernel.case(kernel.large, "random", np.random.default_rng(0))  # zeros would let clocks rise
+    case = kernel.case(shape, "random", np.random.default_rng(0))  # zeros would let clocks rise
     launch, _arrays = _placed(function, case)
     stream = hip.Stream(function.device)
     contenders: dict[str, Any] = {"seconds": launch}
-    found: dict[str, Any] = {"shape": list(kernel.large)}
+    found: dict[str, Any] = {"shape": list(shape)}
     if case.peer is not None:
         try:
             contenders["torch_seconds"] = selftest_peer.launch(case.peer, stream)
