@@ -109,6 +109,11 @@ def test_products_of_tiles_are_exact(dtype, sources, a_layout, b_layout):
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
 
 
+def test_many_panels_stay_in_their_space():
+    a, b = numbers("bf16", 200, 40), numbers("bf16", 40, 33)
+    np.testing.assert_array_equal(simulated("amx_bf16", a, b, ("bf16", "bf16"))[0], a.astype(float) @ b.astype(float))
+
+
 @pytest.mark.parametrize("depth", [4, 1])
 @pytest.mark.parametrize(
     ("dtype", "source", "result"), [("amx_bf16", "bf16", "f16"), ("amx_f16", "f16", "f16"), ("amx_i8i8", "i8", "i8")]
