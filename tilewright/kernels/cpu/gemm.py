@@ -11,6 +11,9 @@ rows dealt out; each packs its share of B's panels just before it uses them for 
 also brings it into its own cache, and after one barrier all panels are there for everyone. More than `FEW` threads
 claim blocks of A one by one.
 
+One operand may have been packed before, all of it (prepack.py): its panels are read where they lie, one block of k after
+the other, and nobody waits for anybody to pack them.
+
 The order of additions to an element of C depends on kc alone: any split over threads gives the same bits.
 """
 from __future__ import annotations
@@ -28,17 +31,21 @@ COLUMNS = 128           # of A that are packed at a time where they are contiguo
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed
 
 
-def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "") -> Function:
+def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "",
+              PREPACKED: str = "") -> Function:
     """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
 
-    A, B    their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of the
-            real product that packing_complex.py makes of it, and strides lead from one complex number to the next.
+    A, B        their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of
+                the real product that packing_complex.py makes of it, and strides lead from one complex number to the
+                next.
+    PREPACKED   "a" or "b": the job's field of that name is where the operand's panels are.
     """
     panels = panels_of(target, dtype, MR, NV, A, B)
     NR, V, ROWS = panels.NR, panels.V, panels.ROWS
-    k = Kernel(driver_name(dtype, MR, NR, A, B), noalias=False, job=ptr(i8), tid=i64)
+    k = Kernel(driver_name(dtype, MR, NR, A, B, PREPACKED), noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    g = job_fields(k, job, PACKED, panels.T, panels.C, a=panels.of_a, b=panels.of_b, c=panels.C)
+    of = {"a": panels.of_a, "b": panels.of_b} | ({PREPACKED: panels.T} if PREPACKED else {})
+    g = job_fields(k, job, PACKED, panels.T, panels.C, **of, c=panels.C)
     panels.write(k, g)
 
     jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
@@ -67,6 +74,17 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), panels.T))
     ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
 
+    def a_block(s: SimpleNamespace, q0: Value) -> Value:
+        """Where panel q0 of A is, and those of its block after it."""
+        if PREPACKED != "a":
+            return a_space
+        return g.a + (s.pc // kc_max * (m_panels*panels.a_space(kc_max)) + q0*s.a_stride)
+
+    def b_block(s: SimpleNamespace) -> Value:
+        if PREPACKED != "b":
+            return b_space
+        return g.b + (s.pc // kc_max * (n_panels*panels.b_space(kc_max)) + s.jc*s.b_stride)
+
     def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool) -> None:
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
@@ -89,9 +107,10 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
 
     def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
         """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
+        a = a_block(s, q0)
         with k.loop(j1, j0) as jr:
             j = (s.jc + jr)*NR
-            cols, b_panel = k.min(g.n - j, NR), b_space + jr*s.b_stride
+            cols, b_panel = k.min(g.n - j, NR), s.b_block + jr*s.b_stride
             vectors = k.ceil_div(cols, V)
             if packing:
                 pack_b(s, jr)
@@ -100,8 +119,9 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 i, h = row(ir), row(ir + 1) - row(ir)
                 place = k.select(finishing, tiles + (ir*s.nc + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
                                  panels.c(i, j))
-                panels.multiply(s, SimpleNamespace(a_block=a_space, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols,
-                                              vectors=vectors, place=place, ld=ld_place), coming)
+                tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols, vectors=vectors,
+                                       place=place, ld=ld_place)
+                panels.multiply(s, tile, coming)
                 with k.when(s.finishes):
                     k.call(g.finish, place, g.c, g.ldc, *panels.finished(i, j, h, cols))
 
@@ -111,31 +131,37 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, g.ic_ways, ic_id))    # and packs
         with k.loop(k.max(q_hi, q_lo + 1), q_lo, mc_panels) as q0:          # once at least: others need its panels of B
             q1, first = k.min(q0 + mc_panels, q_hi), q0.equals(q_lo)
-            with k.when((q0 > q_lo) & (g.jr_ways > 1)):
-                emit_barrier(k, block_barrier, g.jr_ways)                   # everyone is done with the block before
-            pack_a(s, q0, q1, shared=True)
-            with k.when(first):
-                multiply(s, own_lo, own_hi, q0, q1, packing=True)
-                with k.when(team > 1):
-                    emit_barrier(k, team_barrier, team)
-            with k.loop(2) as part:                                         # the panels before its own and those after,
-                before = part.equals(0)                                     # which are done in the first block only
-                lo = k.select(before, jr_lo, k.select(first, own_hi, jr_hi))
-                hi = k.select(before & first, own_lo, jr_hi)
-                multiply(s, lo, hi, q0, q1, packing=False)
+            if PREPACKED != "a":
+                with k.when((q0 > q_lo) & (g.jr_ways > 1)):
+                    emit_barrier(k, block_barrier, g.jr_ways)               # everyone is done with the block before
+                pack_a(s, q0, q1, shared=True)
+            if PREPACKED == "b":
+                multiply(s, jr_lo, jr_hi, q0, q1, packing=False)
+            else:
+                with k.when(first):
+                    multiply(s, own_lo, own_hi, q0, q1, packing=True)
+                    with k.when(team > 1):
+                        emit_barrier(k, team_barrier, team)
+                with k.loop(2) as part:                                     # the panels before its own and those after,
+                    before = part.equals(0)                                 # which are done in the first block only
+                    lo = k.select(before, jr_lo, k.select(first, own_hi, jr_hi))
+                    hi = k.select(before & first, own_lo, jr_hi)
+                    multiply(s, lo, hi, q0, q1, packing=False)
 
     def claimed(s: SimpleNamespace, before: Value) -> None:
         """All pack B; then blocks of A go to whoever is free, so that nobody waits long for a core that is held up.
         `before` is how far earlier blocks of B have advanced the counter: every thread claims once too often."""
-        own_lo, own_hi = split(s.nc, team, ic_id)
-        with k.loop(own_hi, own_lo) as jr:
-            pack_b(s, jr)
-        emit_barrier(k, team_barrier, team)
+        if PREPACKED != "b":
+            own_lo, own_hi = split(s.nc, team, ic_id)
+            with k.loop(own_hi, own_lo) as jr:
+                pack_b(s, jr)
+            emit_barrier(k, team_barrier, team)
         block = k.variable(i64, k.atomic_add(claims, 1) - before)
         with k.while_(lambda: block.get() < m_blocks):
             q0 = block.get()*g.mc_panels
             q1 = k.min(q0 + g.mc_panels, m_panels)
-            pack_a(s, q0, q1, shared=False)
+            if PREPACKED != "a":
+                pack_a(s, q0, q1, shared=False)
             multiply(s, k.constant(i64, 0), s.nc, q0, q1, packing=False)
             block.set(k.atomic_add(claims, 1) - before)
 
@@ -152,6 +178,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                                 finishes=finishing & (pc + kc).equals(g.k),
                                 a_stride=panels.a_space(kc), b_stride=panels.b_space(kc))
             panels.begin_block(s)
+            s.b_block = b_block(s)
             with k.when(many):
                 claimed(s, before.get())
                 before.set(before.get() + m_blocks + team)
