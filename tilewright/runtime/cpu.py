@@ -290,7 +290,7 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         ours = recipe.strides._replace(rsc=rsc, csc=csc)
         _recipes[recipe, "temporary"] = inner = Recipe(
             shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth,
-            result=recipe.result, conj=recipe.conj), swapped
+            result=recipe.result, conj=recipe.conj, prepacked=recipe.prepacked), swapped
     special = _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:

@@ -47,9 +47,10 @@ class Packed:
     word: str
     plan: CpuPlan
     target: CpuTarget
-    # What else the engine must know: whether the plan was asked for; the dtypes in which A and B come to it; the panels;
-    # an array of this shape and dtype whose elements mean nothing, but the address of each of its matrices is that of
-    # the matrix's panels, so that the rules of shapes, and views, are NumPy's; recipes, by what products differ in.
+    # What else the engine must know: whether the plan was asked for; the dtypes in which A and B come to it; the
+    # panels; an array of this shape and dtype whose elements mean nothing, but the address of each of its matrices is
+    # that of the matrix's panels, so that the rules of shapes, and views, are NumPy's; recipes, by what products differ
+    # in.
     _asked: bool
     _takes: tuple[np.dtype[Any], np.dtype[Any]]
     _panels: NDArray[np.uint8]
@@ -61,15 +62,21 @@ class Packed:
         return self._panels.nbytes
 
     def __repr__(self) -> str:
-        return (f"<Packed {self.dtype} {self.shape} to be multiplied with {self.a} in {self.sums}: panels of {self.word} "
-                f"for {self.target.name}, {self.nbytes:,} bytes>")
+        return (f"<Packed {self.dtype} {self.shape}, to be multiplied with {self.a} in {self.sums}: panels of "
+                f"{self.word} for {self.target.name}, {self.nbytes:,} bytes>")
 
     def __array__(self, *_: Any, **__: Any) -> Matrix:
-        raise TypeError("a Packed matrix is no array any more: it can only be b, the right operand of tilewright.matmul "
-                        "and tilewright.gemm")
+        raise TypeError("a Packed matrix is no array any more: it can only be b, the right operand of "
+                        "tilewright.matmul and tilewright.gemm")
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Packed matrix is made for this processor and stays in this process: pack it where it is used")
+        raise TypeError("a Packed matrix is made for this processor and stays in this process: pack it where it is "
+                        "used")
+
+
+def converts(dtype: np.dtype[Any], sums: np.dtype[Any]) -> bool:
+    """Whether packing takes numbers of this dtype as they are for products that are added up in another."""
+    return bool(cpu._packed_from(dtype, sums))
 
 
 def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
@@ -101,13 +108,13 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     stand_in = np.ndarray(b.shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
     for index in np.ndindex(stack if b.size else (0,)):
         packing.run(address(b[index]), address(stand_in[index]), threads)
-    return Packed(b.shape, dtype, a, sums, meant.shape.dtype, chosen, target, plan is not None, (takes, b.dtype), panels,
-                  stand_in, {})
+    return Packed(b.shape, dtype, a, sums, meant.shape.dtype, chosen, target, plan is not None, (takes, b.dtype),
+                  panels, stand_in, {})
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, packed: Packed,
          threads: int | None = None) -> None:
-    """What `runtime.cpu.gemm` computes, or `gemm_batched` where c has three axes; b is a view of `packed`'s stand-in."""
+    """What `runtime.cpu.gemm` computes, or `gemm_batched` where c has three axes; b is a view of packed's stand-in."""
     if c.size == 0:
         return
     if a.shape[-1] == 0 or alpha == 0:

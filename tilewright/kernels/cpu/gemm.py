@@ -11,8 +11,8 @@ rows dealt out; each packs its share of B's panels just before it uses them for 
 also brings it into its own cache, and after one barrier all panels are there for everyone. More than `FEW` threads
 claim blocks of A one by one.
 
-One operand may have been packed before, all of it (prepack.py): its panels are read where they lie, one block of k after
-the other, and nobody waits for anybody to pack them.
+One operand may have been packed before, all of it (prepack.py): its panels are read where they lie, one block of k
+after the other, and nobody waits for anybody to pack them.
 
 The order of additions to an element of C depends on kc alone: any split over threads gives the same bits.
 """

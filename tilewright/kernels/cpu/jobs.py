@@ -122,7 +122,8 @@ def prepack_name(dtype: str, mr: int, nr: int, source: str, role: str) -> str:
 
 def block_depth(k: int, kc: int, rows: int) -> int:
     """Rows of k in a block: at most kc of k, in equal parts, whole multiples of `rows`. Panels.kc_max in kernels."""
-    return -(--(-k // -(-k // kc)) // rows) * rows
+    blocks = -(-k // kc)
+    return -(-k // blocks // rows) * rows
 
 
 def microkernel_name(dtype: str, mr: int, nr: int, a: str, b: str) -> str:
