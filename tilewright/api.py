@@ -221,11 +221,7 @@ def _general(
     """Everything that is not two plain matrices of one dtype."""
     out = arguments.output(out_in, out_name)
     a = arguments.transposed(arguments.operand(a_in, "a"), trans_a, "a")
-    kept_b = packed.found(b_in)
-    if kept_b is None:
-        b = arguments.transposed(arguments.operand(b_in, "b"), trans_b, "b")
-    else:
-        b = packed.stand_in(kept_b, trans_b, plan, algorithm)
+    prepacked, b = packed.right(b_in, trans_b, plan, algorithm)
     alpha, beta = arguments.scalar(alpha_in, "alpha"), arguments.scalar(beta_in, "beta")
     if c_in is not None:
         c = arguments.operand(c_in, "c", least=0)
@@ -256,8 +252,8 @@ def _general(
         a, b, alpha = a[..., :0], b[..., :0, :], 1
     sizes = a.shape[-2], b.shape[-1], a.shape[-1]
     conj = ""
-    if kept_b is not None:
-        a = packed.left(kept_b, a, compute, trans_a)
+    if prepacked is not None:
+        a = packed.left(prepacked, a, compute, trans_a)
     elif compute.kind == "c":  # of real operands there is nothing to conjugate, and no imaginary part to make
         conj = "".join(name for name, x, flag in (("a", a, trans_a), ("b", b, trans_b)) if flag == "c" == x.dtype.kind)
         a, b = (arguments.converted(x, complex_product.wanted(x, compute)) for x in (a, b))
@@ -268,8 +264,8 @@ def _general(
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
     run = complex_product.through(_run, conj) if compute.kind == "c" else _run
-    if kept_b is not None:
-        run = packed.through(kept_b)
+    if prepacked is not None:
+        run = packed.through(prepacked)
     if algorithm is not None and compute == F32:
         run = partial(_run, algorithm=algorithm)
 

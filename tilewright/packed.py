@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from tilewright import arguments, batch, formats
 from tilewright.arguments import Array
+from tilewright.formats.quantized import Quantized
 from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime.arrays import kind, library_of
 from tilewright.targets import CpuTarget
@@ -60,6 +61,8 @@ def pack(
     """
     if library_of(b) is not None:
         raise TypeError(f"b is {kind(b)} in a CUDA device's memory; pack is for the processor's own")
+    if isinstance(b, Quantized):
+        raise TypeError("b is Quantized, whose scales panels do not hold; pack(tilewright.dequantize(b)) has its numbers")
     array = arguments.operand(b, "b")
     if array.ndim < 2:
         raise ValueError(f"b must have two axes or more to be packed, but its shape is {array.shape}")
@@ -82,14 +85,12 @@ def pack(
     )  # fmt: skip
 
 
-def found(b: Any) -> Packed | None:
-    """b, if it is packed. Who has such a thing has imported its module."""
-    module = sys.modules.get("tilewright.runtime.packed")
-    return b if module is not None and isinstance(b, module.Packed) else None
-
-
-def stand_in(b: Packed, trans_b: Any, plan: Any, algorithm: Any) -> Array:
-    """An array with b's shape and dtype, and its panels at the addresses of its matrices."""
+def right(b: Any, trans_b: Any, plan: Any, algorithm: Any) -> tuple[Packed | None, Array]:
+    """b, if it is packed, and an array of its shape and dtype: itself, or what has its panels at the addresses of its
+    matrices."""
+    module = sys.modules.get("tilewright.runtime.packed")  # who has a Packed has imported it
+    if module is None or not isinstance(b, module.Packed):
+        return None, arguments.transposed(arguments.operand(b, "b"), trans_b, "b")
     if arguments.layout(trans_b, "b") != "n":
         raise ValueError(f"b is packed as it will be multiplied: trans_b={trans_b!r} has to be said to pack")
     if plan is not None:
@@ -97,7 +98,7 @@ def stand_in(b: Packed, trans_b: Any, plan: Any, algorithm: Any) -> Array:
     if algorithm is not None:
         raise ValueError(f"b is packed for products in {b.sums} by {b.word}: algorithm must be None with it, "
                          f"not {algorithm!r}")  # fmt: skip
-    return b._stand_in
+    return b, b._stand_in
 
 
 def left(b: Packed, a: Array, sums: np.dtype[Any], trans_a: Any) -> Array:
