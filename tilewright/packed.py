@@ -62,7 +62,8 @@ def pack(
     if library_of(b) is not None:
         raise TypeError(f"b is {kind(b)} in a CUDA device's memory; pack is for the processor's own")
     if isinstance(b, Quantized):
-        raise TypeError("b is Quantized, whose scales panels do not hold; pack(tilewright.dequantize(b)) has its numbers")
+        raise TypeError("b is Quantized, whose scales panels do not hold; pack(tilewright.dequantize(b)) has its "
+                        "numbers")  # fmt: skip
     array = arguments.operand(b, "b")
     if array.ndim < 2:
         raise ValueError(f"b must have two axes or more to be packed, but its shape is {array.shape}")
