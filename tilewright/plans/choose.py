@@ -29,6 +29,7 @@ from tilewright.targets.nvidia import GpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
+TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 
 
@@ -97,10 +98,14 @@ def choose_complex(shape: Shape, target: CpuTarget) -> CpuPlan:
 def choose_prepacked(shape: Shape, target: CpuTarget, like: CpuPlan) -> CpuPlan:
     """For a B whose panels were packed before for the plan `like`, and another m or number of threads: what B's panels
     do not depend on. Nobody packs them, so that threads have rows or columns of their own."""
+    if 2*shape.m*shape.n*shape.k < TEAM_WORK:
+        shape = shape._replace(threads=1)
     if shape.tiles:
         return replace(choose_tiles(shape, target), kc=like.kc)
     turned = shape.swapped if like.swap else shape
-    plans = [p for p in packed_plans(turned, target, like.mr, like.nr, (like.kc,)) if p.jr_ways == 1]
+    panels_m, panels_n = ceil(turned.m / like.mr), ceil(turned.n / like.nr)
+    plans = [p for p in packed_plans(turned, target, like.mr, like.nr, (like.kc,))
+             if p.jr_ways == 1 and p.ic_ways <= panels_m and p.jc_ways <= panels_n]
     return replace(min(plans, key=lambda p: cost(turned, p, target).seconds), kc=like.kc, swap=like.swap)
 
 
