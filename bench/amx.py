@@ -1,7 +1,10 @@
 """AMX: correctness, and speed of variants against MKL and torch. Run on a machine that has it.
 
     python bench/amx.py [--check] [--sizes 1024 2048 4096] [--words amx_bf16 ...] [--threads 1] [--json FILE]
-                        [--plans mc=256,kc=1024 ...]
+                        [--plans mc=256,kc=1024 ...] [--packed] [--rows M]
+
+--packed adds every plan with B packed beforehand, and MKL's functions that take such a B. The last columns compare with
+the fastest peer that packs B, and, with --packed, with the fastest that need not.
 """
 from __future__ import annotations
 
@@ -24,8 +27,9 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.plans.amx import TILE_WORDS, choose_tiles
-from tilewright.plans.cpu import Shape
+from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import amx
+from tilewright.runtime.prepack import Prepacking
 from tilewright.runtime.recipe import Recipe, Strides, order
 
 SOURCES = {"amx_bf16": ("bf16", "bf16"), "amx_f16": ("f16", "f16"),
@@ -45,13 +49,27 @@ def random(source: str, *shape: int) -> Any:
     return rng.standard_normal(shape, np.float32).astype(dtype)
 
 
-def recipe(word: str, a: Any, b: Any, c: Any, sources: tuple[str, str], threads: int, **blocks: int) -> Recipe:
-    target = tw.detect().extended
+def recipe(word: str, a: Any, b: Any, c: Any, sources: tuple[str, str], threads: int, prepacked: str = "",
+           **blocks: int) -> Recipe:
+    shape, st, plan = planned(word, a, b, c, threads, **blocks)
+    return Recipe(shape, st, plan, tw.detect().extended, sources=sources, depth=a.shape[1], prepacked=prepacked)
+
+
+def planned(word: str, a: Any, b: Any, c: Any, threads: int, **blocks: int) -> tuple[Shape, Strides, CpuPlan]:
     (m, k), n = a.shape, b.shape[1]
     st = Strides(*(s // x.itemsize for x in (a, b, c) for s in x.strides))
     shape = Shape(word, m, n, TILE_WORDS[word].depth(k), order(st.rsa, st.csa), order(st.rsb, st.csb), threads)
-    plan = replace(choose_tiles(shape, target), **blocks)
-    return Recipe(shape, st, plan, target, sources=sources, depth=k)
+    return shape, st, replace(choose_tiles(shape, tw.detect().extended), **blocks)
+
+
+def packed(word: str, a: Any, b: Any, c: Any, sources: tuple[str, str], threads: int, **blocks: int) -> Any:
+    """B's panels for this plan."""
+    shape, st, plan = planned(word, a, b, c, threads, **blocks)
+    packing = Prepacking(shape, st, plan, tw.detect().extended, sources=sources, depth=a.shape[1])
+    space = np.empty(packing.bytes + 4096, np.uint8)
+    panels = space[-space.ctypes.data % 4096:]
+    packing.run(b.ctypes.data, panels.ctypes.data, threads)
+    return panels
 
 
 def run(r: Recipe, a: Any, b: Any, c: Any, beta: float = 0.0) -> None:
@@ -71,9 +89,13 @@ def check(threads: int) -> None:
                     c = np.ones((m, n), DTYPES[TILE_WORDS[word].sums])
                     run(recipe(word, a, b, c, sources, threads), a, b, c, 1.0)
                     wanted = 1 + a.astype(np.float64) @ b.astype(np.float64)
-                    if not np.array_equal(c, wanted):
+                    again = np.ones_like(c)
+                    run(recipe(word, a, b, again, sources, threads, "b"), a, packed(word, a, b, c, sources, threads),
+                        again, 1.0)
+                    if not np.array_equal(c, wanted) or not np.array_equal(c, again):
                         bad += 1
-                        print("WRONG", word, sources, m, n, k, turn_a, turn_b, np.abs(c - wanted).max())
+                        print("WRONG", word, sources, m, n, k, turn_a, turn_b, np.abs(c - wanted).max(),
+                              np.abs(c - again).max())
     for x in ("i64", "i32"):
         a, b = (random(x, 200, 200) for _ in "ab")
         c = np.zeros((200, 200), DTYPES[x])
@@ -124,6 +146,28 @@ class Mkl:
                          ctypes.c_int8(0), zero, p(c.ctypes.data), n, p(offset.ctypes.data))
 
 
+    def packed(self, name: str, a: Any, b: Any, c: Any) -> Any:
+        """`name`_compute with B packed beforehand by `name`_pack; of sgemm, which takes alpha when it packs, too."""
+        (m, k), n, p = a.shape, b.shape[1], ctypes.c_void_p
+        size = self.lib[f"{name}_pack_get_size"]
+        size.restype = ctypes.c_size_t
+        space = np.empty(size(162, m, n, k) + 64, np.uint8)
+        at = p(space.ctypes.data + -space.ctypes.data % 64)
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        alpha = (one,) if name == "cblas_sgemm" else ()
+        self.lib[f"{name}_pack"](101, 162, 111, m, n, k, *alpha, p(b.ctypes.data), n, at)
+        f, keep = self.lib[f"{name}_compute"], (space, a, c)
+        if name == "cblas_gemm_s8u8s32":
+            nothing, offset = ctypes.c_int8(0), np.zeros(1, np.int32)
+            return lambda: (f(101, 111, 151, 173, m, n, k, one, p(a.ctypes.data), k, nothing, at, n, nothing, zero,
+                              p(c.ctypes.data), n, p(offset.ctypes.data)), keep)
+        scale = () if alpha else (one,)
+        return lambda: (f(101, 111, 151, m, n, k, *scale, p(a.ctypes.data), k, at, n, zero, p(c.ctypes.data), n), keep)
+
+
+MKL_NAMES = {"bf16": "cblas_gemm_bf16bf16f32", "f32": "cblas_sgemm", "i8": "cblas_gemm_s8u8s32"}
+
+
 def timed(calls: dict[str, Any], flops: float, seconds: float) -> dict[str, float]:
     """GFLOP/s of each, medians of interleaved rounds."""
     for call in calls.values():
@@ -144,6 +188,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[1024, 2048, 4096])
     parser.add_argument("--words", nargs="*", default=["amx_bf16", "amx_i8i8", "amx_bf16_x6"])
     parser.add_argument("--plans", nargs="*", default=[""])
+    parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--rows", type=int, help="of A, if not as many as B has")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--mkl", default="/tmp/mkl")
@@ -161,23 +207,32 @@ def main() -> None:
     for word in args.words:
         x, y = SOURCES[word]
         for n in args.sizes:
-            a, b = random(x, n, n), random(y, n, n)
-            c = np.zeros((n, n), DTYPES[TILE_WORDS[word].sums])
+            m = args.rows or n
+            a, b = random(x, m, n), random(y, n, n)
+            c = np.zeros((m, n), DTYPES[TILE_WORDS[word].sums])
             calls: dict[str, Any] = {}
             for plan in args.plans:
                 blocks = {key: int(value) for key, value in (pair.split("=") for pair in plan.split(",") if pair)}
                 r = recipe(word, a, b, c, (x, y), args.threads, **blocks)
                 calls[str(r.plan)] = lambda r=r, a=a, b=b, c=c: run(r, a, b, c)
+                if args.packed:
+                    r = recipe(word, a, b, c, (x, y), args.threads, "b", **blocks)
+                    panels = packed(word, a, b, c, (x, y), args.threads, **blocks)
+                    calls[f"B before: {r.plan}"] = lambda r=r, a=a, b=panels, c=c: run(r, a, b, c)
             if not args.no_peers:
                 if mkl and x in ("bf16", "f32", "i8") and (y != "i8" or x == "i8"):
                     other = random("u8", n, n) if x == "i8" else b
                     calls["mkl"] = getattr(mkl, x)(a, other, c)
+                    if args.packed:
+                        calls["B before: mkl"] = mkl.packed(MKL_NAMES[x], a, other, c)
                 calls |= torch_calls(x, a, b, args.threads)
-            speed = timed(calls, 2 * n**3, args.seconds)
-            best = max((v for key, v in speed.items() if not key.startswith("packed")), default=1.0)
+            speed = timed(calls, 2 * m * n**2, args.seconds)
+            peers = {key: v for key, v in speed.items() if "packed" not in key}
+            best = [max((v for key, v in peers.items() if key.startswith("B before") == before), default=0.0)
+                    for before in (False, True)]
             for name, v in speed.items():
-                print(f"{word:12} {n:5} {name:50} {v:8.0f}  {v / best:5.2f}", flush=True)
-            found.append({"word": word, "n": n, "threads": args.threads, "gflops": speed})
+                print(f"{word:12} {m:5} {n:5} {name:60} {v:8.0f}", *(f"{v / x:6.2f}" for x in best if x), flush=True)
+            found.append({"word": word, "m": m, "n": n, "threads": args.threads, "gflops": speed})
     if args.json:
         Path(args.json).write_text(json.dumps({"machine": tw.detect().model, "found": found}, indent=1))
 

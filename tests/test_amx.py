@@ -14,9 +14,11 @@ from tilewright.kernels.cpu.finish import emit_finish
 from tilewright.kernels.cpu.gemm import emit_gemm
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.kernels.cpu.packing_tiles import emit_pack_tiles
+from tilewright.kernels.cpu.prepack import emit_prepack
 from tilewright.plans.amx import TILE_WORDS, choose_tiles, pays
 from tilewright.plans.cpu import Shape
 from tilewright.runtime.code import Microkernels
+from tilewright.runtime.prepack import Prepacking
 from tilewright.runtime.recipe import Recipe, Strides, order
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
@@ -43,6 +45,13 @@ class SimulatedCode:
         self.address(emit_gemm, target, dtype, mr, 2, *sources)
         return 1
 
+    def prepack(self, target, dtype, mr, nr, source, role):
+        self.address(emit_prepack, target, dtype, mr, 2, source, role)
+        return 1
+
+    def function(self, emit):
+        return next(f for (e, _), f in self.recorded.items() if e is emit)
+
     def packing_tiles(self, target, dtype, width, *rest):
         return self.address(emit_pack_tiles, target, dtype, *rest)
 
@@ -61,8 +70,8 @@ class SimulatedCode:
         return found
 
 
-def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="", **blocks):
-    """C by the recorded five loops; whether a number could not be split."""
+def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="", prepacked=False, **blocks):
+    """C by the recorded five loops; whether a number could not be split. `prepacked`: B is packed before, in parts."""
     word, memory = TILE_WORDS[dtype], Memory()
     (m, k), n = a.shape, b.shape[1]
     out = {"f32": np.float32, "i32": np.int32, "i64": np.int64}[word.sums]
@@ -72,11 +81,17 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
     plan = replace(choose_tiles(shape, AMX), **blocks)
     assert not plan.violations(shape, AMX)
     code = SimulatedCode(memory)
-    recipe = Recipe(shape, strides, plan, AMX, code, sources, k, result)
-    driver = next(f for (emit, _), f in code.recorded.items() if emit is emit_gemm)
+    recipe = Recipe(shape, strides, plan, AMX, code, sources, k, result, prepacked="b" if prepacked else "")
+    driver = code.function(emit_gemm)
     views = [x.view(np.int16) if x.dtype == ml_dtypes.bfloat16 else x.view(np.int8) if x.itemsize == 1 else x
              for x in (a, b)]  # fmt: skip
     a_at, b_at, c_at = (memory.address(x, name) for x, name in zip((*views, c), "abc"))
+    if prepacked:
+        packing = Prepacking(shape, strides, plan, AMX, code, sources, k)
+        panels = memory.address(np.zeros(packing.bytes, np.uint8), "panels")
+        for part in range(3):
+            Machine(code.function(emit_prepack), memory, {}).run_thread([np.array(packing.job(b_at, panels, 3)), part])
+        b[...], b_at = 0, panels  # nobody reads B again
     job = np.array(recipe.job(b_at, a_at, c_at, alpha, beta))  # operands change places: the plan says swap
     for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
                         ("b_space", plan.jc_ways * recipe.b_block), ("sums", plan.jc_ways * recipe.sums),
@@ -97,6 +112,27 @@ LAYOUTS = {"along": lambda x: np.ascontiguousarray(x), "across": lambda x: np.as
            "any": lambda x: np.repeat(np.repeat(x, 2, 0), 2, 1)[::2, ::2]}  # fmt: skip
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])  # three claim blocks
+@pytest.mark.parametrize(
+    ("dtype", "f", "b_layout", "result"),
+    [("amx_bf16", "bf16", "along", ""), ("amx_bf16", "e4m3fn", "any", "bf16"), ("amx_i8i8", "i8", "across", ""),
+     ("amx_i32", "i32", "across", ""), ("amx_bf16_x6", "f32", "along", "")],
+)  # fmt: skip
+def test_b_packed_before_gives_the_same_bits(dtype, f, b_layout, result, threads):
+    """Several blocks of m, n and k, the last ones not whole."""
+    kc = 2 * TILE_WORDS[dtype].rows
+    a, b = numbers(f, 70, 150), numbers(f, 150, 110)
+    if f in ("bf16", "f32"):
+        a, b = ((x + rng.standard_normal(x.shape)).astype(x.dtype) for x in (a, b))
+    found = [np.zeros((70, 110), DTYPES[result or TILE_WORDS[dtype].sums]) for _ in range(2)]
+    for c, prepacked in zip(found, (False, True)):
+        shown = LAYOUTS[b_layout](b.copy())
+        simulated(dtype, a, shown, (f, f), c, threads=threads, result=result, prepacked=prepacked, kc=kc, mc=64, nc=32)
+        assert shown.any() != prepacked
+    np.testing.assert_array_equal(*found)
+    assert found[0].any()
+
+
 @pytest.mark.parametrize("a_layout", LAYOUTS)
 @pytest.mark.parametrize("b_layout", LAYOUTS)
 @pytest.mark.parametrize(
@@ -107,6 +143,11 @@ def test_products_of_tiles_are_exact(dtype, sources, a_layout, b_layout):
     c, special = simulated(dtype, a, b, sources)
     assert not special
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_many_panels_stay_in_their_space():
+    a, b = numbers("bf16", 200, 40), numbers("bf16", 40, 33)
+    np.testing.assert_array_equal(simulated("amx_bf16", a, b, ("bf16", "bf16"))[0], a.astype(float) @ b.astype(float))
 
 
 @pytest.mark.parametrize("depth", [4, 1])

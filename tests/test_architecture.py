@@ -27,7 +27,7 @@ LAYERS = [
     ["compiler.kernel", "compiler.gpu"],  # what tilewright.compile makes can also be called
     ["simulator.product"],  # the engine's own jobs, simulated
     # the rules of shapes and dtypes, for CUDA arrays too
-    ["batch", "complex_product", "arguments", "scaled_operands", "api", "runtime.gpu"],
+    ["batch", "complex_product", "arguments", "packed", "scaled_operands", "api", "runtime.gpu"],
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from tilewright.explanation import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
+    from tilewright.packed import pack
     from tilewright.plans import plan
     from tilewright.problem import Gemm
     from tilewright.runtime.devices import detect
+    from tilewright.runtime.packed import Packed
     from tilewright.runtime.pool import get_num_threads, set_num_threads, threads
     from tilewright.simulator.product import simulate
     from tilewright.targets import target
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Gemm",
+    "Packed",
     "Quantized",
     "__version__",
     "compile",
@@ -53,6 +56,7 @@ __all__ = [
     "gemm",
     "get_num_threads",
     "matmul",
+    "pack",
     "plan",
     "quantize",
     "set_num_threads",
@@ -66,6 +70,7 @@ __all__ = [
 # hide the function.
 _HOME = {
     "Gemm": "tilewright.problem",
+    "Packed": "tilewright.runtime.packed",
     "Quantized": "tilewright.formats.quantized",
     "compile": "tilewright.compiler.kernel",
     "dequantize": "tilewright.formats.quantized",
@@ -74,6 +79,7 @@ _HOME = {
     "gemm": "tilewright.api",
     "get_num_threads": "tilewright.runtime.pool",
     "matmul": "tilewright.runtime.call",
+    "pack": "tilewright.packed",
     "plan": "tilewright.plans",
     "quantize": "tilewright.formats.quantization",
     "set_num_threads": "tilewright.runtime.pool",

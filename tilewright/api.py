@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch, complex_product, scaled_operands
+from tilewright import arguments, batch, complex_product, packed, scaled_operands
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
 from tilewright.runtime.arrays import library_of
@@ -81,6 +81,7 @@ def matmul(
                 dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
                 what tilewright.quantize makes, with its blocks along k: axis=-1 of a, -2 of b, or what trans_a and
                 trans_b make of these. Its numbers are multiplied exactly as f32's are; see docs/formats.md.
+                b may be packed beforehand: see tilewright.pack.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. It may overlap a, b and c.
                 It is written only if the call succeeds, and returned.
@@ -220,7 +221,7 @@ def _general(
     """Everything that is not two plain matrices of one dtype."""
     out = arguments.output(out_in, out_name)
     a = arguments.transposed(arguments.operand(a_in, "a"), trans_a, "a")
-    b = arguments.transposed(arguments.operand(b_in, "b"), trans_b, "b")
+    prepacked, b = packed.right(b_in, trans_b, plan, algorithm)
     alpha, beta = arguments.scalar(alpha_in, "alpha"), arguments.scalar(beta_in, "beta")
     if c_in is not None:
         c = arguments.operand(c_in, "c", least=0)
@@ -251,7 +252,9 @@ def _general(
         a, b, alpha = a[..., :0], b[..., :0, :], 1
     sizes = a.shape[-2], b.shape[-1], a.shape[-1]
     conj = ""
-    if compute.kind == "c":  # of real operands there is nothing to conjugate, and no imaginary part to make
+    if prepacked is not None:
+        a = packed.left(prepacked, a, compute, trans_a)
+    elif compute.kind == "c":  # of real operands there is nothing to conjugate, and no imaginary part to make
         conj = "".join(name for name, x, flag in (("a", a, trans_a), ("b", b, trans_b)) if flag == "c" == x.dtype.kind)
         a, b = (arguments.converted(x, complex_product.wanted(x, compute)) for x in (a, b))
     else:
@@ -261,6 +264,8 @@ def _general(
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
     run = complex_product.through(_run, conj) if compute.kind == "c" else _run
+    if prepacked is not None:
+        run = packed.through(prepacked)
     if algorithm is not None and compute == F32:
         run = partial(_run, algorithm=algorithm)
 

@@ -185,15 +185,17 @@ def whole(value: Any, name: str) -> int:
 
 
 def thread_count(value: Any) -> int | None:
-    if value is None:
-        return None
+    return None if value is None else count(value, "threads", ", or None for the default,")
+
+
+def count(value: Any, name: str, otherwise: str = ",") -> int:
     try:
-        count = int(value.__index__())
+        number = int(value.__index__())
     except AttributeError:
-        raise TypeError(f"threads must be an integer, not {value!r}") from None
-    if count < 1:
-        raise ValueError(f"threads must be 1 or more, or None for the default, not {count}")
-    return count
+        raise TypeError(f"{name} must be an integer, not {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{name} must be 1 or more{otherwise} not {number}")
+    return number
 
 
 def not_yet(**options: Any) -> None:

@@ -18,8 +18,9 @@ Matrix = NDArray[Any]
 Strides = tuple[int, ...]
 
 
-def collapse(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """Views of the same data with as few leading axes as possible. All three have the same leading extents, none 0."""
+def collapse(a: Matrix, b: Matrix, c: Matrix, wider: bool = True) -> tuple[Matrix, Matrix, Matrix]:
+    """Views of the same data with as few leading axes as possible. All three have the same leading extents, none 0.
+    Not `wider`: B is packed, and nothing is folded into n."""
     if c.ndim == 3 and a.strides[0] and b.strides[0]:  # nothing to merge, nothing to fold
         return a, b, c
     m, n = c.shape[-2:]
@@ -31,7 +32,7 @@ def collapse(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
         if sb == 0 and _follows((sa, sc), m, rows):  # the same B: more rows
             rows = (sa, sc) if m == 1 else rows
             m *= extent
-        elif sa == 0 and _follows((sb, sc), n, cols):  # the same A: more columns
+        elif wider and sa == 0 and _follows((sb, sc), n, cols):  # the same A: more columns
             cols = (sb, sc) if n == 1 else cols
             n *= extent
         else:

@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tilewright.formats import MULTIPLIED
+from tilewright.plans.amx import choose_tiles
 from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
 from tilewright.plans.model import Ceilings, cost, packing_words
 from tilewright.plans.tiles import (
@@ -30,6 +31,7 @@ from tilewright.targets.nvidia import GpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
+TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 
 
@@ -98,6 +100,21 @@ def choose_complex(shape: Shape, target: CpuTarget) -> CpuPlan:
     return min(plans, key=lambda p: cost(shape, p, target).seconds)
 
 
+@lru_cache(maxsize=4096)
+def choose_prepacked(shape: Shape, target: CpuTarget, like: CpuPlan) -> CpuPlan:
+    """For a B whose panels were packed before for the plan `like`, and another m or number of threads: what B's panels
+    do not depend on. Nobody packs them, so that threads have rows or columns of their own."""
+    if 2*shape.m*shape.n*shape.k < TEAM_WORK:
+        shape = shape._replace(threads=1)
+    if shape.tiles:
+        return replace(choose_tiles(shape, target), kc=like.kc)
+    turned = shape.swapped if like.swap else shape
+    panels_m, panels_n = ceil(turned.m / like.mr), ceil(turned.n / like.nr)
+    plans = [p for p in packed_plans(turned, target, like.mr, like.nr, (like.kc,))
+             if p.jr_ways == 1 and p.ic_ways <= panels_m and p.jc_ways <= panels_n]
+    return replace(min(plans, key=lambda p: cost(turned, p, target).seconds), kc=like.kc, swap=like.swap)
+
+
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1) -> list[CpuPlan]:
     """All legal candidates, the one with the least predicted time first."""
     legal = [p for p in dict.fromkeys(candidates(shape, target, tiles)) if not p.violations(shape, target)]
@@ -146,10 +163,11 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
             yield CpuPlan("dots", min(heights[shape.n], shape.m), shape.n, ic_ways=min(threads, shape.m))
 
 
-def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
+def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
+                 depths: tuple[int, ...] = (256, 384, 512, 768, 1024)) -> Iterator[CpuPlan]:
     """The article's rules as a start: kc x nr in L1 (or streamed from L2), mc x kc in L2, kc x nc in L3."""
     s = shape.itemsize
-    for kc in sorted({min(kc, _up(shape.k, 4)) for kc in (256, 384, 512, 768, 1024)}):
+    for kc in sorted({min(kc, _up(shape.k, 4)) for kc in depths}):
         blocks = {max(int(share * target.l2 / (kc*s)) // mr, 1) * mr for share in (0.4, 0.66)}
         if shape.threads > 2:
             blocks |= {4 * mr, 6 * mr, 8 * mr}          # several for each thread to claim

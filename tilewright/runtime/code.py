@@ -83,7 +83,8 @@ def packing_complex(target: CpuTarget, dtype: str, width: int, kind: str, role: 
 
 @cache
 def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
-    """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any."""
+    """Address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
+    which of them was packed before."""
     if algorithm in ("dots", "stream"):
         found = load(f"{_CPU}{algorithm}:emit_{algorithm}", target, dtype, mr, nr)
         return found.address(f"{algorithm}_{dtype}_{mr}x{nr}")
@@ -92,6 +93,13 @@ def driver(target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sou
         code = load(_CPU + "gemm:emit_gemm", target, dtype, mr, vectors, *sources)
         return code.address(jobs.driver_name(dtype, mr, nr, *sources))
     return load(_CPU + "in_place:emit_in_place", target, dtype, mr, vectors).address(f"in_place_{dtype}_{mr}x{nr}")
+
+
+@cache
+def prepack(target: CpuTarget, dtype: str, mr: int, nr: int, source: str, role: str) -> int:
+    """Address of the function that packs all panels of an operand beforehand: kernels/cpu/prepack.py."""
+    code = load(_CPU + "prepack:emit_prepack", target, dtype, mr, nr // target.lanes(itemsize(dtype)), source, role)
+    return code.address(jobs.prepack_name(dtype, mr, nr, source, role))
 
 
 @cache

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tilewright.plans.amx import TILE_WORDS, choose_tiles
 from tilewright.plans.choose import choose, choose_complex, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.words import word
+from tilewright.plans.words import BY_NAME, word
 from tilewright.runtime import amx, pool, small
 from tilewright.runtime.layout import address
-from tilewright.runtime.recipe import COMPLEX, Recipe, Strides, order
+from tilewright.runtime.recipe import COMPLEX, EXCHANGED, Recipe, Strides, order
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import store
 
@@ -34,7 +34,6 @@ _CONVERTED = {"float32": _FLOATS | _WHOLE | _TRUTH, "int32": _WHOLE | _TRUTH}
 _ROUNDED = {"float32": _FLOATS | {"float8_e5m2fnuz": "e5m2fnuz"}, "int32": _WHOLE}
 LEAST_K, LEAST_WORK = 32, 64**3         # k and m*n*k from which converting in packing beats converting before
 LEAST_TILES = 64    # rows and columns of C, and k, from which AMX is used
-_EXCHANGED = str.maketrans("ab", "ba")
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
@@ -131,35 +130,15 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
     target = amx.permitted(target or detect())
     shape, strides = _describe(a, b, c, threads)
     sums = _sums(c.dtype)
-    result, sources, depth = _stored_as(c.dtype, sums), (_packed_from(a.dtype, sums), _packed_from(b.dtype, sums)), 0
+    result, sources = _stored_as(c.dtype, sums), (_packed_from(a.dtype, sums), _packed_from(b.dtype, sums))
     turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
     if turned:
         shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
-        conj = conj.translate(_EXCHANGED)
-    if shape.dtype in COMPLEX:
-        sources = shape.dtype, shape.dtype
-        shape, strides = _as_reals(shape, strides)
-    named = sources[0] or shape.dtype, sources[1] or shape.dtype
-    chip = target if min(shape.m, shape.n, shape.k) >= LEAST_TILES else amx.without(target)
-    packed = word(shape.dtype, named, chip) if plan is None and not tiles else None
-    if packed and packed.tiles:
-        tiles = packed.name
-    if tiles:
-        sources, depth = named, shape.k
-        shape = shape._replace(dtype=tiles, k=TILE_WORDS[tiles].depth(shape.k))
-    elif packed:
-        shape, depth = shape._replace(dtype=packed.name, k=-(-shape.k // packed.steps)), shape.k
-    if tiles or packed:
-        target = target.extended
+        conj = conj.translate(EXCHANGED)
+    shape, strides, sources, depth, target = meant = as_multiplied(
+        shape, strides, sources, target, "" if plan else tiles or None)
     converting = any(sources) or bool(result)
-    if tiles:
-        chosen = choose_tiles(shape, target)
-    elif sources[0] in COMPLEX:
-        chosen = plan or choose_complex(shape, target)
-    elif converting:
-        chosen = plan or choose_converting(shape, target)
-    else:
-        chosen = plan or tuned(shape, target) or choose(shape, target)
+    chosen = plan or choose_for(meant, converting)
     if chosen.copy:
         shape, strides = _with_copy(shape, strides, chosen)
     recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth, result=result, conj=conj)
@@ -169,6 +148,48 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: C
         _recipes.clear()
     _recipes[key] = found = recipe, turned != chosen.swap
     return found
+
+
+class Meant(NamedTuple):
+    """A product as it is multiplied: of real numbers, or of words, of which `depth` steps of k make up shape.k (0: of
+    elements); sources are the formats that packing converts."""
+    shape: Shape
+    strides: Strides
+    sources: tuple[str, str]
+    depth: int
+    target: CpuTarget
+
+
+def as_multiplied(shape: Shape, strides: Strides, sources: tuple[str, str], target: CpuTarget,
+                  name: str | None = None) -> Meant:
+    """What to multiply for operands of these formats; `name` of a word (plans.words, plans.amx), "" for none, None for
+    the one that suits the target."""
+    if shape.dtype in COMPLEX:
+        sources = shape.dtype, shape.dtype
+        shape, strides = _as_reals(shape, strides)
+    named = sources[0] or shape.dtype, sources[1] or shape.dtype
+    if name is None:
+        found = word(shape.dtype, named, target, min(shape.m, shape.n, shape.k) >= LEAST_TILES)
+        name = found.name if found else ""
+    if not name:
+        return Meant(shape, strides, sources, 0, target)
+    if name in TILE_WORDS:
+        sources, k = named, TILE_WORDS[name].depth(shape.k)
+    else:
+        k = -(-shape.k // BY_NAME[name].steps)
+    return Meant(shape._replace(dtype=name, k=k), strides, sources, shape.k, target.extended)
+
+
+def choose_for(meant: Meant, converting: bool) -> CpuPlan:
+    """The plan that the engine takes unless it is told one."""
+    shape, target = meant.shape, meant.target
+    if shape.tiles:
+        return choose_tiles(shape, target)
+    if meant.sources[0] in COMPLEX:
+        return choose_complex(shape, target)
+    if converting:
+        return choose_converting(shape, target)
+    return tuned(shape, target) or choose(shape, target)
 
 
 def _sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -269,7 +290,7 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         ours = recipe.strides._replace(rsc=rsc, csc=csc)
         _recipes[recipe, "temporary"] = inner = Recipe(
             shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth,
-            result=recipe.result, conj=recipe.conj), swapped
+            result=recipe.result, conj=recipe.conj, prepacked=recipe.prepacked), swapped
     special = _run(*inner, a, b, whole, alpha, 0.0)
     result = whole.swapaxes(-1, -2) if swapped else whole
     if beta == 0:

@@ -19,8 +19,9 @@ FORK_FLOPS = 300_000            # work worth sharing with threads that are awake
 WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
-_DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
+DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
 COMPLEX = "c64", "c128"
+EXCHANGED = str.maketrans("ab", "ba")
 _ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d"), "bf16x2": struct.Struct("=f4x")}
 
 
@@ -38,6 +39,45 @@ class Strides(NamedTuple):
         return Strides(self.csb, self.rsb, self.csa, self.rsa, self.csc, self.rsc)
 
 
+class Blocks(NamedTuple):
+    """Of a packed plan: panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
+    mc_panels: int
+    nc_panels: int
+    kc: int
+    space: dict[str, int]
+
+
+def blocks(shape: Shape, plan: CpuPlan, words: bool) -> Blocks:
+    """`words`: whether steps of k are packed in words or tiles."""
+    rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
+    kc = -(-plan.kc // rows) * rows
+    first = plan.nr if words and not shape.tiles else 0                     # the row before a panel of words
+    space = {"a": jobs.panel_space(kc, plan.mr), "b": jobs.panel_space(kc, plan.nr) + first}
+    return Blocks(-(-plan.mc // plan.mr), -(-plan.nc // plan.nr), kc, space)
+
+
+def packing(role: str, code: Any, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan,
+            sources: tuple[str, str], depth: int, conj: str) -> int:
+    """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns; the rest is a
+    Recipe's."""
+    pair = 2 if sources[0] in COMPLEX else 1                                # reals from one number to the next
+    across, along = (strides.rsa, strides.csa) if role == "a" else (strides.csb, strides.rsb)
+    kind = _ALONG[order(across // pair, along // pair)]
+    where = target, shape.dtype, plan.mr if role == "a" else plan.nr, kind
+    source = sources["ab".index(role)]
+    if shape.tiles:
+        return int(code.packing_tiles(*where, source, role.translate(EXCHANGED)))
+    if depth:
+        with_sums = shape.dtype == "i8x4" and sources[0] == "i8"
+        return int(code.packing_words(*where, source, "a" if role == "a" else "b1" if with_sums else "b0"))
+    if pair == 1:
+        return int(code.packing(*where, *((source,) if source else ())))
+    if role == "b":
+        return int(code.packing_complex(*where, "b", conj))
+    # rows of A that are contiguous are a real matrix as they lie
+    return int(code.packing(*where) if kind == "along" else code.packing_complex(*where, "a"))
+
+
 def order(row_stride: int, col_stride: int) -> Order:
     return "rows" if col_stride == 1 else "columns" if row_stride == 1 else "any"
 
@@ -49,22 +89,24 @@ class Recipe:
     `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's. `depth`: where
     words of several steps of k are packed, and shape.k counts these, how many steps there are. `result`: the format of
     C, if it is rounded as it is stored; beta is 0 then. `conj`: which of complex operands are conjugated, "", "a", "b"
-    or "ab"; shape is that of the real product (kernels/cpu/packing_complex.py).
+    or "ab"; shape is that of the real product (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand
+    was packed before (runtime/prepack.py): its address is that of its panels.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
-                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "", conj: str = "") -> None:
+                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "", conj: str = "",
+                 prepacked: str = "") -> None:
         problems = plan.violations(shape, target)
         if problems:
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
-            sources = sources[1], sources[0]
-        assert plan.algorithm == "packed" or not (any(sources) or result), plan
+            sources, prepacked = sources[::-1], prepacked.translate(EXCHANGED)
+        assert plan.algorithm == "packed" or not (any(sources) or result or prepacked), plan
         self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
-        self.sources, self.depth, self.result, self.conj = sources, depth, result, conj
+        self.sources, self.depth, self.result, self.conj, self.prepacked = sources, depth, result, conj, prepacked
         self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
-                                    *(sources if any(sources) else ()))
+                                    *(sources if any(sources) or prepacked else ()), *((prepacked,) * bool(prepacked)))
         self.space = self.sums = 0
         self.parts = plan.threads
         self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
@@ -78,7 +120,7 @@ class Recipe:
         self.i_a, self.i_b, self.i_c = (self.at[name] for name in "abc")
         self.i_alpha, self.i_beta = self.at["alpha"], self.at["beta"]
         self.template[self.i_alpha] = self._bits(1.0)
-        self._call = _DRIVER(self.function)
+        self._call = DRIVER(self.function)
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
 
@@ -94,47 +136,23 @@ class Recipe:
         kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
-        rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
-        kc = -(-plan.kc // rows) * rows
-        mc_panels, nc_panels = -(-plan.mc // plan.mr), -(-plan.nc // plan.nr)
-        s = shape.itemsize
-        self.a_block = mc_panels * jobs.panel_space(kc, plan.mr) * s        # bytes
-        first = plan.nr if self.depth and not shape.tiles else 0            # the row before a panel of words
-        self.b_block = nc_panels * (jobs.panel_space(kc, plan.nr) + first) * s
+        cut = blocks(shape, plan, bool(self.depth))
+        self.a_block, self.b_block = (0 if self.prepacked == role else panels * cut.space[role] * shape.itemsize
+                                      for role, panels in (("a", cut.mc_panels), ("b", cut.nc_panels)))     # bytes
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
         # tiles of C that wait for the next block of k, for one of jc_ways
-        self.sums = -(-shape.m // plan.mr) * plan.mr * nc_panels * plan.nr * s if self.result and kc < shape.k else 0
+        waiting = self.result and cut.kc < shape.k
+        self.sums = -(-shape.m // plan.mr) * plan.mr * cut.nc_panels * plan.nr * shape.itemsize if waiting else 0
         self.b_bytes = _page(plan.jc_ways * self.b_block)
         self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
-        # A is packed with its rows as lines, B with its columns
-        pair = 2 if self.sources[0] in COMPLEX else 1                       # reals from one number to the next
-        along_a, along_b = (_ALONG[order(x // pair, y // pair)] for x, y in ((st.rsa, st.csa), (st.csb, st.rsb)))
-        from_a, from_b = ((x,) if x else () for x in self.sources)
-        if shape.tiles:
-            packing, from_a, from_b = self.code.packing_tiles, (*from_a, "b"), (*from_b, "a")
-        elif self.depth:
-            packing = self.code.packing_words
-            with_sums = shape.dtype == "i8x4" and self.sources[0] == "i8"
-            from_a, from_b = (*from_a, "a"), (*from_b, "b1" if with_sums else "b0")
-        else:
-            packing = self.code.packing
-        if pair == 2:
-            pack_a, pack_b = self._complex_packing(along_a, along_b)
-        else:
-            pack_a = packing(self.target, shape.dtype, plan.mr, along_a, *from_a)
-            pack_b = packing(self.target, shape.dtype, plan.nr, along_b, *from_b)
+        pack_a, pack_b = (0 if role == self.prepacked else
+                          packing(role, self.code, self.target, shape, strides=st, plan=plan, sources=self.sources,
+                                  depth=self.depth, conj=self.conj) for role in "ab")
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
-                "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": mc_panels, "kc": kc, "nc_panels": nc_panels,
-                "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
+                "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
+                "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth,
                 "finish": self.code.finish(self.target, plan.nr, self.result) if self.result else 0}
-
-    def _complex_packing(self, along_a: str, along_b: str) -> tuple[int, int]:
-        where = self.target, self.shape.dtype
-        pack_b = self.code.packing_complex(*where, self.plan.nr, along_b, "b", self.conj)
-        if along_a == "along":                                              # these rows are a real matrix as they lie
-            return self.code.packing(*where, self.plan.mr, along_a), pack_b
-        return self.code.packing_complex(*where, self.plan.mr, along_a, "a"), pack_b
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
@@ -221,7 +239,7 @@ class Recipe:
             whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
             function, address = code.batch(self.target), whole.buffer_info()[0]
             if team == 1 or not pool().run_team(function, address, team):
-                _DRIVER(function)(address, 0)
+                DRIVER(function)(address, 0)
         finally:
             workspace.give(space)
 

@@ -1,0 +1,234 @@
+"""What the five loops need not know: of what panels consist, how they are asked for, packed and multiplied.
+
+    Panels          vectors: as many rows of A as registers hold, or one less; whole vectors of B's columns
+    WordPanels      the same with several steps of k in a word, and a row before B's that sums start with
+    ComplexPanels   the same for the real product that packing_complex.py makes of complex numbers
+    TilePanels      AMX's: 32 rows of A, 32 columns of B
+
+Every class answers the same questions, so that kernels/cpu/gemm.py and prepack.py ask none of them which it is.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.ir import Kernel, Value, i8, i64, ptr
+from tilewright.ir.tiles import Tiles
+from tilewright.kernels.cpu.amx import AHEAD
+from tilewright.kernels.cpu.jobs import PACKED, panel_space
+from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, SOURCES, TYPES
+from tilewright.kernels.cpu.packing_tiles import SOURCES as TILE_SOURCES
+from tilewright.plans.amx import TILE_WORDS
+from tilewright.targets.base import CpuTarget
+
+CALLS = 8               # of the tiles' micro-kernel, in which it asks for a whole panel that comes next
+
+
+def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "") -> Panels:
+    """The panels of a compute format; A, B are the formats of the operands, if they are others."""
+    kind = (TilePanels if dtype in TILE_WORDS else WordPanels if dtype in PACKED_WORDS else
+            ComplexPanels if A.startswith("c") else Panels)
+    return kind(target, dtype, MR, NV, A, B)
+
+
+class Panels:
+    """T is what panels consist of, C what sums are added up in; `of_a`, `of_b` are elements of the operands."""
+    ROWS = PACE             # of k, of which blocks have whole multiples
+    WORD = 1                # steps of k in what is packed as one
+    PAIR = 1                # reals in an element of the operands, and so apart where these are contiguous
+    SOURCES = SOURCES
+
+    def __init__(self, target: CpuTarget, dtype: str, MR: int, NV: int, A: str, B: str) -> None:
+        self.dtype = dtype
+        self.T, self.C = self.types()
+        self.V, self.NV = target.lanes(self.T.bytes), NV
+        self.MR, self.NR = MR, NV * self.V
+        self.of_a, self.of_b = self.SOURCES[A or dtype], self.SOURCES[B or dtype]
+
+    def types(self) -> tuple[Any, Any]:
+        return TYPES[self.dtype], TYPES[self.dtype]
+
+    def write(self, k: Kernel, g: SimpleNamespace) -> None:
+        """From now on, values are those of this kernel, and `g` the fields of its job, which is its first parameter."""
+        self.k, self.g = k, g
+
+    # ---- where things are
+
+    def source(self, p: Value) -> Value:
+        """The step of k, in an operand, at which row p of a panel begins."""
+        return p * self.WORD
+
+    def column(self, j: Value) -> Value:
+        """The column of B that column j of the product is packed from."""
+        return j
+
+    def a_at(self, i: Value, p: Value) -> tuple[Value, Value, Value]:
+        """What packs rows from i on, from row p of their panel on, is told of A: address, step_i, step_p."""
+        return self.g.a.view(self.g.rsa, self.g.csa).at(i, self.source(p)), self.g.rsa, self.g.csa
+
+    def b_at(self, p: Value, j: Value) -> tuple[Value, Value, Value]:
+        """The same of B's columns from j on."""
+        return self.b(self.source(p), self.column(j)), self.g.csb, self.g.rsb
+
+    def b(self, p: Value, j: Value) -> Value:
+        return self.g.b.view(self.g.rsb, self.g.csb).at(p, j)
+
+    def c(self, i: Value, j: Value) -> Value:
+        return self.g.c.view(self.g.ldc, 1).at(i, j)
+
+    def left(self, p: Value) -> list[Value]:
+        """What else packing is told that begins at row p."""
+        return []
+
+    def kc_max(self) -> Value:
+        """Rows of k in a block: blocks are of one depth, but for the last one."""
+        k, g = self.k, self.g
+        return k.ceil_div(k.ceil_div(g.k, k.ceil_div(g.k, g.kc)), self.ROWS) * self.ROWS
+
+    def rows(self, m_panels: Value) -> Callable[[Value], Value]:
+        """At which row of A each panel begins: panels of equal height, the first ones one row more, so that no row of
+        a register tile is empty."""
+        k, m = self.k, self.g.m
+        height, taller = m // m_panels, m % m_panels
+        return lambda q: q*height + k.min(q, taller)
+
+    def width(self, height: Value) -> Value | int:
+        """Elements of a row of k in a panel of so many rows of A."""
+        return height
+
+    def a_space(self, kc: Value) -> Value:
+        """Elements that a panel takes."""
+        return panel_space(kc, self.MR)
+
+    def b_space(self, kc: Value) -> Value:
+        return panel_space(kc, self.NR)
+
+    # ---- multiplying
+
+    def configure(self) -> None:
+        """Before the first product of a thread,"""
+
+    def release(self) -> None:
+        """and after its last one."""
+
+    def begin_block(self, s: SimpleNamespace) -> None:
+        """Of B."""
+        # rows of the next panel of B that are asked for while one panel of A is multiplied
+        s.ahead_rows = self.k.max(s.kc // PACE - (self.MR + LEAD), 0)
+
+    def coming(self, s: SimpleNamespace, jr: Value, j1: Value, j: Value, b_panel: Value,
+               packing: bool) -> SimpleNamespace:
+        """What to ask for while panel jr of those up to j1 is multiplied, which is column j: the panel that comes next,
+        or the rows of B of which it will be packed."""
+        k, g = self.k, self.g
+        if packing:
+            start, step = self.b(self.source(s.pc), self.column(j + self.NR)), g.rsb * self.of_b.bytes
+            return SimpleNamespace(start=start, step=step, more=(jr + 1 < j1) & g.csb.equals(self.PAIR),
+                                   rows=lambda: self.column(s.kc))
+        return SimpleNamespace(start=b_panel + s.b_stride, step=k.constant(i64, self.NR*self.T.bytes // self.WORD),
+                               more=jr + 1 < j1, rows=lambda: s.kc)
+
+    def multiply(self, s: SimpleNamespace, t: SimpleNamespace, coming: SimpleNamespace) -> None:
+        """A tile of C, at `t.place`, with rows `t.ld` apart: panel `t.ir` of A, of h rows, the first of its block being
+        q0, by a panel of B of `cols` columns."""
+        k, g = self.k, self.g
+        kernel = k.load(g.table + ((t.h - 1)*self.NV + t.vectors - 1), ptr(i8))
+        seen = (t.ir - t.q0)*s.ahead_rows
+        useful = coming.more & (seen < coming.rows())
+        k.call(kernel, s.kc, t.a_block + (t.ir - t.q0)*s.a_stride, t.h, t.b_panel, t.vectors*self.V, t.place, t.ld,
+               t.cols, g.alpha, s.beta,
+               k.select(useful, coming.start.as_(i8) + seen*self.WORD*coming.step, t.b_panel.as_(i8)),
+               k.select(useful, coming.step, 0))
+
+    def finished(self, i: Value, j: Value, rows: Value, cols: Value) -> tuple[Value, ...]:
+        """Where a tile is in C, as its rows lie there."""
+        return i, j, rows, cols
+
+
+class WordPanels(Panels):
+    """Their k counts words."""
+
+    def __init__(self, target: CpuTarget, dtype: str, MR: int, NV: int, A: str, B: str) -> None:
+        super().__init__(target, dtype, MR, NV, A, B)
+        self.WORD = PACKED_WORDS[dtype]
+
+    def left(self, p: Value) -> list[Value]:
+        return [self.g.depth - self.source(p)]
+
+    def b_space(self, kc: Value) -> Value:
+        return super().b_space(kc) + self.NR
+
+
+class ComplexPanels(Panels):
+    """C, k and n are those of the real product; strides lead from one complex number to the next."""
+    PAIR = 2
+
+    def source(self, p: Value) -> Value:
+        return p // self.PAIR
+
+    def column(self, j: Value) -> Value:
+        return j // self.PAIR
+
+
+class TilePanels(Panels):
+    """Their k counts rows of tiles. C lies by columns: with the operands' roles exchanged, as they are for AMX, its
+    tiles follow each other along the rows of C as its owner sees it."""
+    SOURCES = TILE_SOURCES
+
+    def types(self) -> tuple[Any, Any]:
+        self.word = TILE_WORDS[self.dtype]
+        self.ROWS = self.word.rows
+        return TYPES[self.word.accumulates], TYPES[self.word.sums]
+
+    def source(self, p: Value) -> Value:
+        return self.word.source_step(p)
+
+    def left(self, p: Value) -> list[Value]:
+        special = self.k.args[0].as_(i64) + PACKED.index("special")
+        return [self.g.depth - self.source(p), special]
+
+    def c(self, i: Value, j: Value) -> Value:
+        return self.g.c.view(1, self.g.ldc).at(i, j)
+
+    def rows(self, m_panels: Value) -> Callable[[Value], Value]:
+        return lambda q: self.k.min(q*self.MR, self.g.m)
+
+    def width(self, height: Value) -> Value | int:
+        return self.MR
+
+    def configure(self) -> None:
+        Tiles(self.k).configure()
+
+    def release(self) -> None:
+        Tiles(self.k).release()
+
+    def begin_block(self, s: SimpleNamespace) -> None:
+        pass
+
+    def coming(self, s: SimpleNamespace, jr: Value, j1: Value, j: Value, b_panel: Value,
+               packing: bool) -> SimpleNamespace:
+        """In CALLS calls of the micro-kernel. In bytes: lines of a step, a step, a call."""
+        k, g = self.k, self.g
+        column = j + self.NR if packing else None
+        more, groups, bytes = jr + 1 < j1, s.kc // self.ROWS, self.of_b.bytes
+        if column is None:
+            step = AHEAD*self.word.terms*64
+            return SimpleNamespace(start=(b_panel + s.b_stride).as_(i8), more=more, within=k.constant(i64, step // 4),
+                                   step=k.constant(i64, step), call=groups*step)
+        depth, along = 16*self.word.steps*bytes, g.rsb.equals(1)
+        rows = g.rsb*(AHEAD*bytes)
+        return SimpleNamespace(
+            start=self.b(self.source(s.pc), column).as_(i8), more=more & (along | g.csb.equals(1)),
+            within=k.select(along, g.csb, g.rsb)*bytes, step=k.select(along, depth, rows),
+            call=k.select(along, g.csb*(AHEAD*bytes), groups*rows))
+
+    def multiply(self, s: SimpleNamespace, t: SimpleNamespace, coming: SimpleNamespace) -> None:
+        k, g = self.k, self.g
+        kernel, done = k.load(g.table, ptr(i8)), t.ir - t.q0
+        k.call(kernel, s.kc, t.b_panel, t.cols, t.a_block + done*s.a_stride, coming.within, t.place,
+               t.ld, t.h, g.alpha, s.beta,
+               k.select(coming.more & (done < CALLS), coming.start + done*coming.call, t.b_panel.as_(i8)), coming.step)
+
+    def finished(self, i: Value, j: Value, rows: Value, cols: Value) -> tuple[Value, ...]:
+        return j, i, cols, rows
