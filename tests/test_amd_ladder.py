@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import types
+from pathlib import Path
 
+import llvmlite.binding
 import ml_dtypes
 import numpy as np
 import pytest
@@ -32,6 +35,9 @@ FORMATS = [
 ]
 ML = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
       "e2m1": "float4_e2m1fn"}  # fmt: skip
+
+
+PAGE = (Path(__file__).parent.parent / "docs" / "matrix-cores.md").read_text()
 
 
 def rng(seed=0):
@@ -376,3 +382,23 @@ def test_without_a_linker_the_command_line_says_so(monkeypatch):
 
     monkeypatch.setattr(lld, "link", missing)
     assert said().count("no linker") == len(ALL)
+
+
+# ---- the page
+
+
+@pytest.mark.parametrize("module", [amd1_f32, amd2_f16, amd3_fp8, amd4_mxfp8, amd5_mxfp4])
+def test_the_page_shows_the_kernels(module):
+    source = inspect.getsource(module)
+    assert f"```python\n{source[source.index('def atom') :]}" in PAGE
+
+
+def test_the_page_shows_what_the_command_prints():
+    (shown,) = re.findall(r"^\$ tilewright ladder amd\n(.*?)^```$", PAGE, re.M | re.S)
+    if llvmlite.binding.llvm_version_info[0] != 22:
+        pytest.skip("the page has the counts of LLVM 22's code")
+
+    def without_sizes(text):            # of the linker's files
+        return re.sub(r"(no linker|[\d,]+) +(?=\d+ of \d+ exact)", "", text).split()
+
+    assert without_sizes(said()) == without_sizes(shown)
