@@ -8,6 +8,7 @@ that `tilewright --help` answers at once.
     mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
     kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  listing.py finds the hot loop
     files.py     run: multiply .npy files;  npy.py does it
+    ladder.py    ladder: teaching kernels for AMD's Matrix Cores, compiled, simulated and checked
     simulate.py  simulate: run the kernels on NumPy, checked and counted
     tuning.py    tune
     benches.py   bench and its studies
@@ -20,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import benches, files, formats, kernels, machine, mfma, simulate, tuning
+from tilewright.cli import benches, files, formats, kernels, ladder, machine, mfma, simulate, tuning
 
 app = typer.Typer(
     name="tilewright",
@@ -59,6 +60,7 @@ app.command()(kernels.emit)
 app.command()(kernels.asm)
 app.command()(files.run)
 app.command()(simulate.simulate)
+app.add_typer(ladder.app, name="ladder")
 app.add_typer(tuning.app, name="tune")
 app.add_typer(benches.app, name="bench")
 app.add_typer(machine.cache_app, name="cache")

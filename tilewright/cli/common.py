@@ -83,6 +83,13 @@ def numbers(
     return list(dict.fromkeys(found))
 
 
+def aligned(rows: list[list[str]]) -> str:
+    """A table as text, columns as wide as they need to be."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
+    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(lines).rstrip()
+
+
 def problem(m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
     from tilewright.problem import Gemm
 

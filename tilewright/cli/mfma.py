@@ -87,7 +87,7 @@ def _list(arch: str | None) -> None:
             rows.append([atom.name, f"{atom.m}x{atom.n}x{atom.k}", str(atom.blocks), kinds, atom.c_format,
                          "+".join(str(x.registers) for x in (atom.a, atom.b, atom.c)),
                          *(str(atom.cycles.get(each, "-")) for each in MANUALS)])  # fmt: skip
-    typer.echo(_aligned(rows))
+    typer.echo(common.aligned(rows))
     typer.echo(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
                "tilewright mfma NAME shows one.")  # fmt: skip
 
@@ -104,16 +104,9 @@ def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
         for block in range(x.blocks):
             row, column = describe.ROLES[n]
             typer.echo(f"\n{n}[{row}][{column}]{f'.B{block}' * (x.blocks > 1)}, {x.format}: lane:register")
-            typer.echo(_aligned(describe.by_element(x, block)))
+            typer.echo(common.aligned(describe.by_element(x, block)))
         typer.echo(f"\nregisters of {n}, {x.type} in each lane")
-        typer.echo(_aligned(describe.by_register(n, x)))
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    """Columns as wide as they need to be."""
-    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
-    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
-    return "\n".join(lines).rstrip()
+        typer.echo(common.aligned(describe.by_register(n, x)))
 
 
 def _coordinates(text: str) -> tuple[int, int, int]:
@@ -152,7 +145,7 @@ def peak(chip: Annotated[str, typer.Argument(help="A chip or architecture: mi325
         typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
         rows = peaks.peaks(found)
         base = next(x.flops for x in rows if x.format == "f32")
-        typer.echo(_aligned(_peak_rows(rows, base, amd)))
+        typer.echo(common.aligned(_peak_rows(rows, base, amd)))
         typer.echo(_formula(next((x for x in rows if x.format == "f16"), rows[0]), amd))
         typer.echo(f"rates: {peaks.source(found)}")
         typer.echo(f"clock: {found.source('clock').removeprefix('default: ')}")

@@ -25,8 +25,7 @@ def emit_f32(ARCH="gfx942"):
 
     a_reg = a[ATOM.a(lane, 0)]
     b_reg = b[ATOM.b(lane, 0)]
-    zeros = k.broadcast(k.constant(f32, 0), 16)
-    (c_reg,) = k.mma(ATOM, [a_reg], [b_reg], [zeros])
+    (c_reg,) = k.mma(ATOM, [a_reg], [b_reg], [k.constant(ATOM.c.type, 0)])
     for e in range(16):
         c[ATOM.c(lane, e)] = c_reg[e]
     return k.function

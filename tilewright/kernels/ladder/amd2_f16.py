@@ -25,8 +25,7 @@ def emit_f16(ARCH="gfx942"):
 
     a_reg = k.load(a.at(*ATOM.a(lane, 0)), vec(f16, 4))
     b_reg = k.pack(*(b[ATOM.b(lane, e)] for e in range(4)))
-    zeros = k.broadcast(k.constant(f32, 0), 4)
-    (c_reg,) = k.mma(ATOM, [a_reg], [b_reg], [zeros])
+    (c_reg,) = k.mma(ATOM, [a_reg], [b_reg], [k.constant(ATOM.c.type, 0)])
     for e in range(4):
         c[ATOM.c(lane, e)] = c_reg[e]
     return k.function

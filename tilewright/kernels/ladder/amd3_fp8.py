@@ -21,8 +21,7 @@ def emit_fp8(ARCH="gfx942", A="fp8", B="fp8"):
 
     a_reg = k.load(a.at(*ATOM.a(lane, 0)).as_(i64))
     b_reg = k.reinterpret(k.pack(*(b[ATOM.b(lane, e)] for e in range(8))), i64)
-    zeros = k.broadcast(k.constant(f32, 0), 16)
-    (c_reg,) = k.mma(ATOM, [a_reg], [b_reg], [zeros])
+    (c_reg,) = k.mma(ATOM, [a_reg], [b_reg], [k.constant(ATOM.c.type, 0)])
     for e in range(16):
         c[ATOM.c(lane, e)] = c_reg[e]
     return k.function

@@ -36,8 +36,7 @@ def emit_mxfp4(ARCH="gfx950"):
     b_reg = k.pack(*words)
     scale_a_reg = k.cast(scale_a[ATOM.scale_a(lane)], i32)
     scale_b_reg = k.cast(scale_b[ATOM.scale_b(lane)], i32)
-    zeros = k.broadcast(k.constant(f32, 0), 16)
-    (c_reg,) = k.mma(ATOM, [a_reg, scale_a_reg], [b_reg, scale_b_reg], [zeros])
+    (c_reg,) = k.mma(ATOM, [a_reg, scale_a_reg], [b_reg, scale_b_reg], [k.constant(ATOM.c.type, 0)])
     for e in range(16):
         c[ATOM.c(lane, e)] = c_reg[e]
     return k.function
