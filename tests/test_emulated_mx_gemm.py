@@ -290,6 +290,7 @@ def test_assembly_for_gfx942(fa, fb, options):
     products = WARP_M // MFMA * (WARP_N // MFMA) * (K // MFMA_K)
     assert {op: n for op, n in loop.items() if "mfma" in op} == {f"v_mfma_f32_{MFMA}x{MFMA}x{MFMA_K}_bf16": products}
     assert not re.search(r"mfma_scale|f8f6f4|_fp8|_bf8", text)
+    assert re.findall(r"denorm_mode_\w+ (\d)", text) == ["3", "3"]  # subnormals of f16 and f32 count
     assert {op for op in loop if op.startswith("ds_")} == {"ds_read_b128", "ds_write_b128"}
     threads = M // WARP_M * (N // WARP_N) * 64
     assert loop["v_fma_mix_f32"] == (M + N) * K // threads
