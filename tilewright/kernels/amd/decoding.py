@@ -2,7 +2,7 @@
 
 Two elements at a time, one in each half of a register, until they are numbers:
 
-    place     the element's highest bit, its sign, becomes the highest bit of the half            shifts, of bytes too
+    place     the element's highest bit, its sign, becomes the highest bit of the half            v_lshlrev_b32 ...
     f16       exponent and mantissa move to where f16 has them, behind copies of the sign         v_pk_ashrrev_i16
               which are cleared, as are the bits of other elements                                v_and_b32
     power     that is the element times 2^(its bias - 15), subnormals included: times the power   v_pk_mul_f16
@@ -29,7 +29,6 @@ from tilewright.formats import get
 from tilewright.ir import Kernel, Value, f16, f32, i16, i32, vec
 
 AT_ONCE = 16                    # elements: 16, 12 or 8 bytes
-BF16_BYTES = 2 * AT_ONCE        # when they are bf16
 _HALVES = vec(i16, 2)
 _F16: Any = get("f16")
 _NAN = {"e4m3fn": 0x7F << 7}    # what is a NaN in such a half, without its sign, and does not look like one

@@ -23,6 +23,7 @@ from tilewright.kernels.amd.operand import LANES
 from tilewright.kernels.amd.workgroup import share
 
 CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes
+ROOMY = 128                 # accumulators of a lane that leave as many registers for the rest, with two waves on a SIMD
 
 
 def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, CTA_M: int = 256,
@@ -74,10 +75,10 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
                                            [k.reinterpret(a_reg[i][e], ATOM.b.type)], [acc[i, j]])
 
     def mix() -> None:
-        """Vector instructions beside every matrix instruction, if they all fit there."""
+        """Vector instructions beside every matrix instruction, if they all fit there, and their registers too."""
         products = TILES_M*TILES_N*STEPS
         beside = -(-(a_op.INSTRUCTIONS + b_op.INSTRUCTIONS) // products)
-        if beside < ATOM.cycles[ARCH] // CYCLES - 1:
+        if beside < ATOM.cycles[ARCH] // CYCLES - 1 and WARP_M*WARP_N // LANES <= ROOMY:
             for _ in range(products):
                 k.sched_group("mfma", 1)
                 k.sched_group("valu", beside)
