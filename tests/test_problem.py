@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-
 from tilewright import formats
 from tilewright.problem import Gemm
 

@@ -39,8 +39,8 @@ class Launch:
 
 
 class AmdKernel:
-    """`kernel.assembly`, `.code_object`, `.manifest`, `.resources`: what it is. `tilewright.simulate(kernel, a, b)` runs
-    it anywhere; `kernel(a, b)` on an AMD GPU."""
+    """`assembly`, `code_object`, `manifest`, `resources`: what it is; `tilewright.simulate(kernel, a, b)` runs
+    it anywhere."""
 
     def __init__(self, problem: Gemm, target: AmdTarget, plan: AmdPlan) -> None:
         self.problem, self.target, self.plan = problem, target, plan

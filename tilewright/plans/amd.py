@@ -63,6 +63,11 @@ class AmdShape(NamedTuple):
         return min(4, self.n & -self.n)
 
 
+def _padded(row: int) -> int:
+    """Bytes: rows of 6-bit elements are no power of two."""
+    return row + 8*(row // PIECE & (row // PIECE - 1) != 0)
+
+
 def _bits(format: str) -> int:
     return 32 if format == "xf32" else formats.FORMATS[format].bits
 
@@ -70,15 +75,15 @@ def _bits(format: str) -> int:
 def shape_of(problem: Gemm) -> AmdShape:
     """A Gemm with contiguous operands."""
     p = problem
-    names = [BLOCK_FORMATS[x].element.name if x in BLOCK_FORMATS else x for x in (p.a, p.b)]
-    return AmdShape(*names, p.out, p.m, p.n, p.k, p.layout, p.a in BLOCK_FORMATS)
+    a, b = (BLOCK_FORMATS[x].element.name if x in BLOCK_FORMATS else x for x in (p.a, p.b))
+    return AmdShape(a, b, p.out, p.m, p.n, p.k, p.layout, p.a in BLOCK_FORMATS)
 
 
 @dataclass(frozen=True)
 class AmdPlan:
     """`algorithm`: mfma multiplies the operands' own formats; xf32 rounds f32 to 19 bits, which gfx942 multiplies four
-    times as fast; scaled is for block-scaled operands, and bf16_emulated brings these to bf16 where no instruction takes
-    scales. The planner offers what rounds differently only if it is asked for.
+    times as fast; scaled is for block-scaled operands, and bf16_emulated brings these to bf16 where no instruction
+    takes scales. The planner offers what rounds differently only if it is asked for.
     """
     algorithm: Algorithm
     cta_m: int                      # of a workgroup, as GPU plans call it here
@@ -118,7 +123,7 @@ class AmdPlan:
                 if name not in names or (name == "copy" and value not in ("registers", "direct")):
                     raise ValueError(word)
                 values[name] = value if name == "copy" else int(value)
-            return cls(algorithm, **values)         # type: ignore[arg-type]
+            return cls(algorithm, **values)
         except (ValueError, TypeError) as error:
             raise ValueError(f"not a plan for an AMD GPU: {text!r}; one looks like 'mfma 256x256x32 wave=128x64 "
                              "mfma=32 copy=registers stages=2'") from error
@@ -131,7 +136,7 @@ class AmdPlan:
         """Bytes of a row of A's and of B's tile in LDS."""
         bits = (16, 16) if self.algorithm == "bf16_emulated" else shape.bits
         a, b = (self.cta_k * each // 8 for each in bits)
-        return tuple(row + 8*(row // PIECE & (row // PIECE - 1) != 0) for row in (a, b))    # type: ignore[return-value]
+        return _padded(a), _padded(b)
 
     def lds(self, shape: AmdShape) -> int:
         """Bytes that the tiles take."""
@@ -175,8 +180,8 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         return
     formats_here = RATES[target.name]
     if p.algorithm == "scaled" and not target.has("mfma.f8f6f4"):
-        yield f"{target.name} has no matrix instructions with scales: gfx950 has, and the algorithm bf16_emulated does " \
-              "without."
+        yield (f"{target.name} has no matrix instructions with scales: gfx950 has, and the algorithm bf16_emulated "
+               "does without.")
         return
     if p.algorithm == "xf32" and (shape.a, shape.b) != ("f32", "f32"):
         yield f"xf32 multiplies f32, and this is {shape.a} by {shape.b}."
@@ -184,7 +189,8 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
     if plain:
         for format in dict.fromkeys(("xf32",) if p.algorithm == "xf32" else (shape.a, shape.b)):
             if format not in formats_here:
-                yield f"{target.name} has no matrix instruction for {format}; it has them for {', '.join(formats_here)}."
+                known = ", ".join(formats_here)
+                yield f"{target.name} has no matrix instruction for {format}; it has them for {known}."
                 return
         if shape.a != shape.b and not {shape.a, shape.b} <= {"e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2"}:
             yield f"no matrix instruction multiplies {shape.a} by {shape.b}."
@@ -212,7 +218,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         if shape.layout != "nt" or 6 in (a, b) or p.algorithm == "bf16_emulated":
             yield "only rows along k of 4, 8, 16 ... bits come straight into LDS as they are."
         elif shape.k*a % (8*PIECE) or shape.k*b % (8*PIECE):
-            yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} does not make them."
+            yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} makes others."
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
     if p.stages < 2:
@@ -300,8 +306,8 @@ def _rate(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
 
 # (workgroup's tile, wave's tile), the largest first
 TILES = (((256, 256), (128, 64)), ((256, 128), (128, 64)), ((128, 256), (64, 128)), ((256, 128), (64, 64)),
-         ((128, 128), (64, 64)), ((128, 64), (64, 32)), ((64, 128), (32, 64)), ((64, 64), (32, 32)), ((32, 128), (32, 32)),
-         ((128, 32), (32, 32)), ((32, 64), (32, 32)), ((64, 32), (32, 32)))
+         ((128, 128), (64, 64)), ((128, 64), (64, 32)), ((64, 128), (32, 64)), ((64, 64), (32, 32)),
+         ((32, 128), (32, 32)), ((128, 32), (32, 32)), ((32, 64), (32, 32)), ((64, 32), (32, 32)))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
@@ -330,7 +336,8 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
 def ranked(problem: Gemm | AmdShape, target: AmdTarget) -> list[AmdPlan]:
     """All legal candidates, the best by the model first. ValueError if there is none, with the reasons."""
     shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
-    legal, reasons = [], {}
+    legal: list[AmdPlan] = []
+    reasons: dict[str, None] = {}
     for p in dict.fromkeys(candidates(shape, target)):
         if found := p.violations(shape, target):
             reasons |= dict.fromkeys(found)

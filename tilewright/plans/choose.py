@@ -36,8 +36,8 @@ SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for o
 
 
 def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
-    """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a GpuPlan or AmdPlan. ValueError if no plan
-    fits, with the reasons."""
+    """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a GpuPlan or AmdPlan.
+    ValueError if no plan fits, with the reasons."""
     if target is None:
         from tilewright.targets import detect
         target = detect()

@@ -45,7 +45,8 @@ def finish(k: Kernel, acc: Tile, work: Work, ATOM: Mfma, m: Value, n: Value, alp
     def written() -> None:
         store(k, acc, place, m, n, alpha, beta, c, ldc, VECTOR)
     if SPLIT_K > 1:
-        add_parts(k, acc, *k.args[-2:], work.tile, work.tile_count, k.block_z, SPLIT_K, work.t, THREADS, written)
+        workspace, counters = k.args[-2:]
+        add_parts(k, acc, workspace, counters, work.tile, work.tile_count, k.block_z, SPLIT_K, work.t, THREADS, written)
     else:
         written()
 

@@ -46,12 +46,13 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     SUMS = ATOM.c.type.scalar
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
+    more: dict[str, Any] = {"workspace": ptr(SUMS), "counters": ptr(i32)} if SPLIT_K > 1 else {}
     k = Kernel(f"mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT else "")
                + f"_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}" + (f"_s{STAGES}" if DIRECT else "")
                + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
                threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=SUMS, a=ptr(TYPES.get(A, i8)), lda=i64,
                b=ptr(TYPES.get(B, i8)), ldb=i64, beta=SUMS, c=ptr(TYPES[OUT] if OUT else SUMS), ldc=i64,
-               **({"workspace": ptr(SUMS), "counters": ptr(i32)} if SPLIT_K > 1 else {}))
+               **more)
     m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
                  GROUP_M=GROUP_M, XCDS=XCDS)

@@ -182,8 +182,11 @@ class Operand:
                 if self.along_k:
                     at = self._place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
                     whole = registers[0].get()
-                    for first, count in ((0, 2), (2, 2)) if self.padded else ((0, 4),):
-                        k.store(at + first, k.shuffle(whole, whole, range(first, first + count)) if count < 4 else whole)
+                    if self.padded:                             # such a row begins at a multiple of 8 bytes
+                        k.store(at, k.shuffle(whole, whole, range(2)))
+                        k.store(at + 2, k.shuffle(whole, whole, range(2, 4)))
+                    else:
+                        k.store(at, whole)
                     continue
                 vectors = [register.get() for register in registers]
                 for e in range(self.TURNED_I):

@@ -27,9 +27,13 @@ class Stream(Protocol):
     def COPIES(self) -> int: ...                        # that `start` makes
 
 
-def through_registers(k: Kernel, streams: list[Stream], smem: Value, tiles: Value, short: Value,
-                      multiply: Multiply) -> None:
-    """Two tiles in LDS and one in registers. `short`: steps of k in the first of `tiles`, which are at least one."""
+def through_registers(k: Kernel, streams: list[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply,
+                      mix: Callable[[], None] | None = None) -> None:
+    """Two tiles in LDS and one in registers. `short`: steps of k in the first of `tiles`, which are at least one.
+
+    `mix`: for streams that compute as they stash. That comes after the products then, so that LLVM can put it between
+    matrix instructions (it moves no read of LDS before a write), and `mix` tells it how.
+    """
     STAGE = sum(x.SIZE for x in streams)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
@@ -39,12 +43,17 @@ def through_registers(k: Kernel, streams: list[Stream], smem: Value, tiles: Valu
     stage = k.variable(i32, 0)
     with k.loop(tiles - 1) as tile:
         now = stage.get()
+        if mix:
+            multiply(smem + now)
         for x, at in _places(streams, smem + (STAGE - now)):
             x.stash(at)
         more = tile + 3 < tiles
         for x in streams:
             x.fetch(more)
-        multiply(smem + now)
+        if mix:
+            mix()
+        else:
+            multiply(smem + now)
         for x in streams:
             x.turn()
         k.barrier()

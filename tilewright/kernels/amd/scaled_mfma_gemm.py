@@ -34,11 +34,12 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
+    more: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
     k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
                + (f"_s{STAGES}" if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
                threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
                scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32, c=ptr(f32), ldc=i64,
-               **({"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}))
+               **more)
     m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
     work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
                  GROUP_M=GROUP_M, XCDS=XCDS)
@@ -54,7 +55,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
                          AHEAD=STAGES - 1 if DIRECT else 2)
                   for x, ld, first, limit, TILES in ((scale_a, ld_scale_a, work.i0 + work.i1, m, TILES_M),
                                                      (scale_b, ld_scale_b, work.j0 + work.j1, n, TILES_N)))
-    streams = [a_op, b_op, of_a, of_b]
+    streams: list[pipeline.Stream] = [a_op, b_op, of_a, of_b]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
 

@@ -33,7 +33,7 @@ class Scales:
             row = k.min(first + lane % MFMA + tile*MFMA, limit - 1)
             self.pointers.append(k.variable(ptr(i8), gmem + (k.cast(row, i64)*ld + k.cast(block, i64))))
         self.current, *self.coming = (k.tile(TILES, self.WORDS, i32) for _ in range(1 + AHEAD))
-        self.asked = 0                                          # times that the kernel asks for a tile, as it is written
+        self.asked = 0                          # times that the kernel, as it is written, asks for a tile
 
     def fetch(self, more: Value) -> None:
         k = self.k

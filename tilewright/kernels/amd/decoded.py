@@ -1,0 +1,92 @@
+"""An operand of packed elements and scales on its way to Matrix Cores that know neither: it arrives in LDS as bf16.
+
+Global memory to registers as it is, AT_ONCE elements and the scale of their block to a thread; what was loaded a tile
+ago is decoded on the way from registers to LDS, and every element only once for the whole workgroup. From there on it
+is an `Operand` of bf16.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.formats import get
+from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
+from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, decode
+from tilewright.kernels.amd.operand import Operand
+from tilewright.kernels.atoms.mfma import SCALED
+
+BF16 = 16                   # bits
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Elements and scales in global memory, k along the rows of both."""
+    format: str
+    elements: Value
+    ld: Value               # bytes
+    scales: Value
+    ld_scales: Value        # blocks
+
+
+class Decoded(Operand):
+    """EXTENT rows by CTA_K steps of k, a multiple of the 32 that share a scale."""
+
+    def __init__(self, k: Kernel, packed: Packed, *, EXTENT: int, CTA_K: int, THREADS: int) -> None:
+        self.packed, self.PACKED_BITS = packed, get(packed.format).bits
+        self.WORDS = AT_ONCE * self.PACKED_BITS // 32
+        super().__init__(k, packed.elements, packed.ld, BITS=BF16, along_k=True, EXTENT=EXTENT, CTA_K=CTA_K,
+                         THREADS=THREADS, UNIT=1)
+        self.direct = False
+
+    def _share_along(self) -> None:
+        """A thread has AT_ONCE elements of some rows."""
+        self.CHUNKS = self.CTA_K // AT_ONCE
+        ROWS = min(self.THREADS // self.CHUNKS, self.EXTENT)
+        self.ACTIVE = ROWS * self.CHUNKS
+        self.rows = [*range(0, self.EXTENT, ROWS)]
+        self.INSTRUCTIONS = len(self.rows) * INSTRUCTIONS[self.packed.format]       # of a thread, to decode a tile
+
+    def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
+        """For rows from `first` on of `limit`, from step k_first of k on, where a block begins."""
+        k, packed = self.k, self.packed
+        self.t = t
+        self.row, self.step = t // self.CHUNKS, t % self.CHUNKS*AT_ONCE
+        ld, ld_scales = k.cast(packed.ld, i64), k.cast(packed.ld_scales, i64)
+        rows = [k.cast(k.min(first + self.row + row, limit - 1) - first, i64) for row in self.rows]
+        self.offsets = [row*ld + k.cast(self.step*self.PACKED_BITS // 8, i64) for row in rows]
+        self.scale_offsets = [row*ld_scales + k.cast(self.step // SCALED, i64) for row in rows]
+        far, start = k.cast(first, i64), k.cast(k_first, i64)
+        self.address = k.variable(ptr(i8), packed.elements.as_(i8) + (far*ld + start*self.PACKED_BITS // 8))
+        self.scale_address = k.variable(ptr(i8), packed.scales.as_(i8) + (far*ld_scales + start // SCALED))
+        self.carried_words = [k.variable(vec(i32, self.WORDS)) for _ in self.rows]
+        self.carried_scales = [k.variable(i32) for _ in self.rows]
+
+    def fetch(self, more: Value) -> None:
+        self._load(None)
+        self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))
+
+    def fetch_some(self, steps: Value) -> None:
+        """Zeros for blocks that are not there, their scales too, which are 2^-127 then."""
+        self._load(self.step < steps)
+        self._advance(steps)
+
+    def _load(self, there: Value | None) -> None:
+        k = self.k
+        with self._some():
+            at, scale_at = self.address.get(), self.scale_address.get()
+            for e, (words, scale) in enumerate(zip(self.carried_words, self.carried_scales, strict=True)):
+                words.set(k.load((at + self.offsets[e]).as_(i32), vec(i32, self.WORDS), align=4, mask=there))
+                scale.set(k.cast(k.load(scale_at + self.scale_offsets[e], i8, mask=there), i32) & 255)
+
+    def _advance(self, steps: Value) -> None:
+        self.address.set(self.address.get() + self.k.cast(steps*self.PACKED_BITS // 8, i64))
+        self.scale_address.set(self.scale_address.get() + self.k.cast(steps // SCALED, i64))
+
+    def stash(self, smem: Value) -> None:
+        """Decode what is in the registers into the tile of LDS at `smem`."""
+        k = self.k
+        with self._some():
+            for row, words, scale in zip(self.rows, self.carried_words, self.carried_scales, strict=True):
+                numbers = decode(k, words.get(), scale.get(), self.packed.format)
+                for e in range(0, len(numbers), 4):
+                    at = self._place(smem, self.row + row, self.step*(BF16 // 8) + e*4)
+                    k.store(at.as_(i32), k.pack(*numbers[e:e + 4]))

@@ -1,0 +1,88 @@
+"""GEMM of block-scaled operands on AMD chips whose Matrix Cores take no scales, in bf16: what CDNA4 does in one
+instruction (`scaled_mfma_gemm`) is emulated. Chosen only by its name, since it is slower and not the same everywhere.
+
+    C = alpha * A @ B + beta * C,  A[i, p] = a[i, p] * 2^(scale_a[i, p / 32] - 127), and B^T the same
+
+Elements are decoded and multiplied by their scales on the way to LDS, each once for a workgroup, and multiplied in
+bf16: on CDNA3 at half the rate of its fp8, whose encodings are not those of MX formats.
+
+Elements times scales are exact in bf16, and so are products in f32, as they are for instructions with scales. The
+difference is at the ends of the range: a single element times its scale must be of bf16's. `decoding` says what becomes
+of those that are not: inf from 2^128 on, nothing of what is below 2^-133. Instructions with scales would still get a
+finite product if the other factor makes up for it.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.ir import Kernel, Value, f32, i8, i32, i64, ptr
+from tilewright.kernels.amd import epilogue, pipeline
+from tilewright.kernels.amd.decoded import Decoded, Packed
+from tilewright.kernels.amd.mfma_gemm import instruction
+from tilewright.kernels.amd.operand import LANES
+from tilewright.kernels.amd.workgroup import share
+
+CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes
+ROOMY = 128                 # accumulators of a lane that leave as many registers for the rest, with two waves on a SIMD
+
+
+def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, CTA_M: int = 256,
+                          CTA_N: int = 256, CTA_K: int = 32, WARP_M: int = 128, WARP_N: int = 64, MFMA: int = 32,
+                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8,
+                          XCDS: int = 8) -> Any:
+    """Parameters and arguments are those of `scaled_mfma_gemm`: lda and ldb count bytes, a multiple of 8, ld_scale_a
+    and ld_scale_b scales; k counts elements, a multiple of 32. CTA_K steps of k take 2 * CTA_K bytes of LDS a row.
+
+    ValueError for DIRECT, or other than two STAGES: what is decoded goes through registers. CTA_K: 32, 64 or 128, so
+    that blocks are whole and rows of LDS powers of two.
+    """
+    B = B or A
+    if DIRECT or STAGES != 2:
+        raise ValueError("what is decoded on its way to LDS goes through registers, in two stages: it cannot be copied "
+                         "straight")
+    if CTA_K not in (32, 64, 128):
+        raise ValueError(f"CTA_K must be 32, 64 or 128, not {CTA_K}")
+    ATOM = instruction(ARCH, MFMA, "bf16", "bf16")
+    THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
+    TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
+    parts: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
+    k = Kernel(f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
+               + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
+               threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
+               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32, c=ptr(f32), ldc=i64,
+               **parts)
+    m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
+    work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
+                 GROUP_M=GROUP_M, XCDS=XCDS)
+
+    a_op = Decoded(k, Packed(A, a, lda, scale_a, ld_scale_a), EXTENT=CTA_M, CTA_K=CTA_K, THREADS=THREADS)
+    b_op = Decoded(k, Packed(B, b, ldb, scale_b, ld_scale_b), EXTENT=CTA_N, CTA_K=CTA_K, THREADS=THREADS)
+    a_op.begin(work.t, work.i0, m, work.k_first)
+    b_op.begin(work.t, work.j0, n, work.k_first)
+    a_op.part(work.i1, work.lane, MFMA, ATOM.k)
+    b_op.part(work.j1, work.lane, MFMA, ATOM.k)
+    smem = k.smem("tiles", (STAGES * (a_op.SIZE + b_op.SIZE),), i8, align=128)
+    acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
+
+    def multiply(at: Value) -> None:
+        for step in range(0, STEPS, a_op.READS):
+            a_reg = [a_op.read(at, i, step) for i in range(TILES_M)]
+            b_reg = [b_op.read(at + a_op.SIZE, j, step) for j in range(TILES_N)]
+            for e in range(a_op.READS):
+                for i in range(TILES_M):
+                    for j in range(TILES_N):
+                        acc[i, j], = k.mma(ATOM, [k.reinterpret(b_reg[j][e], ATOM.a.type)],
+                                           [k.reinterpret(a_reg[i][e], ATOM.b.type)], [acc[i, j]])
+
+    def mix() -> None:
+        """Vector instructions beside every matrix instruction, if they all fit there, and their registers too."""
+        products = TILES_M*TILES_N*STEPS
+        beside = -(-(a_op.INSTRUCTIONS + b_op.INSTRUCTIONS) // products)
+        if beside < ATOM.cycles[ARCH] // CYCLES - 1 and WARP_M*WARP_N // LANES <= ROOMY:
+            for _ in range(products):
+                k.sched_group("mfma", 1)
+                k.sched_group("valu", beside)
+
+    pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, multiply, mix)
+    epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
+    return k.function
