@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import formats, scaled_operands
+from tilewright import formats, scaled_operands, simulator
 from tilewright.formats import BLOCK_FORMATS, Quantized, dequantize, quantize
+from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 
 ALL = list(BLOCK_FORMATS.values())
 NAMES = list(BLOCK_FORMATS)
@@ -154,6 +155,42 @@ def test_with_other_operands_and_results():
     np.testing.assert_array_equal(tw.matmul(a, b, algorithm="bf16_bf16_f32_x6"), exact(a, b))
     empty = quantize(np.zeros((3, 0)), "mxfp4"), quantize(np.zeros((0, 2)), "mxfp4", 0)
     np.testing.assert_array_equal(tw.matmul(*empty), np.zeros((3, 2)))
+
+
+# ---- the same arrays on CDNA4, in the simulator
+
+
+def on_cdna4(a: Quantized, b: Quantized) -> Any:
+    """What a gfx950's matrix instructions make of A and B as they are."""
+    kernel = emit_scaled_mfma_gemm(
+        A=a.format.element.name, B=b.format.element.name, CTA_M=64, CTA_N=64, CTA_K=128, WARP_M=32, WARP_N=32
+    )
+    (m,), (n,), blocks = a.others, b.others, a.scales.shape[-1]
+    operands = [x for q in (a, b) for x in (q.elements.view(np.int8), q.elements.shape[-1])]
+    scales = [x for q in (a, b) for x in (q.scales.view(np.int8), blocks)]
+    c = np.full((m, n), 7, np.float32)
+    simulator.run(kernel, m, n, 32 * blocks, 1.0, *operands, *scales, 0.0, c, n, grid=(1, 1, 1))
+    return c
+
+
+@pytest.mark.parametrize(("fa", "fb"), list(zip(NAMES[:5], (*NAMES[1:5], NAMES[0]))))
+def test_cdna4_multiplies_the_same_arrays(fa, fb):
+    a, b = whole(fa, (40, 70)), whole(fb, (70, 36), -2)
+    np.testing.assert_array_equal(on_cdna4(a, b), tw.matmul(a, b))
+
+
+def test_cdna4_has_the_same_nan_and_the_same_bound():
+    r = np.random.default_rng(7)
+    x, y = r.standard_normal((40, 100)), r.standard_normal((100, 36))
+    x[3, 99], x[5, 40], y[0, 8] = np.nan, np.inf, -np.inf
+    a, b = quantize(x, "mxfp4"), quantize(y, "mxfp8_e5m2", axis=0)
+    got, wanted = on_cdna4(a, b), tw.matmul(a, b)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    numbers = np.isfinite(wanted)
+    assert numbers.sum() == 38 * 35
+    np.testing.assert_array_equal(got[~numbers], wanted[~numbers])
+    x, y = (np.nan_to_num(np.abs(dequantize(q, "f64")), posinf=0) for q in (a, b))
+    assert (np.abs(got[numbers] - wanted[numbers]) <= 2 * 100 * 2.0**-24 * (x @ y)[numbers]).all()
 
 
 # ---- scale_a and scale_b
