@@ -16,12 +16,14 @@ import pytest
 from gfloat import block as gblock
 from gfloat import decode_float
 from gfloat import formats as gformats
+from typer.testing import CliRunner
 
 import tilewright as tw
 from tilewright import formats
+from tilewright.cli import app
 from tilewright.formats import BLOCK_FORMATS, Quantized, block_format, dequantize, quantize
 
-ALL = list(BLOCK_FORMATS.values())
+ALL = [f for f in BLOCK_FORMATS.values() if f.mx]
 GFLOAT = {
     "mxfp8": gformats.format_info_mxfp8_e4m3,
     "mxfp8_e5m2": gformats.format_info_mxfp8_e5m2,
@@ -249,6 +251,67 @@ def test_the_error_is_bounded(f):
     assert (error > 0).mean() > 0.5
 
 
+# ---- nvfp4, which OCP does not have
+
+NVFP4 = BLOCK_FORMATS["nvfp4"]
+
+
+def test_nvfp4_by_its_words():
+    """A scale for all that makes the largest of a block's scales 448; these rounded to e4m3fn; elements to e2m1."""
+    x = data(5, 40).astype(np.float64)
+    q = quantize(x, "nvfp4")
+    assert q.tensor_scale == np.float32(np.abs(x).max() / 6 / 448)
+    assert q.elements.shape == (5, 24)
+    assert q.scales.shape == (5, 3)
+    assert q.scales.view(ml_dtypes.float8_e4m3fn).max() == 448
+    elements = q.unpacked().astype(np.float64)
+    values = np.array(sorted({NVFP4.element.decode(p) for p in range(16)}))
+    for row in range(5):
+        for start in (0, 16, 32):
+            block = x[row, start : start + 16]
+            scale = np.float64(np.abs(block).max() / 6 / q.tensor_scale).astype(ml_dtypes.float8_e4m3fn)
+            assert q.scales[row, start // 16] == scale.view(np.uint8)
+            sizes = block / (float(scale) * q.tensor_scale)
+            nearest = np.abs(values - sizes[:, None]).min(axis=1)
+            np.testing.assert_array_equal(np.abs(elements[row, start : start + 16] - sizes), nearest)
+    np.testing.assert_array_equal(dequantize(q, "f64"), elements * np.repeat(_scales(q), 16, axis=1)[:, :40])
+    single = (elements.astype(np.float32) * np.repeat(_scales(q), 16, axis=1)[:, :40].astype(np.float32))
+    np.testing.assert_allclose(dequantize(q), single, rtol=2.0**-23, atol=0)
+
+
+def _scales(q: Quantized) -> Any:
+    return q.scales.view(ml_dtypes.float8_e4m3fn).astype(np.float64) * q.tensor_scale
+
+
+def test_nvfp4_at_the_ends():
+    nothing = quantize(np.array([0.0, -0.0]), "nvfp4")
+    assert nothing.tensor_scale == 1
+    np.testing.assert_array_equal(np.signbit(dequantize(nothing)), [False, True])
+    x = np.ones((2, 32))
+    x[0, 1], x[1, 17] = np.nan, -np.inf
+    lost = np.isnan(dequantize(quantize(x, "nvfp4")))
+    np.testing.assert_array_equal(lost, np.repeat([[True, False], [False, True]], 16, axis=1))
+    x = np.zeros(32)
+    x[0], x[16:] = 1.0, 1e-7  # a block whose scale would be less than the smallest
+    np.testing.assert_array_equal(dequantize(quantize(x, "nvfp4"), "f64")[16:], 0)
+    for size in (1e-300, 1e300):
+        q = quantize(np.full(3, size), "nvfp4")
+        limits = np.finfo(np.float32)
+        assert q.tensor_scale == (limits.tiny if size < 1 else limits.max)
+        assert np.isfinite(dequantize(q, "f64")).all()
+
+
+def test_nvfp4_s_arrays():
+    q = quantize(data(40, 3), "nvfp4", axis=0)
+    again = Quantized.of(q.unpacked(), q.scales.view(ml_dtypes.float8_e4m3fn).T, 0, q.tensor_scale)
+    assert again.format is NVFP4
+    np.testing.assert_array_equal(dequantize(again), dequantize(q))
+    with pytest.raises(ValueError, match=r"tensor_scale must be 1 in mxfp4, which has no scale for all numbers, not 2"):
+        Quantized(np.zeros(16, np.uint8), np.zeros(1, np.uint8), (3,), block_format("mxfp4"), tensor_scale=2)
+    with pytest.raises(TypeError, match=r"scales of e2m1 must be of float8_e8m0fnu or float8_e4m3fn, or uint8"):
+        Quantized.of(q.unpacked(), np.ones((3, 3), np.float32), 0)
+
+
 # ---- the bytes
 
 
@@ -320,7 +383,7 @@ def test_names(short, long):
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match=r"format must be one of mxfp8, .*mxfp4_e2m1, not 'fp4'"):
+    with pytest.raises(ValueError, match=r"format must be one of mxfp8, .*nvfp4, mxfp8_e4m3.*, not 'fp4'"):
         quantize([1.0], "fp4")
     with pytest.raises(ValueError, match=r"format must be one of .*, not 4"):
         quantize([1.0], 4)
@@ -355,3 +418,16 @@ def test_what_a_quantized_array_is_made_of():
         Quantized([[0]], q.scales, (4, 64), "mxfp6")
     with pytest.raises(AttributeError):
         q.axis = 0
+
+
+# ---- the command
+
+
+def test_the_command():
+    run = CliRunner().invoke
+    shown = run(app, ["formats", "MXFP6"]).output
+    for part in ("mxfp6\n", "e2m3, of which 32 share a scale", "e8m0", "6.25 a number", "7.5 = 2^2", "32 in 24 B"):
+        assert part in shown
+    assert "f32, one for the whole array" in run(app, ["formats", "nvfp4"]).output
+    assert "NAME must be one of mxfp8" in run(app, ["formats", "mxfp5"]).output
+    assert "PATTERN must be left out" in run(app, ["formats", "mxfp4", "3"]).output

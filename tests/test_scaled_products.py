@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import formats, scaled_operands
+from tilewright import formats, scaled_operands, simulator
 from tilewright.formats import BLOCK_FORMATS, Quantized, dequantize, quantize
+from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 
 ALL = list(BLOCK_FORMATS.values())
 NAMES = list(BLOCK_FORMATS)
@@ -18,12 +19,12 @@ NAMES = list(BLOCK_FORMATS)
 
 def whole(f: Any, shape: tuple[int, ...], axis: int = -1, seed: int = 1) -> Quantized:
     """Small whole numbers in blocks of scales 1, 2 and 4, so that all sums are exact."""
-    r = np.random.default_rng(seed)
-    x = r.integers(-3, 4, shape).astype(np.float64)
-    np.moveaxis(x, axis, 0)[::32] = 3  # the largest number of its block: none is rounded
-    q = quantize(x, f, axis)
-    scales = q.scales + r.integers(0, 3, q.scales.shape).astype(np.uint8)
-    return Quantized(q.elements, scales, q.shape, q.format, q.axis)
+    r, found = np.random.default_rng(seed), formats.block_format(f)
+    elements = r.integers(-3, 4, shape).astype(found.element.dtype)
+    blocks = list(shape)
+    blocks[axis] = found.blocks(shape[axis])
+    scales = 2.0 ** r.integers(0, 3, blocks)
+    return Quantized.of(elements, scales.astype(found.scale.dtype), axis)
 
 
 def exact(a: Any, b: Any) -> Any:
@@ -38,6 +39,7 @@ def test_every_pair(fa, fb):
         a, b = whole(fa, (m, k)), whole(fb, (k, n), -2)
         got = tw.matmul(a, b)
         assert got.dtype == np.float32
+        assert np.isfinite(got).all()
         np.testing.assert_array_equal(got, exact(a, b))
         u = whole(fb, (n, k))
         np.testing.assert_array_equal(tw.matmul(a, u, trans_b=True), dequantize(a, "f64") @ dequantize(u, "f64").T)
@@ -45,11 +47,20 @@ def test_every_pair(fa, fb):
 
 @pytest.mark.parametrize("f", NAMES)
 def test_random_numbers_stay_within_the_bound(f):
-    """k * 2^-24 times the sum of the products' sizes: the products themselves are exact."""
+    """k * 2^-24 times the sum of the products' sizes: the products are exact; nvfp4's alpha is rounded, too."""
     r = np.random.default_rng(3)
     a, b = quantize(r.standard_normal((90, 333)), f), quantize(r.standard_normal((333, 80)), f, 0)
-    bound = 333 * 2.0**-24 * (np.abs(dequantize(a, "f64")) @ np.abs(dequantize(b, "f64")))
+    bound = (333 + 3) * 2.0**-24 * (np.abs(dequantize(a, "f64")) @ np.abs(dequantize(b, "f64")))
     assert (np.abs(tw.matmul(a, b) - exact(a, b)) <= bound).all()
+
+
+def test_the_scale_of_an_array_is_a_factor_of_alpha():
+    r = np.random.default_rng(5)
+    a, b = quantize(r.standard_normal((66, 70)), "nvfp4"), quantize(100 * r.standard_normal((70, 65)), "nvfp4", 0)
+    one = (Quantized(q.elements, q.scales, q.shape, q.format, q.axis) for q in (a, b))
+    factor = 3 * a.tensor_scale * b.tensor_scale
+    assert a.tensor_scale != 1 != b.tensor_scale
+    np.testing.assert_array_equal(tw.matmul(a, b, alpha=3), tw.matmul(*one, alpha=factor))
 
 
 def test_the_operands_decide_in_what_they_are_multiplied():
@@ -146,6 +157,42 @@ def test_with_other_operands_and_results():
     np.testing.assert_array_equal(tw.matmul(*empty), np.zeros((3, 2)))
 
 
+# ---- the same arrays on CDNA4, in the simulator
+
+
+def on_cdna4(a: Quantized, b: Quantized) -> Any:
+    """What a gfx950's matrix instructions make of A and B as they are."""
+    kernel = emit_scaled_mfma_gemm(
+        A=a.format.element.name, B=b.format.element.name, CTA_M=64, CTA_N=64, CTA_K=128, WARP_M=32, WARP_N=32
+    )
+    (m,), (n,), blocks = a.others, b.others, a.scales.shape[-1]
+    operands = [x for q in (a, b) for x in (q.elements.view(np.int8), q.elements.shape[-1])]
+    scales = [x for q in (a, b) for x in (q.scales.view(np.int8), blocks)]
+    c = np.full((m, n), 7, np.float32)
+    simulator.run(kernel, m, n, 32 * blocks, 1.0, *operands, *scales, 0.0, c, n, grid=(1, 1, 1))
+    return c
+
+
+@pytest.mark.parametrize(("fa", "fb"), list(zip(NAMES[:5], (*NAMES[1:5], NAMES[0]))))
+def test_cdna4_multiplies_the_same_arrays(fa, fb):
+    a, b = whole(fa, (40, 70)), whole(fb, (70, 36), -2)
+    np.testing.assert_array_equal(on_cdna4(a, b), tw.matmul(a, b))
+
+
+def test_cdna4_has_the_same_nan_and_the_same_bound():
+    r = np.random.default_rng(7)
+    x, y = r.standard_normal((40, 100)), r.standard_normal((100, 36))
+    x[3, 99], x[5, 40], y[0, 8] = np.nan, np.inf, -np.inf
+    a, b = quantize(x, "mxfp4"), quantize(y, "mxfp8_e5m2", axis=0)
+    got, wanted = on_cdna4(a, b), tw.matmul(a, b)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    numbers = np.isfinite(wanted)
+    assert numbers.sum() == 38 * 35
+    np.testing.assert_array_equal(got[~numbers], wanted[~numbers])
+    x, y = (np.nan_to_num(np.abs(dequantize(q, "f64")), posinf=0) for q in (a, b))
+    assert (np.abs(got[numbers] - wanted[numbers]) <= 2 * 100 * 2.0**-24 * (x @ y)[numbers]).all()
+
+
 # ---- scale_a and scale_b
 
 
@@ -154,17 +201,18 @@ def test_scales_beside_elements(f):
     """Elements as ml_dtypes has them, and scales with k cut into blocks, whichever way the operand is stored."""
     for m, n, k in ((3, 4, 40), (65, 66, 96)):
         a, b = whole(f, (m, k)), whole(f, (k, n), -2)
-        e8m0 = formats.get("e8m0").dtype
-        scale_a, scale_b = a.scales.view(e8m0), b.scales.T.view(np.uint8)
+        scale_a, scale_b = a.scales.view(f.scale.dtype), b.scales.view(f.scale.dtype).T
+        if f.mx:
+            scale_b = scale_b.view(np.uint8)
         wanted = exact(a, b)
         x, y = a.unpacked(), b.unpacked()
         assert x.dtype == f.element.dtype
         np.testing.assert_array_equal(tw.matmul(x, y, scale_a=scale_a, scale_b=scale_b), wanted)
         turned = tw.matmul(x.T, y.T, scale_a=scale_a.T, scale_b=scale_b.T, trans_a=True, trans_b=True)
         np.testing.assert_array_equal(turned, wanted)
-        np.testing.assert_array_equal(tw.matmul(x, b, scale_a=a.scales), wanted)
+        np.testing.assert_array_equal(tw.matmul(x, b, scale_a=scale_a), wanted)
         c = np.ones((m, n), np.float32)
-        np.testing.assert_array_equal(tw.gemm(1, x, y, 1, c, scale_a=a.scales, scale_b=b.scales.T), wanted + 1)
+        np.testing.assert_array_equal(tw.gemm(1, x, y, 1, c, scale_a=scale_a, scale_b=scale_b), wanted + 1)
         again = Quantized.of(y, scale_b, -2)
         np.testing.assert_array_equal(again.elements, b.elements)
         np.testing.assert_array_equal(again.scales, b.scales)
@@ -193,7 +241,7 @@ def test_refusals():
                                          r"for e4m3fn \(4, 64\), one for each 32 along axis -1, must have the shape "
                                          r"\(4, 2\), not \(4, 1\)"):  # fmt: skip
         tw.matmul(x, b, scale_a=np.zeros((4, 1), np.uint8))
-    with pytest.raises(TypeError, match=r"scale_b .*: scales must be of float8_e8m0fnu, or uint8 .*, not float32"):
+    with pytest.raises(TypeError, match=r"scale_b .*: scales of e4m3fn must be of float8_e8m0fnu, or .*, not float32"):
         tw.matmul(x, x.T, scale_b=np.ones((2, 4), np.float32))
     with pytest.raises(TypeError, match=r"scale_a .*: elements must be of one of e4m3fn, e5m2, .* not f32"):
         tw.matmul(np.zeros((4, 64), np.float32), b, scale_a=np.zeros((4, 2), np.uint8))

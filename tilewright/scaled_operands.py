@@ -1,9 +1,10 @@
 """Operands with scales: Quantized arrays, and scale_a and scale_b beside plain ones, as matmul takes them on CPUs.
 
-They are decoded before they are multiplied. A number of an MX format, its element times its scale, is exactly one of
-f32, unless it is 2^128 or more, which is inf. Where both operands are block-scaled, a large product takes them as bf16
-instead, which is exact too, takes half the memory and is multiplied at twice f32's rate and more. But that flushes what
-is below 2^-126; where a number, a product or a sum of products could be so small, f32 is taken: one contract.
+They are decoded before they are multiplied. An element times its scale is exactly one of f32, unless it is 2^128 or
+more, which is inf; the scale that nvfp4 has for a whole array becomes part of alpha. Where both operands are
+block-scaled, a large product takes them as bf16 instead, which is exact too, takes half the memory and is multiplied at
+twice f32's rate and more. But that flushes what is below 2^-126; where a number, a product or a sum of products could
+be so small, f32 is taken: one contract.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def plain(
     a, factor_a = _operand(a, scale_a, trans_a, "a")
     b, factor_b = _operand(b, scale_b, trans_b, "b")
     for factor in (factor_a, factor_b):
-        if factor is not None:
+        if factor is not None and factor != 1:
             alpha = arguments.scalar(alpha, "alpha") * factor
     if isinstance(a, Quantized) and isinstance(b, Quantized):
         narrow = native and _large(a, b) and not _flushed(a, b)
@@ -43,7 +44,7 @@ def _operand(x: Any, scale: Any, trans: Any, name: str) -> tuple[Any, float | No
     if isinstance(x, Quantized):
         if scale is not None:
             raise ValueError(f"{name} is a Quantized, which has its own scales: scale_{name} must be None with it")
-        return _along_k(x, trans, name), None
+        return _along_k(x, trans, name), x.tensor_scale
     if scale is None:
         return x, None
     x, scales = arguments.operand(x, name), np.asarray(scale)
@@ -91,12 +92,19 @@ def _flushed(a: Quantized, b: Quantized) -> bool:
 
 def _unit(q: Quantized) -> int:
     """The exponent of a power of two of which all numbers of q are multiples."""
-    smallest = math.frexp(q.format.element.smallest_subnormal)[1] - 1 - q.format.scale.bias
-    if not q.scales.size or (least := int(q.scales.min())):
-        return smallest + (least if q.scales.size else 0)
-    # Blocks of zeros have the smallest scale, and are multiples of anything.
-    used = q.elements.reshape(*q.scales.shape, q.format.block_bytes).any(axis=-1)
-    return smallest + int(np.min(q.scales, where=used, initial=255))
+    f = q.format
+    unit = _exponent(f.element.smallest_subnormal)
+    if not f.mx:
+        return unit + _exponent(f.scale.smallest_subnormal)
+    least = int(np.min(q.scales, initial=255))
+    if not least:  # blocks of zeros have the smallest scale, and are multiples of anything
+        used = q.elements.reshape(*q.scales.shape, f.block_bytes).any(axis=-1)
+        least = int(np.min(q.scales, where=used, initial=255))
+    return unit + least - f.scale.bias
+
+
+def _exponent(power: float) -> int:
+    return math.frexp(power)[1] - 1
 
 
 def _decoded(q: Quantized, narrow: bool) -> Array:

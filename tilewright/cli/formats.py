@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def formats(
     name: Annotated[
-        str | None, typer.Argument(help="A format, such as e4m3fn, f16 or int8.", show_default="all, as a table")
+        str | None, typer.Argument(help="A format, such as e4m3fn, f16, int8 or mxfp4.", show_default="all, as a table")
     ] = None,
     pattern: Annotated[
         str | None,
@@ -31,17 +31,26 @@ def formats(
         if name is None:
             _table()
             return
-        from tilewright.formats import explain, find, get, overview
+        from tilewright.formats import block_format, explain, find, get, overview
 
+        if name.lower().startswith(("mx", "nv")):
+            if pattern is not None:
+                raise ValueError(f"PATTERN must be left out: a number of {name} has no bits of its own")
+            blocks = block_format(name.lower(), "NAME")
+            _listed(blocks.name, overview.block_details(blocks))
+            return
         found = get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
         if pattern is not None:
             typer.echo(explain(found, found.check(_number(pattern), "PATTERN")))
             return
-        lines = overview.details(found)
-        width = max(len(what) for what, _ in lines)
-        typer.echo(found.name)
-        for what, that in lines:
-            typer.echo(f"{what:<{width}}  {that}".rstrip())
+        _listed(found.name, overview.details(found))
+
+
+def _listed(name: str, lines: list[tuple[str, str]]) -> None:
+    width = max(len(what) for what, _ in lines)
+    typer.echo(name)
+    for what, that in lines:
+        typer.echo(f"{what:<{width}}  {that}".rstrip())
 
 
 def _table() -> None:

@@ -9,8 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.formats.records import Float
+from tilewright.formats.records import Float, Specials
 from tilewright.formats.table import FORMATS, MX
+
+NVFP4 = (
+    "NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference, "
+    "developer.nvidia.com/blog/introducing-nvfp4-for-efficient-and-accurate-low-precision-inference"
+)
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,13 @@ class BlockFormat:
         return math.frexp(self.element.largest)[1] - 1
 
     @property
+    def mx(self) -> bool:
+        """Are scales powers of two? Else they are relative to a scale of the whole array."""
+        return self.scale.specials is Specials.SCALE
+
+    @property
     def block_bytes(self) -> int:
-        """Bytes of a block's elements, packed: 32, 24 or 16 for 8, 6 and 4 bits."""
+        """Bytes of a block's elements, packed: 32, 24 or 16 for 32 of 8, 6 and 4 bits."""
         return self.block * self.element.bits // 8
 
     @property
@@ -64,6 +74,7 @@ BLOCK_FORMATS = {
         _mx("mxfp6", "e2m3"),
         _mx("mxfp6_e3m2", "e3m2"),
         _mx("mxfp4", "e2m1"),
+        BlockFormat("nvfp4", _float("e2m1"), _float("e4m3fn"), 16, NVFP4),
     )
 }
 

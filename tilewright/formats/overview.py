@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tilewright.formats.blocks import BlockFormat
 from tilewright.formats.promotion import accumulator
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import number, spelled
@@ -106,6 +107,21 @@ def details(f: Format) -> list[tuple[str, str]]:
         lines += [("values", "")]
         lines += [(f"  {spelled(f, pattern)}", number(f.decode(pattern))) for pattern in range(2**f.bits)]
     return lines
+
+
+def block_details(f: BlockFormat) -> list[tuple[str, str]]:
+    """One block-scaled format, likewise."""
+    lines = [("elements", f"{f.element}, of which {f.block} share a scale"), ("scale", f"{f.scale}, a byte a block")]
+    if not f.mx:
+        lines += [("scale of all", "f32, one for the whole array")]
+    return [
+        *lines,
+        ("bits", f"{number(f.bits)} a number, with its share of the scale"),
+        ("largest element", f"{number(f.element.largest)} = {_exact(f.element.largest)}"),
+        ("packed", f"{f.block} in {f.block_bytes} B"),
+        ("added up in", "f32"),
+        ("defined in", f.source),
+    ]
 
 
 def _division(f: Format) -> str:

@@ -4,6 +4,9 @@
     element  number / scale, rounded to nearest even; what exceeds the largest element becomes it, with its sign
 
 The scale is cut to what e8m0 has, 2^-127 to 2^127. A block of zeros has the smallest one.
+
+nvfp4 has scales of e4m3fn instead, relative to one f32 for the whole array, which makes the largest of them 448: each
+is the block's largest |number| / 6 / that, rounded to nearest even, so that the largest of a block becomes about 6.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ Array = NDArray[Any]
 
 
 def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
-    """x in a block-scaled format: mxfp8 (of e4m3fn), mxfp8_e5m2, mxfp6 (of e2m3), mxfp6_e3m2 or mxfp4 (of e2m1).
+    """x in a block-scaled format: mxfp8 (of e4m3fn), mxfp8_e5m2, mxfp6 (of e2m3), mxfp6_e3m2, mxfp4 (of e2m1) or
+    nvfp4 (of e2m1 too).
 
     x       an array of numbers that are not complex, of any format, any shape with at least one axis, any strides.
-    axis    along which 32 neighbours share a scale. For a product it is k: -1 of the left operand, -2 of the right one
-            (or -1 of one that trans_b transposes). A last block of fewer numbers is filled up with zeros.
+    axis    along which 32 neighbours share a scale, of nvfp4 16. For a product it is k: -1 of the left operand, -2 of
+            the right one (or -1 of one that trans_b transposes). A last block of fewer is filled up with zeros.
 
     Rounding is once, to nearest even, from the numbers as they are (f64 too), subnormal elements included. Numbers
     between the largest element and the next power of two saturate, as the specification says: with the largest number
@@ -45,8 +49,8 @@ def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
         raise TypeError(f"x is {source}; quantize x.real and x.imag, each by itself")
     axis = blocked_axis(axis, array.ndim)
     wide = to_odd(array) if source.name in ("i64", "u64") else array.astype(_wide(source.bits, source.name))
-    elements, scales = _quantized(in_blocks(np.moveaxis(wide, axis, -1), f), f)
-    return Quantized(packed(elements), scales, array.shape, f, axis)
+    elements, scales, tensor_scale = _quantized(in_blocks(np.moveaxis(wide, axis, -1), f), f)
+    return Quantized(packed(elements), scales, array.shape, f, axis, tensor_scale)
 
 
 def _wide(bits: int, name: str) -> Any:
@@ -55,8 +59,8 @@ def _wide(bits: int, name: str) -> Any:
     return np.float32 if bits <= 16 or name == "f32" else np.float64
 
 
-def _quantized(blocks: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8]]:
-    """Elements of the element format's dtype, and the patterns of the scales."""
+def _quantized(blocks: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8], float]:
+    """Elements of the element format's dtype, the patterns of the scales, and the scale of all."""
     amax = np.max(np.abs(blocks), axis=-1, initial=0)
     lost = ~np.isfinite(amax)
     finite = blocks
@@ -64,15 +68,31 @@ def _quantized(blocks: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8]]
         strange = ~np.isfinite(blocks)
         finite = np.where(strange, 0, blocks)
         amax = np.max(np.abs(finite), axis=-1, initial=0)
-    exponent = np.where(amax > 0, np.frexp(amax)[1] - 1 - f.emax, -f.scale.bias)
-    exponent = np.clip(exponent, -f.scale.bias, f.scale.bias)
     with np.errstate(all="ignore"):
-        elements = convert(finite * np.ldexp(amax.dtype.type(1), -exponent)[..., None], f.element, saturate=True)
-    scales = (exponent + f.scale.bias).astype(np.uint8)
+        scaled, scales, tensor_scale = _by_powers_of_two(finite, amax, f) if f.mx else _by_numbers(finite, amax, f)
+        elements = convert(scaled, f.element, saturate=True)
     if not lost.any():
-        return elements, scales
+        return elements, scales, tensor_scale
     if f.element.nans:
         elements[strange] = convert(blocks[strange], f.element, saturate=False)
     else:
         elements[lost], scales[lost] = 0, f.scale.nans[0].start
-    return elements, scales
+    return elements, scales, tensor_scale
+
+
+def _by_powers_of_two(x: Array, amax: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8], float]:
+    """x divided by its blocks' scales, and those scales."""
+    exponent = np.where(amax > 0, np.frexp(amax)[1] - 1 - f.emax, -f.scale.bias)
+    exponent = np.clip(exponent, -f.scale.bias, f.scale.bias)
+    scaled = x * np.ldexp(amax.dtype.type(1), -exponent)[..., None]
+    return scaled, (exponent + f.scale.bias).astype(np.uint8), 1.0
+
+
+def _by_numbers(x: Array, amax: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8], float]:
+    """The same in f64, with scales that are not powers of two; a block whose scale rounds to zero becomes zeros."""
+    limits = np.finfo(np.float32)
+    most = float(np.max(amax, initial=0)) / f.element.largest
+    tensor_scale = float(np.float32(np.clip(most / f.scale.largest, limits.tiny, limits.max))) if most else 1.0
+    scales = convert(amax.astype(np.float64) / f.element.largest / tensor_scale, f.scale, saturate=True)
+    divisor = scales.astype(np.float64)[..., None] * tensor_scale
+    return np.where(divisor > 0, x / divisor, np.copysign(0.0, x)), scales.view(np.uint8), tensor_scale

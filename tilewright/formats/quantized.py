@@ -29,10 +29,12 @@ class Quantized:
     elements    uint8 [..., bytes]: the array's other axes in their order, then its `axis`, packed as `formats.pack`
                 packs it: lowest bits first, whole blocks only (the last one filled up with zeros), so that every row
                 begins with a whole byte and has ceil(length / block) * block_bytes of them.
-    scales      uint8 [..., blocks]: a scale for each block, as e8m0's patterns: 2^(byte - 127), and 255 is nan.
+    scales      uint8 [..., blocks]: a scale for each block, as e8m0's patterns: 2^(byte - 127), and 255 is nan. In
+                nvfp4 they are e4m3fn's.
     shape       the array's shape, that of the numbers that `dequantize` gives.
     format      a BlockFormat, or its name.
     axis        of shape, along which blocks lie; kept as a negative number: -1 for A, -2 for B in A @ B.
+    tensor_scale  a scale for all numbers, an f32, that nvfp4 needs; 1 in MX formats.
 
     So the right operand [k, n] of a product, with blocks along k, has elements [n, bytes] and scales [n, blocks]: k is
     the contiguous axis of both operands, as AMD's scaled MFMA and NVIDIA's block-scaled MMA read them.
@@ -46,12 +48,16 @@ class Quantized:
     shape: tuple[int, ...]
     format: BlockFormat
     axis: int = -1
+    tensor_scale: float = 1.0
 
     def __post_init__(self) -> None:
         f, shape = block_format(self.format), tuple(index(n) for n in self.shape)
-        kept = {"format": f, "shape": shape, "axis": blocked_axis(self.axis, len(shape))}
+        axis, tensor_scale = blocked_axis(self.axis, len(shape)), float(self.tensor_scale)
+        kept = {"format": f, "shape": shape, "axis": axis, "tensor_scale": tensor_scale}
         for name, value in kept.items():
             object.__setattr__(self, name, value)
+        if f.mx and tensor_scale != 1:
+            raise ValueError(f"tensor_scale must be 1 in {f}, which has no scale for all numbers, not {tensor_scale}")
         blocks = f.blocks(self.length)
         for name, array, last in (("elements", self.elements, blocks * f.block_bytes), ("scales", self.scales, blocks)):
             if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
@@ -62,28 +68,32 @@ class Quantized:
                                  f"{(*self.others, last)}, not {array.shape}")  # fmt: skip
 
     @staticmethod
-    def of(elements: Array, scales: Array, axis: int = -1) -> Quantized:
+    def of(elements: Array, scales: Array, axis: int = -1, tensor_scale: float = 1.0) -> Quantized:
         """From numbers that are in an element format already, one a byte as ml_dtypes keeps them, and their scales.
 
         elements    an array of e4m3fn, e5m2, e2m3, e3m2 or e2m1, of any shape.
         scales      float8_e8m0fnu, or uint8 as its patterns: elements' shape with ceil(length / 32) in place of `axis`.
+                    float8_e4m3fn beside e2m1 is nvfp4, with ceil(length / 16).
+        tensor_scale  a scale for all numbers, of nvfp4 only.
         """
         found = of(elements, "elements")
-        f = next((f for f in BLOCK_FORMATS.values() if f.element == found), None)
-        if f is None:
-            known = ", ".join(str(f.element) for f in BLOCK_FORMATS.values())
+        fitting = [f for f in BLOCK_FORMATS.values() if f.element == found]
+        if not fitting:
+            known = ", ".join(dict.fromkeys(str(f.element) for f in BLOCK_FORMATS.values()))
             raise TypeError(f"elements must be of one of {known}, not {found}")
-        if scales.dtype not in (np.uint8, f.scale.dtype):
-            raise TypeError(f"scales must be of {f.scale.numpy_name}, or uint8 as its patterns, not {scales.dtype}")
+        f = next((f for f in fitting if scales.dtype == f.scale.dtype or (f.mx and scales.dtype == np.uint8)), None)
+        if f is None:
+            known = " or ".join(f.scale.numpy_name for f in fitting)
+            raise TypeError(f"scales of {found} must be of {known}, or uint8 as patterns of e8m0, not {scales.dtype}")
         axis = blocked_axis(axis, elements.ndim)
         wanted = list(elements.shape)
         wanted[axis] = f.blocks(elements.shape[axis])
         if scales.shape != tuple(wanted):
             raise ValueError(f"scales for {found} {elements.shape}, one for each {f.block} along axis {axis}, must "
                              f"have the shape {tuple(wanted)}, not {scales.shape}")  # fmt: skip
-        whole = in_blocks(np.moveaxis(elements, axis, -1), f)
+        blocks = in_blocks(np.moveaxis(elements, axis, -1), f)
         patterns = np.ascontiguousarray(np.moveaxis(scales, axis, -1)).view(np.uint8)
-        return Quantized(packed(whole), patterns, elements.shape, f, axis)
+        return Quantized(packed(blocks), patterns, elements.shape, f, axis, tensor_scale)
 
     @property
     def length(self) -> int:
@@ -125,9 +135,10 @@ def blocked_axis(axis: Any, ndim: int) -> int:
 def dequantize(q: Quantized, dtype: object = "f32") -> Array:
     """The numbers of q: [*q.shape] of a floating-point format.
 
-    In f64 they are exact; in f32 too, unless they are 2^128 or more, which gives inf. Other formats get them rounded
-    once, to nearest even, and beyond their range as `convert` with saturate=False has it. A scale that is nan makes nan
-    of all its block; nan and inf among the elements (e4m3fn, e5m2) are what they are.
+    In f64 they are exact; in f32 too, unless they are 2^128 or more, which gives inf, or of nvfp4, whose tensor_scale
+    takes a rounding. Other formats get them rounded once, to nearest even, and beyond their range as `convert` with
+    saturate=False has it. A scale that is nan makes nan of all its block; nan and inf among the elements (e4m3fn, e5m2)
+    are what they are.
     """
     if not isinstance(q, Quantized):
         raise TypeError(f"q must be a Quantized, as quantize makes them, not {type(q).__name__}")
@@ -135,12 +146,20 @@ def dequantize(q: Quantized, dtype: object = "f32") -> Array:
     if not isinstance(target, Float):
         raise ValueError(f"dtype must be a floating-point format, not {target}")
     if target.name in ("f32", "f64"):
-        return scaled(q, target.dtype)
-    return convert(scaled(q, get("f64").dtype), target, saturate=False)
+        return _numbers(q, target.dtype)
+    return convert(_numbers(q, get("f64").dtype), target, saturate=False)
+
+
+def _numbers(q: Quantized, wide: np.dtype[Any]) -> Array:
+    values = scaled(q, wide)
+    if q.tensor_scale != 1:
+        with np.errstate(all="ignore"):
+            values *= wide.type(q.tensor_scale)
+    return values
 
 
 def scaled(q: Quantized, wide: np.dtype[Any], kept: Any = None) -> Array:
-    """Elements times scales, computed in f32 or f64, in q's shape; the blocked axis is the contiguous one.
+    """Elements times their blocks' scales, exact in f32 or f64, in q's shape; the blocked axis is the contiguous one.
 
     `kept` makes of an array of these what is to be kept of it, if that is not all; a part is in cache at a time.
     """
