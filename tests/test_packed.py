@@ -32,7 +32,7 @@ HERE = [chip for chip in (tw.target("x86-avx512"), tw.target("x86-avx2")) if not
 CHIPS = [
     replace(chip, extensions=extensions, model="")
     for chip in HERE
-    for extensions in {(), tuple(x for x in chip.extensions if not x.startswith("amx"))}
+    for extensions in dict.fromkeys([(), tuple(x for x in chip.extensions if not x.startswith("amx"))])
 ] + [tw.detect()] * ("amx-tile" in tw.detect().extensions)
 FORMAT_PAIRS = [("f32", "f32"), ("f64", "f64"), ("i32", "i32"), ("i64", "u64"), ("c64", "c64"), ("c128", "c128"),
                 ("f16", "f16"), ("bf16", "bf16"), ("e4m3fn", "bf16"), ("e2m1", "e2m1"), ("f32", "bf16"), ("i8", "i8"),
