@@ -28,15 +28,20 @@ LANES = 64
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
 
 
+# What bits 2, 3 and 4 of a row add to its swizzle, by its pieces. A phase of a wave's read (targets.banks) has
+# rows 0 to 3 with 20 to 23, or with tiles of 16 rows 4 to 7 of the next pieces; on gfx950 also 12 to 15 and 24 to 27,
+# or 12 to 15 and 8 to 11 of the next pieces. These make all such pieces lie in banks of their own.
+_TWIST = {2: (1, 1, 0), 4: (2, 3, 1), 8: (4, 5, 2), 16: (12, 4, 8)}
+
+
 def swizzle(row: Any, PIECES: int) -> Any:
     """By what the pieces of a row are XORed, of numbers and of values; of disjoint bits of a row it is the XOR of each.
 
-    Eight rows that follow each other differ in it where a row is 128 bytes or more; shorter rows share as many banks.
-    So do eight rows that are eight apart, as far as bits 3 and 4 go: those above them do not count, so that a lane's
-    address for the next 32 rows is a constant away.
+    Bits of a row above the fourth do not count, so that a lane's address for the next 32 rows is a constant away.
     """
     per_line = max(8 // PIECES, 1)                              # rows in 128 bytes
-    return ((row // per_line) ^ (row // 8) % 4) % min(PIECES, 8)
+    four, eight, sixteen = _TWIST[min(PIECES, 16)]
+    return row % 4 // per_line ^ row // 4 % 2 * four ^ row // 8 % 2 * eight ^ row // 16 % 2 * sixteen
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,143 @@
+"""Plans for AMD's GPUs: text, what is wrong with one, rates, choices, and what becomes of them as machine code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tilewright as tw
+from tilewright.compiler import amd_cycles
+from tilewright.kernels.atoms.amd import of
+from tilewright.plans import amd
+from tilewright.plans.amd import AmdPlan, AmdShape
+from tilewright.targets import target
+
+CHIPS = ("gfx942", "gfx950")
+EIGHT = {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}
+PLAIN = {chip: ("f64", "f32", "f16", "bf16", "i8", eight) for chip, eight in EIGHT.items()}
+SUMS = {"f64": "f64", "i8": "i32"}
+MX = ("mxfp8", "mxfp6", "mxfp4")
+SHAPE = AmdShape("f16", "f16", "f32", 512, 512, 512)
+PLAN = AmdPlan("mfma", 128, 128, 64, 64, 64)
+
+
+def gemm(m, n, k, a, layout="nt"):
+    return tw.Gemm(m, n, k, a, out=SUMS.get(a, "f32"), layout=layout)
+
+
+@pytest.mark.parametrize("plan", [
+    PLAN, replace(PLAN, algorithm="scaled", cta_k=256, mfma=16, copy="direct", stages=3),
+    AmdPlan("xf32", 64, 32, 32, 32, 32, vector=1, vector_c=2, split_k=7, group_m=3),
+])  # fmt: skip
+def test_a_plan_is_read_back(plan):
+    assert AmdPlan.parse(str(plan)) == plan
+
+
+@pytest.mark.parametrize("text", ["", "mfma", "fma 64x64x64 wave=32x32", "mfma 64x64 wave=32x32",
+                                  "mfma 64x64x64 wave=32", "mfma 64x64x64 32x32", "mfma 64x64x64 wave=32x32 copy=tma",
+                                  "mfma 64x64x64 wave=32x32 depth=2", "mfma 64x64x64 wave=32x32 mfma=x"])  # fmt: skip
+def test_what_is_no_plan(text):
+    with pytest.raises(ValueError, match=r"not a plan for an AMD GPU: .*; one looks like 'mfma 256x256x32"):
+        AmdPlan.parse(text)
+
+
+@pytest.mark.parametrize(("chip", "plan", "shape", "words"), [
+    ("gfx942", {"cta_k": 0}, {}, "cta_k is 0"),
+    ("gfx942", {"mfma": 8}, {}, "mfma = 8"),
+    ("gfx942", {}, {"a": "f64", "b": "f64", "out": "f64"}, "those of f64 of 16 x 16"),
+    ("gfx950", {}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "that is the algorithm scaled"),
+    ("gfx950", {"algorithm": "scaled"}, {}, "f16 here has none"),
+    ("gfx942", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "gfx942 has no matrix"),
+    ("gfx942", {"algorithm": "xf32"}, {}, "xf32 multiplies f32, and this is f16 by f16"),
+    ("gfx950", {"algorithm": "xf32"}, {"a": "f32", "b": "f32"}, "gfx950 has no matrix instruction for xf32"),
+    ("gfx942", {}, {"a": "e4m3fn", "b": "e4m3fn"}, "gfx942 has no matrix instruction for e4m3fn"),
+    ("gfx942", {}, {"b": "bf16"}, "no matrix instruction multiplies f16 by bf16"),
+    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "layout": "nn"}, "layout nt"),
+    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "k": 500}, "in blocks of 32"),
+    ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "cta_k = 64 is no multiple of 128"),
+    ("gfx942", {}, {"out": "f64"}, "the result is f64, and these operands give f32, f16, bf16"),
+    ("gfx942", {"warp_m": 96}, {}, "do not fill"),
+    ("gfx942", {"warp_m": 16}, {}, "multiples of 32"),
+    ("gfx942", {"cta_m": 256, "cta_n": 256, "warp_m": 32, "warp_n": 32}, {}, "would have 4096 threads"),
+    ("gfx942", {"cta_k": 48}, {}, "rows of 96 bytes"),
+    ("gfx942", {"copy": "direct"}, {}, "at most 4 bytes"),
+    ("gfx950", {"copy": "direct"}, {"layout": "nn"}, "come straight into LDS as they are"),
+    ("gfx950", {"copy": "direct"}, {"k": 500}, "multiples of 16 bytes"),
+    ("gfx950", {"stages": 3}, {}, "have 2 stages, not 3"),
+    ("gfx950", {"copy": "direct", "stages": 1}, {}, "must not be less than 2"),
+    ("gfx942", {}, {"layout": "nn", "n": 66}, "vector = 8 elements"),
+    ("gfx942", {}, {"n": 66}, "vector_c = 4"),
+    ("gfx942", {"cta_k": 256}, {}, "bytes of LDS, and gfx942 has 65536"),
+    ("gfx942", {"cta_m": 256, "cta_n": 256, "warp_m": 256, "warp_n": 256}, {}, "registers"),
+    ("gfx942", {"split_k": 9}, {}, "split_k = 9"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_plan(chip, plan, shape, words):
+    found = replace(PLAN, **plan).violations(SHAPE._replace(**shape), target(chip))
+    assert any(words in sentence for sentence in found), found
+    assert all(sentence.endswith(".") for sentence in found)
+    assert PLAN.violations(SHAPE, target(chip)) == []
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_rates_are_those_of_the_instructions(chip):
+    best: dict[str, float] = {}
+    for atom in of(chip):
+        if atom.blocks == 1 and atom.a_format == atom.b_format:
+            rate = 2 * atom.m * atom.n * atom.k / atom.cycles[chip] * 4
+            best[atom.a_format] = max(best.get(atom.a_format, 0), rate)
+    assert {f: best[f] for f in amd.RATES[chip]} == amd.RATES[chip]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("size", [(1, 1, 32), (4096, 4096, 4096), (64, 8192, 8192), (999, 1001, 1024)])
+def test_the_planner_chooses_what_can_run(chip, size):
+    for a in (*PLAIN[chip], *MX):
+        for layout in ("nt", "nn", "tn") if a not in MX else ("nt",):
+            problem = gemm(*size, a, layout)
+            plan = tw.plan(problem, target(chip))
+            assert plan.violations(problem, target(chip)) == []
+            assert AmdPlan.parse(str(plan)) == plan
+            assert amd.cost(amd.shape_of(problem), plan, target(chip)).seconds > 0
+
+
+@pytest.mark.parametrize(("chip", "a"), [*((chip, a) for chip in CHIPS for a in PLAIN[chip]),
+                                         *(("gfx950", a) for a in MX)])  # fmt: skip
+def test_machine_code_of_the_choice_for_4096(chip, a):
+    kernel = tw.compile(gemm(4096, 4096, 4096, a), target(chip))
+    used = kernel.resources
+    assert used.vgpr_spills == 0
+    assert used.waves >= 1
+    assert used.lds <= target(chip).lds
+    found = amd_cycles.count(kernel.function, target(chip), kernel.assembly)
+    assert found.units["matrix"] > 0
+    # scales come by single words
+    assert [line for line in found.narrow if a not in MX or not line.strip().startswith("global_load_dword ")] == []
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_a_compiled_kernel_tells(chip):
+    kernel = tw.compile(gemm(128, 96, 256, "f16"), target(chip), "mfma 64x64x32 wave=32x32 mfma=32 split_k=2")
+    (launch,) = kernel.launches
+    assert (launch.grid, launch.workspace, launch.counters) == ((4, 1, 2), 2 * 4 * 64 * 64 * 4, 16)
+    manifest = kernel.manifest
+    assert manifest["plan"] == str(kernel.plan)
+    where = {"m": 128, "n": 96}
+    assert eval(manifest["workspace_bytes"], where) == launch.workspace
+    assert eval(manifest["counter_bytes"], where) == launch.counters
+    assert kernel.resources.vgpr_spills == 0
+
+
+@pytest.mark.parametrize("size", [(0, 8, 8), (8, 0, 8), (8, 8, 0)])
+def test_empty_products_have_no_code(size):
+    kernel = tw.compile(gemm(*size, "f16"), target("gfx942"))
+    assert kernel.functions == kernel.launches == ()
+    assert "no code" in kernel.assembly
+    for what in ("code_object", "resources", "manifest"):
+        with pytest.raises(ValueError, match="empty product"):
+            getattr(kernel, what)
+
+
+def test_a_plan_that_cannot_run_is_refused():
+    with pytest.raises(ValueError, match=r"cannot run .* on gfx942: copies through registers have 2 stages"):
+        tw.compile(gemm(128, 128, 128, "f16"), target("gfx942"), replace(PLAN, stages=3))

@@ -1,0 +1,284 @@
+"""The GEMM of AMD's Matrix Cores, simulated: exact products of whole numbers, banks of the LDS, planted bugs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.formats import BLOCK_FORMATS
+from tilewright.ir import Kernel
+from tilewright.kernels.amd import operand, scales
+from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
+from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
+from tilewright.simulator import Fault
+from tilewright.targets import target
+
+DTYPES: dict[str, Any] = {
+    "f64": np.float64, "f32": np.float32, "xf32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+    "i8": np.int8, "i32": np.int32, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+EIGHT = {"gfx942": ("e4m3fnuz", "e5m2fnuz"), "gfx950": ("e4m3fn", "e5m2")}
+FORMATS = [
+    *((arch, f, f) for arch in EIGHT for f in ("f64", "f32", "f16", "bf16", "i8")), ("gfx942", "xf32", "xf32"),
+    *((arch, a, b) for arch, both in EIGHT.items() for a in both for b in both),
+]  # fmt: skip
+MX = {f.element.name: name for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}
+BANKS = {"gfx950": target("gfx950")}  # gfx942's are those of waves of 64 lanes
+SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
+AWKWARD = [(1, 1, 1), (66, 70, 75), (65, 64, 33), (64, 65, 32), (31, 97, 7), (2, 130, 64), (67, 61, 101)]
+
+
+def bits(format: str) -> int:
+    return 8 * np.dtype(DTYPES[format]).itemsize
+
+
+def sums(format: str) -> Any:
+    return {"f64": np.float64, "i8": np.int32}.get(format, np.float32)
+
+
+def product(m: int, n: int, k: int, *, ARCH: str, A: str, B: str | None = None, LAYOUT: str = "nt", alpha: float = 1,
+            beta: float = 0, SPLIT_K: int = 1, OUT: str | None = None,
+            **options: Any) -> tuple[Any, Any, Any]:  # fmt: skip
+    """(C as the kernel computes it, what it is, the report): of whole numbers, so that they are the same."""
+    B, row = B or A, 128 if A != "f64" else 64
+    options = SMALL | {"CTA_K": row * 8 // bits(A), "MFMA": 16 if A == "f64" else 32} | options
+    along = [x for x, is_along in ((m, LAYOUT[0] == "t"), (n, LAYOUT[1] == "n")) if is_along]
+    function = emit_mfma_gemm(ARCH=ARCH, A=A, B=B, LAYOUT=LAYOUT, SPLIT_K=SPLIT_K, OUT=OUT, VECTOR_C=min(4, n & -n),
+                              VECTOR=min([16, *(x & -x for x in along)]), **options)  # fmt: skip
+    rng = np.random.default_rng(m + n + k)
+    a, b = rng.integers(-3, 4, (m, k)).astype(DTYPES[A]), rng.integers(-3, 4, (k, n)).astype(DTYPES[B])
+    c = rng.integers(-3, 4, (m, n)).astype(DTYPES[OUT] if OUT else sums(A))
+    wanted = alpha * (a.astype(np.float64) @ b.astype(np.float64)) + (beta * c.astype(np.float64) if beta else 0)
+    if not beta:
+        c = np.full_like(c, 77 if A == "i8" else np.nan)
+    held = [np.ascontiguousarray(x if kept else x.T) for x, kept in ((a, LAYOUT[0] == "n"), (b, LAYOUT[1] == "n"))]
+    flat = [(x.view(np.int8) if x.itemsize == 1 else x).ravel() for x in held]
+    tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
+    args = [m, n, k, alpha, flat[0], held[0].shape[1], flat[1], held[1].shape[1], beta, c.ravel(), n]
+    if SPLIT_K > 1:
+        counters = np.zeros(tiles, np.int32)
+        args += [np.zeros(SPLIT_K * tiles * options["CTA_M"] * options["CTA_N"], sums(A)), counters]
+    report = tw.simulate(function, *args, grid=(tiles, 1, SPLIT_K), target=BANKS.get(ARCH))
+    if SPLIT_K > 1:
+        assert not counters.any()
+    return c.astype(np.float64), wanted.astype(c.dtype).astype(np.float64), report
+
+
+def reads(report: Any) -> Any:
+    return report.of("tiles", "load", "shared")
+
+
+def exact(*shape: int, **options: Any) -> Any:
+    found, wanted, report = product(*shape, **options)
+    np.testing.assert_array_equal(found, wanted)
+    return report
+
+
+# ---- formats, layouts, shapes
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tt", "tn"])
+@pytest.mark.parametrize(("arch", "A", "B"), FORMATS)
+def test_every_format_in_every_layout(arch, A, B, layout):
+    for row, MFMA in ((64, 16), (128, 16), (64, 32), (128, 32)):
+        common = row == 128 and MFMA == 32 and A != "f64"
+        if (layout[0] == "n" and A == B and (MFMA == 16 or A != "f64")) or common or (A, row, MFMA) == ("f64", 128, 16):
+            cta_k = row * 8 // bits(A)
+            report = exact(66, 70, 2 * cta_k + 5, ARCH=arch, A=A, B=B, LAYOUT=layout, MFMA=MFMA, CTA_K=cta_k)
+            assert reads(report).requests > 0
+            assert reads(report).conflicts == 0
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tt", "tn"])
+@pytest.mark.parametrize("shape", AWKWARD)
+@pytest.mark.parametrize("A", ["f32", "f16", "i8"])
+def test_awkward_shapes(A, shape, layout):
+    exact(*shape, ARCH="gfx942", A=A, LAYOUT=layout)
+
+
+@pytest.mark.parametrize("waves", [(64, 32, 32, 32), (128, 64, 64, 32), (32, 128, 32, 64), (128, 128, 64, 64)])
+def test_other_tiles(waves):
+    cta_m, cta_n, warp_m, warp_n = waves
+    for layout in ("nt", "tn"):
+        report = exact(130, 132, 40, ARCH="gfx942", A="f16", LAYOUT=layout, CTA_K=32, CTA_M=cta_m, CTA_N=cta_n,
+                       WARP_M=warp_m, WARP_N=warp_n)  # fmt: skip
+        assert reads(report).conflicts == 0
+
+
+@pytest.mark.parametrize("A", ["f64", "f32", "f16", "i8"])
+@pytest.mark.parametrize(("alpha", "beta"), [(3, 0), (1, 1), (-2, 5), (0, 2)])
+def test_alpha_and_beta(A, alpha, beta):
+    exact(66, 70, 75, ARCH="gfx942", A=A, alpha=alpha, beta=beta)
+
+
+@pytest.mark.parametrize("out", ["f16", "bf16"])
+@pytest.mark.parametrize("beta", [0, 2])
+def test_narrow_results_are_rounded_to_nearest(out, beta):
+    for n in (70, 71):  # two and one at a time
+        exact(66, n, 300, ARCH="gfx950", A="bf16", OUT=out, alpha=3, beta=beta)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+@pytest.mark.parametrize("A", ["f64", "f16", "i8"])
+def test_split_k(A, parts):
+    for k in (300, 5):  # of 5 there is one tile: parts have nothing to do
+        exact(66, 70, k, ARCH="gfx942", A=A, CTA_K={"f64": 8, "i8": 64}.get(A, 32), SPLIT_K=parts, alpha=3, beta=2)
+
+
+# ---- straight into LDS
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize(("A", "k"), [("f16", 8), ("f16", 72), ("f16", 320), ("e4m3fn", 304), ("f32", 64), ("f64", 50)])
+def test_direct_copies(A, k, stages):
+    report = exact(66, 70, k, ARCH="gfx950", A=A, DIRECT=True, STAGES=stages)
+    assert reads(report).conflicts == 0
+
+
+def test_direct_copies_need_k_along_the_rows():
+    with pytest.raises(ValueError, match="k has to be contiguous in both operands"):
+        emit_mfma_gemm(ARCH="gfx950", A="f16", LAYOUT="nn", DIRECT=True, CTA_K=64, **SMALL)
+
+
+def test_a_format_that_the_chip_does_not_have():
+    for arch, A in (("gfx950", "xf32"), ("gfx950", "e4m3fnuz"), ("gfx942", "e4m3fn")):
+        with pytest.raises(ValueError, match=f"{arch} has no matrix instruction for {A} by {A} in tiles of 32 x 32"):
+            emit_mfma_gemm(ARCH=arch, A=A)
+
+
+# ---- block-scaled operands
+
+
+def scaled(m: int, n: int, k: int, A: str, B: str | None = None, *, alpha: float = 1, beta: float = 0,
+           SPLIT_K: int = 1, **options: Any) -> tuple[Any, Any, Any]:  # fmt: skip
+    """As `product`, of whole numbers that every format has, times powers of two that differ from block to block."""
+    B = B or A
+    options = SMALL | {"CTA_K": 128} | options
+    function = emit_scaled_mfma_gemm(A=A, B=B, SPLIT_K=SPLIT_K, VECTOR_C=min(4, n & -n), **options)
+    rng = np.random.default_rng(m + n + k)
+
+    def numbers(rows: int) -> Any:
+        powers = 2.0 ** rng.integers(-3, 4, (rows, -(-k // 32)))
+        return (rng.integers(-3, 4, (rows, k)) * powers.repeat(32, 1)[:, :k]).astype(np.float32)
+
+    x, y = numbers(m), numbers(n)
+    a, b = tw.quantize(x, MX[A]), tw.quantize(y, MX[B])
+    c = rng.integers(-3, 4, (m, n)).astype(np.float32)
+    wanted = alpha * (x.astype(np.float64) @ y.T.astype(np.float64)) + (beta * c if beta else 0)
+    if not beta:
+        c[:] = np.nan
+    tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
+
+    def given(x: Any) -> tuple[Any, int]:
+        return np.ascontiguousarray(x).view(np.int8).ravel(), x.shape[1]
+
+    args = [m, n, a.scales.shape[1] * 32, alpha, *given(a.elements), *given(b.elements), *given(a.scales),
+            *given(b.scales), beta, c.ravel(), n]  # fmt: skip
+    if SPLIT_K > 1:
+        args += [np.zeros(SPLIT_K * tiles * options["CTA_M"] * options["CTA_N"], np.float32), np.zeros(tiles, np.int32)]
+    report = tw.simulate(function, *args, grid=(tiles, 1, SPLIT_K), target=target("gfx950"))
+    return c.astype(np.float64), wanted, report
+
+
+def exactly_scaled(*args: Any, **options: Any) -> Any:
+    found, wanted, report = scaled(*args, **options)
+    np.testing.assert_array_equal(found, wanted)
+    return report
+
+
+@pytest.mark.parametrize("B", MX)
+@pytest.mark.parametrize("A", MX)
+def test_every_pair_of_scaled_formats(A, B):
+    for MFMA in (16, 32) if A <= B else (32,):
+        report = exactly_scaled(66, 70, 2 * 128 + 40, A, B, MFMA=MFMA)
+        if MFMA == 32 or not {A, B} & {"e2m3", "e3m2"}:  # padded rows of 6 bits suit tiles of 32 rows
+            assert reads(report).conflicts == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (66, 70, 75), (65, 64, 33), (31, 97, 7), (2, 130, 257)])
+@pytest.mark.parametrize("A", ["e4m3fn", "e2m3", "e2m1"])
+def test_awkward_scaled_shapes(A, shape):
+    exactly_scaled(*shape, A)
+
+
+@pytest.mark.parametrize("A", ["e5m2", "e3m2", "e2m1"])
+def test_scaled_products_in_deeper_tiles_by_parts_with_alpha_and_beta(A):
+    exactly_scaled(66, 70, 500, A, CTA_K=256, SPLIT_K=2, alpha=-2, beta=3)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize(("A", "B"), [("e2m1", "e2m1"), ("e4m3fn", "e2m1")])
+def test_direct_copies_of_scaled_operands(A, B, stages):
+    for MFMA in (16, 32):
+        exactly_scaled(66, 70, 704, A, B, DIRECT=True, STAGES=stages, MFMA=MFMA)
+
+
+# ---- planted bugs
+
+LONG = (66, 72, 320)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_missing_barrier_is_a_race(monkeypatch, direct):
+    options: dict[str, Any] = {"ARCH": "gfx950", "A": "f16", "DIRECT": direct}
+    exact(*LONG, **options)
+    monkeypatch.setattr(Kernel, "barrier", lambda self: None)
+    with pytest.raises(Fault):
+        product(*LONG, **options)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_wait_that_lets_too_many_copies_go_on_is_found(monkeypatch, stages):
+    wait = Kernel.lds_wait
+    monkeypatch.setattr(Kernel, "lds_wait", lambda self, pending=0: wait(self, pending + 4))
+    with pytest.raises(Fault):
+        product(*LONG, ARCH="gfx950", A="f16", DIRECT=True, STAGES=stages)
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+def test_writing_other_places_than_those_that_are_read_is_found(monkeypatch, layout):
+    place = operand.Operand._place
+    monkeypatch.setattr(operand.Operand, "_place",
+                        lambda self, smem, row, byte: place(self, smem, row, byte ^ (16 if self.EXTENT == 128 else 0)))
+    found, wanted, _ = product(128, 64, 64, ARCH="gfx942", A="f16", LAYOUT=layout, CTA_M=128)  # A's k are exchanged
+    assert (found != wanted).any()
+
+
+def test_without_a_swizzle_reads_conflict(monkeypatch):
+    monkeypatch.setattr(operand, "swizzle", lambda row, PIECES: row * 0)
+    assert reads(exact(64, 64, 64, ARCH="gfx942", A="f16")).conflicts > 0
+
+
+def test_rows_beyond_the_matrix_are_not_read(monkeypatch):
+    """Without the clamp to the last row they are: accesses outside of A."""
+    minimum = Kernel.min
+    monkeypatch.setattr(Kernel, "min", lambda self, x, y: x if "operand.py" in _caller() else minimum(self, x, y))
+    with pytest.raises(Fault):
+        product(33, 64, 64, ARCH="gfx942", A="f16")
+
+
+def _caller() -> str:
+    import sys
+
+    return sys._getframe(2).f_code.co_filename
+
+
+def test_a_wrong_byte_of_scales_is_found(monkeypatch):
+    byte = scales.Scales.byte
+    monkeypatch.setattr(scales.Scales, "byte", lambda self, step: byte(self, step) ^ 2)
+    found, wanted, _ = scaled(64, 64, 256, "e2m1")
+    assert (found != wanted).any()
+
+
+def test_the_scales_of_another_tile_are_found(monkeypatch):
+    monkeypatch.setattr(scales.Scales, "turn", lambda self: None)
+    try:
+        found, wanted, _ = scaled(64, 64, 256, "e2m1")
+    except (Fault, ValueError):
+        return
+    assert (found != wanted).any()
