@@ -60,12 +60,25 @@ def _matrices(problem: Any, beta: float) -> tuple[Any, Any, Any, Any]:
     """Whole numbers so small that every order of summation gives the same: A, B, C before, and C afterwards."""
     import numpy as np
 
-    dtype = {"f32": np.float32, "f64": np.float64}[problem.out]
+    from tilewright import formats
+
     draw = np.random.default_rng(0)
-    a, b = (draw.integers(-4, 5, shape).astype(dtype) for shape in (problem.shape_a, problem.shape_b))
+    a, b = (draw.integers(-4, 5, shape) for shape in (problem.shape_a, problem.shape_b))
     a, b = (x.T if letter == "t" else x for x, letter in zip((a, b), problem.layout))
-    c = draw.integers(-4, 5, (problem.m, problem.n)).astype(dtype)
-    return a, b, c, a @ b + dtype(beta) * c if beta else a @ b
+    c = draw.integers(-4, 5, (problem.m, problem.n))
+    out = formats.FORMATS[problem.out].dtype
+    expected = (a @ b + beta * c).astype(out)
+    given = (_of_format(x, name, axis) for x, name, axis in ((a, problem.a, -1), (b, problem.b, -2)))
+    return *given, c.astype(out), expected
+
+
+def _of_format(x: Any, name: str, axis: int) -> Any:
+    import tilewright as tw
+    from tilewright import formats
+
+    if name in formats.BLOCK_FORMATS:
+        return tw.quantize(x.astype("f4"), name, axis)
+    return x.astype(formats.FORMATS[name].dtype)
 
 
 def _kernel(problem: Any, chip: Any, plan: str | None, a: Any, b: Any, c: Any, beta: float) -> Any:

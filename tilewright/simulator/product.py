@@ -16,6 +16,7 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
 from tilewright.runtime import cpu
 from tilewright.runtime.code import Microkernels
 from tilewright.runtime.recipe import Recipe
+from tilewright.simulator import amd_product
 from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
@@ -48,6 +49,8 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     if not 2 <= len(args) <= 3 or (len(args) == 3 and out is not None):
         raise TypeError("a compiled kernel is simulated on a, b and, if you like, out")
     a, b, out = (*args, out)[:3]
+    if isinstance(kernel.target, AmdTarget):
+        return amd_product.multiply(kernel, a, b, out, alpha, beta)
     p = kernel.problem
     shape = (p.batch,) if p.batch != 1 else ()
     dtype = np.dtype({"f32": np.float32, "f64": np.float64}[p.out])
