@@ -21,7 +21,7 @@ from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.targets import target
 
-MX = {f.element.name: f for f in BLOCK_FORMATS.values()}
+MX = {f.element.name: f for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}
 SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
 GFX942 = target("gfx942")
 # Binary logarithms of the scales with which every finite element is a bf16.
