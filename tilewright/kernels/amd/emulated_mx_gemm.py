@@ -83,6 +83,6 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
                 k.sched_group("mfma", 1)
                 k.sched_group("valu", beside)
 
-    pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, multiply, mix)
+    pipeline.in_turn(k, [a_op, b_op], smem, work.tiles, work.short, multiply, mix)
     epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
     return k.function

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32, i64, ptr
+from tilewright.ir import Kernel, bf16, f16, f32, f64, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.operand import LANES, Operand
+from tilewright.kernels.amd.products import ROOMY, WaveProducts
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd
 from tilewright.kernels.atoms.mfma import Mfma
@@ -68,20 +69,12 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
-
-    def multiply(at: Value) -> None:
-        for step in range(0, STEPS, a_op.READS):
-            a_reg = [a_op.read(at, i, step) for i in range(TILES_M)]
-            b_reg = [b_op.read(at + a_op.SIZE, j, step) for j in range(TILES_N)]
-            for e in range(a_op.READS):
-                for i in range(TILES_M):
-                    for j in range(TILES_N):
-                        acc[i, j], = k.mma(ATOM, [k.reinterpret(b_reg[j][e], ATOM.a.type)],
-                                           [k.reinterpret(a_reg[i][e], ATOM.b.type)], [acc[i, j]])
-
+    products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)
     if DIRECT:
-        pipeline.direct(k, [a_op, b_op], smem, work.tiles, work.short, multiply, STAGES)
+        pipeline.direct(k, [a_op, b_op], smem, work.tiles, work.short, products, STAGES)
+    elif LAYOUT != "nt" and WARP_M*WARP_N // LANES > ROOMY:         # turned in registers
+        pipeline.in_turn(k, [a_op, b_op], smem, work.tiles, work.short, products.whole)
     else:
-        pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, multiply)
+        pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, products)
     epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
     return k.function

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Kernel, Value, f32, i8, i32, i64, ptr
+from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.operand import LANES, Operand
+from tilewright.kernels.amd.products import ROOMY, WaveProducts
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd
@@ -58,20 +59,13 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     streams: list[pipeline.Stream] = [a_op, b_op, of_a, of_b]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
-
-    def multiply(at: Value) -> None:
-        for step in range(STEPS):
-            a_reg = [a_op.read(at, i, step)[0] for i in range(TILES_M)]
-            b_reg = [b_op.read(at + a_op.SIZE, j, step)[0] for j in range(TILES_N)]
-            byte = of_a.byte(step)
-            for i in range(TILES_M):
-                for j in range(TILES_N):
-                    acc[i, j], = k.mma(ATOM.bytes(byte, byte), [b_reg[j], of_b.word(j, step)],
-                                       [a_reg[i], of_a.word(i, step)], [acc[i, j]])
-
+    products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS,
+                            scales=(of_a, of_b))
     if DIRECT:
-        pipeline.direct(k, streams, smem, work.tiles, work.short, multiply, STAGES)
+        pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
+    elif WARP_M*WARP_N // LANES > ROOMY:
+        pipeline.in_turn(k, streams, smem, work.tiles, work.short, products.whole)
     else:
-        pipeline.through_registers(k, streams, smem, work.tiles, work.short, multiply)
+        pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
     epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
     return k.function

@@ -1,0 +1,39 @@
+"""How much of its time the Matrix Core is busy in the main loops of large-tile GEMMs, by the static count of cycles."""
+import pytest
+
+import tilewright as tw
+from tilewright.compiler import amd, amd_cycles
+from tilewright.compiler.amd_loop import main_loop
+from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
+
+LEEWAY = 0.02           # for another version of LLVM
+
+
+@pytest.mark.parametrize(("chip", "format", "share"), [("gfx942", "f32", 0.993), ("gfx942", "e4m3fnuz", 0.954),
+                                                       ("gfx950", "f16", 0.903), ("gfx950", "e4m3fn", 0.950),
+                                                       ("gfx950", "mxfp4", 0.889)])
+def test_the_planners_choice_keeps_the_matrix_core_busy(chip, format, share):
+    target = tw.target(chip)
+    compiled = tw.compile(tw.Gemm(4096, 4096, 4096, format, layout="nt"), target)
+    text = amd.assembly(compiled.function, target)
+    uses = amd.usage(compiled.function, target, text)
+    assert uses.vgpr_spills == uses.scratch == 0
+    found = amd_cycles.count(compiled.function, target, text)
+    assert not found.narrow or format == "mxfp4"            # whose scales come by the word
+    assert found.share >= share - LEEWAY, str(found)
+
+
+def test_f16_in_tiles_of_256_by_256_through_registers():
+    target = tw.target("gfx942")
+    kernel = emit_mfma_gemm(ARCH="gfx942", A="f16", CTA_K=32)
+    assert amd_cycles.count(kernel, target).share >= 0.954 - LEEWAY
+
+
+def test_the_barrier_comes_before_the_last_products():
+    """Each wave has the last operands of a tile in registers by then, and reads the next tile's beside its products."""
+    target = tw.target("gfx950")
+    compiled = tw.compile(tw.Gemm(4096, 4096, 4096, "f16", layout="nt"), target)
+    lines = main_loop(amd.assembly(compiled.function, target), compiled.function.name)
+    after = lines[lines.index("s_barrier"):]
+    assert sum(line.startswith("v_mfma") for line in after) >= 8
+    assert sum(line.startswith("ds_read") for line in after) >= 6
