@@ -29,6 +29,9 @@ def plan(
         if _is_gpu(chip):
             _gpu_plan(problem, chip, top, check)
             return
+        if _is_amd(chip):
+            _amd_plan(problem, chip, top, check)
+            return
         from tilewright.plans import CpuPlan, shape_of
         from tilewright.plans.choose import plan as choose
         from tilewright.plans.choose import ranked
@@ -70,6 +73,29 @@ def _gpu_plan(problem: Any, chip: Any, top: int, check: str | None) -> None:
         rate = 2 * problem.m * problem.n * problem.k / expected.seconds / 1e12
         parts = (f"{seconds:.2g}" for _, seconds in expected.parts)
         table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(x * y * z), *parts)
+    common.console().print(table)
+
+
+def _amd_plan(problem: Any, chip: Any, top: int, check: str | None) -> None:
+    from rich.table import Table
+
+    from tilewright.plans import amd
+
+    shape = amd.shape_of(problem)
+    typer.echo(f"{problem} on {chip.name} ({chip.model}, {chip.cus} compute units); predicted, not measured")
+    if not (problem.m and problem.n and problem.k):
+        typer.echo("the product is empty: there is nothing to plan")
+        return
+    found = [_legal(amd.AmdPlan.parse(check), shape, chip)] if check is not None else amd.ranked(shape, chip)[:top]
+    costs = [amd.cost(shape, plan, chip) for plan in found]
+    table = Table("plan", caption="time as the model predicts it, and of what", caption_justify="left")
+    for heading in ("seconds", "TFLOP/s", "workgroups", *(name for name, _ in costs[0].parts)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for plan, expected in zip(found, costs):
+        rate = 2 * problem.m * problem.n * problem.k / expected.seconds / 1e12
+        parts = (f"{seconds:.2g}" for _, seconds in expected.parts)
+        groups = plan.tiles(problem.m, problem.n) * plan.split_k
+        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(groups), *parts)
     common.console().print(table)
 
 
@@ -181,6 +207,12 @@ def _is_gpu(chip: Any) -> bool:
     from tilewright.targets import GpuTarget
 
     return isinstance(chip, GpuTarget)
+
+
+def _is_amd(chip: Any) -> bool:
+    from tilewright.targets import AmdTarget
+
+    return isinstance(chip, AmdTarget)
 
 
 def asm(

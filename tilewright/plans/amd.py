@@ -263,6 +263,7 @@ class Cost(NamedTuple):
 L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
 GAP = 200               # clocks of a wave in which it waits for others and for LDS, in each tile of k
 START = 5e-6            # seconds that a launch takes before its first and after its last product
+ADDING = 50e9           # bytes per second at which a workgroup alone adds up the parts of a tile: as a CTA of an H200
 ISSUE = 0.93            # of the matrix peak that a main loop reaches, by the static count of its cycles
 
 
@@ -293,7 +294,8 @@ def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     memory = (least + parts) / target.bandwidth
     found = (("matrix", turns*steps*matrix), ("LDS", turns*steps*local), ("L2", l2), ("memory", memory),
              ("latency", latency))
-    return Cost(max(compute, l2, memory) + START * (1 + (p.split_k > 1)), found, turns / resident)
+    adding = p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
+    return Cost(max(compute, l2, memory) + START * (1 + (p.split_k > 1)) + adding, found, turns / resident)
 
 
 def _rate(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
