@@ -148,7 +148,8 @@ class AmdPlan:
         words = 2 if shape.a == "f64" else 1
         a, b = self.rows(shape)
         staged = (self.cta_m*a + self.cta_n*b) // self.threads // 4 if self.copy == "registers" else 0
-        parts = (self.warp_m + self.warp_n) // self.mfma * 4 * (1 + (max(shape.bits) == 8 and shape.scaled))
+        wide = max(shape.bits) == 8 and self.algorithm == "scaled"      # instructions that take 32 bytes of a lane
+        parts = (self.warp_m + self.warp_n) // self.mfma * 4 * (1 + wide)
         return words*self.warp_m*self.warp_n // LANES + 2*parts + staged + 40
 
     def tiles(self, m: int, n: int) -> int:
@@ -239,11 +240,13 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
 def _depth(p: AmdPlan, shape: AmdShape) -> Iterator[str]:
     """Of cta_k: whole reads of all lanes, whole instructions, rows that swizzle."""
     read = PIECE * LANES // p.mfma                      # bytes along k that a wave's lanes read at once
-    if shape.scaled:
+    if p.algorithm == "scaled":
         if p.cta_k % (4*BLOCK):
             yield f"cta_k = {p.cta_k} is no multiple of {4*BLOCK}: four scales come at once."
-        if p.algorithm == "scaled":
-            return
+        return
+    if shape.scaled and p.cta_k not in (BLOCK, 2*BLOCK, 4*BLOCK):
+        yield f"cta_k = {p.cta_k}: {p.algorithm} decodes 1, 2 or 4 blocks of {BLOCK} at a time."
+        return
     for format, bits in zip((shape.a, shape.b), (16, 16) if shape.scaled else shape.bits):
         row = p.cta_k * bits // 8
         if row % read or row & (row - 1):
@@ -320,7 +323,7 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
         depths = [row * 8 // max(shape.bits) for row in (128, 64) if row * 8 // max(shape.bits)]
     else:
         algorithm = "scaled" if target.has("mfma.f8f6f4") else "bf16_emulated"
-        depths = [256, 128] if algorithm == "scaled" else [128]
+        depths = [256, 128] if algorithm == "scaled" else [128, 64, 32]
     ways: list[tuple[Literal["registers", "direct"], int]] = [("direct", 3), ("direct", 2), ("registers", 2)]
     for (cta_m, cta_n), (warp_m, warp_n) in TILES:
         for cta_k in depths:
@@ -332,6 +335,12 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
                         continue                                # of large tiles, fewer operands are read with 32
                     if shape.a == "f64" and warp_m*warp_n > 64*64:
                         continue                                # their accumulators would be spilled
+                    turned = (shape.layout[0] == "t") + (shape.layout[1] == "n")
+                    largest = 256*256 if turned < 2 else 128*128
+                    if turned and 8 in shape.bits and (cta_m*cta_n > largest or warp_m*warp_n > 64*64):
+                        continue                                # as bytes that are turned on their way to LDS would be
+                    if algorithm == "bf16_emulated" and min(cta_m, cta_n)*cta_k < PIECE*plan.threads:
+                        continue                                # only part of the waves would decode
                     yield from (replace(plan, split_k=split) for split in SPLITS)
 
 
