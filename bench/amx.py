@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="of A, if not as many as B has")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--mkl", default="/tmp/mkl")
+    parser.add_argument("--mkl", default=sys.prefix + "/lib", help="the folder of libmkl_rt.so.3")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -202,7 +202,7 @@ def main() -> None:
         bits(1)
         check(1)
         check(2)
-    mkl = None if args.no_peers or not os.path.exists(args.mkl) else Mkl(args.mkl)
+    mkl = None if args.no_peers or not os.path.exists(f"{args.mkl}/libmkl_rt.so.3") else Mkl(args.mkl)
     found = []
     for word in args.words:
         x, y = SOURCES[word]
