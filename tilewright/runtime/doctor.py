@@ -227,7 +227,8 @@ def _amd_lines(found: dict[str, Any]) -> Iterator[str]:
         for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {found['without']}", 110)):
             yield _row("" if index else "AMD GPUs", line, "" if index else "none")
     yield _row("", ", ".join(found["targets"]), "targets")
-    yield _row("", found["linker"] or found["without_linker"], "linker")
+    for index, line in enumerate(wrap(found["linker"] or found["without_linker"], 110)):
+        yield _row("", line, "" if index else "linker")
 
 
 def _row(label: str, detail: str, value: str) -> str:
