@@ -44,6 +44,15 @@ def swizzle(row: Any, PIECES: int) -> Any:
     return row % 4 // per_line ^ row // 4 % 2 * four ^ row // 8 % 2 * eight ^ row // 16 % 2 * sixteen
 
 
+def column(piece: Any, PIECES: int) -> Any:
+    """Where a piece is in its row before the swizzle: in its place, but of 16 the upper eight in pairs that changed.
+
+    So lanes that write every other piece of such a row reach all banks. It is its own inverse, and linear: of XORed
+    pieces it is the XOR of each.
+    """
+    return piece ^ piece // 8 if PIECES > 8 else piece
+
+
 @dataclass(frozen=True)
 class Pass:
     """One copy of each thread: from which running pointer, and how far after it in bytes; to which row and byte."""
@@ -167,7 +176,7 @@ class Operand:
         self._advance(steps)
 
     def _some_elements(self, at: Value, each: Pass, steps: Value) -> Value:
-        """A piece, element by element: those after `last` are not read, but this one instead."""
+        """A piece, element by element: those that are not there are not read, but the last one instead."""
         k, E = self.k, self.E
         size = steps*self.BITS // 8                             # bytes of a row that are there
         final = k.max(size - E, 0)
@@ -203,7 +212,7 @@ class Operand:
         """Where byte `byte` of row `row` is kept."""
         if self.padded:
             return smem + (row*self.LDS_ROW + byte)
-        piece = (byte // PIECE) ^ swizzle(row, self.PIECES)
+        piece = column(byte // PIECE, self.PIECES) ^ swizzle(row, self.PIECES)
         return smem + (row*self.LDS_ROW + piece*PIECE + byte % PIECE)
 
     def turn(self) -> None:
@@ -221,7 +230,7 @@ class Operand:
         base = self.address.get()
         for each in self.passes:
             byte = self.thread_byte
-            moved = ((byte // PIECE) ^ swizzle(self.thread_i + each.row, self.PIECES))*PIECE
+            moved = column(byte // PIECE ^ swizzle(self.thread_i + each.row, self.PIECES), self.PIECES)*PIECE
             gmem = base + (self.offsets[each.source] + k.cast(moved - byte, i64))
             k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE, base=base)
         self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
@@ -242,9 +251,13 @@ class Operand:
         self.places: dict[int, Value] = {}
         for read in range(self.ROW // (self.GROUPS*PIECE) if not self.padded else 0):
             for tile in range(2):
-                variant = (read*self.GROUPS) ^ swizzle(tile*ROWS, self.PIECES)
+                variant = self._variant(read, tile)
                 if variant not in self.places:
                     self.places[variant] = self.lane_start + (self.hidden ^ variant)*PIECE
+
+    def _variant(self, read: int, tile: int) -> int:
+        """By what a lane's piece of this read and these rows is XORed, beside what depends on the lane."""
+        return int(column(read*self.GROUPS, self.PIECES) ^ swizzle(tile*self.ROWS % 32, self.PIECES))
 
     @property
     def READS(self) -> int:
@@ -262,8 +275,8 @@ class Operand:
         pieces = []
         for e in range(count):
             read = step // self.READS * count + e
-            variant = (read*self.GROUPS) ^ swizzle(tile*self.ROWS % 32, self.PIECES)
-            pieces.append(k.load((smem + (self.places[variant] + tile*self.ROWS*self.LDS_ROW)).as_(i32), WORD))
+            at = self.places[self._variant(read, tile)] + tile*self.ROWS*self.LDS_ROW
+            pieces.append(k.load((smem + at).as_(i32), WORD))
         if count > 1:
             return [k.shuffle(pieces[0], pieces[1], range(8))]
         words = 4 // self.READS
