@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel
-from tilewright.kernels.amd import operand, scales
+from tilewright.kernels.amd import lds_tile, scales
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
@@ -242,15 +242,15 @@ def test_a_wait_that_lets_too_many_copies_go_on_is_found(monkeypatch, stages):
 
 @pytest.mark.parametrize("layout", ["nt", "nn"])
 def test_writing_other_places_than_those_that_are_read_is_found(monkeypatch, layout):
-    place = operand.Operand._place
-    monkeypatch.setattr(operand.Operand, "_place",
+    place = lds_tile.LdsTile.place
+    monkeypatch.setattr(lds_tile.LdsTile, "place",
                         lambda self, smem, row, byte: place(self, smem, row, byte ^ (16 if self.EXTENT == 128 else 0)))
     found, wanted, _ = product(128, 64, 64, ARCH="gfx942", A="f16", LAYOUT=layout, CTA_M=128)  # A's k are exchanged
     assert (found != wanted).any()
 
 
 def test_without_a_swizzle_reads_conflict(monkeypatch):
-    monkeypatch.setattr(operand, "swizzle", lambda row, PIECES: row * 0)
+    monkeypatch.setattr(lds_tile, "swizzle", lambda row, PIECES: row * 0)
     assert reads(exact(64, 64, 64, ARCH="gfx942", A="f16")).conflicts > 0
 
 
@@ -260,6 +260,11 @@ def test_rows_beyond_the_matrix_are_not_read(monkeypatch):
     monkeypatch.setattr(Kernel, "min", lambda self, x, y: x if "operand.py" in _caller() else minimum(self, x, y))
     with pytest.raises(Fault):
         product(33, 64, 64, ARCH="gfx942", A="f16")
+
+
+def test_tiles_of_waves_that_would_be_read_at_wrong_places_are_refused():
+    with pytest.raises(ValueError, match="multiple of 32 x 32 and divide 64 x 64, not 48 x 64"):
+        emit_mfma_gemm(ARCH="gfx942", A="f16", CTA_M=64, CTA_N=64, WARP_M=48, WARP_N=64, MFMA=16)
 
 
 def _caller() -> str:

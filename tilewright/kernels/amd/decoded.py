@@ -2,16 +2,18 @@
 
 Global memory to registers as it is, AT_ONCE elements and the scale of their block to a thread; what was loaded a tile
 ago is decoded on the way from registers to LDS, and every element only once for the whole workgroup. From there on it
-is an `Operand` of bf16.
+is an `LdsTile` of bf16 as any other.
 """
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.formats import get
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, decode
-from tilewright.kernels.amd.operand import Operand
+from tilewright.kernels.amd.lds_tile import LdsTile
 from tilewright.kernels.atoms.mfma import SCALED
 
 BF16 = 16                   # bits
@@ -27,23 +29,18 @@ class Packed:
     ld_scales: Value        # blocks
 
 
-class Decoded(Operand):
+class Decoded(LdsTile):
     """EXTENT rows by CTA_K steps of k, a multiple of the 32 that share a scale."""
 
     def __init__(self, k: Kernel, packed: Packed, *, EXTENT: int, CTA_K: int, THREADS: int) -> None:
         self.packed, self.PACKED_BITS = packed, get(packed.format).bits
         self.WORDS = AT_ONCE * self.PACKED_BITS // 32
-        super().__init__(k, packed.elements, packed.ld, BITS=BF16, along_k=True, EXTENT=EXTENT, CTA_K=CTA_K,
-                         THREADS=THREADS, UNIT=1)
-        self.direct = False
-
-    def _share_along(self) -> None:
-        """A thread has AT_ONCE elements of some rows."""
-        self.CHUNKS = self.CTA_K // AT_ONCE
-        ROWS = min(self.THREADS // self.CHUNKS, self.EXTENT)
-        self.ACTIVE = ROWS * self.CHUNKS
-        self.rows = [*range(0, self.EXTENT, ROWS)]
-        self.INSTRUCTIONS = len(self.rows) * INSTRUCTIONS[self.packed.format]       # of a thread, to decode a tile
+        super().__init__(k, BITS=BF16, EXTENT=EXTENT, CTA_K=CTA_K)
+        self.CHUNKS = CTA_K // AT_ONCE                          # threads of a row
+        ROWS = min(THREADS // self.CHUNKS, EXTENT)
+        self.ACTIVE, self.THREADS = ROWS * self.CHUNKS, THREADS
+        self.rows = [*range(0, EXTENT, ROWS)]                   # of which a thread has AT_ONCE elements
+        self.INSTRUCTIONS = len(self.rows) * INSTRUCTIONS[packed.format]        # of a thread, to decode a tile
 
     def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
         """For rows from `first` on of `limit`, from step k_first of k on, where a block begins."""
@@ -88,5 +85,11 @@ class Decoded(Operand):
             for row, words, scale in zip(self.rows, self.carried_words, self.carried_scales, strict=True):
                 numbers = decode(k, words.get(), scale.get(), self.packed.format)
                 for e in range(0, len(numbers), 4):
-                    at = self._place(smem, self.row + row, self.step*(BF16 // 8) + e*4)
+                    at = self.place(smem, self.row + row, self.step*(BF16 // 8) + e*4)
                     k.store(at.as_(i32), k.pack(*numbers[e:e + 4]))
+
+    def turn(self) -> None:
+        """The tile before has been multiplied, and nothing of it is in registers."""
+
+    def _some(self) -> Any:
+        return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)

@@ -18,8 +18,8 @@ from typing import Any
 from tilewright.ir import Kernel, Value, f32, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.decoded import Decoded, Packed
+from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.mfma_gemm import instruction
-from tilewright.kernels.amd.operand import LANES
 from tilewright.kernels.amd.workgroup import share
 
 CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes

@@ -15,7 +15,8 @@ from typing import Any
 
 from tilewright.ir import Kernel, bf16, f16, f32, f64, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
-from tilewright.kernels.amd.operand import LANES, Operand
+from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import ROOMY, WaveProducts
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd

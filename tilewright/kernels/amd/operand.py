@@ -1,8 +1,4 @@
-"""A or B of a GEMM on its way to the Matrix Cores: global memory to LDS, and from there a lane's part of a tile.
-
-In LDS k runs along the rows, whatever the layout of the matrix: a row holds CTA_K elements of one row of A, or of one
-column of B, in pieces of 16 bytes, which is what a lane reads at once. Pieces change places within their rows, so that
-neither lanes that read the same piece of many rows nor lanes that write many rows meet in the same banks.
+"""A or B of a GEMM on its way to the Matrix Cores: from global memory to a tile in LDS.
 
     k is contiguous     pieces are copied as they are, through registers or straight into LDS
     i is contiguous     a thread loads vectors along i from some steps of k, turns them in its registers, and writes
@@ -10,8 +6,6 @@ neither lanes that read the same piece of many rows nor lanes that write many ro
 
 i stands for a row of A or a column of B. What a workgroup has beyond the matrix along i is copied from its last row,
 and never stored; beyond k, which happens in the first tile alone, it is 0.
-
-Rows of 6-bit elements are no power of two; they are padded to an odd number of 8 bytes instead.
 """
 from __future__ import annotations
 
@@ -20,37 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr, vec
+from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column, swizzle
 
-WORD = vec(i32, 4)
-PIECE = WORD.bytes          # what a lane moves at once
-HALF = vec(i32, 2)
-LANES = 64
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
-
-
-# What bits 2, 3 and 4 of a row add to its swizzle, by its pieces. A phase of a wave's read (targets.banks) has
-# rows 0 to 3 with 20 to 23, or with tiles of 16 rows 4 to 7 of the next pieces; on gfx950 also 12 to 15 and 24 to 27,
-# or 12 to 15 and 8 to 11 of the next pieces. These make all such pieces lie in banks of their own.
-_TWIST = {2: (1, 1, 0), 4: (2, 3, 1), 8: (4, 5, 2), 16: (12, 4, 8)}
-
-
-def swizzle(row: Any, PIECES: int) -> Any:
-    """By what the pieces of a row are XORed, of numbers and of values; of disjoint bits of a row it is the XOR of each.
-
-    Bits of a row above the fourth do not count, so that a lane's address for the next 32 rows is a constant away.
-    """
-    per_line = max(8 // PIECES, 1)                              # rows in 128 bytes
-    four, eight, sixteen = _TWIST[min(PIECES, 16)]
-    return row % 4 // per_line ^ row // 4 % 2 * four ^ row // 8 % 2 * eight ^ row // 16 % 2 * sixteen
-
-
-def column(piece: Any, PIECES: int) -> Any:
-    """Where a piece is in its row before the swizzle: in its place, but of 16 the upper eight in pairs that changed.
-
-    So lanes that write every other piece of such a row reach all banks. It is its own inverse, and linear: of XORed
-    pieces it is the XOR of each.
-    """
-    return piece ^ piece // 8 if PIECES > 8 else piece
 
 
 @dataclass(frozen=True)
@@ -62,24 +28,19 @@ class Pass:
     byte: int
 
 
-class Operand:
-    """EXTENT rows by CTA_K steps of k, of elements of BITS bits; the matrix' rows lie `ld` units of UNIT bytes apart.
+class Operand(LdsTile):
+    """A tile that is copied; the rows of the matrix lie `ld` units of UNIT bytes apart.
 
     Units are what can be loaded alone: by default elements, but of the narrow ones that come in blocks, 8 bytes.
     """
 
     def __init__(self, k: Kernel, gmem: Value, ld: Value, *, BITS: int, along_k: bool, EXTENT: int, CTA_K: int,
                  THREADS: int, VECTOR: int = 16, UNIT: int | None = None) -> None:
-        self.k, self.gmem, self.BITS, self.along_k, self.EXTENT, self.CTA_K = k, gmem, BITS, along_k, EXTENT, CTA_K
-        self.THREADS = THREADS
+        super().__init__(k, BITS=BITS, EXTENT=EXTENT, CTA_K=CTA_K)
+        self.gmem, self.along_k, self.THREADS = gmem, along_k, THREADS
         self.E = UNIT or BITS // 8
         self.T = _BITS[self.E]
         self.ld = k.cast(ld, i64) * self.E
-        self.ROW = CTA_K * BITS // 8                            # bytes
-        self.PIECES = self.ROW // PIECE
-        self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
-        self.LDS_ROW = self.ROW + HALF.bytes * self.padded
-        self.SIZE = EXTENT * self.LDS_ROW
         self.direct = along_k and not self.padded               # whether it can be copied straight into LDS
         self._share_along() if along_k else self._share_across(VECTOR)
 
@@ -108,8 +69,6 @@ class Operand:
         steps = [*range(0, self.CTA_K, ROWS*self.TURNED_K)]
         self.sources = [*across]
         self.passes = [Pass(h, p, i, p*self.E) for p in steps for h, i in enumerate(across)]
-
-    # ---- global memory to LDS
 
     def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
         """For rows from `first` on of `limit`, from step k_first of k on: the workgroup's running address, and how far
@@ -194,7 +153,7 @@ class Operand:
         with self._some():
             for each, registers in zip(self.passes, self.carried, strict=True):
                 if self.along_k:
-                    at = self._place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
+                    at = self.place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
                     whole = registers[0].get()
                     if self.padded:                             # such a row begins at a multiple of 8 bytes
                         k.store(at, k.shuffle(whole, whole, range(2)))
@@ -205,15 +164,8 @@ class Operand:
                 vectors = [register.get() for register in registers]
                 for e in range(self.TURNED_I):
                     turned = [x[e] if self.TURNED_I > 1 else x for x in vectors]
-                    at = self._place(smem, self.thread_i + (each.row + e), self.thread_byte + each.byte)
+                    at = self.place(smem, self.thread_i + (each.row + e), self.thread_byte + each.byte)
                     k.store(at.as_(self.T), k.pack(*turned) if len(turned) > 1 else turned[0])
-
-    def _place(self, smem: Value, row: Value, byte: Value) -> Value:
-        """Where byte `byte` of row `row` is kept."""
-        if self.padded:
-            return smem + (row*self.LDS_ROW + byte)
-        piece = column(byte // PIECE, self.PIECES) ^ swizzle(row, self.PIECES)
-        return smem + (row*self.LDS_ROW + piece*PIECE + byte % PIECE)
 
     def turn(self) -> None:
         """The tile before has been multiplied."""
@@ -237,49 +189,3 @@ class Operand:
 
     def _some(self) -> Any:
         return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)
-
-    # ---- LDS to a lane's registers
-
-    def part(self, first: Value, lane: Value, ROWS: int, STEP: int) -> None:
-        """A lane reads for instructions that take ROWS rows, from row `first` on (a multiple of 32): row lane % ROWS.
-        STEP: of k in one instruction."""
-        self.ROWS, self.GROUPS, self.STEP = ROWS, LANES // ROWS, STEP
-        self.group, self.lane_row = lane // ROWS, lane % ROWS
-        self.lane_start = (first + self.lane_row)*self.LDS_ROW
-        self.hidden = self.group ^ swizzle(self.lane_row, self.PIECES) if not self.padded else self.group
-        self.BYTES_LANE = STEP*self.BITS // 8 // self.GROUPS            # of an instruction
-        self.places: dict[int, Value] = {}
-        for read in range(self.ROW // (self.GROUPS*PIECE) if not self.padded else 0):
-            for tile in range(2):
-                variant = self._variant(read, tile)
-                if variant not in self.places:
-                    self.places[variant] = self.lane_start + (self.hidden ^ variant)*PIECE
-
-    def _variant(self, read: int, tile: int) -> int:
-        """By what a lane's piece of this read and these rows is XORed, beside what depends on the lane."""
-        return int(column(read*self.GROUPS, self.PIECES) ^ swizzle(tile*self.ROWS % 32, self.PIECES))
-
-    @property
-    def READS(self) -> int:
-        """Instructions whose operands are read together: one, or as many as 16 bytes of a lane are for."""
-        return max(PIECE // self.BYTES_LANE, 1)
-
-    def read(self, smem: Value, tile: int, step: int) -> list[Value]:
-        """For READS instructions from `step` on, the lane's part of rows tile*ROWS ...: vectors of 32-bit words."""
-        k = self.k
-        if self.padded:                                                 # 24 bytes of a lane
-            at = smem + (self.lane_start + self.group*24 + (tile*self.ROWS*self.LDS_ROW + step*24*self.GROUPS))
-            parts = [k.load((at + HALF.bytes*e).as_(i32), HALF) for e in range(3)]
-            return [k.pack(*(part[e] for part in parts for e in range(2)))]
-        count = max(self.BYTES_LANE // PIECE, 1)                        # pieces of one instruction
-        pieces = []
-        for e in range(count):
-            read = step // self.READS * count + e
-            at = self.places[self._variant(read, tile)] + tile*self.ROWS*self.LDS_ROW
-            pieces.append(k.load((smem + at).as_(i32), WORD))
-        if count > 1:
-            return [k.shuffle(pieces[0], pieces[1], range(8))]
-        words = 4 // self.READS
-        return [k.shuffle(pieces[0], pieces[0], range(e*words, (e + 1)*words)) if words > 1 else pieces[0][e]
-                for e in range(self.READS)] if self.READS > 1 else pieces
-

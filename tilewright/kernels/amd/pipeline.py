@@ -7,8 +7,8 @@ needed any more, the waves meet at their barrier, and the last group is multipli
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from tilewright.ir import Kernel, Value, i32
 
@@ -37,13 +37,21 @@ class Stream(Protocol):
     def fetch(self, more: Value) -> None: ...           # load the next tile
     def stash(self, smem: Value) -> None: ...           # what was loaded last goes to LDS
     def turn(self) -> None: ...                         # the tile before is not needed any more
+
+
+class Direct(Stream, Protocol):
+    """One that also goes another way than through registers."""
+
     def start(self, smem: Value, more: Value) -> None: ...      # load the next tile straight into LDS
 
     @property
     def COPIES(self) -> int: ...                        # that `start` makes
 
 
-def through_registers(k: Kernel, streams: list[Stream], smem: Value, tiles: Value, short: Value,
+AnyStream = TypeVar("AnyStream", bound=Stream)
+
+
+def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value,
                       products: Products) -> None:
     """Two tiles in LDS and one in registers. `short`: steps of k in the first of `tiles`, which are at least one."""
     STAGE = sum(x.SIZE for x in streams)
@@ -77,7 +85,7 @@ def through_registers(k: Kernel, streams: list[Stream], smem: Value, tiles: Valu
               products.GROUPS - 1)
 
 
-def in_turn(k: Kernel, streams: list[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply,
+def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply,
             mix: Callable[[], None] | None = None) -> None:
     """The same where registers are scarce: operands are read when they are multiplied.
 
@@ -111,7 +119,7 @@ def in_turn(k: Kernel, streams: list[Stream], smem: Value, tiles: Value, short: 
     multiply(smem + stage.get())
 
 
-def direct(k: Kernel, streams: list[Stream], smem: Value, tiles: Value, short: Value, products: Products,
+def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, short: Value, products: Products,
            STAGES: int) -> None:
     """STAGES tiles in LDS, at least two: one is multiplied, the others are there or on their way past the registers.
     The place of a tile is free at the barrier before its last products, and taken at once. What stays in registers has
@@ -184,7 +192,7 @@ def _half(k: Kernel, products: Products, operands: Operands, half: int, FREE: tu
     k.sched_fence(*FREE)
 
 
-def _first(k: Kernel, streams: list[Stream], smem: Value, short: Value) -> None:
+def _first(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:
     for x in streams:
         x.fetch_some(short)
     for x, at in _places(streams, smem):
@@ -193,9 +201,10 @@ def _first(k: Kernel, streams: list[Stream], smem: Value, short: Value) -> None:
         x.turn()
 
 
-def _places(streams: list[Stream], smem: Value) -> list[tuple[Stream, Value]]:
+def _places(streams: Sequence[AnyStream], smem: Value) -> list[tuple[AnyStream, Value]]:
     """Where each of them has its part of a stage."""
-    found, offset = [], 0
+    found: list[tuple[AnyStream, Value]] = []
+    offset = 0
     for x in streams:
         found.append((x, smem + offset))
         offset += x.SIZE

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.ir import Kernel, Value
-from tilewright.kernels.amd.operand import Operand
+from tilewright.kernels.amd.lds_tile import LdsTile
 from tilewright.kernels.amd.pipeline import Operands
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.atoms.mfma import Mfma
@@ -18,7 +18,7 @@ class WaveProducts:
     Instructions multiply B^T by A^T, with scales (of A, of B) or without. A group is as many as READS says.
     """
 
-    def __init__(self, k: Kernel, ATOM: Mfma, acc: Any, a: Operand, b: Operand, *, TILES_M: int, TILES_N: int,
+    def __init__(self, k: Kernel, ATOM: Mfma, acc: Any, a: LdsTile, b: LdsTile, *, TILES_M: int, TILES_N: int,
                  STEPS: int, scales: tuple[Scales, Scales] | None = None) -> None:
         self.k, self.ATOM, self.acc, self.a, self.b, self.scales = k, ATOM, acc, a, b, scales
         self.TILES_M, self.TILES_N, self.PARTS, self.GROUPS = TILES_M, TILES_N, a.READS, STEPS // a.READS

@@ -12,7 +12,8 @@ from typing import Any
 
 from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
-from tilewright.kernels.amd.operand import LANES, Operand
+from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import ROOMY, WaveProducts
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.amd.workgroup import share
@@ -56,7 +57,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
                          AHEAD=STAGES - 1 if DIRECT else 2)
                   for x, ld, first, limit, TILES in ((scale_a, ld_scale_a, work.i0 + work.i1, m, TILES_M),
                                                      (scale_b, ld_scale_b, work.j0 + work.j1, n, TILES_N)))
-    streams: list[pipeline.Stream] = [a_op, b_op, of_a, of_b]
+    streams: list[pipeline.Direct] = [a_op, b_op, of_a, of_b]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS,

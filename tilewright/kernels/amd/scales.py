@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr
-from tilewright.kernels.amd.operand import LANES
+from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.atoms.mfma import SCALED
 
 WORD = 4                # blocks of a register

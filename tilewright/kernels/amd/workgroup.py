@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import Kernel, Value, i32
 from tilewright.kernels import raster
-from tilewright.kernels.amd.operand import LANES
+from tilewright.kernels.amd.lds_tile import LANES
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class Work:
 
 def share(k: Kernel, m: Value, n: Value, depth: Value, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
           SPLIT_K: int, GROUP_M: int, XCDS: int) -> Work:
-    """The grid is (tiles of C, 1, SPLIT_K)."""
+    """The grid is (tiles of C, 1, SPLIT_K). ValueError for tiles of waves that LdsTile could not find its way in."""
+    if WARP_M % 32 or WARP_N % 32 or CTA_M % WARP_M or CTA_N % WARP_N:
+        raise ValueError(f"a wave's tile must be a multiple of 32 x 32 and divide {CTA_M} x {CTA_N}, not "
+                         f"{WARP_M} x {WARP_N}")
     t = k.thread[0]
     wave = t // LANES
     tiles_m, tiles_n = k.ceil_div(m, CTA_M), k.ceil_div(n, CTA_N)

@@ -1,0 +1,105 @@
+"""A tile of A or B in LDS, and from there a lane's part of it for the Matrix Core.
+
+k runs along the rows, whatever the layout of the matrix: a row holds CTA_K elements of one row of A, or of one column
+of B, in pieces of 16 bytes, which is what a lane reads at once. Pieces change places within their rows, so that neither
+lanes that read the same piece of many rows nor lanes that write many rows meet in the same banks.
+
+Rows of 6-bit elements are no power of two; they are padded to an odd number of 8 bytes instead.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.ir import Kernel, Value, i32, vec
+
+WORD = vec(i32, 4)
+PIECE = WORD.bytes          # what a lane moves at once
+HALF = vec(i32, 2)
+LANES = 64
+
+
+# What bits 2, 3 and 4 of a row add to its swizzle, by its pieces. A phase of a wave's read (targets.banks) has
+# rows 0 to 3 with 20 to 23, or with tiles of 16 rows 4 to 7 of the next pieces; on gfx950 also 12 to 15 and 24 to 27,
+# or 12 to 15 and 8 to 11 of the next pieces. These make all such pieces lie in banks of their own.
+_TWIST = {2: (1, 1, 0), 4: (2, 3, 1), 8: (4, 5, 2), 16: (12, 4, 8)}
+
+
+def swizzle(row: Any, PIECES: int) -> Any:
+    """By what the pieces of a row are XORed, of numbers and of values; of disjoint bits of a row it is the XOR of each.
+
+    Bits of a row above the fourth do not count, so that a lane's address for the next 32 rows is a constant away.
+    """
+    per_line = max(8 // PIECES, 1)                              # rows in 128 bytes
+    four, eight, sixteen = _TWIST[min(PIECES, 16)]
+    return row % 4 // per_line ^ row // 4 % 2 * four ^ row // 8 % 2 * eight ^ row // 16 % 2 * sixteen
+
+
+def column(piece: Any, PIECES: int) -> Any:
+    """Where a piece is in its row before the swizzle: in its place, but of 16 the upper eight in pairs that changed.
+
+    So lanes that write every other piece of such a row reach all banks. It is its own inverse, and linear: of XORed
+    pieces it is the XOR of each.
+    """
+    return piece ^ piece // 8 if PIECES > 8 else piece
+
+
+class LdsTile:
+    """EXTENT rows by CTA_K steps of k, of elements of BITS bits."""
+
+    def __init__(self, k: Kernel, *, BITS: int, EXTENT: int, CTA_K: int) -> None:
+        self.k, self.BITS, self.EXTENT, self.CTA_K = k, BITS, EXTENT, CTA_K
+        self.ROW = CTA_K * BITS // 8                            # bytes
+        self.PIECES = self.ROW // PIECE
+        self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
+        self.LDS_ROW = self.ROW + HALF.bytes * self.padded
+        self.SIZE = EXTENT * self.LDS_ROW
+
+    def place(self, smem: Value, row: Value, byte: Value) -> Value:
+        """Where byte `byte` of row `row` is kept."""
+        if self.padded:
+            return smem + (row*self.LDS_ROW + byte)
+        piece = column(byte // PIECE, self.PIECES) ^ swizzle(row, self.PIECES)
+        return smem + (row*self.LDS_ROW + piece*PIECE + byte % PIECE)
+
+    def part(self, first: Value, lane: Value, ROWS: int, STEP: int) -> None:
+        """A lane reads for instructions that take ROWS rows, from row `first` on (a multiple of 32): row lane % ROWS.
+        STEP: of k in one instruction."""
+        self.ROWS, self.GROUPS, self.STEP = ROWS, LANES // ROWS, STEP
+        self.group, self.lane_row = lane // ROWS, lane % ROWS
+        self.lane_start = (first + self.lane_row)*self.LDS_ROW
+        self.hidden = self.group ^ swizzle(self.lane_row, self.PIECES) if not self.padded else self.group
+        self.BYTES_LANE = STEP*self.BITS // 8 // self.GROUPS            # of an instruction
+        self.places: dict[int, Value] = {}
+        for read in range(self.ROW // (self.GROUPS*PIECE) if not self.padded else 0):
+            for tile in range(2):
+                variant = self._variant(read, tile)
+                if variant not in self.places:
+                    self.places[variant] = self.lane_start + (self.hidden ^ variant)*PIECE
+
+    def _variant(self, read: int, tile: int) -> int:
+        """By what a lane's piece of this read and these rows is XORed, beside what depends on the lane."""
+        return int(column(read*self.GROUPS, self.PIECES) ^ swizzle(tile*self.ROWS % 32, self.PIECES))
+
+    @property
+    def READS(self) -> int:
+        """Instructions whose operands are read together: one, or as many as 16 bytes of a lane are for."""
+        return max(PIECE // self.BYTES_LANE, 1)
+
+    def read(self, smem: Value, tile: int, step: int) -> list[Value]:
+        """For READS instructions from `step` on, the lane's part of rows tile*ROWS ...: vectors of 32-bit words."""
+        k = self.k
+        if self.padded:                                                 # 24 bytes of a lane
+            at = smem + (self.lane_start + self.group*24 + (tile*self.ROWS*self.LDS_ROW + step*24*self.GROUPS))
+            parts = [k.load((at + HALF.bytes*e).as_(i32), HALF) for e in range(3)]
+            return [k.pack(*(part[e] for part in parts for e in range(2)))]
+        count = max(self.BYTES_LANE // PIECE, 1)                        # pieces of one instruction
+        pieces = []
+        for e in range(count):
+            read = step // self.READS * count + e
+            at = self.places[self._variant(read, tile)] + tile*self.ROWS*self.LDS_ROW
+            pieces.append(k.load((smem + at).as_(i32), WORD))
+        if count > 1:
+            return [k.shuffle(pieces[0], pieces[1], range(8))]
+        words = 4 // self.READS
+        return [k.shuffle(pieces[0], pieces[0], range(e*words, (e + 1)*words)) if words > 1 else pieces[0][e]
+                for e in range(self.READS)] if self.READS > 1 else pieces
