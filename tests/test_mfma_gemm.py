@@ -10,8 +10,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
-from tilewright.ir import Kernel
-from tilewright.kernels.amd import lds_tile, scales
+from tilewright.ir import Kernel, i8, i16
+from tilewright.kernels.amd import epilogue, lds_tile, scales
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
@@ -19,7 +19,8 @@ from tilewright.targets import target
 
 DTYPES: dict[str, Any] = {
     "f64": np.float64, "f32": np.float32, "xf32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "i8": np.int8, "i32": np.int32, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16, "i32": np.int32,
+    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 EIGHT = {"gfx942": ("e4m3fnuz", "e5m2fnuz"), "gfx950": ("e4m3fn", "e5m2")}
@@ -59,14 +60,18 @@ def product(m: int, n: int, k: int, *, ARCH: str, A: str, B: str | None = None, 
     held = [np.ascontiguousarray(x if kept else x.T) for x, kept in ((a, LAYOUT[0] == "n"), (b, LAYOUT[1] == "n"))]
     flat = [(x.view(np.int8) if x.itemsize == 1 else x).ravel() for x in held]
     tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
-    args = [m, n, k, alpha, flat[0], held[0].shape[1], flat[1], held[1].shape[1], beta, c.ravel(), n]
+    kept = epilogue.kept_as(OUT) if OUT else None
+    c_flat = c.ravel().view(np.int8 if kept == i8 else np.int16 if kept == i16 else c.dtype)
+    args = [m, n, k, alpha, flat[0], held[0].shape[1], flat[1], held[1].shape[1], beta, c_flat, n]
     if SPLIT_K > 1:
         counters = np.zeros(tiles, np.int32)
         args += [np.zeros(SPLIT_K * tiles * options["CTA_M"] * options["CTA_N"], sums(A)), counters]
     report = tw.simulate(function, *args, grid=(tiles, 1, SPLIT_K), target=BANKS.get(ARCH))
     if SPLIT_K > 1:
         assert not counters.any()
-    return c.astype(np.float64), wanted.astype(c.dtype).astype(np.float64), report
+    with np.errstate(over="ignore"):
+        wanted = wanted.astype(np.int64 if c.dtype.kind in "iu" else np.float32 if OUT else np.float64).astype(c.dtype)
+    return c.astype(np.float64), wanted.astype(np.float64), report
 
 
 def reads(report: Any) -> Any:
@@ -121,6 +126,16 @@ def test_alpha_and_beta(A, alpha, beta):
 def test_narrow_results_are_rounded_to_nearest(out, beta):
     for n in (30, 31):  # two and one at a time
         exact(33, n, 300, ARCH="gfx942", A="bf16", OUT=out, alpha=3, beta=beta)
+
+
+@pytest.mark.parametrize("arch", EIGHT)
+@pytest.mark.parametrize("out", ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "i8", "u8", "i16", "u16"])
+@pytest.mark.parametrize("beta", [0, 2])
+def test_results_of_8_bits_and_of_fewer_than_the_sums(arch, out, beta):
+    """Of floats the nearest, nan or inf beyond the largest; of integers the lowest bits."""
+    A = "i8" if out[0] in "iu" else EIGHT[arch][0]
+    for n, alpha in ((36, 1), (31, 97)):  # four and one at a time; with 97 much is too large
+        exact(33, n, 65, ARCH=arch, A=A, OUT=out, alpha=alpha, beta=beta)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5])

@@ -26,10 +26,10 @@ CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes
 ROOMY = 128                 # accumulators of a lane that leave as many registers for the rest, with two waves on a SIMD
 
 
-def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, CTA_M: int = 256,
-                          CTA_N: int = 256, CTA_K: int = 32, WARP_M: int = 128, WARP_N: int = 64, MFMA: int = 32,
-                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8,
-                          XCDS: int = 8) -> Any:
+def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
+                          CTA_M: int = 256, CTA_N: int = 256, CTA_K: int = 32, WARP_M: int = 128, WARP_N: int = 64,
+                          MFMA: int = 32, STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1,
+                          GROUP_M: int = 8, XCDS: int = 8) -> Any:
     """Parameters and arguments are those of `scaled_mfma_gemm`: lda and ldb count bytes, a multiple of 8, ld_scale_a
     and ld_scale_b scales; k counts elements, a multiple of 32. CTA_K steps of k take 2 * CTA_K bytes of LDS a row.
 
@@ -46,11 +46,12 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     parts: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
-    k = Kernel(f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
+    k = Kernel(f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
+               + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
                + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
                threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
-               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32, c=ptr(f32), ldc=i64,
-               **parts)
+               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32,
+               c=ptr(epilogue.kept_as(OUT)), ldc=i64, **parts)
     m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
     work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
                  GROUP_M=GROUP_M, XCDS=XCDS)
@@ -84,5 +85,6 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
                 k.sched_group("valu", beside)
 
     pipeline.in_turn(k, [a_op, b_op], smem, work.tiles, work.short, multiply, mix)
-    epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
+    result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT, VECTOR_C)
+    epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
     return k.function

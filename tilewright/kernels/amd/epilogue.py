@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from tilewright.ir import Kernel, Tile, Value, f32, i16, i32, i64, vec
+from tilewright.ir import Kernel, Tile, Type, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.amd.workgroup import Work
 from tilewright.kernels.atoms.mfma import Mfma
+from tilewright.kernels.narrow import narrowed, stored_as, widened
 
 WIDEST = 16                 # bytes that a lane writes at once
 
@@ -35,15 +35,29 @@ class Place:
                 first = e
 
 
-def finish(k: Kernel, acc: Tile, work: Work, ATOM: Mfma, m: Value, n: Value, alpha: Value, beta: Value, c: Value,
-           ldc: Value, VECTOR: int, SPLIT_K: int, THREADS: int) -> None:
+@dataclass(frozen=True)
+class Result:
+    """C, of m x n numbers of FORMAT, whose rows are ldc apart; n is a multiple of VECTOR, and so many are written at
+    once where a lane has them side by side."""
+    m: Value
+    n: Value
+    alpha: Value
+    beta: Value
+    c: Value
+    ldc: Value
+    FORMAT: str
+    VECTOR: int
+
+
+def finish(k: Kernel, acc: Tile, work: Work, ATOM: Mfma, result: Result, SPLIT_K: int, THREADS: int) -> None:
     """All of it; the last two arguments of a kernel with SPLIT_K parts are a workspace and counters."""
     MFMA = ATOM.m
     place = Place([work.i0 + work.i1 + work.lane % MFMA + i*MFMA for i in range(acc.rows)],
                   [work.j0 + work.j1 + j*MFMA for j in range(acc.cols)], work.lane, ATOM)
 
     def written() -> None:
-        store(k, acc, place, m, n, alpha, beta, c, ldc, VECTOR)
+        store(k, acc, place, result)
+
     if SPLIT_K > 1:
         workspace, counters = k.args[-2:]
         add_parts(k, acc, workspace, counters, work.tile, work.tile_count, k.block_z, SPLIT_K, work.t, THREADS, written)
@@ -51,31 +65,30 @@ def finish(k: Kernel, acc: Tile, work: Work, ATOM: Mfma, m: Value, n: Value, alp
         written()
 
 
-def store(k: Kernel, acc: Tile, place: Place, m: Value, n: Value, alpha: Value, beta: Value, c: Value, ldc: Value,
-          VECTOR: int) -> None:
-    """VECTOR elements of C are written at once where the lane has them side by side; n is a multiple of VECTOR."""
-    T, OUT = place.ATOM.c.type.scalar, c.type.element
+def store(k: Kernel, acc: Tile, place: Place, result: Result) -> None:
+    c, alpha, beta, FORMAT = result.c, result.alpha, result.beta, result.FORMAT
+    T, KEPT = place.ATOM.c.type.scalar, c.type.element
 
     def each(read_c: bool) -> None:
         for i, row in enumerate(place.rows):
-            c_row = c + k.cast(row, i64)*ldc
+            c_row = c + k.cast(row, i64)*result.ldc
             for j, column in enumerate(place.columns):
                 sums = acc[i, j]
                 for first, count in place.runs():
-                    width = min(count, VECTOR)
+                    width = min(count, result.VECTOR)
                     for e in range(first, first + count, width):
                         at = column + place.ATOM.c(place.lane, e)[0]
-                        put(c_row + at, [sums[e + d] for d in range(width)], read_c, (row < m) & (at < n))
+                        put(c_row + at, [sums[e + d] for d in range(width)], read_c, (row < result.m) & (at < result.n))
 
     def put(at: Value, sums: list[Value], read_c: bool, inside: Value) -> None:
         width = len(sums)
         values = [x*alpha for x in sums]
         if read_c:
-            old = k.load(at, vec(OUT, width), align=OUT.bytes, mask=inside)
+            old = _widened(k, k.load(at, vec(KEPT, width), align=KEPT.bytes, mask=inside), FORMAT, T)
             parts = [old[e] for e in range(width)] if width > 1 else [old]
-            values = [k.fma(beta, _widened(k, part, T), x) for part, x in zip(parts, values)]
+            values = [k.fma(beta, part, x) for part, x in zip(parts, values)]
         whole = k.pack(*values) if width > 1 else values[0]
-        k.store(at, _narrowed(k, whole, OUT), align=OUT.bytes, mask=inside)
+        k.store(at, _narrowed(k, whole, FORMAT, T), align=KEPT.bytes, mask=inside)
 
     with k.when(beta.equals(0)):
         each(read_c=False)
@@ -83,23 +96,22 @@ def store(k: Kernel, acc: Tile, place: Place, m: Value, n: Value, alpha: Value, 
         each(read_c=True)
 
 
-def _widened(k: Kernel, x: Value, T: Any) -> Value:
-    if x.type.kind != "bf":
-        return k.cast(x, T)
-    return k.bits_as(k.cast(k.bits_as(x, i16), i32) << 16, f32)
+def kept_as(FORMAT: str) -> Type:
+    """The type of a result's elements in memory."""
+    return {"f64": f64, "f32": f32, "i32": i32}.get(FORMAT) or stored_as(FORMAT)
 
 
-def _narrowed(k: Kernel, x: Value, OUT: Any) -> Value:
-    """To nearest, ties to even; a NaN of f32 stays one."""
-    if OUT.kind != "bf":
-        return k.cast(x, vec(OUT, x.type.length))
-    pair = x if x.type.length > 1 else k.pack(x, x)             # elements of vectors are bits, not indices
-    INTS = vec(i32, pair.type.length)
-    bits = k.bits_as(pair, INTS)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    kept = k.select(pair.equals(pair), rounded, (bits >> 16) | 0x40)
-    narrow = k.bits_as(k.cast(kept, vec(i16, pair.type.length)), vec(OUT, pair.type.length))
-    return narrow if x.type.length > 1 else narrow[0]
+def _widened(k: Kernel, x: Value, FORMAT: str, T: Type) -> Value:
+    return x if x.type.scalar == T else widened(k, x, FORMAT, T)
+
+
+def _narrowed(k: Kernel, x: Value, FORMAT: str, T: Type) -> Value:
+    """Floats to nearest, ties to even; of integers the lowest bits."""
+    if kept_as(FORMAT) == T:
+        return x
+    if x.type.length > 1:
+        return narrowed(k, x, FORMAT)
+    return narrowed(k, k.pack(x, x), FORMAT)[0]                 # elements of vectors are bits, not indices
 
 
 def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Value, tiles: Value, part: Value,

@@ -53,7 +53,7 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
                + f"_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}" + (f"_s{STAGES}" if DIRECT else "")
                + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
                threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=SUMS, a=ptr(TYPES.get(A, i8)), lda=i64,
-               b=ptr(TYPES.get(B, i8)), ldb=i64, beta=SUMS, c=ptr(TYPES[OUT] if OUT else SUMS), ldc=i64,
+               b=ptr(TYPES.get(B, i8)), ldb=i64, beta=SUMS, c=ptr(epilogue.kept_as(OUT or ATOM.c.format)), ldc=i64,
                **more)
     m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
     work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
@@ -77,5 +77,6 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
         pipeline.in_turn(k, [a_op, b_op], smem, work.tiles, work.short, products.whole)
     else:
         pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, products)
-    epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
+    result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT or ATOM.c.format, VECTOR_C)
+    epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
     return k.function

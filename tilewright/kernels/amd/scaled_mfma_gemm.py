@@ -24,10 +24,10 @@ K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 
 UNIT = 8                        # bytes: rows are multiples of it, since blocks are
 
 
-def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, CTA_M: int = 256,
-                          CTA_N: int = 256, CTA_K: int = 128, WARP_M: int = 128, WARP_N: int = 64, MFMA: int = 32,
-                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8,
-                          XCDS: int = 8) -> Any:
+def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
+                          CTA_M: int = 256, CTA_N: int = 256, CTA_K: int = 128, WARP_M: int = 128, WARP_N: int = 64,
+                          MFMA: int = 32, STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1,
+                          GROUP_M: int = 8, XCDS: int = 8) -> Any:
     """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32.
 
     VECTOR_C: elements of C that are stored at once: n is a multiple of it.
@@ -37,11 +37,12 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     more: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
-    k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
+    k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
+               + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
                + (f"_s{STAGES}" if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
                threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
-               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32, c=ptr(f32), ldc=i64,
-               **more)
+               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32,
+               c=ptr(epilogue.kept_as(OUT)), ldc=i64, **more)
     m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
     work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
                  GROUP_M=GROUP_M, XCDS=XCDS)
@@ -68,5 +69,6 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
         pipeline.in_turn(k, streams, smem, work.tiles, work.short, products.whole)
     else:
         pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
-    epilogue.finish(k, acc, work, ATOM, m, n, alpha, beta, c, ldc, VECTOR_C, SPLIT_K, THREADS)
+    result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT, VECTOR_C)
+    epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
     return k.function

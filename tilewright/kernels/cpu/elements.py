@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from tilewright.ir import Kernel, Value, f32, i32, vec
-from tilewright.kernels.cpu.packing import splat, widened
+from tilewright.kernels.narrow import splat, widened
 
 
 def element(k: Kernel, x: Value, SOURCE: str, WORD: str) -> Value:

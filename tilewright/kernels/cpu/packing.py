@@ -6,9 +6,10 @@ follow, and the last one reaches at most `jobs.SLACK` elements past the panel.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Type, Value, f16, f32, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Type, Value, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import SOURCES, TYPES
+from tilewright.kernels.narrow import widened
 from tilewright.targets.base import CpuTarget
 
 AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too, and into the next
@@ -82,39 +83,6 @@ def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, source: Valu
     all_but_last = k.select(step_p >= GROUPS * V, k.max(rows - 1, 0), k.constant(i64, 0))
     bare = k.select(valid.equals(GROUPS * V), rows, all_but_last)
     return [([None] * GROUPS, 0, bare), (masks, bare, rows)]
-
-
-def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
-    """Numbers of a narrower format in the type that they are multiplied in, all of which that type holds."""
-    if SOURCE.startswith("e"):
-        return k.cast(fp8_as_f32(k, x, SOURCE), vec(T, x.type.length))
-    if SOURCE == "bf16":                                    # the upper half of an f32
-        return k.bits_as(k.cast(x, vec(i32, x.type.length)) << 16, vec(T, x.type.length))
-    if SOURCE in ("u8", "u16"):
-        x = k.cast(x, vec(i32, x.type.length))
-        mask = k.constant(i32, 0xFF if SOURCE == "u8" else 0xFFFF)
-        x = x & (k.broadcast(mask, x.type.length) if x.type.length > 1 else mask)
-    return k.cast(x, vec(T, x.type.length))
-
-
-def fp8_as_f32(k: Kernel, x: Value, SOURCE: str) -> Value:
-    """By way of f16, of which e5m2 is the upper half; the exponent of e4m3 has a bit less and another bias there.
-
-    Subnormal numbers of e4m3 are some of f16's, which processors convert at full speed.
-    """
-    n = x.type.length
-    bits = k.cast(x, vec(i16, n))
-    if SOURCE == "e5m2":
-        return k.cast(k.bits_as(bits << 8, vec(f16, n)), vec(f32, n))
-    sign, rest = bits & splat(k, i16, -0x8000, n), (bits & splat(k, i16, 0x7F, n)) << 7
-    number = k.cast(k.bits_as(sign | rest, vec(f16, n)), vec(f32, n))
-    bias, nan = {"e4m3fn": (7, 0x7F), "e4m3fnuz": (8, -0x80)}[SOURCE]
-    is_nan = bits.equals(splat(k, i16, -0x80, n)) if nan < 0 else rest.equals(splat(k, i16, nan << 7, n))
-    return k.select(is_nan, splat(k, f32, float("nan"), n), number * splat(k, f32, 2.0 ** (15 - bias), n))
-
-
-def splat(k: Kernel, T: Type, number: float, length: int) -> Value:
-    return k.constant(vec(T, length), number)
 
 
 def transpose(k: Kernel, rows: list[Value], EACH: int = 1) -> list[Value]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from tilewright.ir import Function, Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
-from tilewright.kernels.cpu.packing import transpose, widened
+from tilewright.kernels.cpu.packing import transpose
+from tilewright.kernels.narrow import widened
 from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, TileWord
 from tilewright.targets.base import CpuTarget
 

@@ -1,0 +1,90 @@
+"""Numbers of narrow formats in a kernel: made wide enough to be multiplied or added to, and sums rounded to them.
+
+Numbers come as they lie in memory: f16 as that, all others as integers of their size.
+"""
+from __future__ import annotations
+
+from struct import pack, unpack
+
+from tilewright.formats import FORMATS, Float
+from tilewright.formats.table import F32
+from tilewright.ir import Kernel, Type, Value, f16, f32, i8, i16, i32, vec
+
+
+def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
+    """Numbers of a narrower format in the type that they are multiplied in, all of which that type holds."""
+    if SOURCE.startswith("e"):
+        return k.cast(fp8_as_f32(k, x, SOURCE), vec(T, x.type.length))
+    if SOURCE == "bf16":                                    # the upper half of an f32
+        return k.bits_as(k.cast(x, vec(i32, x.type.length)) << 16, vec(T, x.type.length))
+    if SOURCE in ("u8", "u16"):
+        x = k.cast(x, vec(i32, x.type.length))
+        mask = k.constant(i32, 0xFF if SOURCE == "u8" else 0xFFFF)
+        x = x & (k.broadcast(mask, x.type.length) if x.type.length > 1 else mask)
+    return k.cast(x, vec(T, x.type.length))
+
+
+def fp8_as_f32(k: Kernel, x: Value, SOURCE: str) -> Value:
+    """By way of f16, of which e5m2 is the upper half; the exponent of e4m3 has a bit less and another bias there.
+
+    Subnormal numbers of e4m3 are some of f16's, which processors convert at full speed. e5m2fnuz has a number where
+    f16 has inf, and goes by way of f32.
+    """
+    n = x.type.length
+    bits = k.cast(x, vec(i16, n))
+    if SOURCE == "e5m2":
+        return k.cast(k.bits_as(bits << 8, vec(f16, n)), vec(f32, n))
+    if SOURCE == "e5m2fnuz":
+        wide = k.cast(x, vec(i32, n))
+        sign, rest = wide & splat(k, i32, -1 << 31, n), (wide & splat(k, i32, 0x7F, n)) << 21
+        number = k.bits_as(sign | rest, vec(f32, n)) * splat(k, f32, 2.0 ** (127 - 16), n)
+        return k.select(wide.equals(splat(k, i32, -0x80, n)), splat(k, f32, float("nan"), n), number)
+    sign, rest = bits & splat(k, i16, -0x8000, n), (bits & splat(k, i16, 0x7F, n)) << 7
+    number = k.cast(k.bits_as(sign | rest, vec(f16, n)), vec(f32, n))
+    bias, nan = {"e4m3fn": (7, 0x7F), "e4m3fnuz": (8, -0x80)}[SOURCE]
+    is_nan = bits.equals(splat(k, i16, -0x80, n)) if nan < 0 else rest.equals(splat(k, i16, nan << 7, n))
+    return k.select(is_nan, splat(k, f32, float("nan"), n), number * splat(k, f32, 2.0 ** (15 - bias), n))
+
+
+def splat(k: Kernel, T: Type, number: float, length: int) -> Value:
+    return k.constant(vec(T, length), number)
+
+
+def stored_as(RESULT: str) -> Type:
+    return f16 if RESULT == "f16" else {8: i8, 16: i16}[FORMATS[RESULT].bits]
+
+
+def narrowed(k: Kernel, x: Value, RESULT: str) -> Value:
+    """A vector of sums as it is stored."""
+    f, S = FORMATS[RESULT], vec(stored_as(RESULT), x.type.length)
+    return k.cast(nearest(k, x, f) if isinstance(f, Float) and RESULT != "f16" else x, S)
+
+
+def nearest(k: Kernel, x: Value, f: Float) -> Value:
+    """The patterns in format f of the numbers nearest to those of x, f32, by arithmetic on their bits."""
+    INTS, cut = vec(i32, x.type.length), F32.mantissa - f.mantissa
+    bits = k.bits_as(x, INTS)
+    size, sign = bits & 0x7FFFFFFF, (bits >> F32.bits - f.bits) & -1 << f.bits - 1
+    # What is cut off carries into the last place that stays if it is more than half of that, or half of it and the
+    # place is odd. A carry out of the mantissa raises the exponent, which is right, too.
+    y = (size + (((size >> cut) & 1) + ((1 << cut - 1) - 1))) >> cut
+    if f.exponent < F32.exponent:
+        y = y - (F32.bias - f.bias << f.mantissa)
+        # Below the smallest normal number the last place stays where it is: adding a number with the same last place
+        # rounds to it.
+        large = f.smallest_subnormal / F32.eps
+        fixed = k.bits_as(k.bits_as(size, x.type) + large, INTS) - pattern(large)
+        y = k.select(size < pattern(f.smallest_normal), fixed, y)
+        y = k.select(y > f.largest_pattern, f.infs[0] if f.infs else nan_of(f), y)
+    y = k.select(size > F32.infs[0], nan_of(f), y)
+    return y | sign if len(f.zeros) > 1 else k.select(y.equals(0), y, y | sign)
+
+
+def nan_of(f: Float) -> int:
+    """Its quiet nan."""
+    return f.infs[0] | 1 << f.mantissa - 1 if f.infs else f.nans[0].start
+
+
+def pattern(x: float) -> int:
+    """The bits of an f32."""
+    return int(unpack("=i", pack("=f", x))[0])
