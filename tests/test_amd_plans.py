@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -126,6 +127,33 @@ def test_what_a_compiled_kernel_tells(chip):
     assert eval(manifest["workspace_bytes"], where) == launch.workspace
     assert eval(manifest["counter_bytes"], where) == launch.counters
     assert kernel.resources.vgpr_spills == 0
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("out", ["f16", "bf16"])
+def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
+    """k = 100 is four blocks, the last filled up with zeros. The numbers are whole, so that one rounding is all."""
+    rng = np.random.default_rng(7)
+    a, b = (tw.quantize(rng.integers(-3, 4, shape).astype(np.float32), f, axis=axis)
+            for shape, f, axis in (((40, 100), "mxfp4", -1), ((100, 36), "mxfp8", -2)))  # fmt: skip
+    kernel = tw.compile(tw.Gemm(40, 36, 100, "mxfp4", "mxfp8", out, layout="nt"), target(chip))
+    wanted = tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")
+    found = tw.simulate(kernel, a, b).result
+    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(found.dtype).astype(np.float64))
+
+
+def test_scales_that_no_instruction_takes_are_refused():
+    with pytest.raises(ValueError, match=r"take scales of e8m0 for 32 elements .* nvfp4 has scales of e4m3fn for 16"):
+        tw.plan(tw.Gemm(256, 256, 256, "nvfp4", layout="nt"), target("gfx950"))
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_small_products_are_spread_over_the_chip(chip):
+    """A tile of C is all that a compute unit can do of a small product: many small tiles, none of them empty."""
+    shape = amd.shape_of(gemm(512, 512, 512, "f16"))
+    plan = amd.choose(shape, target(chip))
+    assert plan.tiles(512, 512) * plan.split_k >= 64
+    assert amd.choose(shape._replace(m=4096, n=4096), target(chip)).cta_m >= 128
 
 
 @pytest.mark.parametrize("size", [(0, 8, 8), (8, 0, 8), (8, 8, 0)])

@@ -60,7 +60,9 @@ class AmdKernel:
         if p.algorithm == "xf32":
             found |= {"A": "xf32", "B": "xf32"}
         if p.algorithm in ("mfma", "xf32"):
-            found |= {"LAYOUT": s.layout, "VECTOR": p.vector, "OUT": None if s.out == s.sums else s.out}
+            found |= {"LAYOUT": s.layout, "VECTOR": p.vector}
+        if s.out != s.sums:
+            found["OUT"] = s.out
         return found
 
     @property

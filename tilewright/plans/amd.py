@@ -30,6 +30,11 @@ RATES = {
                "e2m3": 16384, "e3m2": 16384, "e2m1": 16384},
 }
 SUMS = {"f64": "f64", "i8": "i32"}              # in f32, except for these
+RESULTS = {                                     # what sums are stored as: the nearest float, an integer's lowest bits
+    "f64": ("f64",),
+    "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
+    "i32": ("i32", "i16", "u16", "i8", "u8"),
+}
 
 
 class AmdShape(NamedTuple):
@@ -73,10 +78,20 @@ def _bits(format: str) -> int:
 
 
 def shape_of(problem: Gemm) -> AmdShape:
-    """A Gemm with contiguous operands."""
+    """A Gemm with contiguous operands. Block-scaled ones have whole blocks along k, the last filled up with zeros.
+
+    ValueError for scales that no instruction of AMD's takes.
+    """
     p = problem
-    a, b = (BLOCK_FORMATS[x].element.name if x in BLOCK_FORMATS else x for x in (p.a, p.b))
-    return AmdShape(a, b, p.out, p.m, p.n, p.k, p.layout, p.a in BLOCK_FORMATS)
+    if p.a not in BLOCK_FORMATS:
+        return AmdShape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout)
+    both = [BLOCK_FORMATS[x] for x in (p.a, p.b)]
+    for f in both:
+        if (f.block, f.scale.name) != (BLOCK, "e8m0"):
+            raise ValueError(f"AMD's GPUs take scales of e8m0 for {BLOCK} elements each (mxfp8, mxfp6, mxfp4), and "
+                             f"{f.name} has scales of {f.scale.name} for {f.block}")
+    a, b = (f.element.name for f in both)
+    return AmdShape(a, b, p.out, p.m, p.n, ceil(p.k / BLOCK)*BLOCK, p.layout, scaled=True)
 
 
 @dataclass(frozen=True)
@@ -199,8 +214,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
     elif shape.layout != "nt" or shape.k % BLOCK:
         yield f"operands with scales have k along their rows (layout nt) in blocks of {BLOCK}."
         return
-    allowed = (shape.sums, "f16", "bf16") if plain and shape.sums == "f32" else (shape.sums,)
-    if shape.out not in allowed:
+    if shape.out not in (allowed := RESULTS[shape.sums]):
         yield f"the result is {shape.out}, and these operands give {', '.join(allowed)}."
     if p.cta_m % p.warp_m or p.cta_n % p.warp_n:
         yield f"wave tiles of {p.warp_m}x{p.warp_n} do not fill a workgroup's tile of {p.cta_m}x{p.cta_n}."
@@ -263,6 +277,7 @@ class Cost(NamedTuple):
     rounds: float                               # in which the compute units finish all tiles
 
 
+L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
 L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
 GAP = 200               # clocks of a wave in which it waits for others and for LDS, in each tile of k
 START = 5e-6            # seconds that a launch takes before its first and after its last product
@@ -284,19 +299,20 @@ def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     together = max(resident * waves // target.simds, 1)                 # waves of a SIMD, that fill each other's gaps
     matrix = (2 * p.cta_m * p.cta_n * p.cta_k / rate / ISSUE + GAP / min(together, 4)) / target.clock
     local = read / target.lds_clock / target.clock
+    brought = p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8         # bytes of a tile of k
+    arrival = brought / L1_CLOCK / target.clock
     # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
     full, over = divmod(tiles, slots)
     turns = full*resident + ceil(over / target.cus)
-    latency = 2e-6 + steps * 1.5e-7                                     # of a workgroup alone on its compute unit
-    compute = max(turns * steps * max(matrix, local), latency)
-    moved = tiles * steps * p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8
-    l2 = moved / (L2_CLOCK * target.xcds * target.clock)
+    latency = 2e-6 + steps * (1.5e-7 + arrival)                         # of a workgroup alone on its compute unit
+    compute = max(turns * steps * max(matrix, local, arrival), latency)
+    l2 = tiles * steps * brought / (L2_CLOCK * target.xcds * target.clock)
     out = _bits(shape.out) / 8
     least = (shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out
     parts = p.split_k * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
     memory = (least + parts) / target.bandwidth
-    found = (("matrix", turns*steps*matrix), ("LDS", turns*steps*local), ("L2", l2), ("memory", memory),
-             ("latency", latency))
+    found = (("matrix", turns*steps*matrix), ("LDS", turns*steps*local), ("L1", turns*steps*arrival), ("L2", l2),
+             ("memory", memory), ("latency", latency))
     adding = p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
     return Cost(max(compute, l2, memory) + START * (1 + (p.split_k > 1)) + adding, found, turns / resident)
 
