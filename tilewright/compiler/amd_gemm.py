@@ -4,13 +4,12 @@ Nothing here needs a GPU, but calling it does; a code object needs a linker (com
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import amd, llvm
-from tilewright.plans.amd import AmdPlan, choose, shape_of
+from tilewright.compiler import amd
+from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm
+from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -21,33 +20,19 @@ _MFMA = "tilewright.kernels.amd.mfma_gemm:emit_mfma_gemm"
 _EMITTERS = {"mfma": _MFMA, "xf32": _MFMA,
              "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm",
              "bf16_emulated": "tilewright.kernels.amd.emulated_mx_gemm:emit_emulated_mx_gemm"}
-EMPTY = "; the product is empty: there is no code\n"
 BYTES = {"f64": 8, "f32": 4, "i32": 4}
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One launch of a kernel for a product: how many workgroups, and what it takes beside the operands."""
-    kernel: AmdKernel
-    grid: tuple[int, int, int]
-    workspace: int = 0                              # bytes
-    counters: int = 0                               # bytes, zero before and after
-
-    @property
-    def function(self) -> Function:
-        return self.kernel.function
-
-
-class AmdKernel:
+class AmdKernel(RecordedGemm):
     """`assembly`, `code_object`, `manifest`, `resources`: what it is; `tilewright.simulate(kernel, a, b)` runs
     it anywhere."""
 
-    def __init__(self, problem: Gemm, target: AmdTarget, plan: AmdPlan) -> None:
-        self.problem, self.target, self.plan = problem, target, plan
-        self.shape = shape_of(problem)
+    emitters = _EMITTERS
+    target: AmdTarget
+    plan: AmdPlan
 
-    def __repr__(self) -> str:
-        return f"<AmdKernel {self.problem} on {self.target.name}: {self.plan}>"
+    @cached_property
+    def shape(self) -> AmdShape: return shape_of(self.problem)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -65,22 +50,6 @@ class AmdKernel:
             found["OUT"] = s.out
         return found
 
-    @property
-    def _empty(self) -> bool:
-        return 0 in (self.problem.m, self.problem.n, self.problem.k)
-
-    @cached_property
-    def function(self) -> Function:
-        module, _, name = _EMITTERS[self.plan.algorithm].partition(":")
-        emitter = getattr(import_module(module), name)
-        with llvm.uncollected():
-            recorded: Function = emitter(**self.options)
-        return recorded
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        return () if self._empty else (self.function,)
-
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """What a product of one pair of matrices takes; nothing if it is empty."""
@@ -91,11 +60,6 @@ class AmdKernel:
             return (Launch(self, p.grid(m, n)),)
         tiles = p.tiles(m, n)
         return (Launch(self, p.grid(m, n), p.split_k * tiles * p.cta_m * p.cta_n * BYTES[self.shape.sums], 4*tiles),)
-
-    @cached_property
-    def llvm(self) -> str:
-        """LLVM IR, as it was lowered and before optimisation."""
-        return llvm.text(self.functions, self.target) if self.functions else EMPTY
 
     @cached_property
     def assembly(self) -> str:

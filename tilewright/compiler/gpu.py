@@ -5,39 +5,25 @@ somebody looks at it.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import llvm, ptx, ptxas
+from tilewright.compiler import ptx, ptxas, recorded
+from tilewright.compiler.recorded import EMPTY, RecordedGemm
 from tilewright.formats import MULTIPLIED
 from tilewright.plans.gpu import GpuPlan, choose, shape_of
 
 if TYPE_CHECKING:
-    from tilewright.ir.program import Function
     from tilewright.problem import Gemm
     from tilewright.targets import GpuTarget
 
 _EMITTERS = {"simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
              "dmma": "tilewright.kernels.nvidia.dmma_gemm:emit_dmma_gemm",
              "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
-EMPTY = "// the product is empty: there is no code\n"
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One launch of a kernel for a product: how many CTAs, and what it takes beside the operands."""
-    kernel: GpuKernel
-    grid: tuple[int, int, int]
-    workspace: int = 0                              # bytes
-    counters: int = 0                               # bytes, zero before and after
-    more: tuple[tuple[str, int], ...] = ()          # further parameters, by name
-
-    @property
-    def function(self) -> Function:
-        """The kernel as it is recorded."""
-        return self.kernel.function
+class Launch(recorded.Launch):
+    """What a launch of a grid of CTAs has to know beside."""
 
     @property
     def entry(self) -> ptx.Entry:
@@ -49,14 +35,12 @@ class Launch:
         return self.entry.shared
 
 
-class GpuKernel:
+class GpuKernel(RecordedGemm):
     """`kernel(a, b, out=c)` runs it; `kernel.bind(a, b, c)` makes a call ready; everything else can be had anywhere."""
 
-    def __init__(self, problem: Gemm, target: GpuTarget, plan: GpuPlan) -> None:
-        self.problem, self.target, self.plan = problem, target, plan
-
-    def __repr__(self) -> str:
-        return f"<GpuKernel {self.problem} on {self.target.name}: {self.plan}>"
+    emitters = _EMITTERS
+    target: GpuTarget
+    plan: GpuPlan
 
     @property
     def options(self) -> dict[str, Any]:
@@ -74,22 +58,6 @@ class GpuKernel:
                       "EARLY": p.early}
         return found
 
-    @property
-    def _empty(self) -> bool:
-        return 0 in (self.problem.m, self.problem.n, self.problem.k)
-
-    @cached_property
-    def function(self) -> Function:
-        module, _, name = _EMITTERS[self.plan.algorithm].partition(":")
-        emitter = getattr(import_module(module), name)
-        with llvm.uncollected():
-            recorded: Function = emitter(**self.options)
-        return recorded
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        return () if self._empty else (self.function,)
-
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """What a product of one pair of matrices takes; nothing if it is empty."""
@@ -106,16 +74,11 @@ class GpuKernel:
         return (Launch(self, grid),)
 
     @cached_property
-    def llvm(self) -> str:
-        """LLVM IR, as it was lowered and before optimisation."""
-        return llvm.text(self.functions, self.target) if self.functions else EMPTY.replace("//", ";")
-
-    @cached_property
     def ptx(self) -> str:
         """What the driver assembles."""
         if self._empty:
-            return EMPTY
-        return ptx.emitted_ptx(_EMITTERS[self.plan.algorithm], self.target, **self.options)
+            return EMPTY.replace(";", "//")
+        return ptx.emitted_ptx(self.emitters[self.plan.algorithm], self.target, **self.options)
 
     @property
     def asm(self) -> str:
