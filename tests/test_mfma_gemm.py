@@ -78,6 +78,13 @@ def reads(report: Any) -> Any:
     return report.of("tiles", "load", "shared")
 
 
+def without_conflicts(report: Any) -> None:
+    for kind in ("load", "store"):
+        there = report.of("tiles", kind, "shared")
+        assert there.requests > 0
+        assert there.conflicts == 0
+
+
 def exact(*shape: int, **options: Any) -> Any:
     found, wanted, report = product(*shape, **options)
     np.testing.assert_array_equal(found, wanted)
@@ -95,8 +102,7 @@ def test_every_format_in_every_layout(arch, A, B, layout):
         if (layout[0] == "n" and A == B and (MFMA == 16 or A != "f64")) or common or (A, row, MFMA) == ("f64", 128, 16):
             cta_k = row * 8 // bits(A)
             report = exact(66, 70, 2 * cta_k + 5, ARCH=arch, A=A, B=B, LAYOUT=layout, MFMA=MFMA, CTA_K=cta_k)
-            assert reads(report).requests > 0
-            assert reads(report).conflicts == 0
+            without_conflicts(report)
 
 
 @pytest.mark.parametrize("layout", ["nt", "nn", "tt", "tn"])
@@ -112,7 +118,17 @@ def test_other_tiles(waves):
     for layout in ("nt", "tn"):
         report = exact(130, 132, 40, ARCH="gfx942", A="f16", LAYOUT=layout, CTA_K=32, CTA_M=cta_m, CTA_N=cta_n,
                        WARP_M=warp_m, WARP_N=warp_n)  # fmt: skip
-        assert reads(report).conflicts == 0
+        without_conflicts(report)
+
+
+@pytest.mark.parametrize("tile", [(32, 64, 32, 32), (64, 32, 32, 32), (256, 128, 128, 64), (128, 256, 64, 128)])
+@pytest.mark.parametrize("A", ["f32", "f16", "i8"])
+def test_tiles_that_are_turned_have_no_conflicts_either(A, tile):
+    cta_m, cta_n, warp_m, warp_n = tile
+    for row in (32, 64, 128):
+        report = exact(cta_m, cta_n, 2 * row * 8 // bits(A), ARCH="gfx942", A=A, LAYOUT="tn", CTA_K=row * 8 // bits(A),
+                       CTA_M=cta_m, CTA_N=cta_n, WARP_M=warp_m, WARP_N=warp_n)  # fmt: skip
+        without_conflicts(report)
 
 
 @pytest.mark.parametrize("A", ["f64", "f32", "f16", "i8"])
@@ -152,7 +168,7 @@ def test_split_k(A, parts):
 @pytest.mark.parametrize(("A", "k"), [("f16", 8), ("f16", 72), ("f16", 320), ("e4m3fn", 304), ("f32", 64), ("f64", 50)])
 def test_direct_copies(A, k, stages):
     report = exact(66, 70, k, ARCH="gfx950", A=A, DIRECT=True, STAGES=stages)
-    assert reads(report).conflicts == 0
+    without_conflicts(report)
 
 
 def test_direct_copies_need_k_along_the_rows():
@@ -265,7 +281,7 @@ def test_writing_other_places_than_those_that_are_read_is_found(monkeypatch, lay
 
 
 def test_without_a_swizzle_reads_conflict(monkeypatch):
-    monkeypatch.setattr(lds_tile, "swizzle", lambda row, PIECES: row * 0)
+    monkeypatch.setattr(lds_tile, "swizzle", lambda row, PIECES, TURNED: row * 0)
     assert reads(exact(64, 64, 64, ARCH="gfx942", A="f16")).conflicts > 0
 
 
@@ -278,7 +294,7 @@ def test_rows_beyond_the_matrix_are_not_read(monkeypatch):
 
 
 def test_tiles_of_waves_that_would_be_read_at_wrong_places_are_refused():
-    with pytest.raises(ValueError, match="multiple of 32 x 32 and divide 64 x 64, not 48 x 64"):
+    with pytest.raises(ValueError, match=r"32, 64, 128 \.\.\. rows and columns and divide 64 x 64, not 48 x 64"):
         emit_mfma_gemm(ARCH="gfx942", A="f16", CTA_M=64, CTA_N=64, WARP_M=48, WARP_N=64, MFMA=16)
 
 

@@ -219,8 +219,8 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
     if p.cta_m % p.warp_m or p.cta_n % p.warp_n:
         yield f"wave tiles of {p.warp_m}x{p.warp_n} do not fill a workgroup's tile of {p.cta_m}x{p.cta_n}."
         return
-    if p.warp_m % 32 or p.warp_n % 32:
-        yield f"wave tiles are multiples of 32 rows and columns, and {p.warp_m}x{p.warp_n} is not."
+    if any(side < 32 or side & (side - 1) for side in (p.warp_m, p.warp_n)):
+        yield f"wave tiles have 32, 64, 128 ... rows and columns, and {p.warp_m}x{p.warp_n} has others."
         return
     if p.threads > target.threads_group:
         yield f"a workgroup would have {p.threads} threads, and may have {target.threads_group}."

@@ -16,22 +16,28 @@ WORD = vec(i32, 4)
 PIECE = WORD.bytes          # what a lane moves at once
 HALF = vec(i32, 2)
 LANES = 64
+LINE = 8                    # pieces that lie in different banks
 
 
-# What bits 2, 3 and 4 of a row add to its swizzle, by its pieces. A phase of a wave's read (targets.banks) has
-# rows 0 to 3 with 20 to 23, or with tiles of 16 rows 4 to 7 of the next pieces; on gfx950 also 12 to 15 and 24 to 27,
-# or 12 to 15 and 8 to 11 of the next pieces. These make all such pieces lie in banks of their own.
+# What bits 2, 3, 4 ... of a row add to its swizzle, by its pieces. A phase of a wave's read (targets.banks) has rows 0
+# to 3 with 20 to 23, or with tiles of 16 rows 4 to 7 of the next pieces; on gfx950 also 12 to 15 and 24 to 27, or 12 to
+# 15 and 8 to 11 of the next pieces. These make all such pieces lie in banks of their own.
 _TWIST = {2: (1, 1, 0), 4: (2, 3, 1), 8: (4, 5, 2), 16: (12, 4, 8)}
+# The same for tiles that are written every 2, 4, 8 or 16 rows: a phase has eight rows of the same piece, or four of two
+# pieces that follow each other, so what three neighbouring bits add, or two and piece 1, must be independent.
+_TURNED = {2: (1, 3, 4, 2, 1), 4: (2, 7, 4, 2, 1), 8: (4, 5, 2, 4, 1), 16: (12, 5, 10, 4, 1)}
 
 
-def swizzle(row: Any, PIECES: int) -> Any:
+def swizzle(row: Any, PIECES: int, TURNED: bool) -> Any:
     """By what the pieces of a row are XORed, of numbers and of values; of disjoint bits of a row it is the XOR of each.
 
-    Bits of a row above the fourth do not count, so that a lane's address for the next 32 rows is a constant away.
+    Bits of a row above the fourth, of TURNED tiles above the sixth, do not count: a lane's address for rows further on
+    is a constant away.
     """
-    per_line = max(8 // PIECES, 1)                              # rows in 128 bytes
-    four, eight, sixteen = _TWIST[min(PIECES, 16)]
-    return row % 4 // per_line ^ row // 4 % 2 * four ^ row // 8 % 2 * eight ^ row // 16 % 2 * sixteen
+    found = row % 4 // max(LINE // PIECES, 1)
+    for bit, twist in enumerate((_TURNED if TURNED else _TWIST)[min(PIECES, 16)], 2):
+        found = found ^ row // (1 << bit) % 2 * twist
+    return found
 
 
 def column(piece: Any, PIECES: int) -> Any:
@@ -44,41 +50,51 @@ def column(piece: Any, PIECES: int) -> Any:
 
 
 class LdsTile:
-    """EXTENT rows by CTA_K steps of k, of elements of BITS bits."""
+    """EXTENT rows by CTA_K steps of k, of elements of BITS bits. TURNED: it is written down its rows.
 
-    def __init__(self, k: Kernel, *, BITS: int, EXTENT: int, CTA_K: int) -> None:
-        self.k, self.BITS, self.EXTENT, self.CTA_K = k, BITS, EXTENT, CTA_K
+    Short rows share a line of 128 bytes, and a TURNED tile's pieces change places within all of it.
+    """
+
+    def __init__(self, k: Kernel, *, BITS: int, EXTENT: int, CTA_K: int, TURNED: bool = False) -> None:
+        self.k, self.BITS, self.EXTENT, self.CTA_K, self.TURNED = k, BITS, EXTENT, CTA_K, TURNED
         self.ROW = CTA_K * BITS // 8                            # bytes
         self.PIECES = self.ROW // PIECE
         self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
         self.LDS_ROW = self.ROW + HALF.bytes * self.padded
+        self.SHARED = max(LINE // self.PIECES, 1) if not self.padded else 1     # rows of a line
         self.SIZE = EXTENT * self.LDS_ROW
 
     def place(self, smem: Value, row: Value, byte: Value) -> Value:
         """Where byte `byte` of row `row` is kept."""
         if self.padded:
             return smem + (row*self.LDS_ROW + byte)
-        piece = column(byte // PIECE, self.PIECES) ^ swizzle(row, self.PIECES)
-        return smem + (row*self.LDS_ROW + piece*PIECE + byte % PIECE)
+        piece = row % self.SHARED*self.PIECES + column(byte // PIECE, self.PIECES) ^ self.swizzled(row)
+        return smem + (row // self.SHARED*(self.SHARED*self.LDS_ROW) + piece*PIECE + byte % PIECE)
+
+    def swizzled(self, row: Any) -> Any:
+        return swizzle(row, self.PIECES, self.TURNED)
 
     def part(self, first: Value, lane: Value, ROWS: int, STEP: int) -> None:
-        """A lane reads for instructions that take ROWS rows, from row `first` on (a multiple of 32): row lane % ROWS.
-        STEP: of k in one instruction."""
+        """A lane reads for instructions that take ROWS rows: row lane % ROWS of those from `first` on, which has no bit
+        in common with the rows of the wave after it. STEP: of k in one instruction."""
         self.ROWS, self.GROUPS, self.STEP = ROWS, LANES // ROWS, STEP
         self.group, self.lane_row = lane // ROWS, lane % ROWS
-        self.lane_start = (first + self.lane_row)*self.LDS_ROW
-        self.hidden = self.group ^ swizzle(self.lane_row, self.PIECES) if not self.padded else self.group
+        row = first + self.lane_row
+        self.lane_start = row*self.LDS_ROW
+        if not self.padded:
+            self.lane_start = row // self.SHARED*(self.SHARED*self.LDS_ROW)
+            self.hidden = row % self.SHARED*self.PIECES + self.group ^ self.swizzled(row)
         self.BYTES_LANE = STEP*self.BITS // 8 // self.GROUPS            # of an instruction
         self.places: dict[int, Value] = {}
         for read in range(self.ROW // (self.GROUPS*PIECE) if not self.padded else 0):
-            for tile in range(2):
+            for tile in range((128 if self.TURNED else 32) // ROWS):
                 variant = self._variant(read, tile)
                 if variant not in self.places:
                     self.places[variant] = self.lane_start + (self.hidden ^ variant)*PIECE
 
     def _variant(self, read: int, tile: int) -> int:
         """By what a lane's piece of this read and these rows is XORed, beside what depends on the lane."""
-        return int(column(read*self.GROUPS, self.PIECES) ^ swizzle(tile*self.ROWS % 32, self.PIECES))
+        return int(column(read*self.GROUPS, self.PIECES) ^ self.swizzled(tile*self.ROWS))
 
     @property
     def READS(self) -> int:

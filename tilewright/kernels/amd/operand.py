@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr, vec
-from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column, swizzle
+from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column
 
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
 
@@ -36,7 +36,7 @@ class Operand(LdsTile):
 
     def __init__(self, k: Kernel, gmem: Value, ld: Value, *, BITS: int, along_k: bool, EXTENT: int, CTA_K: int,
                  THREADS: int, VECTOR: int = 16, UNIT: int | None = None) -> None:
-        super().__init__(k, BITS=BITS, EXTENT=EXTENT, CTA_K=CTA_K)
+        super().__init__(k, BITS=BITS, EXTENT=EXTENT, CTA_K=CTA_K, TURNED=not along_k)
         self.gmem, self.along_k, self.THREADS = gmem, along_k, THREADS
         self.E = UNIT or BITS // 8
         self.T = _BITS[self.E]
@@ -56,7 +56,7 @@ class Operand(LdsTile):
 
     def _share_across(self, VECTOR: int) -> None:
         """A thread turns TURNED_K steps of TURNED_I elements, as many steps as leave work for all threads."""
-        self.TURNED_I = min(PIECE, VECTOR*self.E) // self.E
+        self.TURNED_I = min(PIECE // self.E, VECTOR, self.EXTENT // 4)          # at least four blocks: see LdsTile
         blocks = self.EXTENT // self.TURNED_I
         self.TURNED_K = next((PIECE // self.E // part for part in (1, 2, 4)
                               if PIECE // self.E // part >= 1
@@ -65,6 +65,7 @@ class Operand(LdsTile):
         self.CHUNKS = min(blocks, self.THREADS)
         ROWS = min(self.THREADS // self.CHUNKS, self.CTA_K // self.TURNED_K)            # of TURNED_K steps
         self.ACTIVE = ROWS * self.CHUNKS
+        self.PARTS = min(PIECE // (self.TURNED_K*self.E), ROWS)         # rows of a piece
         across = [*range(0, self.EXTENT, self.CHUNKS*self.TURNED_I)]
         steps = [*range(0, self.CTA_K, ROWS*self.TURNED_K)]
         self.sources = [*across]
@@ -75,7 +76,7 @@ class Operand(LdsTile):
         after it each thread's sources are."""
         k = self.k
         self.t = t
-        chunk, row = t % self.CHUNKS, t // self.CHUNKS
+        chunk, row = self._shared_out(t)
         start, first64 = k.cast(k_first, i64), k.cast(first, i64)
         if self.along_k:
             self.thread_i, self.thread_byte = row, chunk*self.BYTES
@@ -93,6 +94,16 @@ class Operand(LdsTile):
         steps = 1 if self.along_k else self.TURNED_K
         self.carried = [[k.variable(WORD if self.along_k else vec(self.T, self.TURNED_I)) for _ in range(steps)]
                         for _ in self.passes]
+
+    def _shared_out(self, t: Value) -> tuple[Value, Value]:
+        """Which chunk of which row is this thread's. Eight threads have chunks, then come the parts of a piece, so that
+        those that write to LDS in one pass have all of its banks."""
+        if self.along_k:
+            return t % self.CHUNKS, t // self.CHUNKS
+        NEAR = min(self.CHUNKS, 8)
+        near, part, far = t % NEAR, t // NEAR % self.PARTS, t // (NEAR*self.PARTS)
+        FAR = self.CHUNKS // NEAR
+        return near + far % FAR*NEAR, part + far // FAR*self.PARTS
 
     def _advance(self, steps: Value) -> None:
         """The running address, by so many steps of k."""
@@ -182,7 +193,7 @@ class Operand(LdsTile):
         base = self.address.get()
         for each in self.passes:
             byte = self.thread_byte
-            moved = column(byte // PIECE ^ swizzle(self.thread_i + each.row, self.PIECES), self.PIECES)*PIECE
+            moved = column(byte // PIECE ^ self.swizzled(self.thread_i + each.row), self.PIECES)*PIECE
             gmem = base + (self.offsets[each.source] + k.cast(moved - byte, i64))
             k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE, base=base)
         self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))

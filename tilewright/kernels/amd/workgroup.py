@@ -26,8 +26,8 @@ class Work:
 def share(k: Kernel, m: Value, n: Value, depth: Value, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
           SPLIT_K: int, GROUP_M: int, XCDS: int) -> Work:
     """The grid is (tiles of C, 1, SPLIT_K). ValueError for tiles of waves that LdsTile could not find its way in."""
-    if WARP_M % 32 or WARP_N % 32 or CTA_M % WARP_M or CTA_N % WARP_N:
-        raise ValueError(f"a wave's tile must be a multiple of 32 x 32 and divide {CTA_M} x {CTA_N}, not "
+    if any(side < 32 or side & (side - 1) for side in (WARP_M, WARP_N)) or CTA_M % WARP_M or CTA_N % WARP_N:
+        raise ValueError(f"a wave's tile must have 32, 64, 128 ... rows and columns and divide {CTA_M} x {CTA_N}, not "
                          f"{WARP_M} x {WARP_N}")
     t = k.thread[0]
     wave = t // LANES
