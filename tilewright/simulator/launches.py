@@ -1,7 +1,7 @@
 """A whole product by the kernels of a GPU, launch after launch, with arguments found by the names of parameters.
 
-m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; `workspace` and `counters` are for CTAs that
-add up parts of a sum.
+m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; of block-scaled operands there are scale_a
+ld_scale_a scale_b ld_scale_b too. `workspace` and `counters` are for CTAs that add up parts of a sum.
 """
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.compiler import ptxas
+from tilewright.formats import Quantized
 from tilewright.ir.program import Line
 from tilewright.ir.types import Texture
+from tilewright.simulator import occupancy
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.machine import SECTOR, Machine
 from tilewright.simulator.memory import Memory, uninitialised
-from tilewright.simulator.occupancy import occupancy
 from tilewright.simulator.report import Report
 
 Array = NDArray[Any]
@@ -29,22 +29,24 @@ class Launches:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.memory, self.report = Memory(), Report(SECTOR)
         if kernel.launches:
-            try:
-                self.report.occupancy = occupancy(kernel.launches[0].function, kernel.target, kernel.resources)
-            except ptxas.Missing:
-                pass                            # then nobody knows the registers
+            self.report.occupancy = occupancy.of(kernel)
 
-    def run(self, a: Array, b: Array, c: Array) -> None:
+    def run(self, a: Array | Quantized, b: Array | Quantized, c: Array) -> None:
         """Elements of c that no launch writes are a fault, as is reading them first if beta is 0."""
         if not self.kernel.launches:
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
-        letters = self.kernel.problem.layout
-        (a, lda), (b, ldb) = (_rows(x.T if letter == "t" else x) for x, letter in zip((a, b), letters))
-        target, ldc = _rows(c)
-        (m, n), k = c.shape, self.kernel.problem.k
-        values = {"m": m, "n": n, "k": k, "alpha": self.alpha, "beta": self.beta, "lda": lda, "ldb": ldb, "ldc": ldc}
-        arrays: dict[str, Any] = {"a": a, "b": b, "c": target if self.beta else uninitialised(target)}
+        p, (target, ldc) = self.kernel.problem, _rows(c)
+        values = {"m": p.m, "n": p.n, "k": p.k, "alpha": self.alpha, "beta": self.beta, "ldc": ldc}
+        arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
+        for name, x, letter in zip("ab", (a, b), p.layout):
+            if isinstance(x, Quantized):
+                values["k"] = x.scales.shape[-1] * x.format.block           # of whole blocks
+                arrays[name], values[f"ld{name}"] = _bytes(x.elements), x.elements.shape[-1]
+                arrays[f"scale_{name}"], values[f"ld_scale_{name}"] = _bytes(x.scales), x.scales.shape[-1]
+            else:
+                rows, values[f"ld{name}"] = _rows(x.T if letter == "t" else x)
+                arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
         for launch in self.kernel.launches:
             if launch.workspace:
                 arrays["workspace"] = uninitialised(np.zeros(launch.workspace, np.uint8))
@@ -58,7 +60,8 @@ class Launches:
                     args.append(_texels(arrays[name], value.type))
                 else:
                     args.append(at[name] if name in at else {**values, **dict(getattr(launch, "more", ()))}[name])
-            Machine(launch.function, self.memory, {}, self.report).run_grid(args, launch.grid)
+            machine = Machine(launch.function, self.memory, {}, self.report, self.kernel.target.name)
+            machine.run_grid(args, launch.grid)
         if not self.beta:
             self._check_written(at["c"], target, ldc)
         if "counters" in arrays and arrays["counters"].any():
@@ -93,6 +96,10 @@ def _rows(x: Array) -> tuple[Array, int]:
     if (x.strides[1] != x.itemsize and columns > 1) or (x.strides[0] < columns * x.itemsize and rows > 1):
         x = np.ascontiguousarray(x)
     return x, x.strides[0] // x.itemsize if rows > 1 else max(columns, 1)
+
+
+def _bytes(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.int8)
 
 
 def _texels(x: Array, t: Texture) -> Array:

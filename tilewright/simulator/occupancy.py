@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import amd, llvm, ptxas
 from tilewright.targets.amd import AmdTarget
@@ -48,8 +48,17 @@ def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
                      usage.spill_stores + usage.spill_loads)
 
 
+def of(kernel: Any) -> Occupancy | amd.Usage | None:
+    """The same, of a compiled kernel with code. None where there is no ptxas: then nobody knows the registers."""
+    try:
+        used = kernel.resources
+    except ptxas.Missing:
+        return None
+    return used if isinstance(used, amd.Usage) else occupancy(kernel.launches[0].function, kernel.target, used)
+
+
 def assembled(function: Function, target: GpuTarget | AmdTarget) -> Occupancy | amd.Usage | None:
-    """The same, of a kernel that is compiled to learn it. None where there is no ptxas; LLVM itself knows AMD's."""
+    """The same, of a recorded kernel, which is compiled to learn it. None where there is no ptxas; LLVM knows AMD's."""
     if isinstance(target, AmdTarget):
         return amd.usage(function, target)
     try:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import formats
 from tilewright.compiler.kernel import Kernel, Part
+from tilewright.formats import Quantized
 from tilewright.ir.program import Function
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
 from tilewright.runtime import cpu
 from tilewright.runtime.code import Microkernels
 from tilewright.runtime.recipe import Recipe
-from tilewright.simulator import amd_product
 from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
@@ -31,7 +32,9 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     """Run a kernel on NumPy, and report what each line of it moved and did; a Fault if it did wrong.
 
     simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
-                                                `kernel(a, b, out)` computes it, to the last bit; `report.result`
+                                                `kernel(a, b, out)` computes it, to the last bit; `report.result`.
+                                                a and b: arrays [m, k] and [k, n] of the problem's formats; of
+                                                a block-scaled one Quantized, with blocks along k
     simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
                                                 with a `target` the report tells the occupancy, and counts
                                                 conflicts over that chip's banks
@@ -49,25 +52,34 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     if not 2 <= len(args) <= 3 or (len(args) == 3 and out is not None):
         raise TypeError("a compiled kernel is simulated on a, b and, if you like, out")
     a, b, out = (*args, out)[:3]
-    if isinstance(kernel.target, AmdTarget):
-        return amd_product.multiply(kernel, a, b, out, alpha, beta)
     p = kernel.problem
     shape = (p.batch,) if p.batch != 1 else ()
-    dtype = np.dtype({"f32": np.float32, "f64": np.float64}[p.out])
-    for name, x, wanted in ("a", a, (*shape, p.m, p.k)), ("b", b, (*shape, p.k, p.n)), ("out", out, (*shape, p.m, p.n)):
-        if x is not None and (x.shape != wanted or x.dtype != dtype):
-            raise ValueError(f"{name} must be {dtype} of shape {wanted}, not {x.dtype} of {x.shape}")
     if out is None:
         if beta:
             raise ValueError(f"beta = {beta} needs an out to multiply")
-        out = np.empty((*shape, p.m, p.n), dtype)
-    product = Launches(kernel, alpha, beta) if isinstance(kernel.target, GpuTarget) else _Product(kernel, alpha, beta)
+        out = np.empty((*shape, p.m, p.n), formats.FORMATS[p.out].dtype)
+    for name, x, wanted in ("a", a, (*shape, p.m, p.k)), ("b", b, (*shape, p.k, p.n)), ("out", out, (*shape, p.m, p.n)):
+        _check(name, x, wanted, getattr(p, name))
+    product = _Product(kernel, alpha, beta) if isinstance(kernel.target, CpuTarget) else Launches(kernel, alpha, beta)
     for index in range(p.batch):
-        one = (index,) if shape else ()
-        product.run(a[one], b[one], out[one])
+        product.run(*((a[index], b[index], out[index]) if shape else (a, b, out)))
     report = product.report
     report.result = out
     return report
+
+
+def _check(name: str, x: Any, shape: tuple[int, ...], format: str) -> None:
+    if format in formats.BLOCK_FORMATS:
+        if not isinstance(x, Quantized):
+            raise TypeError(f"{name} must be Quantized ({format}), not {type(x).__name__}")
+        if x.format.name != format or x.shape != shape or x.axis != (-1 if name == "a" else -2):
+            raise ValueError(f"{name} must be {format} of shape {shape} with blocks along k, not {x!r}")
+        return
+    dtype = formats.FORMATS[format].dtype
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{name} must be an array, not {type(x).__name__}")
+    if x.shape != shape or x.dtype != dtype:
+        raise ValueError(f"{name} must be {dtype} of shape {shape}, not {x.dtype} of {x.shape}")
 
 
 def _function(function: Function, args: Sequence[Any], grid: Sequence[int] | None,

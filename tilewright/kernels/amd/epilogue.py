@@ -12,6 +12,7 @@ from tilewright.ir import Kernel, Tile, Type, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.amd.workgroup import Work
 from tilewright.kernels.atoms.mfma import Mfma
 from tilewright.kernels.narrow import narrowed, stored_as, widened
+from tilewright.kernels.parts import last_to_come
 
 WIDEST = 16                 # bytes that a lane writes at once
 
@@ -124,22 +125,17 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
     T = workspace.type.element
     WIDTH = WIDEST // T.bytes
     vectors = [(ij, first) for ij in acc.registers for first in range(0, acc.type.length, WIDTH)]
-    arrived = k.smem("arrived", (1,), i32)
 
     def place(part: Value) -> Value:
         return workspace + (k.cast(part*tiles + tile, i64)*(len(vectors)*THREADS) + t)*WIDTH
 
-    at = place(part)
-    for e, (ij, first) in enumerate(vectors):
-        sums = acc[ij]
-        k.store(at + e*THREADS*WIDTH, k.shuffle(sums, sums, range(first, first + WIDTH)))
-    k.fence_device()
-    k.barrier()
-    with k.when(t.equals(0)):
-        arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
-    k.barrier()
-    with k.when(arrived[0].equals(PARTS - 1)):
-        k.fence_device()
+    def leave() -> None:
+        at = place(part)
+        for e, (ij, first) in enumerate(vectors):
+            sums = acc[ij]
+            k.store(at + e*THREADS*WIDTH, k.shuffle(sums, sums, range(first, first + WIDTH)))
+
+    with last_to_come(k, leave, counters, tile, PARTS, t):
         for ij in acc.registers:
             acc[ij] = k.constant(acc.type, 0)
         with k.loop(k.constant(i32, PARTS)) as other:
@@ -150,5 +146,3 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
                     parts = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(parts[::2], parts[1::2])]
                 acc[ij] = acc[ij] + parts[0]
         then()
-        with k.when(t.equals(0)):
-            counters[tile] = 0

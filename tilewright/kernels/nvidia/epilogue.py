@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.ir import Kernel, Tile, Value, i32, i64, vec
+from tilewright.ir import Kernel, Tile, Value, i64, vec
 from tilewright.kernels.nvidia.cut import Cut
+from tilewright.kernels.parts import last_to_come
 
 LANES = 32
 
@@ -109,29 +110,20 @@ def add_parts(k: Kernel, acc: Tile, workspace: Value, counters: Value, tile: Val
     workspace: T[parts, tiles, registers of acc, SLOTS]; counters: i32[tiles].
     """
     registers = [*acc.registers]
-    arrived = k.smem("arrived", (1,), i32)
 
     def place(part: Value) -> Value:
         return workspace + k.cast(part*tiles + tile, i64)*(len(registers)*SLOTS) + slot
 
-    with k.when(mine):
+    def leave() -> None:
         at = place(part)
         for e, ij in enumerate(registers):
             k.store(at + e*SLOTS, acc[ij])
-        k.fence_device()
-    k.barrier()
-    with k.when(t.equals(0)):
-        arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
-    k.barrier()
-    with k.when(arrived[0].equals(parts - 1)):
-        k.fence_device()
-        with k.when(mine):
-            for ij in registers:
-                acc[ij] = 0
-            with k.loop(parts) as other:
-                at = place(other)
-                for e, ij in enumerate(registers):
-                    acc[ij] = acc[ij] + k.load(at + e*SLOTS)
-            then()
-        with k.when(t.equals(0)):
-            counters[tile] = 0
+
+    with last_to_come(k, leave, counters, tile, parts, t, mine), k.when(mine):
+        for ij in registers:
+            acc[ij] = 0
+        with k.loop(parts) as other:
+            at = place(other)
+            for e, ij in enumerate(registers):
+                acc[ij] = acc[ij] + k.load(at + e*SLOTS)
+        then()
