@@ -500,6 +500,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     from tilewright.runtime import cuda as ours
     from tilewright.runtime import device_memory, driver, gpu, known
     from tilewright.runtime import devices as all_devices
+    from tilewright.runtime.spaces import Spaces
 
     gc.collect()  # blocks of an earlier fake have addresses that this one will give again
     fake = FakeDriver(devices)
@@ -515,6 +516,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
         (known, "_known"),
     ):
         monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(device_memory, "_spaces", {})
+    monkeypatch.setattr(device_memory, "_spaces", Spaces(device_memory.Memory, device_memory._zero))
     device_memory._pool.cache_clear()
     return fake

@@ -432,7 +432,8 @@ def _argument(t: Any, block: bytes) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
-    from tilewright.runtime import hip, hip_library
+    from tilewright.runtime import hip, hip_devices, hip_library, hip_memory
+    from tilewright.runtime.spaces import Spaces
 
     gc.collect()
     fake = FakeHip(arch, devices, old)
@@ -441,5 +442,7 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setitem(sys.modules, "hip", package)
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
     monkeypatch.setattr(hip_library, "_api", None)
-    monkeypatch.setattr(hip, "_devices", {})
+    monkeypatch.setattr(hip_devices, "_devices", {})
+    monkeypatch.setattr(hip, "_modules", {})
+    monkeypatch.setattr(hip_memory, "_spaces", Spaces(hip_memory.Memory, hip_memory._zero))
     return fake
