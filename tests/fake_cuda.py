@@ -12,36 +12,20 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 import re
 import sys
 import traceback
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.fake_device import HANDLES, RECORDED, FakeDevice
 from tilewright import simulator
-from tilewright.ir import Kernel
 from tilewright.ir.types import Pointer
 
 real = pytest.importorskip("cuda.bindings.driver")
-
-RECORDED: dict[str, Any] = {}  # kernels by name, the last one of each
-
-
-def _recording(init: Callable[..., None]) -> Callable[..., None]:
-    @wraps(init)
-    def __init__(self: Kernel, *args: Any, **options: Any) -> None:
-        init(self, *args, **options)
-        RECORDED[self.function.name] = self.function
-
-    return __init__
-
-
-Kernel.__init__ = _recording(Kernel.__init__)  # type: ignore[method-assign]
 
 SUCCESS = real.CUresult.CUDA_SUCCESS
 INVALID, CAPTURING, BAD_PTX = (
@@ -61,9 +45,6 @@ H200 = {
 }  # fmt: skip
 
 
-_handles = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
-
-
 ASSEMBLED = """ptxas info    : Compiling entry function '{0}' for 'sm_90a'
 ptxas info    : Function properties for {0}
     0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
@@ -81,18 +62,12 @@ ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
 }
 
 
-class FakeDriver:
-    """The module. `log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
-    `fail[function] = status` makes a function fail; `attributes` are those of every device."""
+class FakeDriver(FakeDevice):
+    """The module. `attributes` are those of every device."""
 
     def __init__(self, devices: int = 1) -> None:
-        self.devices, self.attributes = devices, dict(H200)
-        self.log: list[tuple[str, tuple[Any, ...]]] = []
-        self.launches: list[tuple[str, tuple[int, ...], int]] = []
-        self.fail: dict[str, int] = {}
-        self.memory = simulator.Memory(alignment=512)
-        self.blocks: dict[int, np.ndarray] = {}  # what the program has allocated and not freed, by address
-        self.freed: set[int] = set()  # what the stream has freed since
+        self.start(devices, alignment=512)
+        self.attributes = dict(H200)
         self.contexts: list[int] = []  # the calling thread's, the current one last
         self.mode = GLOBAL
         self.queues: dict[int, list[Callable[[], None]]] = {}
@@ -127,15 +102,8 @@ class FakeDriver:
 
     # ---- what tests do beside
 
-    def array(self, values: np.ndarray) -> int:
-        """The address on the device of somebody else's memory, which is that of a NumPy array; views share theirs."""
-        whole = values
-        while isinstance(whole.base, np.ndarray):
-            whole = whole.base
-        return self.memory.address(whole) + values.ctypes.data - whole.ctypes.data
-
     def new(self) -> int:
-        return next(_handles)
+        return next(HANDLES)
 
     def give(self, stream: Any, work: Callable[[], None]) -> None:
         """Append to a stream, or to the graph that it is recording."""
@@ -152,23 +120,6 @@ class FakeDriver:
     def there(self, stream: Any) -> None:
         """The real driver follows the pointer that a handle is."""
         assert int(stream) not in self.gone, f"the process would have crashed: stream {int(stream)} is destroyed"
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.log]
-
-    def bytes_at(self, address: int, size: int) -> np.ndarray:
-        region = self.memory.find(address)
-        assert region is not None, f"{address:#x} is no device memory"
-        offset = address - region.base
-        assert 0 <= offset <= region.size - size, "outside of the allocation"
-        self.alive(address)
-        if region.written is not None:
-            region.written[offset : offset + size] = True
-        return region.data[offset : offset + size]
-
-    def alive(self, address: int) -> None:
-        region = self.memory.find(address)
-        assert region is None or region.base not in self.freed, f"{address:#x} has been freed"
 
 
 def _count(signature: str) -> int:
@@ -320,9 +271,7 @@ class Functions:
     def cuMemAllocFromPoolAsync(self: Any, size: int, pool: Any, stream: Any) -> Any:
         assert size > 0
         self.there(stream)
-        block = np.full(size, 0xFF, np.uint8)
-        address = self.memory.address(simulator.uninitialised(block))
-        self.blocks[address] = block
+        address = self.allocated(size)
         return real.CUdeviceptr(address)
 
     def cuMemAlloc(self: Any, size: int) -> Any:
@@ -500,6 +449,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     from tilewright.runtime import cuda as ours
     from tilewright.runtime import device_memory, driver, gpu, known
     from tilewright.runtime import devices as all_devices
+    from tilewright.runtime.spaces import Spaces
 
     gc.collect()  # blocks of an earlier fake have addresses that this one will give again
     fake = FakeDriver(devices)
@@ -515,6 +465,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
         (known, "_known"),
     ):
         monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(device_memory, "_spaces", {})
+    monkeypatch.setattr(device_memory, "_spaces", Spaces(device_memory.Memory, device_memory._zero))
     device_memory._pool.cache_clear()
     return fake

@@ -6,7 +6,8 @@ recorded with its arguments, which are checked as HIP's runtime and hip-python c
 have crashed or quietly read something else, an assertion fails. Arguments of a launch are read from the block where the
 code object's own metadata says that they are, not where tilewright's manifest does.
 
-Kernels are found by name among all that this process has recorded.
+Kernels are found by their code among what `compiler.hsaco` has compiled in this process, else by name among all that it
+has recorded.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import enum
 import gc
-import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -25,23 +25,25 @@ import numpy as np
 import pytest
 
 from tests import code_object
+from tests.fake_device import HANDLES, RECORDED, FakeDevice
 from tilewright import simulator
-from tilewright.ir import Kernel
+from tilewright.compiler import hsaco
 from tilewright.ir.types import Pointer
 
-RECORDED: dict[str, Any] = {}  # kernels by name, the last one of each
+COMPILED: dict[bytes, Any] = {}  # kernels by their code objects: names are not all different
 
 
-def _recording(init: Callable[..., None]) -> Callable[..., None]:
-    @wraps(init)
-    def __init__(self: Kernel, *args: Any, **options: Any) -> None:
-        init(self, *args, **options)
-        RECORDED[self.function.name] = self.function
+def _compiling(compile: Callable[..., hsaco.Code]) -> Callable[..., hsaco.Code]:
+    @wraps(compile)
+    def compiled(function: Any, target: Any) -> hsaco.Code:
+        code = compile(function, target)
+        COMPILED[code.image] = function
+        return code
 
-    return __init__
+    return compiled
 
 
-Kernel.__init__ = _recording(Kernel.__init__)  # type: ignore[method-assign]
+hsaco.compile = _compiling(hsaco.compile)
 
 # From hip-python 7.2 and 10.0: the names of parameters, in order.
 SIGNATURES = {
@@ -54,7 +56,8 @@ SIGNATURES = {
     "hipStreamCreateWithFlags": "flags", "hipStreamDestroy": "stream", "hipStreamSynchronize": "stream",
     "hipStreamWaitEvent": "stream event flags", "hipEventCreateWithFlags": "flags", "hipEventRecord": "event stream",
     "hipEventSynchronize": "event", "hipEventElapsedTime": "start stop", "hipEventDestroy": "event",
-    "hipMalloc": "size", "hipFree": "ptr", "hipMemcpy": "dst src sizeBytes kind",
+    "hipMalloc": "size", "hipFree": "ptr", "hipMemcpy": "dst src sizeBytes kind", "hipMallocAsync": "size stream",
+    "hipFreeAsync": "dev_ptr stream", "hipMemsetD32Async": "dst value count stream", "hipStreamIsCapturing": "stream",
 }  # fmt: skip
 
 
@@ -94,11 +97,15 @@ class hipMemcpyKind(enum.IntEnum):
     hipMemcpyDeviceToDevice = 3
 
 
-ENUMS = (hipError_t, hipDeviceAttribute_t, hipFunction_attribute, hipMemcpyKind)
+class hipStreamCaptureStatus(enum.IntEnum):
+    hipStreamCaptureStatusNone = 0
+    hipStreamCaptureStatusActive = 1
+
+
+ENUMS = (hipError_t, hipDeviceAttribute_t, hipFunction_attribute, hipMemcpyKind, hipStreamCaptureStatus)
 SUCCESS, INVALID, HANDLE = hipError_t.hipSuccess, hipError_t.hipErrorInvalidValue, hipError_t.hipErrorInvalidHandle
 MI300X = {"ClockRate": 2_100_000, "MultiprocessorCount": 304}
 LDS = {"gfx942": 64 << 10, "gfx950": 160 << 10}
-_handles = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
 
 
 class Handle:
@@ -129,25 +136,21 @@ def address(x: Any) -> int:
     return ctypes.addressof((ctypes.c_char * len(x)).from_buffer(x) if isinstance(x, bytearray) else x)
 
 
-class FakeHip(types.ModuleType):
-    """The module. `log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
-    `fail[function] = status` makes a function fail. `old`: device properties as hip-python 6 and 7 give them."""
+class FakeHip(FakeDevice, types.ModuleType):
+    """The module. `old`: device properties as hip-python 6 and 7 give them."""
 
     def __init__(self, arch: str = "gfx942", devices: int = 1, old: bool = False) -> None:
-        super().__init__("hip.hip")
-        self.arch, self.devices, self.old, self.attributes = arch, devices, old, dict(MI300X)
-        self.log: list[tuple[str, tuple[Any, ...]]] = []
-        self.launches: list[tuple[str, tuple[int, ...], int]] = []
-        self.fail: dict[str, int] = {}
+        types.ModuleType.__init__(self, "hip.hip")
+        self.start(devices, alignment=256)
+        self.arch, self.old, self.attributes = arch, old, dict(MI300X)
         self.last = 0  # what hipGetLastError will say
-        self.memory = simulator.Memory(alignment=256)
-        self.blocks: dict[int, np.ndarray] = {}
-        self.freed: set[int] = set()
         self.current = 0  # the calling thread's device
         self.queues: dict[int, list[Callable[[], None]]] = {0: []}
         self.homes: dict[int, int] = {}  # the device of each stream, module and function
         self.modules: dict[int, tuple[bytes, code_object.CodeObject]] = {}
         self.functions: dict[int, dict[str, Any]] = {}
+        self.recorded: dict[int, Any] = {}  # the kernel of each function
+        self.capturing: set[int] = set()  # streams that are said to be recording a graph
         self.events: dict[int, Any] = {}
         self.clock = 0.0  # milliseconds: a launch takes one
         for enumeration in ENUMS:
@@ -192,18 +195,8 @@ class FakeHip(types.ModuleType):
 
     # ---- what tests do beside
 
-    def array(self, values: np.ndarray) -> int:
-        """The address on the device of somebody else's memory, which is that of a NumPy array; views share theirs."""
-        whole = values
-        while isinstance(whole.base, np.ndarray):
-            whole = whole.base
-        return self.memory.address(whole) + values.ctypes.data - whole.ctypes.data
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.log]
-
     def new(self, home: bool = True) -> int:
-        handle = next(_handles)
+        handle = next(HANDLES)
         if home:
             self.homes[handle] = self.current
         return handle
@@ -217,20 +210,6 @@ class FakeHip(types.ModuleType):
         queue = self.queue(stream)
         while queue:
             queue.pop(0)()
-
-    def bytes_at(self, at: int, size: int) -> np.ndarray:
-        region = self.memory.find(at)
-        assert region is not None, f"{at:#x} is no device memory"
-        self.alive(at)
-        offset = at - region.base
-        assert 0 <= offset <= region.size - size, "outside of the allocation"
-        if region.written is not None:
-            region.written[offset : offset + size] = True
-        return region.data[offset : offset + size]
-
-    def alive(self, at: int) -> None:
-        region = self.memory.find(at)
-        assert region is None or region.base not in self.freed, f"{at:#x} has been freed"
 
 
 class Functions:
@@ -296,6 +275,7 @@ class Functions:
         handle = self.new()
         assert self.homes[handle] == self.homes[address(module)], "another device is current than the module's"
         self.functions[handle] = kernel
+        self.recorded[handle] = COMPILED.get(self.modules[address(module)][0]) or RECORDED[name.decode()]
         return Handle(handle)
 
     def hipFuncGetAttribute(self: FakeHip, which: hipFunction_attribute, function: Any) -> int:
@@ -322,7 +302,7 @@ class Functions:
         if (config[0], config[2], config[4]) != (1, 2, 3):  # HIP_LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END
             return (INVALID,)
         block = bytes((ctypes.c_uint8 * ctypes.c_size_t.from_address(config[3]).value).from_address(config[1]))
-        function = RECORDED[kernel[".name"]]
+        function = self.recorded[address(f)]
         assert (bx, by, bz) == (*function.threads, 1)
         explicit = [x for x in kernel[".args"] if not x[".value_kind"].startswith("hidden_")]
         assert len(block) >= max((x[".offset"] + x[".size"] for x in explicit), default=0)
@@ -347,10 +327,7 @@ class Functions:
     def hipMalloc(self: FakeHip, size: int) -> Any:
         if size == 0:
             return SUCCESS, None
-        block = np.full(size, 0xFF, np.uint8)
-        at = self.memory.address(simulator.uninitialised(block))
-        self.blocks[at] = block
-        return Handle(at)
+        return Handle(self.allocated(size))
 
     def hipFree(self: FakeHip, pointer: Any) -> Any:
         if address(pointer) not in self.blocks:
@@ -360,6 +337,27 @@ class Functions:
         del self.blocks[address(pointer)]
         self.freed.add(address(pointer))
         return None
+
+    def hipMallocAsync(self: FakeHip, size: int, stream: Any) -> Any:
+        self.queue(stream)
+        return Handle(self.allocated(size))
+
+    def hipFreeAsync(self: FakeHip, pointer: Any, stream: Any) -> Any:
+        at = address(pointer)
+        if at not in self.blocks or at in self.freed:
+            return (INVALID,)
+
+        def free() -> None:
+            del self.blocks[at]
+            self.freed.add(at)
+
+        self.queue(stream).append(free)
+        return None
+
+    def hipMemsetD32Async(self: FakeHip, to: Any, value: int, count: int, stream: Any) -> None:
+        assert -(1 << 31) <= value < 1 << 31  # C's int
+        at = address(to)
+        self.queue(stream).append(lambda: self.bytes_at(at, 4 * count).view(np.int32).__setitem__(slice(None), value))
 
     def hipMemcpy(self: FakeHip, to: Any, source: Any, size: int, kind: hipMemcpyKind) -> None:
         self.run(0)  # the default stream only: streams of ours do not wait for it, nor it for them
@@ -381,6 +379,10 @@ class Functions:
     def hipStreamDestroy(self: FakeHip, stream: Any) -> None:
         self.run(stream)
         del self.queues[address(stream)]
+
+    def hipStreamIsCapturing(self: FakeHip, stream: Any) -> Any:
+        self.queue(stream)
+        return hipStreamCaptureStatus(int(address(stream) in self.capturing))
 
     def hipStreamSynchronize(self: FakeHip, stream: Any) -> None:
         self.run(stream)
@@ -432,7 +434,8 @@ def _argument(t: Any, block: bytes) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
-    from tilewright.runtime import hip, hip_library
+    from tilewright.runtime import hip, hip_devices, hip_library, hip_memory
+    from tilewright.runtime.spaces import Spaces
 
     gc.collect()
     fake = FakeHip(arch, devices, old)
@@ -441,5 +444,7 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setitem(sys.modules, "hip", package)
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
     monkeypatch.setattr(hip_library, "_api", None)
-    monkeypatch.setattr(hip, "_devices", {})
+    monkeypatch.setattr(hip_devices, "_devices", {})
+    monkeypatch.setattr(hip, "_modules", {})
+    monkeypatch.setattr(hip_memory, "_spaces", Spaces(hip_memory.Memory, hip_memory._zero))
     return fake

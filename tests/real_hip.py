@@ -21,7 +21,8 @@ import pytest
 
 from tests.fake_hip import FakeHip, Functions, address, hipDeviceAttribute_t, hipError_t, hipFunction_attribute
 
-# C's parameters: i and u of 4 bytes, z of 8, p a pointer; a capital letter is where a result of that type goes.
+# C's parameters: i and u of 4 bytes, z of 8, p a pointer; a capital letter, the first or the last of them, is where a
+# result of that type goes.
 PARAMETERS = {
     "hipInit": "u", "hipGetLastError": "", "hipGetDeviceCount": "I", "hipGetDevice": "I", "hipSetDevice": "i",
     "hipDeviceGetName": "Sii", "hipDeviceTotalMem": "Zi", "hipDeviceGetAttribute": "Iii", "hipRuntimeGetVersion": "I",
@@ -30,7 +31,8 @@ PARAMETERS = {
     "hipStreamCreateWithFlags": "Pu", "hipStreamDestroy": "p", "hipStreamSynchronize": "p",
     "hipStreamWaitEvent": "ppu", "hipEventCreateWithFlags": "Pu", "hipEventRecord": "pp", "hipEventSynchronize": "p",
     "hipEventElapsedTime": "Fpp", "hipEventDestroy": "p", "hipMalloc": "Pz", "hipFree": "p", "hipMemcpy": "ppzi",
-    "hipGetErrorString": "i",
+    "hipGetErrorString": "i", "hipMallocAsync": "Pzp", "hipFreeAsync": "pp", "hipMemsetD32Async": "pizp",
+    "hipStreamIsCapturing": "pI",
 }  # fmt: skip
 C = {"i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "p": ctypes.c_size_t}
 RESULTS = {"I": ctypes.c_int, "Z": ctypes.c_size_t, "P": ctypes.c_size_t, "F": ctypes.c_float}
@@ -80,10 +82,10 @@ def _callback(fake: FakeHip, name: str, letters: str) -> Any:
     if name == "hipGetErrorString":
         said = ctypes.create_string_buffer(b"a text of HIP's\0 and what was there before")
         return ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int)(lambda status: ctypes.addressof(said))
-    capital = letters[:1].isupper()
+    place = next((i for i in (0, -1) if letters and letters[i].isupper()), None)  # of the result
 
     def called(*given: int) -> int:
-        args: tuple[Any, ...] = given[1:] if capital else given
+        args: tuple[Any, ...] = given if place is None else given[:-1] if place else given[1:]
         try:
             fake.log.append((name, args))
             if name in fake.fail:
@@ -98,9 +100,10 @@ def _callback(fake: FakeHip, name: str, letters: str) -> Any:
                 fake.last = int(status) or fake.last
             if letters[:1] == "S":
                 ctypes.memmove(given[0], results[0], len(results[0]))
-            elif capital and not status:
+            elif place is not None and not status:
                 x = results[0]
-                RESULTS[letters[0]].from_address(given[0]).value = x if isinstance(x, (int, float)) else address(x)
+                result = RESULTS[letters[place]].from_address(given[place])
+                result.value = x if isinstance(x, (int, float)) else address(x)
             return int(status)
         except Exception:  # which cannot pass through C
             traceback.print_exc()

@@ -16,7 +16,7 @@ import tilewright as tw
 from tests.plain_gemm import Compiled, Split
 from tilewright.compiler import llvm
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
-from tilewright.runtime import bound, cuda, device_memory, gpu, known
+from tilewright.runtime import bound, cuda, gpu, known, spaces
 from tilewright.runtime.driver import call
 from tilewright.runtime.textures import LinearTexture
 
@@ -380,7 +380,7 @@ def test_a_split_sum_on_many_streams(torch, monkeypatch):
 
 def test_spaces_outlive_their_streams(torch, monkeypatch):
     """Streams that are gone when their workspace is freed, with work on its way, and while another stream records."""
-    monkeypatch.setattr(device_memory, "MOST_SPACES", 4)
+    monkeypatch.setattr(spaces, "MOST", 4)
     a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
     kernel = Split(tw.Gemm(70, 90, 50), cuda.target())
     runs = [bound.bind(kernel, a, b) for _ in range(40)]

@@ -13,7 +13,7 @@ import tilewright as tw
 from tests.fake_cuda import install, real
 from tilewright.compiler import llvm
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
-from tilewright.runtime import cuda, device_memory, driver, textures
+from tilewright.runtime import cuda, device_memory, driver, spaces, textures
 from tilewright.runtime.streams import Answers, handle_of, is_capturing
 
 TARGET = tw.target("sm_90a")
@@ -390,7 +390,7 @@ def test_a_space_per_stream(fake):
 
 
 def test_a_space_outlives_its_stream(fake, monkeypatch):
-    monkeypatch.setattr(device_memory, "MOST_SPACES", 4)
+    monkeypatch.setattr(spaces, "MOST", 4)
     fake.contexts = [0x70]
     stream = cuda.Stream()
     number = Answers().number(stream.handle)
@@ -405,7 +405,7 @@ def test_a_space_outlives_its_stream(fake, monkeypatch):
     for _ in range(20):
         assert len(fake.blocks) <= 5
         space(cuda.Stream(), 100)  # streams that are gone before their space is
-    assert number not in {key[1] for key in device_memory._spaces}
+    assert number not in {key[1] for key in device_memory._spaces.found}
     with pytest.raises(AssertionError, match="freed"):
         fake.alive(address)
     assert len(fake.launches) == 2  # to free has waited for both; the fake raises if one finds its memory freed
@@ -413,7 +413,7 @@ def test_a_space_outlives_its_stream(fake, monkeypatch):
 
 
 def test_spaces_come_and_go_while_a_graph_is_recorded(fake, monkeypatch):
-    monkeypatch.setattr(device_memory, "MOST_SPACES", 1)
+    monkeypatch.setattr(spaces, "MOST", 1)
     fake.contexts = [0x70]
     stream, other = cuda.Stream(), cuda.Stream()
     with stream.capture():

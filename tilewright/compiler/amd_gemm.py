@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import amd
+from tilewright.compiler import amd, hsaco
 from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm
 from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
 
@@ -24,8 +24,8 @@ BYTES = {"f64": 8, "f32": 4, "i32": 4}
 
 
 class AmdKernel(RecordedGemm):
-    """`assembly`, `code_object`, `manifest`, `resources`: what it is; `tilewright.simulate(kernel, a, b)` runs
-    it anywhere."""
+    """`kernel(a, b, out=c)` runs it; `kernel.bind(a, b, c)` makes a call ready; everything else can be had anywhere, as
+    can `tilewright.simulate(kernel, a, b)`."""
 
     emitters = _EMITTERS
     target: AmdTarget
@@ -71,7 +71,13 @@ class AmdKernel(RecordedGemm):
     @cached_property
     def code_object(self) -> bytes:
         """.hsaco. compiler.lld.Missing if there is no linker; ValueError for an empty product."""
-        return amd.code_object(self._code, self.target)
+        return self.loadable.image
+
+    @cached_property
+    def loadable(self) -> hsaco.Code:
+        """The code object with what a launch must know, from the cache if it is there: then nothing is recorded."""
+        self._some()
+        return hsaco.emitted(_EMITTERS[self.plan.algorithm], self.target, **self.options)
 
     @cached_property
     def resources(self) -> amd.Usage:
@@ -92,9 +98,22 @@ class AmdKernel(RecordedGemm):
 
     @property
     def _code(self) -> Function:
+        self._some()
+        return self.function
+
+    def _some(self) -> None:
         if self._empty:
             raise ValueError(f"{self.problem} is an empty product, for which there is no code")
-        return self.function
+
+    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """alpha * A @ B + beta * out: see runtime.rocm_bound.call."""
+        from tilewright.runtime import rocm_bound
+        return rocm_bound.call(self, a, b, out, alpha=alpha, beta=beta)
+
+    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """A call with everything ready: see runtime.rocm_bound.bind."""
+        from tilewright.runtime import rocm_bound
+        return rocm_bound.bind(self, a, b, out, alpha=alpha, beta=beta)
 
 
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:

@@ -12,7 +12,6 @@ import os
 import warnings
 from contextlib import suppress
 from functools import cache
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,8 @@ from numpy.typing import NDArray
 
 from tilewright.runtime.devices import Device, device
 from tilewright.runtime.driver import api, call
+from tilewright.runtime.spaces import Space, Spaces, lines
 from tilewright.runtime.streams import Answers, Stream, capture_allowed, handle_of
-
-MOST_SPACES = 128  # kept at a time
-LINE = 256  # what the counters of a space begin at a multiple of
 
 
 class Block:
@@ -108,63 +105,19 @@ def prepare(on: Device) -> None:
 # ---- workspaces
 
 
-class Space:
-    """What kernels on one stream may use in turn: a workspace, and counters that are zero whenever none of them runs.
-
-    A smaller one that it replaces stays as long as it does, since kernels on their way may use it: to free it now would
-    wait for them. As each is twice as large as the last one, that is less than it takes itself.
-    """
-
-    __slots__ = ("before", "counter_bytes", "counters", "memory", "workspace", "workspace_bytes")
-
-    workspace_bytes: int
-    counter_bytes: int
-
-    def __init__(self, on: Device, workspace: int, counters: int, stream: int, before: Space | None) -> None:
-        if before is not None:
-            workspace = max(workspace, 2 * before.workspace_bytes)
-            counters = max(counters, 2 * before.counter_bytes)
-        at = _lines(workspace)
-        self.before, self.memory = before, Memory(on, at + counters)
-        self.workspace, self.workspace_bytes = self.memory.pointer, workspace
-        self.counters, self.counter_bytes = self.memory.pointer + at, counters
-        _zero(self.counters, counters, stream)
-
-
-_spaces: dict[tuple[int, int], Space] = {}  # by device and number of the stream, the oldest first
-_lock = Lock()
-
-
 def space(on: Device, workspace: int, counters: int, stream: int, answers: Answers) -> Space | None:
     """The stream's space, of so many bytes at least. None if it is recording a graph, which needs memory of its own.
 
-    The device's context must be current. It is the same for every call on a stream, since kernels there take turns;
-    hold it until the kernel is launched, as another thread may make this function forget it.
+    The device's context must be current. Hold it until the kernel is launched: see Spaces.get.
     """
     if answers.is_capturing(stream):
         return None
-    key = on.index, answers.number(stream)  # handles are used again, numbers are not
-    found = _spaces.get(key)
-    if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
-        found = _grown(on, key, workspace, counters, stream)
-    return found
-
-
-def _grown(on: Device, key: tuple[int, int], workspace: int, counters: int, stream: int) -> Space:
-    with _lock:
-        found = _spaces.get(key)
-        if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
-            if found is None and len(_spaces) >= MOST_SPACES:
-                # Most streams of a program with so many are gone. Half at a time, for the first to be freed waits.
-                for old in list(_spaces)[: (len(_spaces) + 1) // 2]:
-                    del _spaces[old]
-            found = _spaces[key] = Space(on, workspace, counters, stream, found)
-    return found
+    return _spaces.get(on, answers.number(stream), workspace, counters, stream)  # handles are used again, numbers not
 
 
 def recorded_space(on: Device, workspace: int, counters: int, stream: int) -> tuple[Block, int]:
     """For one kernel in a graph that is being recorded: a block to be freed behind it, and where its counters are."""
-    at = _lines(workspace)
+    at = lines(workspace)
     block = Block(on, at + counters, stream)
     try:
         _zero(block.pointer + at, counters, stream)
@@ -174,13 +127,12 @@ def recorded_space(on: Device, workspace: int, counters: int, stream: int) -> tu
     return block, block.pointer + at
 
 
-def _lines(size: int) -> int:
-    return -(-size // LINE) * LINE
-
-
 def _zero(at: int, size: int, stream: int) -> None:
     if size:
         call("cuMemsetD8Async", at, 0, size, stream)
+
+
+_spaces = Spaces(Memory, _zero)
 
 
 # ---- NumPy
@@ -209,10 +161,8 @@ def download(block: Block, array: NDArray[Any]) -> None:
 
 
 def _forget() -> None:
-    global _lock
-    _spaces.clear()
+    _spaces.forget()
     _pool.cache_clear()
-    _lock = Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -12,22 +12,15 @@ import ctypes
 import os
 from typing import Any
 
+from tilewright.runtime import library
+from tilewright.runtime.library import LibraryError, Unavailable
+
 VERSION = 12000  # of the functions that `entry` gives; nothing that is used has changed since
 LEGACY_STREAM = 1  # CU_GET_PROC_ADDRESS_LEGACY_STREAM: handle 0 is the default stream of all threads
 
 
-class CudaError(RuntimeError):
-    """A driver function failed. `name` ("CUDA_ERROR_ILLEGAL_ADDRESS") and `code` (700) are CUDA's, as is `text`;
-    `kernel` is the kernel that was being loaded or launched, if one was."""
-
-    def __init__(self, name: str, code: int, text: str, function: str, kernel: str = "", more: str = "") -> None:
-        self.name, self.code, self.text, self.function, self.kernel = name, code, text, function, kernel
-        where = f"{function}, kernel {kernel}" if kernel else function
-        super().__init__(f"{name} ({code}): {text} [{where}]" + (f"\n{more}" if more else ""))
-
-
-class Unavailable(RuntimeError):
-    """There is no CUDA here; the message says what is missing."""
+class CudaError(LibraryError):
+    """A driver function failed: see LibraryError."""
 
 
 _api: Any = None
@@ -61,7 +54,7 @@ def call(function: str, *args: Any, kernel: str = "") -> Any:
     status, *results = getattr(driver, function)(*args)
     if status:
         raise _error(driver, status, function, kernel)
-    return results[0] if len(results) == 1 else results or None
+    return library.answer(results)
 
 
 _entries: dict[str, Any] = {}
@@ -100,11 +93,7 @@ def _error(driver: Any, status: Any, function: str, kernel: str = "", more: str 
 
 def why_not() -> str:
     """Why there is no CUDA device to run on; "" if there is one."""
-    try:
-        count = call("cuDeviceGetCount")
-    except (Unavailable, CudaError) as error:
-        return str(error)
-    return "" if count else "the NVIDIA driver sees no GPU"
+    return library.why_not(lambda: call("cuDeviceGetCount"), "the NVIDIA driver sees no GPU")
 
 
 def _forget() -> None:

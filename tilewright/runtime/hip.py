@@ -5,8 +5,9 @@
     launch = hip.Prepared(kernel, (m // 128, n // 128), (m, n, k, a, b, c))
     seconds = hip.seconds(launch, stream)
 
-HIP has a current device for each thread; a call makes its own current while it lasts and leaves the thread as it was.
-Where the arguments lie in the launch's block, and how large workgroups are, is in the manifest (`compiler.amd`).
+Devices are in `hip_devices`, streams and events in `hip_streams`, memory in `hip_memory`; the names that a user of
+kernels needs are here too. Where the arguments lie in the launch's block, and how large workgroups are, is in the
+manifest (`compiler.amd`).
 """
 
 from __future__ import annotations
@@ -14,20 +15,15 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from threading import Lock
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tilewright.runtime import hip_library
-from tilewright.runtime.hip_library import HipError, Unavailable, api, call, properties, text, why_not
-from tilewright.targets import amd
-from tilewright.targets.amd import AmdTarget
+from tilewright.runtime.hip_devices import Device, count, device
+from tilewright.runtime.hip_library import HipError, Unavailable, api, call, why_not
+from tilewright.runtime.hip_memory import Memory, download, upload
+from tilewright.runtime.hip_streams import Event, Stream, destroy, handle_of
 
 __all__ = [
     "Device",
@@ -43,7 +39,9 @@ __all__ = [
     "count",
     "device",
     "download",
+    "handle_of",
     "in_turn",
+    "load",
     "seconds",
     "upload",
     "version",
@@ -51,7 +49,7 @@ __all__ = [
 ]
 
 Launch = Callable[[Any], None]  # on the stream that it is given
-NON_BLOCKING = 1  # hipStreamNonBlocking: the stream does not wait for the default stream
+MOST_MODULES = 512  # kept loaded at a time
 POINTER, SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_*: what follows in a launch's `extra`
 CODES = {"ptr": "Q", "f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "i1": "?"}
 
@@ -61,183 +59,9 @@ def available() -> bool:
     return not why_not()
 
 
-def count() -> int:
-    """How many AMD GPUs HIP shows this process. Unavailable or HipError if there is no HIP."""
-    return int(call("hipGetDeviceCount"))
-
-
 def version() -> int:
     """HIP's own number for its version: 70226015 is 7.2.26015."""
     return int(call("hipRuntimeGetVersion"))
-
-
-class Device:
-    """One GPU. `device(i)` gives the same object every time."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.name = text(call("hipDeviceGetName", 256, index))
-        self.memory = int(call("hipDeviceTotalMem", index))  # bytes
-
-    def __repr__(self) -> str:
-        return f"<Device {self.index}: {self.name}, {self.arch}>"
-
-    def attribute(self, name: str) -> int:
-        """One of HIP's numbers, by the end of its name: "MultiprocessorCount"."""
-        return int(call("hipDeviceGetAttribute", getattr(api().hipDeviceAttribute_t, f"hipDeviceAttribute{name}"),
-                        self.index))  # fmt: skip
-
-    @cached_property
-    def arch(self) -> str:
-        """LLVM's name for it: "gfx942"."""
-        return text(properties(self.index).gcnArchName).partition(":")[0]
-
-    @cached_property
-    def target(self) -> AmdTarget:
-        """The record of this very chip; of its architecture, with the compute units and the clock of what is here, if
-        the chip has no record. Unavailable for an architecture that tilewright has no kernels for."""
-        known = amd.find(self.arch)
-        if known is None:
-            raise Unavailable(f"{self.name} is {self.arch}; tilewright has kernels for {', '.join(amd.TARGETS)}")
-        chip = next((c for c in amd.CHIPS.values() if c.name == self.arch and c.model and c.model in self.name), known)
-        cus, clock = self.attribute("MultiprocessorCount"), 1e3 * self.attribute("ClockRate")
-        here: dict[str, Any] = {"cus": cus, "clock": clock}
-        kept = tuple((name, why) for name, why in chip.sources if name not in here)
-        sources = (*kept, *((name, "HIP: hipDeviceGetAttribute") for name in here))
-        return replace(chip, **here, model=self.name, missing=(), sources=sources)
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """This device is the calling thread's inside the block."""
-        before = int(call("hipGetDevice"))
-        if before == self.index:
-            yield
-            return
-        call("hipSetDevice", self.index)
-        try:
-            yield
-        finally:
-            call("hipSetDevice", before)
-
-
-_devices: dict[int, Device] = {}
-
-
-def device(index: int = 0) -> Device:
-    """The GPU with this number, as HIP counts. Unavailable if there is no HIP; ValueError if there is no such GPU."""
-    if index not in _devices:
-        there = count()
-        if not 0 <= index < there:
-            raise ValueError(f"there is no AMD GPU {index}: HIP shows {there}")
-        _devices[index] = Device(index)
-    return _devices[index]
-
-
-# ---- streams, events, memory
-
-
-class Stream:
-    """A stream of a device that does not wait for the default stream."""
-
-    def __init__(self, on: Device | None = None) -> None:
-        self.device = on or device()
-        with self.device.current():
-            self.handle = int(call("hipStreamCreateWithFlags", NON_BLOCKING))
-
-    def synchronize(self) -> None:
-        """Wait until all that was given to the stream is done. HipError for what went wrong in it."""
-        with self.device.current():
-            call("hipStreamSynchronize", self.handle)
-
-    def __del__(self) -> None:
-        _destroy(self, "hipStreamDestroy")
-
-
-def handle_of(stream: Any) -> int:
-    """The handle of a stream: None and 0 are the default stream, an int is a handle; ours and torch's know theirs."""
-    if stream is None:
-        return 0
-    for name in ("handle", "cuda_stream"):  # torch calls its streams CUDA's on ROCm too
-        found = getattr(stream, name, None)
-        if found is not None:
-            return int(found)
-    try:
-        return int(stream)
-    except (TypeError, ValueError):
-        raise TypeError(f"stream must be a HIP stream or its handle, not {type(stream).__name__}") from None
-
-
-class Event:
-    """A moment in a stream."""
-
-    def __init__(self, on: Device | None = None) -> None:
-        self.device = on or device()
-        with self.device.current():
-            self.handle = int(call("hipEventCreateWithFlags", 0))
-
-    def record(self, stream: Any = None) -> Event:
-        """The moment when all is done that the stream was given so far."""
-        with self.device.current():
-            call("hipEventRecord", self.handle, handle_of(stream))
-        return self
-
-    def synchronize(self) -> None:
-        """Wait for it."""
-        call("hipEventSynchronize", self.handle)
-
-    def since(self, start: Event) -> float:
-        """Seconds from `start` to this event, both over."""
-        return 1e-3 * float(call("hipEventElapsedTime", start.handle, self.handle))
-
-    def __del__(self) -> None:
-        _destroy(self, "hipEventDestroy")
-
-
-class Memory:
-    """`size` bytes of a device's memory at `pointer`, for any streams. Freeing it waits for the device."""
-
-    def __init__(self, on: Device, size: int) -> None:
-        self.device, self.size, self.pointer = on, size, 0
-        if size:
-            with on.current():
-                self.pointer = int(call("hipMalloc", size))
-
-    def __del__(self) -> None:
-        if getattr(self, "pointer", 0):
-            _destroy(self, "hipFree", "pointer")
-
-
-def upload(on: Device, array: NDArray[Any]) -> Memory:
-    """The elements of an array, in C order, in memory of their own."""
-    whole = np.ascontiguousarray(array)
-    memory = Memory(on, whole.nbytes)
-    if whole.nbytes:
-        with on.current():
-            call("hipMemcpy", memory.pointer, whole.ctypes.data, whole.nbytes,
-                 api().hipMemcpyKind.hipMemcpyHostToDevice)  # fmt: skip
-    return memory
-
-
-def download(memory: Memory, array: NDArray[Any]) -> None:
-    """Fill a C-contiguous array with what the memory holds. Wait for the stream that fills it first."""
-    if not array.flags.c_contiguous:
-        raise ValueError(f"the array to fill must be C-contiguous, but its strides are {array.strides} bytes")
-    if array.nbytes > memory.size:
-        raise ValueError(f"the array to fill has {array.nbytes} bytes, and the memory {memory.size}")
-    if array.nbytes:
-        with memory.device.current():
-            call("hipMemcpy", array.ctypes.data, memory.pointer, array.nbytes,
-                 api().hipMemcpyKind.hipMemcpyDeviceToHost)  # fmt: skip
-
-
-def _destroy(owner: Any, function: str, what: str = "handle") -> None:
-    handle = owner.__dict__.pop(what, None)
-    if handle is not None and hip_library.loaded():  # in a forked child it is not, and the parent's things stay
-        with suppress(Exception):  # the interpreter, or HIP, may be going down
-            call(function, handle)
-
-
-# ---- kernels
 
 
 class Module:
@@ -255,7 +79,7 @@ class Module:
         return HipFunction(self, manifest)
 
     def __del__(self) -> None:
-        _destroy(self, "hipModuleUnload")
+        destroy(self, "hipModuleUnload")
 
 
 class HipFunction:
@@ -303,26 +127,60 @@ class HipFunction:
         return bytes(block)
 
 
+class Arguments:
+    """A launch's block of arguments as hipModuleLaunchKernel takes it, in `extra`. One call's at a time."""
+
+    __slots__ = ("block", "extra", "size")
+
+    def __init__(self, block: bytes) -> None:
+        self.block = ctypes.create_string_buffer(block, len(block))
+        self.size = ctypes.c_size_t(len(block))
+        addresses = POINTER, ctypes.addressof(self.block), SIZE, ctypes.addressof(self.size), END
+        self.extra = (ctypes.c_void_p * len(addresses))(*addresses)
+
+
 class Prepared:
-    """A launch with its grid and its arguments laid out: calling it does nothing but launch."""
+    """A launch with its grid and its arguments laid out: calling it does nothing but launch.
+
+    Several threads may call it; `launch` takes other arguments than these.
+    """
 
     def __init__(self, function: HipFunction, grid: Sequence[int], args: Sequence[Any], dynamic_lds: int = 0) -> None:
         x, y, z = (*map(int, grid), 1, 1)[:3]
         self.function, self.grid, self.dynamic_lds, self.args = function, (x, y, z), dynamic_lds, tuple(args)
-        block = function.pack(args)
-        self._block = ctypes.create_string_buffer(block, len(block))
-        self._size = ctypes.c_size_t(len(block))
-        addresses = POINTER, ctypes.addressof(self._block), SIZE, ctypes.addressof(self._size), END
-        self._extra = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.block = function.pack(args)
+        self._arguments = Arguments(self.block)
 
     def __call__(self, stream: Any = None) -> None:
         """Launch on a stream, the default one if none is named. HipError if HIP refuses; what goes wrong in the kernel
         is found by whoever waits for the stream."""
+        with self.function.device.current():
+            self.launch(handle_of(stream), self._arguments)
+
+    def launch(self, stream: int, arguments: Arguments) -> None:
+        """The same with other arguments, on the stream with this handle. The device must be current."""
         f = self.function
         what = f"grid {self.grid}, workgroups of {f.threads} threads, {self.dynamic_lds} bytes of dynamic LDS"
-        with f.device.current():
-            call("hipModuleLaunchKernel", f.handle, *self.grid, *f.shape, self.dynamic_lds, handle_of(stream),
-                 None, self._extra, kernel=f.name, more=what)  # fmt: skip
+        call("hipModuleLaunchKernel", f.handle, *self.grid, *f.shape, self.dynamic_lds, stream, None, arguments.extra,
+             kernel=f.name, more=what)  # fmt: skip
+
+
+_modules: dict[tuple[int, bytes], Module] = {}
+_lock = Lock()
+
+
+def load(code: bytes, on: Device) -> Module:
+    """The module of this code object on a device, loaded once and kept."""
+    key = on.index, code
+    found = _modules.get(key)
+    if found is None:
+        with _lock:
+            found = _modules.get(key)
+            if found is None:
+                if len(_modules) >= MOST_MODULES:
+                    _modules.clear()
+                found = _modules[key] = Module(code, on)
+    return found
 
 
 def seconds(launch: Launch, stream: Stream, turns: int = 7, least: float = 0.01) -> float:
@@ -354,7 +212,9 @@ def in_turn(launches: Mapping[str, Launch], stream: Stream, turns: int, least: f
 
 
 def _forget() -> None:
-    _devices.clear()
+    global _lock
+    _modules.clear()
+    _lock = Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -11,19 +11,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-
-class HipError(RuntimeError):
-    """A HIP function failed. `name` ("hipErrorIllegalAddress") and `code` (700) are HIP's, as is `text`; `kernel` is
-    the kernel that was being loaded or launched, if one was."""
-
-    def __init__(self, name: str, code: int, text: str, function: str, kernel: str = "", more: str = "") -> None:
-        self.name, self.code, self.text, self.function, self.kernel = name, code, text, function, kernel
-        where = f"{function}, kernel {kernel}" if kernel else function
-        super().__init__(f"{name} ({code}): {text} [{where}]" + (f"\n{more}" if more else ""))
+from tilewright.runtime import library
+from tilewright.runtime.library import LibraryError, Unavailable
 
 
-class Unavailable(RuntimeError):
-    """There is no HIP here; the message says what is missing."""
+class HipError(LibraryError):
+    """A HIP function failed: see LibraryError."""
 
 
 _api: Any = None
@@ -60,7 +53,7 @@ def call(function: str, *args: Any, kernel: str = "", more: str = "") -> Any:
     status, *results = getattr(hip, function)(*args)
     if int(status):
         raise _error(hip, status, function, kernel, more)
-    return results[0] if len(results) == 1 else results or None
+    return library.answer(results)
 
 
 def _error(hip: Any, status: Any, function: str, kernel: str = "", more: str = "") -> HipError:
@@ -89,11 +82,7 @@ def properties(index: int) -> Any:
 
 def why_not() -> str:
     """Why there is no AMD GPU to run on; "" if there is one."""
-    try:
-        count = call("hipGetDeviceCount")
-    except (Unavailable, HipError) as error:
-        return str(error)
-    return "" if count else "HIP sees no GPU"
+    return library.why_not(lambda: call("hipGetDeviceCount"), "HIP sees no GPU")
 
 
 def _forget() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from tilewright.runtime import library
 from tilewright.runtime.devices import Device, device
 from tilewright.runtime.driver import api, call, entry, error
 
@@ -25,14 +26,7 @@ def handle_of(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         return int((protocol() if callable(protocol) else protocol)[1])
-    for name in ("handle", "cuda_stream", "ptr"):
-        found = getattr(stream, name, None)
-        if found is not None:
-            return int(found)
-    try:
-        return int(stream)
-    except (TypeError, ValueError):
-        raise TypeError(f"stream must be a CUDA stream or its handle, not {type(stream).__name__}") from None
+    return library.handle_of(stream, ("handle", "cuda_stream", "ptr"), "CUDA")
 
 
 class Stream:
@@ -192,8 +186,8 @@ def capture_allowed() -> Iterator[None]:
 
 
 def _destroy(owner: Any, function: str) -> None:
-    handle = owner.__dict__.pop("handle", None)  # whoever is collected with it may ask, and must not find it
-    if handle is not None:
-        with suppress(Exception):  # the interpreter, or CUDA, may be going down
-            with owner.device.current():
-                call(function, handle)
+    def free(handle: Any) -> None:
+        with owner.device.current():
+            call(function, handle)
+
+    library.destroy(owner, free)

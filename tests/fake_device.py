@@ -1,0 +1,73 @@
+"""What the fake CUDA driver and the fake HIP have in common: memory in NumPy, a log of calls, kernels by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from tilewright import simulator
+from tilewright.ir import Kernel
+
+RECORDED: dict[str, Any] = {}  # kernels by name, the last one of each
+HANDLES = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
+
+
+def _recording(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def __init__(self: Kernel, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        RECORDED[self.function.name] = self.function
+
+    return __init__
+
+
+Kernel.__init__ = _recording(Kernel.__init__)  # type: ignore[method-assign]
+
+
+class FakeDevice:
+    """`log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
+    `fail[function] = status` makes a function fail."""
+
+    def start(self, devices: int, alignment: int) -> None:
+        self.devices = devices
+        self.log: list[tuple[str, tuple[Any, ...]]] = []
+        self.launches: list[tuple[str, tuple[int, ...], int]] = []
+        self.fail: dict[str, int] = {}
+        self.memory = simulator.Memory(alignment=alignment)
+        self.blocks: dict[int, np.ndarray] = {}  # what the program has allocated and not freed, by address
+        self.freed: set[int] = set()  # what has been freed since
+
+    def array(self, values: np.ndarray) -> int:
+        """The address on the device of somebody else's memory, which is that of a NumPy array; views share theirs."""
+        whole = values
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        return self.memory.address(whole) + values.ctypes.data - whole.ctypes.data
+
+    def allocated(self, size: int) -> int:
+        """The address of new memory, which nobody has written to yet."""
+        block = np.full(size, 0xFF, np.uint8)
+        at = self.memory.address(simulator.uninitialised(block))
+        self.blocks[at] = block
+        return at
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.log]
+
+    def bytes_at(self, address: int, size: int) -> np.ndarray:
+        region = self.memory.find(address)
+        assert region is not None, f"{address:#x} is no device memory"
+        offset = address - region.base
+        assert 0 <= offset <= region.size - size, "outside of the allocation"
+        self.alive(address)
+        if region.written is not None:
+            region.written[offset : offset + size] = True
+        return region.data[offset : offset + size]
+
+    def alive(self, address: int) -> None:
+        region = self.memory.find(address)
+        assert region is None or region.base not in self.freed, f"{address:#x} has been freed"

@@ -1,0 +1,75 @@
+"""Streams and events of HIP; anybody's stream as the number by which HIP knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.runtime import hip_library, library
+from tilewright.runtime.hip_devices import Device, device
+from tilewright.runtime.hip_library import call
+
+NON_BLOCKING = 1  # hipStreamNonBlocking: the stream does not wait for the default stream
+PER_THREAD = 2  # hipStreamPerThread: one handle for as many streams as there are threads
+
+
+class Stream:
+    """A stream of a device that does not wait for the default stream."""
+
+    def __init__(self, on: Device | None = None) -> None:
+        self.device = on or device()
+        with self.device.current():
+            self.handle = int(call("hipStreamCreateWithFlags", NON_BLOCKING))
+
+    def synchronize(self) -> None:
+        """Wait until all that was given to the stream is done. HipError for what went wrong in it."""
+        with self.device.current():
+            call("hipStreamSynchronize", self.handle)
+
+    def __del__(self) -> None:
+        destroy(self, "hipStreamDestroy")
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream: None and 0 are the default stream, an int is a handle; ours and torch's know theirs."""
+    if type(stream) is int:
+        return stream
+    if stream is None:
+        return 0
+    return library.handle_of(stream, ("handle", "cuda_stream"), "HIP")  # torch calls its streams CUDA's on ROCm too
+
+
+class Event:
+    """A moment in a stream."""
+
+    def __init__(self, on: Device | None = None) -> None:
+        self.device = on or device()
+        with self.device.current():
+            self.handle = int(call("hipEventCreateWithFlags", 0))
+
+    def record(self, stream: Any = None) -> Event:
+        """The moment when all is done that the stream was given so far."""
+        with self.device.current():
+            call("hipEventRecord", self.handle, handle_of(stream))
+        return self
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        call("hipEventSynchronize", self.handle)
+
+    def since(self, start: Event) -> float:
+        """Seconds from `start` to this event, both over."""
+        return 1e-3 * float(call("hipEventElapsedTime", start.handle, self.handle))
+
+    def __del__(self) -> None:
+        destroy(self, "hipEventDestroy")
+
+
+def destroy(owner: Any, function: str, what: str = "handle") -> None:
+    """Give back what `owner` has under this name, in the process that made it: in a forked child it stays."""
+    if hip_library.loaded():
+        library.destroy(owner, lambda handle: call(function, handle), what)
+
+
+def is_capturing(stream: int) -> bool:
+    """Is this stream recording a graph?"""
+    return int(call("hipStreamIsCapturing", stream)) != 0
