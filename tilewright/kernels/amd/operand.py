@@ -9,6 +9,7 @@ and never stored; beyond k, which happens in the first tile alone, it is 0.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -186,17 +187,19 @@ class Operand(LdsTile):
         """Direct copies that a wave makes of one tile."""
         return len(self.passes)
 
-    def start(self, smem: Value, more: Value) -> None:
+    def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
         """Start to copy the tile at the pointers straight to LDS at `smem`, where the lanes of a wave fill 1024 bytes
-        in a row: each lane reads the piece that belongs to its place."""
+        in a row: each lane reads the piece that belongs to its place. A list of what is to be done, in this order."""
         k, wave = self.k, self.t // LANES
         base = self.address.get()
-        for each in self.passes:
+
+        def copy(each: Pass) -> Callable[[], None]:
             byte = self.thread_byte
             moved = column(byte // PIECE ^ self.swizzled(self.thread_i + each.row), self.PIECES)*PIECE
             gmem = base + (self.offsets[each.source] + k.cast(moved - byte, i64))
-            k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE, base=base)
+            return lambda: k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE, base=base)
         self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
+        return [copy(each) for each in self.passes]
 
     def _some(self) -> Any:
         return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)

@@ -8,24 +8,31 @@ needed any more, the waves meet at their barrier, and the last group is multipli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 from tilewright.ir import Kernel, Value, i32
 
 Operands = list[Value]
+Do = Callable[[], None]
+Read = Callable[[], Operands]                # operands, read from LDS
 Multiply = Callable[[Value], None]          # the tile in LDS at this address
 
 
-MOVING = ("salu", "valu")                   # instructions that LLVM's scheduler may take from one group to another
+MOVING = ("salu", "valu")                   # instructions that LLVM's scheduler may take across others
+HASTE = 2                                   # reads come with the first of so many parts of the products before
 
 
 class Products(Protocol):
-    """Of a tile, in GROUPS, each of which is multiplied in so many PARTS."""
+    """Of a tile, in GROUPS, each of which is multiplied in so many PARTS; as a whole, or one by one."""
     GROUPS: int
     PARTS: int
 
     def read(self, at: Value, group: int) -> Operands: ...          # of the tile in LDS at this address
+    def reads(self, at: Value, group: int) -> list[Read]: ...
+    def scales_of(self, group: int) -> Operands: ...
     def multiply(self, operands: Operands, group: int, part: int) -> None: ...
+    def instructions(self, operands: Operands, group: int, part: int) -> list[Do]: ...
 
 
 class Stream(Protocol):
@@ -42,7 +49,7 @@ class Stream(Protocol):
 class Direct(Stream, Protocol):
     """One that also goes another way than through registers."""
 
-    def start(self, smem: Value, more: Value) -> None: ...      # load the next tile straight into LDS
+    def start(self, smem: Value, more: Value) -> list[Do]: ...  # load the next tile straight into LDS
 
     @property
     def COPIES(self) -> int: ...                        # that `start` makes
@@ -122,49 +129,88 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
 def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, short: Value, products: Products,
            STAGES: int) -> None:
     """STAGES tiles in LDS, at least two: one is multiplied, the others are there or on their way past the registers.
-    The place of a tile is free at the barrier before its last products, and taken at once. What stays in registers has
-    no such place, and is loaded a tile less ahead."""
+    The place of a tile is free at the barrier before its last products, and taken at once.
+
+    Reads, copies and products take turns as they are written here."""
     STAGE = sum(x.SIZE for x in streams)
     PENDING = (STAGES - 2) * sum(x.COPIES for x in streams)     # of the tiles after the next one
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
         for ahead in range(1, STAGES):
             for x, at in _places(streams, smem + ahead*STAGE):
-                if x.SIZE or ahead < STAGES - 1:
-                    x.start(at, tiles > ahead + 1)
+                for copy in x.start(at, tiles > ahead + 1):
+                    copy()
     k.barrier()
     stage, end = k.variable(i32, 0), (STAGES - 1)*STAGE
     registers = [k.variable(x.type, x) for x in products.read(smem, 0)]
+    before, after = _around_barrier(products)
     with k.loop(tiles - 1) as tile:
         now = stage.get()
-        after = k.select(now.equals(end), k.constant(i32, 0), now + STAGE)
-        for x in streams:
-            if not x.SIZE:
-                x.start(smem, tile + STAGES < tiles)
-        last = _all_but_last(k, products, smem + now, [x.get() for x in registers], FREE=MOVING)
-        _half(k, products, last, 0, FREE=("salu",))
+        next_tile = k.select(now.equals(end), k.constant(i32, 0), now + STAGE)
+        operands = [x.get() for x in registers]
+        for group in range(1, products.GROUPS):
+            coming: Operands = []
+            reads = [_into(coming, read) for read in products.reads(smem + now, group)]
+            _weave(k, _products(products, operands, group - 1), reads, HASTE)
+            operands = coming + products.scales_of(group)
+        _weave(k, _products(products, operands, products.GROUPS - 1, before))
+        k.sched_fence("valu")                                   # waits and barriers are of the scalar unit
         k.lds_wait(PENDING)
         k.barrier()
+        k.sched_fence()
         for x in streams:
             x.turn()
-        coming = products.read(smem + after, 0)
+        coming = []
+        reads = [_into(coming, read) for read in products.reads(smem + next_tile, 0)]
         more = tile + (STAGES + 1) < tiles
-        for x, at in _places(streams, smem + now):
-            if x.SIZE:
-                x.start(at, more)
-        _half(k, products, last, 1)
-        for register, value in zip(registers, coming, strict=True):
+        copies = [copy for x, at in _places(streams, smem + now) for copy in x.start(at, more)]
+        _weave(k, _products(products, operands, products.GROUPS - 1, after), _alternately(reads, copies))
+        for register, value in zip(registers, coming + products.scales_of(0), strict=True):
             register.set(value)
-        stage.set(after)
+        stage.set(next_tile)
     _multiply(products, _all_but_last(k, products, smem + stage.get(), [x.get() for x in registers]),
               products.GROUPS - 1)
     k.lds_wait(0)                                               # no copy may outlive the workgroup
 
 
+def _into(operands: Operands, read: Read) -> Callable[[], None]:
+    return lambda: operands.extend(read())
+
+
+def _around_barrier(products: Products) -> tuple[range, range]:
+    """The parts of the last group that are multiplied before the barrier, and after it: a group that is not the only
+    one is multiplied after it."""
+    before = products.PARTS // 2 if products.GROUPS == 1 else 0
+    return range(before), range(before, products.PARTS)
+
+
+def _products(products: Products, operands: Operands, group: int, parts: range | None = None) -> list[Do]:
+    return [x for part in (range(products.PARTS) if parts is None else parts)
+            for x in products.instructions(operands, group, part)]
+
+
+def _alternately(*lists: Sequence[Do]) -> list[Do]:
+    return [x for row in zip_longest(*lists) for x in row if x]
+
+
+def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), HASTE: int = 1) -> None:
+    """Others follow each instruction, spread evenly over the first of HASTE parts. LLVM moves across them only what
+    computes in other units."""
+    among, done = -(-len(instructions) // HASTE), 0
+    for number, instruction in enumerate(instructions, 1):
+        instruction()
+        k.sched_fence(*MOVING)
+        until = min(-(-len(others)*number // among), len(others))
+        for other in others[done:until]:
+            other()
+            k.sched_fence(*MOVING)
+        done = until
+
+
 def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands,
-                  bring: Callable[[], None] | None = None, FREE: tuple[str, ...] = ()) -> Operands:
+                  bring: Callable[[], None] | None = None) -> Operands:
     """Multiply all groups of a tile but the last, from the first one's operands on; returns the last one's. `bring` is
-    done between the first reads and what they are there for. FREE: what LLVM may move from one group to another."""
+    done between the first reads and what they are there for."""
     for group in range(1, products.GROUPS):
         coming = products.read(at, group)
         if bring:
@@ -172,7 +218,7 @@ def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands,
             if group == 1:
                 bring()
         _multiply(products, operands, group - 1)
-        k.sched_fence(*FREE)
+        k.sched_fence()
         operands = coming
     if bring and products.GROUPS == 1:
         bring()
@@ -184,12 +230,11 @@ def _multiply(products: Products, operands: Operands, group: int) -> None:
         products.multiply(operands, group, part)
 
 
-def _half(k: Kernel, products: Products, operands: Operands, half: int, FREE: tuple[str, ...] = ()) -> None:
-    """Of the last group: before and after the barrier. A group that is not the only one is multiplied after it."""
-    before = products.PARTS // 2 if products.GROUPS == 1 else 0
-    for part in (range(before, products.PARTS) if half else range(before)):
+def _half(k: Kernel, products: Products, operands: Operands, half: int) -> None:
+    """Of the last group: before and after the barrier."""
+    for part in _around_barrier(products)[half]:
         products.multiply(operands, products.GROUPS - 1, part)
-    k.sched_fence(*FREE)
+    k.sched_fence()
 
 
 def _first(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:

@@ -1,11 +1,12 @@
 """What a wave multiplies of a tile in LDS: operands that are read together, and the instructions they are for."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir import Kernel, Value
 from tilewright.kernels.amd.lds_tile import LdsTile
-from tilewright.kernels.amd.pipeline import Operands
+from tilewright.kernels.amd.pipeline import Operands, Read
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.atoms.mfma import Mfma
 
@@ -23,28 +24,46 @@ class WaveProducts:
         self.k, self.ATOM, self.acc, self.a, self.b, self.scales = k, ATOM, acc, a, b, scales
         self.TILES_M, self.TILES_N, self.PARTS, self.GROUPS = TILES_M, TILES_N, a.READS, STEPS // a.READS
 
-    def read(self, at: Value, group: int) -> Operands:
-        """Those of A's tiles, then those of B's, each for all PARTS; then their scales."""
+    def reads(self, at: Value, group: int) -> list[Read]:
+        """For each tile of A and of B its operands for all PARTS, in the order in which products need them."""
         step = group*self.PARTS
-        found = [x for i in range(self.TILES_M) for x in self.a.read(at, i, step)]
-        found += [x for j in range(self.TILES_N) for x in self.b.read(at + self.a.SIZE, j, step)]
-        if self.scales:
-            of_a, of_b = self.scales
-            found += [of_a.word(i, step) for i in range(self.TILES_M)]
-            found += [of_b.word(j, step) for j in range(self.TILES_N)]
-        return found
 
-    def multiply(self, operands: Operands, group: int, part: int) -> None:
+        def of_a(i: int) -> Read:
+            return lambda: self.a.read(at, i, step)
+
+        def of_b(j: int) -> Read:
+            return lambda: self.b.read(at + self.a.SIZE, j, step)
+        return [of_a(0), *map(of_b, range(self.TILES_N)), *map(of_a, range(1, self.TILES_M))]
+
+    def scales_of(self, group: int) -> Operands:
+        """Of A's tiles, then of B's."""
+        step = group*self.PARTS
+        return [x.word(i, step) for x, TILES in zip(self.scales or (), (self.TILES_M, self.TILES_N), strict=False)
+                for i in range(TILES)]
+
+    def read(self, at: Value, group: int) -> Operands:
+        """All of `reads`, then the scales."""
+        return [x for read in self.reads(at, group) for x in read()] + self.scales_of(group)
+
+    def instructions(self, operands: Operands, group: int, part: int) -> list[Callable[[], None]]:
         k, ATOM, M, N, P = self.k, self.ATOM, self.TILES_M, self.TILES_N, self.PARTS
         if self.scales:
             byte = self.scales[0].byte(group*P)
             ATOM = ATOM.bytes(byte, byte)
-        a, b, scales = operands[part:M*P:P], operands[M*P + part:(M + N)*P:P], operands[(M + N)*P:]
-        for i in range(M):
-            for j in range(N):
+        first, *tiles = operands[part:(M + N)*P:P]
+        b, a, scales = tiles[:N], [first, *tiles[N:]], operands[(M + N)*P:]
+
+        def product(i: int, j: int) -> Callable[[], None]:
+            def multiply() -> None:
                 left, right = k.reinterpret(b[j], ATOM.a.type), k.reinterpret(a[i], ATOM.b.type)
                 self.acc[i, j], = k.mma(ATOM, [left, *scales[M + j:M + j + 1]], [right, *scales[i:i + 1]],
                                         [self.acc[i, j]])
+            return multiply
+        return [product(i, j) for i in range(M) for j in range(N)]
+
+    def multiply(self, operands: Operands, group: int, part: int) -> None:
+        for product in self.instructions(operands, group, part):
+            product()
 
     def whole(self, at: Value) -> None:
         """All of a tile, each group read when it is multiplied."""

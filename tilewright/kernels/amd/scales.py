@@ -5,6 +5,7 @@ lane group g, of G. It loads whole words of four blocks and shifts its own into 
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr
@@ -65,8 +66,8 @@ class Scales:
         for pointer in self.pointers:
             pointer.set(pointer.get() + self.k.cast(blocks, i64))
 
-    def start(self, smem: Value, more: Value) -> None:
-        self.fetch(more)
+    def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
+        return [lambda: self.fetch(more)]
 
     def stash(self, smem: Value) -> None:
         """They stay in registers."""
