@@ -73,6 +73,14 @@ class Amdgcn(Dialect):
         for promise in ("amdgpu.no.fine.grained.memory", "amdgpu.no.remote.memory"):
             atomic.set_metadata(promise, low.module.add_metadata([]))
 
+    def shuffled(self, low: Any, x: Any, y: Any, indices: tuple[int, ...]) -> Any:
+        if not (x.type.count == len(indices) == 4 and x.type.element == low.integer(8)):
+            return super().shuffled(low, x, y, indices)
+        word = low.integer(32)                      # LLVM 22 takes bytes apart, and the hardware has one instruction
+        picks = sum(index << 8*e for e, index in enumerate(indices))
+        bits = low.call("llvm.amdgcn.perm", word, low.b.bitcast(y, word), low.b.bitcast(x, word), low.i32(picks))
+        return low.b.bitcast(bits, x.type, "shuffle")
+
     def uniform(self, low: Any, x: Any) -> Any:
         address = isinstance(x.type, ll.PointerType)
         kind = f"p{x.type.addrspace}" if address else f"{'f' if low.is_float(x) else 'i'}{low.bits(x)}"

@@ -58,6 +58,10 @@ class Dialect:
         """The 32 bits x of the lane whose number differs in the bits of `mask`."""
         raise NotImplementedError(f"{self.triple} has no lanes")
 
+    def shuffled(self, low: Any, x: Any, y: Any, indices: tuple[int, ...]) -> Any:
+        """Elements of two vectors, counted through both."""
+        return low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle")
+
     def uniform(self, low: Any, x: Any) -> Any:
         """x, of which all lanes of a warp hold the same."""
         return x

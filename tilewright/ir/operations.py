@@ -175,8 +175,7 @@ def shuffle(indices: tuple[int, ...]) -> Operation:
     def meaning(t, x, y):
         x, y = np.broadcast_arrays(x, y)
         return np.concatenate([x, y])[list(indices)]
-    return Operation("shuffle", lambda low, t, x, y: low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle"),
-                     meaning, "move")
+    return Operation("shuffle", lambda low, t, x, y: low.dialect.shuffled(low, x, y, indices), meaning, "move")
 
 
 @cache

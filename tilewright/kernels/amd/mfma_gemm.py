@@ -17,7 +17,7 @@ from tilewright.ir import Kernel, bf16, f16, f32, f64, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.operand import Operand
-from tilewright.kernels.amd.products import ROOMY, WaveProducts
+from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd
 from tilewright.kernels.atoms.mfma import Mfma
@@ -73,8 +73,6 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)
     if DIRECT:
         pipeline.direct(k, [a_op, b_op], smem, work.tiles, work.short, products, STAGES)
-    elif LAYOUT != "nt" and WARP_M*WARP_N // LANES > ROOMY:         # turned in registers
-        pipeline.in_turn(k, [a_op, b_op], smem, work.tiles, work.short, products.whole)
     else:
         pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, products)
     result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT or ATOM.c.format, VECTOR_C)

@@ -9,13 +9,15 @@ and never stored; beyond k, which happens in the first tile alone, it is 0.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr
 from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column
+from tilewright.kernels.amd.pipeline import Do
+from tilewright.kernels.amd.turning import carried, turned
 
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
 
@@ -93,7 +95,7 @@ class Operand(LdsTile):
                 for offset in self.sources]
         self.address = k.variable(ptr(i8), self.gmem.as_(i8) + far)
         steps = 1 if self.along_k else self.TURNED_K
-        self.carried = [[k.variable(WORD if self.along_k else vec(self.T, self.TURNED_I)) for _ in range(steps)]
+        self.carried = [[k.variable(WORD if self.along_k else carried(self.T, self.TURNED_I)) for _ in range(steps)]
                         for _ in self.passes]
 
     def _shared_out(self, t: Value) -> tuple[Value, Value]:
@@ -111,20 +113,23 @@ class Operand(LdsTile):
         steps = self.k.cast(steps, i64)
         self.address.set(self.address.get() + (steps*self.BITS // 8 if self.along_k else steps*self.ld))
 
-    def fetch(self, more: Value) -> None:
+    def fetches(self, more: Value) -> list[Do]:
         """Load the next tile into registers; there is `more` after it, or the same will come again."""
-        k = self.k
+        base = self.address.get()
+        loads = [partial(self._fetch, base, number) for number in range(len(self.passes))]
+        return [*loads, lambda: self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))]
+
+    def _fetch(self, base: Value, number: int) -> None:
+        k, each, registers = self.k, self.passes[number], self.carried[number]
         with self._some():
-            base = self.address.get()
-            for each, registers in zip(self.passes, self.carried, strict=True):
-                at = base + self.offsets[each.source]
-                if self.along_k:
-                    registers[0].set(k.load((at + each.offset).as_(i32), WORD, align=self.E))
-                    continue
-                for step, register in enumerate(registers):
-                    here = at + k.constant(i64, each.offset + step)*self.ld
-                    register.set(k.load(here.as_(self.T), register.tile.type, align=self.E))
-        self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
+            at = base + self.offsets[each.source]
+            if self.along_k:
+                registers[0].set(k.load((at + each.offset).as_(i32), WORD, align=self.E))
+                return
+            for step, register in enumerate(registers):
+                here = at + k.constant(i64, each.offset + step)*self.ld
+                TYPE = register.tile.type
+                register.set(k.load(here.as_(TYPE.scalar), TYPE, align=self.E))
 
     def fetch_some(self, steps: Value) -> None:
         """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
@@ -140,10 +145,9 @@ class Operand(LdsTile):
                 for step, register in enumerate(registers):
                     p = self.thread_p + (each.offset + step)
                     here = at + k.cast(k.min(p, last) - self.thread_p, i64)*self.ld
-                    x = k.load(here.as_(self.T), register.tile.type, align=self.E)
-                    nothing = k.constant(self.T, 0)
-                    register.set(k.select(p < steps, x, k.broadcast(nothing, self.TURNED_I) if self.TURNED_I > 1
-                                          else nothing))
+                    TYPE = register.tile.type
+                    x = k.load(here.as_(TYPE.scalar), TYPE, align=self.E)
+                    register.set(k.select(p < steps, x, k.constant(TYPE, 0)))
         self._advance(steps)
 
     def _some_elements(self, at: Value, each: Pass, steps: Value) -> Value:
@@ -159,25 +163,25 @@ class Operand(LdsTile):
         packed = k.pack(*elements)
         return packed if packed.type == WORD else k.reinterpret(packed, WORD)
 
-    def stash(self, smem: Value) -> None:
+    def stashes(self, smem: Value) -> list[Do]:
         """Write the registers to the tile of LDS at `smem`."""
-        k = self.k
+        return [partial(self._stash, smem, number) for number in range(len(self.passes))]
+
+    def _stash(self, smem: Value, number: int) -> None:
+        k, each, registers = self.k, self.passes[number], [x.get() for x in self.carried[number]]
         with self._some():
-            for each, registers in zip(self.passes, self.carried, strict=True):
-                if self.along_k:
-                    at = self.place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
-                    whole = registers[0].get()
-                    if self.padded:                             # such a row begins at a multiple of 8 bytes
-                        k.store(at, k.shuffle(whole, whole, range(2)))
-                        k.store(at + 2, k.shuffle(whole, whole, range(2, 4)))
-                    else:
-                        k.store(at, whole)
-                    continue
-                vectors = [register.get() for register in registers]
-                for e in range(self.TURNED_I):
-                    turned = [x[e] if self.TURNED_I > 1 else x for x in vectors]
+            if not self.along_k:
+                for e, column in enumerate(turned(k, registers, self.T)):
                     at = self.place(smem, self.thread_i + (each.row + e), self.thread_byte + each.byte)
-                    k.store(at.as_(self.T), k.pack(*turned) if len(turned) > 1 else turned[0])
+                    k.store(at.as_(column.type.scalar), column)
+                return
+            (whole,) = registers
+            at = self.place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
+            if self.padded:                                     # such a row begins at a multiple of 8 bytes
+                k.store(at, k.shuffle(whole, whole, range(2)))
+                k.store(at + 2, k.shuffle(whole, whole, range(2, 4)))
+            else:
+                k.store(at, whole)
 
     def turn(self) -> None:
         """The tile before has been multiplied."""
@@ -187,13 +191,13 @@ class Operand(LdsTile):
         """Direct copies that a wave makes of one tile."""
         return len(self.passes)
 
-    def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
+    def start(self, smem: Value, more: Value) -> list[Do]:
         """Start to copy the tile at the pointers straight to LDS at `smem`, where the lanes of a wave fill 1024 bytes
         in a row: each lane reads the piece that belongs to its place. A list of what is to be done, in this order."""
         k, wave = self.k, self.t // LANES
         base = self.address.get()
 
-        def copy(each: Pass) -> Callable[[], None]:
+        def copy(each: Pass) -> Do:
             byte = self.thread_byte
             moved = column(byte // PIECE ^ self.swizzled(self.thread_i + each.row), self.PIECES)*PIECE
             gmem = base + (self.offsets[each.source] + k.cast(moved - byte, i64))

@@ -7,7 +7,7 @@ needed any more, the waves meet at their barrier, and the last group is multipli
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
@@ -41,8 +41,8 @@ class Stream(Protocol):
     SIZE: int                                           # bytes of LDS that a tile takes
 
     def fetch_some(self, steps: Value) -> None: ...     # load the first tile, of which so many steps are there
-    def fetch(self, more: Value) -> None: ...           # load the next tile
-    def stash(self, smem: Value) -> None: ...           # what was loaded last goes to LDS
+    def fetches(self, more: Value) -> list[Do]: ...     # load the next tile, part by part
+    def stashes(self, smem: Value) -> list[Do]: ...     # what was loaded last goes to LDS, in the same parts
     def turn(self) -> None: ...                         # the tile before is not needed any more
 
 
@@ -64,28 +64,34 @@ def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: 
     STAGE = sum(x.SIZE for x in streams)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
-        for x in streams:
-            x.fetch(tiles > 2)
+        _do(load for x in streams for load in x.fetches(tiles > 2))
     k.barrier()
     stage = k.variable(i32, 0)
     ahead = [k.variable(x.type, x) for x in products.read(smem, 0)]
+    before, after = _around_barrier(products)
     with k.loop(tiles - 1) as tile:
         now = stage.get()
-
-        def bring(next_tile: Value = smem + (STAGE - now), more: Value = tile + 3 < tiles) -> None:
-            for x, at in _places(streams, next_tile):
-                x.stash(at)
-            for x in streams:
-                x.fetch(more)
-
-        last = _all_but_last(k, products, smem + now, [x.get() for x in ahead], bring)
-        _half(k, products, last, 0)
+        more = tile + 3 < tiles
+        moves = [move for x, at in _places(streams, smem + (STAGE - now))
+                 for move in _alternately(x.stashes(at), x.fetches(more))]
+        operands = [x.get() for x in ahead]
+        for group in range(1, products.GROUPS):
+            coming: Operands = []
+            reads = [_into(coming, read) for read in products.reads(smem + now, group)]
+            now_moved = -(-len(moves) // (products.GROUPS - group))
+            _weave(k, _products(products, operands, group - 1), reads + moves[:now_moved])
+            moves = moves[now_moved:]
+            operands = coming + products.scales_of(group)
+        _weave(k, _products(products, operands, products.GROUPS - 1, before), moves)
+        k.sched_fence("valu")
         k.barrier()
+        k.sched_fence()
         for x in streams:
             x.turn()
-        coming = products.read(smem + (STAGE - now), 0)
-        _half(k, products, last, 1)
-        for register, value in zip(ahead, coming, strict=True):
+        coming = []
+        reads = [_into(coming, read) for read in products.reads(smem + (STAGE - now), 0)]
+        _weave(k, _products(products, operands, products.GROUPS - 1, after), reads, HASTE)
+        for register, value in zip(ahead, coming + products.scales_of(0), strict=True):
             register.set(value)
         stage.set(STAGE - now)
     _multiply(products, _all_but_last(k, products, smem + stage.get(), [x.get() for x in ahead]),
@@ -102,8 +108,7 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
     STAGE = sum(x.SIZE for x in streams)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
-        for x in streams:
-            x.fetch(tiles > 2)
+        _do(load for x in streams for load in x.fetches(tiles > 2))
     k.barrier()
     stage = k.variable(i32, 0)
     with k.loop(tiles - 1) as tile:
@@ -111,10 +116,10 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
         if mix:
             multiply(smem + now)
         for x, at in _places(streams, smem + (STAGE - now)):
-            x.stash(at)
+            _do(x.stashes(at))
         more = tile + 3 < tiles
         for x in streams:
-            x.fetch(more)
+            _do(x.fetches(more))
         if mix:
             mix()
         else:
@@ -173,6 +178,11 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
     k.lds_wait(0)                                               # no copy may outlive the workgroup
 
 
+def _do(list_of: Iterable[Do]) -> None:
+    for each in list_of:
+        each()
+
+
 def _into(operands: Operands, read: Read) -> Callable[[], None]:
     return lambda: operands.extend(read())
 
@@ -207,21 +217,13 @@ def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), HAS
         done = until
 
 
-def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands,
-                  bring: Callable[[], None] | None = None) -> Operands:
-    """Multiply all groups of a tile but the last, from the first one's operands on; returns the last one's. `bring` is
-    done between the first reads and what they are there for."""
+def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands) -> Operands:
+    """Multiply all groups of a tile but the last, from the first one's operands on; returns the last one's."""
     for group in range(1, products.GROUPS):
         coming = products.read(at, group)
-        if bring:
-            k.sched_fence()
-            if group == 1:
-                bring()
         _multiply(products, operands, group - 1)
         k.sched_fence()
         operands = coming
-    if bring and products.GROUPS == 1:
-        bring()
     return operands
 
 
@@ -230,18 +232,11 @@ def _multiply(products: Products, operands: Operands, group: int) -> None:
         products.multiply(operands, group, part)
 
 
-def _half(k: Kernel, products: Products, operands: Operands, half: int) -> None:
-    """Of the last group: before and after the barrier."""
-    for part in _around_barrier(products)[half]:
-        products.multiply(operands, products.GROUPS - 1, part)
-    k.sched_fence()
-
-
 def _first(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:
     for x in streams:
         x.fetch_some(short)
     for x, at in _places(streams, smem):
-        x.stash(at)
+        _do(x.stashes(at))
     for x in streams:
         x.turn()
 

@@ -69,8 +69,12 @@ class Scales:
     def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
         return [lambda: self.fetch(more)]
 
-    def stash(self, smem: Value) -> None:
+    def fetches(self, more: Value) -> list[Callable[[], None]]:
+        return [lambda: self.fetch(more)]
+
+    def stashes(self, smem: Value) -> list[Callable[[], None]]:
         """They stay in registers."""
+        return []
 
     def turn(self) -> None:
         """The next tile's become the current ones, shifted to where this lane's are."""
