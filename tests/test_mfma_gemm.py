@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel, i8, i16
-from tilewright.kernels.amd import epilogue, lds_tile, scales
+from tilewright.kernels.amd import epilogue, lds_tile, products, scale_tile, scales
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
@@ -249,6 +249,21 @@ def test_direct_copies_of_scaled_operands(A, B, stages):
         exactly_scaled(66, 70, 704, A, B, DIRECT=True, STAGES=stages, MFMA=MFMA)
 
 
+@pytest.mark.parametrize(("A", "B", "options"), [("e2m1", "e2m1", {"CTA_K": 256}), ("e4m3fn", "e2m1", {"STAGES": 3}),
+                                                 ("e2m1", "e5m2", {"CTA_M": 128, "WARP_M": 64, "WARP_N": 64}),
+                                                 ("e4m3fn", "e4m3fn", {"SPLIT_K": 2, "beta": 2})])  # fmt: skip
+@pytest.mark.parametrize("MFMA", [16, 32])
+def test_scales_that_come_straight_into_lds(A, B, options, MFMA):
+    for m, n, k in ((130, 70, 768), (66, 164, 128)):
+        report = exactly_scaled(m, n, k, A, B, DIRECT=True, DIRECT_SCALES=True, MFMA=MFMA, **options)
+        assert reads(report).conflicts == 0
+
+
+def test_scales_come_straight_only_with_elements():
+    with pytest.raises(ValueError, match="scales come straight into LDS if elements do"):
+        emit_scaled_mfma_gemm(DIRECT_SCALES=True)
+
+
 # ---- planted bugs
 
 LONG = (66, 72, 320)
@@ -305,9 +320,21 @@ def _caller() -> str:
 
 
 def test_a_wrong_byte_of_scales_is_found(monkeypatch):
-    byte = scales.Scales.byte
-    monkeypatch.setattr(scales.Scales, "byte", lambda self, step: byte(self, step) ^ 2)
+    scale = products.WaveProducts.scale
+
+    def wrong(self: Any, step: int) -> tuple[int, int]:
+        word, byte = scale(self, step)
+        return word, byte ^ 2
+
+    monkeypatch.setattr(products.WaveProducts, "scale", wrong)
     found, wanted, _ = scaled(64, 64, 256, "e2m1")
+    assert (found != wanted).any()
+
+
+def test_a_scale_of_another_row_is_found(monkeypatch):
+    part = scale_tile.ScaleTile.part
+    monkeypatch.setattr(scale_tile.ScaleTile, "part", lambda self, first, lane: part(self, first, lane ^ 4))
+    found, wanted, _ = scaled(64, 64, 256, "e2m1", DIRECT=True, DIRECT_SCALES=True)
     assert (found != wanted).any()
 
 

@@ -44,6 +44,8 @@ class AmdKernel(RecordedGemm):
             "VECTOR_C": p.vector_c, "SPLIT_K": p.split_k, "GROUP_M": p.group_m, "XCDS": self.target.xcds}
         if p.algorithm == "xf32":
             found |= {"A": "xf32", "B": "xf32"}
+        if p.algorithm == "scaled":
+            found["DIRECT_SCALES"] = p.direct_scales(s)
         if p.algorithm in ("mfma", "xf32"):
             found |= {"LAYOUT": s.layout, "VECTOR": p.vector}
         if s.out != s.sums:

@@ -156,16 +156,30 @@ class AmdPlan:
     def lds(self, shape: AmdShape) -> int:
         """Bytes that the tiles take."""
         a, b = self.rows(shape)
-        return self.stages * (self.cta_m*a + self.cta_n*b) + 128*(self.split_k > 1)
+        scales = sum(ceil(rows * self.cta_k / (4*BLOCK) / self.threads) * self.threads * 4
+                     for rows in (self.cta_m, self.cta_n)) if self.direct_scales(shape) else 0
+        return self.stages * (self.cta_m*a + self.cta_n*b + scales) + 128*(self.split_k > 1)
+
+    def direct_scales(self, shape: AmdShape) -> bool:
+        """Whether scales, too, come straight into LDS: words of four, as whole rows are then."""
+        return self.algorithm == "scaled" and self.copy == "direct" and shape.k % (4*BLOCK) == 0
 
     def estimate(self, shape: AmdShape) -> int:
-        """Registers of a lane: accumulators, two rounds of operands, what is on its way to LDS, addresses."""
+        """Registers of a lane: accumulators, operands, scales, what is on its way to LDS, addresses.
+
+        Two rounds of operands, or one and a half where products and the reads of the next ones take turns.
+        """
         words = 2 if shape.a == "f64" else 1
         a, b = self.rows(shape)
-        staged = (self.cta_m*a + self.cta_n*b) // self.threads // 4 if self.copy == "registers" else 0
+        direct = self.copy == "direct"
+        staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
         wide = max(shape.bits) == 8 and self.algorithm == "scaled"      # instructions that take 32 bytes of a lane
-        parts = (self.warp_m + self.warp_n) // self.mfma * 4 * (1 + wide)
-        return words*self.warp_m*self.warp_n // LANES + 2*parts + staged + 40
+        tiles = (self.warp_m + self.warp_n) // self.mfma
+        parts = tiles * 4 * (1 + wide)
+        scales = 0
+        if self.algorithm == "scaled" and direct:                       # this tile's, the next one's, pointers
+            scales = tiles * self.cta_k // (4*BLOCK) * 2 + (0 if self.direct_scales(shape) else 2*tiles)
+        return (words*self.warp_m*self.warp_n // LANES + (3*parts // 2 if direct else 2*parts) + scales + staged + 40)
 
     def tiles(self, m: int, n: int) -> int:
         return ceil(m / self.cta_m) * ceil(n / self.cta_n)

@@ -20,17 +20,19 @@ Multiply = Callable[[Value], None]          # the tile in LDS at this address
 
 
 MOVING = ("salu", "valu")                   # instructions that LLVM's scheduler may take across others
-HASTE = 2                                   # reads come with the first of so many parts of the products before
+LATENCY = 128                               # cycles of products behind a group's last read, in which it arrives
 
 
 class Products(Protocol):
     """Of a tile, in GROUPS, each of which is multiplied in so many PARTS; as a whole, or one by one."""
     GROUPS: int
     PARTS: int
+    CYCLES: int                                                     # of an instruction
 
+    def shifted(self, words: Operands) -> Operands: ...
     def read(self, at: Value, group: int) -> Operands: ...          # of the tile in LDS at this address
     def reads(self, at: Value, group: int) -> list[Read]: ...
-    def scales_of(self, group: int) -> Operands: ...
+    def words(self, at: Value) -> list[Read]: ...                   # of scales, for all groups
     def multiply(self, operands: Operands, group: int, part: int) -> None: ...
     def instructions(self, operands: Operands, group: int, part: int) -> list[Do]: ...
 
@@ -141,23 +143,26 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
     PENDING = (STAGES - 2) * sum(x.COPIES for x in streams)     # of the tiles after the next one
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
-        for ahead in range(1, STAGES):
-            for x, at in _places(streams, smem + ahead*STAGE):
-                for copy in x.start(at, tiles > ahead + 1):
+        for later in range(1, STAGES):
+            for x, at in _places(streams, smem + later*STAGE):
+                for copy in x.start(at, tiles > later + 1):
                     copy()
     k.barrier()
     stage, end = k.variable(i32, 0), (STAGES - 1)*STAGE
-    registers = [k.variable(x.type, x) for x in products.read(smem, 0)]
+    ahead, scales_ahead = ([k.variable(x.type, x) for read in reads for x in read()]
+                           for reads in (products.reads(smem, 0), products.words(smem)))
     before, after = _around_barrier(products)
-    with k.loop(tiles - 1) as tile:
+    with k.loop(tiles - 1) as number:
         now = stage.get()
         next_tile = k.select(now.equals(end), k.constant(i32, 0), now + STAGE)
-        operands = [x.get() for x in registers]
+        scales = products.shifted([x.get() for x in scales_ahead])
+        operands = [x.get() for x in ahead] + scales
         for group in range(1, products.GROUPS):
             coming: Operands = []
             reads = [_into(coming, read) for read in products.reads(smem + now, group)]
-            _weave(k, _products(products, operands, group - 1), reads, HASTE)
-            operands = coming + products.scales_of(group)
+            _weave(k, _products(products, operands, group - 1), reads,
+                   -(-LATENCY // products.CYCLES))
+            operands = coming + scales
         _weave(k, _products(products, operands, products.GROUPS - 1, before))
         k.sched_fence("valu")                                   # waits and barriers are of the scalar unit
         k.lds_wait(PENDING)
@@ -165,16 +170,17 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
         k.sched_fence()
         for x in streams:
             x.turn()
-        coming = []
-        reads = [_into(coming, read) for read in products.reads(smem + next_tile, 0)]
-        more = tile + (STAGES + 1) < tiles
+        coming, scales = [], []
+        reads = [_into(scales, read) for read in products.words(smem + next_tile)]
+        reads += [_into(coming, read) for read in products.reads(smem + next_tile, 0)]
+        more = number + (STAGES + 1) < tiles
         copies = [copy for x, at in _places(streams, smem + now) for copy in x.start(at, more)]
         _weave(k, _products(products, operands, products.GROUPS - 1, after), _alternately(reads, copies))
-        for register, value in zip(registers, coming + products.scales_of(0), strict=True):
+        for register, value in zip(ahead + scales_ahead, coming + scales, strict=True):
             register.set(value)
         stage.set(next_tile)
-    _multiply(products, _all_but_last(k, products, smem + stage.get(), [x.get() for x in registers]),
-              products.GROUPS - 1)
+    _multiply(products, _all_but_last(k, products, smem + stage.get(), [x.get() for x in ahead]
+                                      + products.shifted([x.get() for x in scales_ahead])), products.GROUPS - 1)
     k.lds_wait(0)                                               # no copy may outlive the workgroup
 
 
@@ -203,10 +209,10 @@ def _alternately(*lists: Sequence[Do]) -> list[Do]:
     return [x for row in zip_longest(*lists) for x in row if x]
 
 
-def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), HASTE: int = 1) -> None:
-    """Others follow each instruction, spread evenly over the first of HASTE parts. LLVM moves across them only what
+def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), after: int = 0) -> None:
+    """Others follow each instruction, spread evenly over all but `after` of them. LLVM moves across them only what
     computes in other units."""
-    among, done = -(-len(instructions) // HASTE), 0
+    among, done = max(len(instructions) - after, 1), 0
     for number, instruction in enumerate(instructions, 1):
         instruction()
         k.sched_fence(*MOVING)

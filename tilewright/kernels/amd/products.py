@@ -1,13 +1,14 @@
 """What a wave multiplies of a tile in LDS: operands that are read together, and the instructions they are for."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.ir import Kernel, Value
-from tilewright.kernels.amd.lds_tile import LdsTile
+from tilewright.kernels.amd.lds_tile import LANES, LdsTile
 from tilewright.kernels.amd.pipeline import Operands, Read
-from tilewright.kernels.amd.scales import Scales
+from tilewright.kernels.amd.scale_tile import ScaleTile
+from tilewright.kernels.amd.scales import WORD, Scales
 from tilewright.kernels.atoms.mfma import Mfma
 
 ROOMY = 64          # accumulators that leave a lane registers for two groups and for whatever passes through them
@@ -20,9 +21,10 @@ class WaveProducts:
     """
 
     def __init__(self, k: Kernel, ATOM: Mfma, acc: Any, a: LdsTile, b: LdsTile, *, TILES_M: int, TILES_N: int,
-                 STEPS: int, scales: tuple[Scales, Scales] | None = None) -> None:
+                 STEPS: int, scales: Sequence[Scales | ScaleTile] = ()) -> None:
         self.k, self.ATOM, self.acc, self.a, self.b, self.scales = k, ATOM, acc, a, b, scales
         self.TILES_M, self.TILES_N, self.PARTS, self.GROUPS = TILES_M, TILES_N, a.READS, STEPS // a.READS
+        self.CYCLES = min(ATOM.cycles.values())
 
     def reads(self, at: Value, group: int) -> list[Read]:
         """For each tile of A and of B its operands for all PARTS, in the order in which products need them."""
@@ -35,23 +37,35 @@ class WaveProducts:
             return lambda: self.b.read(at + self.a.SIZE, j, step)
         return [of_a(0), *map(of_b, range(self.TILES_N)), *map(of_a, range(1, self.TILES_M))]
 
-    def scales_of(self, group: int) -> Operands:
-        """Of A's tiles, then of B's."""
-        step = group*self.PARTS
-        return [x.word(i, step) for x, TILES in zip(self.scales or (), (self.TILES_M, self.TILES_N), strict=False)
-                for i in range(TILES)]
+    def words(self, at: Value) -> list[Read]:
+        """Scales of a tile, for all its groups: those of A's tiles, then of B's."""
+        found, offset = [], self.a.SIZE + self.b.SIZE
+        for x in self.scales:
+            found += x.reads(at + offset)
+            offset += x.SIZE
+        return found
+
+    def shifted(self, words: Operands) -> Operands:
+        """The same words, so that instructions find each lane's scales in the same bytes."""
+        return [self.scales[0].shifted(word) for word in words]
 
     def read(self, at: Value, group: int) -> Operands:
-        """All of `reads`, then the scales."""
-        return [x for read in self.reads(at, group) for x in read()] + self.scales_of(group)
+        """All of `reads`, then all `words`, shifted."""
+        return [x for read in self.reads(at, group) for x in read()] + self.shifted(
+            [x for read in self.words(at) for x in read()])
+
+    def scale(self, step: int) -> tuple[int, int]:
+        """Of the words of a tile's row, and of the bytes of it, that which has a lane's scale for this instruction."""
+        return divmod(step * (LANES // self.ATOM.m), WORD)
 
     def instructions(self, operands: Operands, group: int, part: int) -> list[Callable[[], None]]:
         k, ATOM, M, N, P = self.k, self.ATOM, self.TILES_M, self.TILES_N, self.PARTS
+        (first, *tiles), words = operands[part:(M + N)*P:P], operands[(M + N)*P:]
+        b, a, scales = tiles[:N], [first, *tiles[N:]], []
         if self.scales:
-            byte = self.scales[0].byte(group*P)
+            word, byte = self.scale(group*P)
             ATOM = ATOM.bytes(byte, byte)
-        first, *tiles = operands[part:(M + N)*P:P]
-        b, a, scales = tiles[:N], [first, *tiles[N:]], operands[(M + N)*P:]
+            scales = words[word::len(words) // (M + N)]
 
         def product(i: int, j: int) -> Callable[[], None]:
             def multiply() -> None:

@@ -15,6 +15,7 @@ from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import ROOMY, WaveProducts
+from tilewright.kernels.amd.scale_tile import ScaleTile
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd
@@ -26,20 +27,23 @@ UNIT = 8                        # bytes: rows are multiples of it, since blocks 
 
 def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
                           CTA_M: int = 256, CTA_N: int = 256, CTA_K: int = 128, WARP_M: int = 128, WARP_N: int = 64,
-                          MFMA: int = 32, STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, SPLIT_K: int = 1,
-                          GROUP_M: int = 8, XCDS: int = 8) -> Any:
+                          MFMA: int = 32, STAGES: int = 2, DIRECT: bool = False, DIRECT_SCALES: bool = False,
+                          VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8, XCDS: int = 8) -> Any:
     """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32.
 
+    DIRECT_SCALES: they come straight into LDS, too; k is a multiple of 128, ld_scale_a and ld_scale_b of 4.
     VECTOR_C: elements of C that are stored at once: n is a multiple of it.
     """
     B = B or A
+    if DIRECT_SCALES and not DIRECT:
+        raise ValueError("scales come straight into LDS if elements do")
     ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     more: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
     k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
                + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
-               + (f"_s{STAGES}" if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
+               + (f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
                threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
                scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32,
                c=ptr(epilogue.kept_as(OUT)), ldc=i64, **more)
@@ -54,15 +58,23 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     b_op.begin(work.t, work.j0, n, work.k_first)
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
-    of_a, of_b = (Scales(k, x, ld, work.lane, first, limit, work.k_first // SCALED, MFMA=MFMA, TILES=TILES, CTA_K=CTA_K,
-                         AHEAD=STAGES - 1 if DIRECT else 2)
-                  for x, ld, first, limit, TILES in ((scale_a, ld_scale_a, work.i0 + work.i1, m, TILES_M),
-                                                     (scale_b, ld_scale_b, work.j0 + work.j1, n, TILES_N)))
-    streams: list[pipeline.Direct] = [a_op, b_op, of_a, of_b]
-    smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
+    block = work.k_first // SCALED
+    of_both: list[Scales | ScaleTile] = []
+    for x, ld, first, inner, limit, CTA, WARP in ((scale_a, ld_scale_a, work.i0, work.i1, m, CTA_M, WARP_M),
+                                                  (scale_b, ld_scale_b, work.j0, work.j1, n, CTA_N, WARP_N)):
+        if DIRECT_SCALES:
+            tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=MFMA, CTA_K=CTA_K, THREADS=THREADS)
+            tile.begin(work.t, first, limit, block)
+            tile.part(inner, work.lane)
+            of_both.append(tile)
+        else:
+            of_both.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=MFMA, TILES=WARP // MFMA,
+                                  CTA_K=CTA_K, AHEAD=STAGES - 1 if DIRECT else 2))
+    streams: list[Any] = [a_op, b_op, *of_both]
+    smem = k.smem("tiles", ((STAGES if DIRECT else 2) * sum(x.SIZE for x in streams),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS,
-                            scales=(of_a, of_b))
+                            scales=of_both)
     if DIRECT:
         pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
     elif WARP_M*WARP_N // LANES > ROOMY:

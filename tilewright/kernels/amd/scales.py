@@ -48,18 +48,10 @@ class Scales:
 
     def fetch_some(self, steps: Value) -> None:
         """The first tile's: 1 for the blocks that are not there, whose elements are 0."""
-        k = self.k
         there = steps // SCALED
-        last = k.max(there - 1, 0)
         for tile, pointer in enumerate(self.pointers):
-            at = pointer.get()
             for word in range(self.WORDS):
-                found = k.constant(i32, 0)
-                for e in range(WORD):
-                    block = k.constant(i32, word*WORD + e)
-                    byte = k.cast(k.load(at + k.cast(k.min(block, last), i64)), i32) & 255
-                    found = found | (k.select(block < there, byte, k.constant(i32, ONE)) << 8*e)
-                self.coming[0][tile, word] = found
+                self.coming[0][tile, word] = some(self.k, pointer.get(), self.k.constant(i32, word*WORD), there)
         self._advance(there)
 
     def _advance(self, blocks: Value) -> None:
@@ -83,9 +75,21 @@ class Scales:
             for before, after in pairwise(self.coming):
                 before[ij] = after[ij]
 
-    def byte(self, step: int) -> int:
-        """Of the word, which has the lane's scale for this instruction of the tile."""
-        return step*self.GROUPS % WORD
+    def shifted(self, word: Value) -> Value:
+        """It has been."""
+        return word
 
-    def word(self, tile: int, step: int) -> Value:
-        return self.current[tile, step*self.GROUPS // WORD]
+    def reads(self, smem: Value) -> list[Callable[[], list[Value]]]:
+        """The current words: for each of a wave's tiles those along k."""
+        return [lambda: [self.current[tile, word] for tile in range(self.TILES) for word in range(self.WORDS)]]
+
+
+def some(k: Kernel, row: Value, first: Value, there: Value) -> Value:
+    """A word of scales from `first` on, of a row of which so many are there; ONE stands for the others."""
+    last = k.max(there - 1, 0)
+    found = k.constant(i32, 0)
+    for e in range(WORD):
+        block = first + e
+        byte = k.cast(k.load(row + k.cast(k.min(block, last), i64)), i32) & 255
+        found = found | (k.select(block < there, byte, k.constant(i32, ONE)) << 8*e)
+    return found
