@@ -58,9 +58,9 @@ class Decoded(LdsTile):
         self.carried_words = [k.variable(vec(i32, self.WORDS)) for _ in self.rows]
         self.carried_scales = [k.variable(i32) for _ in self.rows]
 
-    def fetches(self, more: Value) -> list[Do]:
-        return [lambda: self._load(None),
-                lambda: self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))]
+    def fetches(self, more: Value) -> list[list[Do]]:
+        return [[lambda: self._load(None),
+                 lambda: self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))]]
 
     def fetch_some(self, steps: Value) -> None:
         """Zeros for blocks that are not there, their scales too, which are 2^-127 then."""
@@ -79,8 +79,8 @@ class Decoded(LdsTile):
         self.address.set(self.address.get() + self.k.cast(steps*self.PACKED_BITS // 8, i64))
         self.scale_address.set(self.scale_address.get() + self.k.cast(steps // SCALED, i64))
 
-    def stashes(self, smem: Value) -> list[Do]:
-        return [lambda: self._stash(smem)]
+    def stashes(self, smem: Value) -> list[list[Do]]:
+        return [[lambda: self._stash(smem)]]
 
     def _stash(self, smem: Value) -> None:
         """Decode what is in the registers into the tile of LDS at `smem`."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr
+from tilewright.ir.values import Variable
 from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column
 from tilewright.kernels.amd.pipeline import Do
 from tilewright.kernels.amd.turning import carried, turned
@@ -58,13 +59,16 @@ class Operand(LdsTile):
                        for byte in range(0, self.BYTES, PIECE)]
 
     def _share_across(self, VECTOR: int) -> None:
-        """A thread turns TURNED_K steps of TURNED_I elements, as many steps as leave work for all threads."""
-        self.TURNED_I = min(PIECE // self.E, VECTOR, self.EXTENT // 4)          # at least four blocks: see LdsTile
+        """A thread turns TURNED_K steps of TURNED_I elements: a block that leaves work for all threads, as large as
+        such blocks get, and of these one that takes the fewest loads and stores."""
+        WIDEST, E = PIECE // self.E, self.E
+        widths = [width for width in (1, 2, 4, 8, 16) if width <= min(WIDEST, VECTOR, self.EXTENT // 4)]
+        depths = [depth for depth in (1, 2, 4, 8, 16) if 4 // E <= depth <= WIDEST]
+        shared = self.EXTENT*self.CTA_K // self.THREADS
+        self.TURNED_I, self.TURNED_K = min(
+            ((width, depth) for width in widths for depth in depths),
+            key=lambda block: (block[0]*block[1] > shared, -block[0]*block[1], sum(block), -block[0]))
         blocks = self.EXTENT // self.TURNED_I
-        self.TURNED_K = next((PIECE // self.E // part for part in (1, 2, 4)
-                              if PIECE // self.E // part >= 1
-                              and blocks * (self.CTA_K // (PIECE // self.E // part)) >= self.THREADS),
-                             max(4 // self.E, 1))
         self.CHUNKS = min(blocks, self.THREADS)
         ROWS = min(self.THREADS // self.CHUNKS, self.CTA_K // self.TURNED_K)            # of TURNED_K steps
         self.ACTIVE = ROWS * self.CHUNKS
@@ -113,23 +117,22 @@ class Operand(LdsTile):
         steps = self.k.cast(steps, i64)
         self.address.set(self.address.get() + (steps*self.BITS // 8 if self.along_k else steps*self.ld))
 
-    def fetches(self, more: Value) -> list[Do]:
-        """Load the next tile into registers; there is `more` after it, or the same will come again."""
+    def fetches(self, more: Value) -> list[list[Do]]:
+        """Load the next tile into registers, those of each pass; there is `more` after it, or the same will come
+        again."""
         base = self.address.get()
-        loads = [partial(self._fetch, base, number) for number in range(len(self.passes))]
-        return [*loads, lambda: self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))]
+        loads: list[list[Do]] = [
+            [partial(self._fetch, base, each, step, register) for step, register in enumerate(registers)]
+            for each, registers in zip(self.passes, self.carried, strict=True)]
+        steps = partial(self.k.select, more, self.k.constant(i32, self.CTA_K), 0)
+        return [*loads, [lambda: self._advance(steps())]]
 
-    def _fetch(self, base: Value, number: int) -> None:
-        k, each, registers = self.k, self.passes[number], self.carried[number]
+    def _fetch(self, base: Value, each: Pass, step: int, register: Variable) -> None:
+        k, TYPE = self.k, register.tile.type
         with self._some():
             at = base + self.offsets[each.source]
-            if self.along_k:
-                registers[0].set(k.load((at + each.offset).as_(i32), WORD, align=self.E))
-                return
-            for step, register in enumerate(registers):
-                here = at + k.constant(i64, each.offset + step)*self.ld
-                TYPE = register.tile.type
-                register.set(k.load(here.as_(TYPE.scalar), TYPE, align=self.E))
+            at = at + each.offset if self.along_k else at + k.constant(i64, each.offset + step)*self.ld
+            register.set(k.load(at.as_(TYPE.scalar), TYPE, align=self.E))
 
     def fetch_some(self, steps: Value) -> None:
         """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
@@ -163,25 +166,29 @@ class Operand(LdsTile):
         packed = k.pack(*elements)
         return packed if packed.type == WORD else k.reinterpret(packed, WORD)
 
-    def stashes(self, smem: Value) -> list[Do]:
-        """Write the registers to the tile of LDS at `smem`."""
-        return [partial(self._stash, smem, number) for number in range(len(self.passes))]
+    def stashes(self, smem: Value) -> list[list[Do]]:
+        """Write the registers to the tile of LDS at `smem`, those of each pass."""
+        if self.along_k:
+            return [[partial(self._stash, smem, number)] for number in range(len(self.passes))]
+        columns = range(0, self.TURNED_I, 2)
+        return [[partial(self._stash_turned, smem, number, e) for e in columns] for number in range(len(self.passes))]
 
     def _stash(self, smem: Value, number: int) -> None:
-        k, each, registers = self.k, self.passes[number], [x.get() for x in self.carried[number]]
+        k, each, whole = self.k, self.passes[number], self.carried[number][0].get()
         with self._some():
-            if not self.along_k:
-                for e, column in enumerate(turned(k, registers, self.T)):
-                    at = self.place(smem, self.thread_i + (each.row + e), self.thread_byte + each.byte)
-                    k.store(at.as_(column.type.scalar), column)
-                return
-            (whole,) = registers
             at = self.place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
             if self.padded:                                     # such a row begins at a multiple of 8 bytes
                 k.store(at, k.shuffle(whole, whole, range(2)))
                 k.store(at + 2, k.shuffle(whole, whole, range(2, 4)))
             else:
                 k.store(at, whole)
+
+    def _stash_turned(self, smem: Value, number: int, first: int) -> None:
+        k, each, rows = self.k, self.passes[number], [x.get() for x in self.carried[number]]
+        with self._some():
+            for i, column in enumerate(turned(k, rows, self.T, first), each.row + first):
+                at = self.place(smem, self.thread_i + i, self.thread_byte + each.byte)
+                k.store(at.as_(column.type.scalar), column)
 
     def turn(self) -> None:
         """The tile before has been multiplied."""

@@ -8,10 +8,13 @@ needed any more, the waves meet at their barrier, and the last group is multipli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 from tilewright.ir import Kernel, Value, i32
+from tilewright.ir.values import Variable
 
 Operands = list[Value]
 Do = Callable[[], None]
@@ -43,8 +46,8 @@ class Stream(Protocol):
     SIZE: int                                           # bytes of LDS that a tile takes
 
     def fetch_some(self, steps: Value) -> None: ...     # load the first tile, of which so many steps are there
-    def fetches(self, more: Value) -> list[Do]: ...     # load the next tile, part by part
-    def stashes(self, smem: Value) -> list[Do]: ...     # what was loaded last goes to LDS, in the same parts
+    def fetches(self, more: Value) -> list[list[Do]]: ...       # load the next tile, part by part
+    def stashes(self, smem: Value) -> list[list[Do]]: ...       # what was loaded last goes to LDS, in the same parts
     def turn(self) -> None: ...                         # the tile before is not needed any more
 
 
@@ -66,38 +69,19 @@ def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: 
     STAGE = sum(x.SIZE for x in streams)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
-        _do(load for x in streams for load in x.fetches(tiles > 2))
+        _do(load for x in streams for part in x.fetches(tiles > 2) for load in part)
     k.barrier()
     stage = k.variable(i32, 0)
-    ahead = [k.variable(x.type, x) for x in products.read(smem, 0)]
-    before, after = _around_barrier(products)
-    with k.loop(tiles - 1) as tile:
+    ahead = _read_ahead(k, products, smem)
+    with k.loop(tiles - 1) as number:
         now = stage.get()
-        more = tile + 3 < tiles
+        more = number + 3 < tiles
         moves = [move for x, at in _places(streams, smem + (STAGE - now))
-                 for move in _alternately(x.stashes(at), x.fetches(more))]
-        operands = [x.get() for x in ahead]
-        for group in range(1, products.GROUPS):
-            coming: Operands = []
-            reads = [_into(coming, read) for read in products.reads(smem + now, group)]
-            now_moved = -(-len(moves) // (products.GROUPS - group))
-            _weave(k, _products(products, operands, group - 1), reads + moves[:now_moved])
-            moves = moves[now_moved:]
-            operands = coming + products.scales_of(group)
-        _weave(k, _products(products, operands, products.GROUPS - 1, before), moves)
-        k.sched_fence("valu")
-        k.barrier()
-        k.sched_fence()
-        for x in streams:
-            x.turn()
-        coming = []
-        reads = [_into(coming, read) for read in products.reads(smem + (STAGE - now), 0)]
-        _weave(k, _products(products, operands, products.GROUPS - 1, after), reads, HASTE)
-        for register, value in zip(ahead, coming + products.scales_of(0), strict=True):
-            register.set(value)
+                 for stashes, fetches in zip_longest(x.stashes(at), x.fetches(more), fillvalue=())
+                 for move in (*stashes, *fetches)]
+        _tile(k, streams, products, ahead, smem + now, smem + (STAGE - now), moves=moves)
         stage.set(STAGE - now)
-    _multiply(products, _all_but_last(k, products, smem + stage.get(), [x.get() for x in ahead]),
-              products.GROUPS - 1)
+    _last_tile(k, products, ahead, smem + stage.get())
 
 
 def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply,
@@ -110,7 +94,7 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
     STAGE = sum(x.SIZE for x in streams)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
-        _do(load for x in streams for load in x.fetches(tiles > 2))
+        _do(load for x in streams for part in x.fetches(tiles > 2) for load in part)
     k.barrier()
     stage = k.variable(i32, 0)
     with k.loop(tiles - 1) as tile:
@@ -118,10 +102,10 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
         if mix:
             multiply(smem + now)
         for x, at in _places(streams, smem + (STAGE - now)):
-            _do(x.stashes(at))
+            _do(stash for part in x.stashes(at) for stash in part)
         more = tile + 3 < tiles
         for x in streams:
-            _do(x.fetches(more))
+            _do(load for part in x.fetches(more) for load in part)
         if mix:
             mix()
         else:
@@ -144,49 +128,78 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
         for later in range(1, STAGES):
-            for x, at in _places(streams, smem + later*STAGE):
-                for copy in x.start(at, tiles > later + 1):
-                    copy()
+            _do(_copies(streams, smem + later*STAGE, tiles > later + 1))
     k.barrier()
     stage, end = k.variable(i32, 0), (STAGES - 1)*STAGE
-    ahead, scales_ahead = ([k.variable(x.type, x) for read in reads for x in read()]
-                           for reads in (products.reads(smem, 0), products.words(smem)))
-    before, after = _around_barrier(products)
+    ahead = _read_ahead(k, products, smem)
     with k.loop(tiles - 1) as number:
         now = stage.get()
         next_tile = k.select(now.equals(end), k.constant(i32, 0), now + STAGE)
-        scales = products.shifted([x.get() for x in scales_ahead])
-        operands = [x.get() for x in ahead] + scales
-        for group in range(1, products.GROUPS):
-            coming: Operands = []
-            reads = [_into(coming, read) for read in products.reads(smem + now, group)]
-            _weave(k, _products(products, operands, group - 1), reads,
-                   -(-LATENCY // products.CYCLES))
-            operands = coming + scales
-        _weave(k, _products(products, operands, products.GROUPS - 1, before))
-        k.sched_fence("valu")                                   # waits and barriers are of the scalar unit
-        k.lds_wait(PENDING)
-        k.barrier()
-        k.sched_fence()
-        for x in streams:
-            x.turn()
-        coming, scales = [], []
-        reads = [_into(scales, read) for read in products.words(smem + next_tile)]
-        reads += [_into(coming, read) for read in products.reads(smem + next_tile, 0)]
         more = number + (STAGES + 1) < tiles
-        copies = [copy for x, at in _places(streams, smem + now) for copy in x.start(at, more)]
-        _weave(k, _products(products, operands, products.GROUPS - 1, after), _alternately(reads, copies))
-        for register, value in zip(ahead + scales_ahead, coming + scales, strict=True):
-            register.set(value)
+        _tile(k, streams, products, ahead, smem + now, smem + next_tile, wait=lambda: k.lds_wait(PENDING),
+              copies=partial(_copies, streams, smem + now, more))
         stage.set(next_tile)
-    _multiply(products, _all_but_last(k, products, smem + stage.get(), [x.get() for x in ahead]
-                                      + products.shifted([x.get() for x in scales_ahead])), products.GROUPS - 1)
+    _last_tile(k, products, ahead, smem + stage.get())
     k.lds_wait(0)                                               # no copy may outlive the workgroup
+
+
+@dataclass
+class Ahead:
+    """What is in registers of a tile when its round begins: its first group's operands, and all its scales."""
+    operands: list[Variable]
+    scales: list[Variable]
+
+
+def _read_ahead(k: Kernel, products: Products, at: Value) -> Ahead:
+    return Ahead(*([k.variable(x.type, x) for read in reads for x in read()]
+                   for reads in (products.reads(at, 0), products.words(at))))
+
+
+def _tile(k: Kernel, streams: Sequence[Stream], products: Products, ahead: Ahead, at: Value, next_at: Value, *,
+          moves: Sequence[Do] = (), wait: Do | None = None, copies: Callable[[], list[Do]] = list) -> None:
+    """Multiply the tile at `at`, in groups, and read ahead from the next one. Before the barrier come `moves` to where
+    the next tile will be, and the wait for what is on its way there; after it `copies` to where this tile was."""
+    AFTER = -(-LATENCY // products.CYCLES)
+    before, after = _around_barrier(products)
+    scales = products.shifted([x.get() for x in ahead.scales])
+    operands = [x.get() for x in ahead.operands] + scales
+    moved = 0
+    for group in range(1, products.GROUPS):
+        coming: Operands = []
+        reads = [_into(coming, read) for read in products.reads(at, group)]
+        until = -(-len(moves)*group // (products.GROUPS - 1))
+        _weave(k, _products(products, operands, group - 1), [*reads, *moves[moved:until]], AFTER)
+        operands, moved = coming + scales, until
+    _weave(k, _products(products, operands, products.GROUPS - 1, before), moves[moved:], AFTER)
+    k.sched_fence("valu")                                       # waits and barriers are of the scalar unit
+    if wait:
+        wait()
+    k.barrier()
+    k.sched_fence()
+    for x in streams:
+        x.turn()
+    coming, scales = [], []
+    reads = [_into(scales, read) for read in products.words(next_at)]
+    reads += [_into(coming, read) for read in products.reads(next_at, 0)]
+    _weave(k, _products(products, operands, products.GROUPS - 1, after), _alternately(reads, copies()),
+           0 if wait else AFTER)
+    for register, value in zip(ahead.operands + ahead.scales, coming + scales, strict=True):
+        register.set(value)
+
+
+def _last_tile(k: Kernel, products: Products, ahead: Ahead, at: Value) -> None:
+    scales = products.shifted([x.get() for x in ahead.scales])
+    operands = [x.get() for x in ahead.operands] + scales
+    _multiply(products, _all_but_last(k, products, at, operands), products.GROUPS - 1)
 
 
 def _do(list_of: Iterable[Do]) -> None:
     for each in list_of:
         each()
+
+
+def _copies(streams: Sequence[Direct], smem: Value, more: Value) -> list[Do]:
+    return [copy for x, at in _places(streams, smem) for copy in x.start(at, more)]
 
 
 def _into(operands: Operands, read: Read) -> Callable[[], None]:
@@ -221,6 +234,7 @@ def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), aft
             other()
             k.sched_fence(*MOVING)
         done = until
+    _do(others[done:])                      # all of them if there are no instructions
 
 
 def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands) -> Operands:
@@ -242,7 +256,7 @@ def _first(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> N
     for x in streams:
         x.fetch_some(short)
     for x, at in _places(streams, smem):
-        _do(x.stashes(at))
+        _do(stash for part in x.stashes(at) for stash in part)
     for x in streams:
         x.turn()
 

@@ -7,6 +7,7 @@ instructions name. As copies land lane after lane, each reads the word that belo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.lds_tile import LANES
@@ -60,9 +61,10 @@ class ScaleTile:
             carried.set(some(self.k, at + row, word*WORD, there))
         self.address.set(at + self.k.cast(there, i64))
 
-    def stash(self, smem: Value) -> None:
-        for copy, carried in enumerate(self.carried):
-            self.k.store((smem + (self.t + copy*self.THREADS)*WORD).as_(i32), carried.get())
+    def stashes(self, smem: Value) -> list[list[Callable[[], None]]]:
+        def stash(copy: int) -> None:
+            self.k.store((smem + (self.t + copy*self.THREADS)*WORD).as_(i32), self.carried[copy].get())
+        return [[partial(stash, copy)] for copy in range(self.COPIES)]
 
     def turn(self) -> None:
         """The tile before has been multiplied."""

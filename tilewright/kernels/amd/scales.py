@@ -61,10 +61,10 @@ class Scales:
     def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
         return [lambda: self.fetch(more)]
 
-    def fetches(self, more: Value) -> list[Callable[[], None]]:
-        return [lambda: self.fetch(more)]
+    def fetches(self, more: Value) -> list[list[Callable[[], None]]]:
+        return [[lambda: self.fetch(more)]]
 
-    def stashes(self, smem: Value) -> list[Callable[[], None]]:
+    def stashes(self, smem: Value) -> list[list[Callable[[], None]]]:
         """They stay in registers."""
         return []
 

@@ -11,26 +11,25 @@ def carried(T: Type, count: int) -> Type:
     return vec(i32, count // 4) if T == i8 and count % 4 == 0 else vec(T, count)
 
 
-def turned(k: Kernel, rows: list[Value], T: Type) -> list[Value]:
-    """Rows of elements T, as `carried` says: the first elements of all as one value, the second ones, and so on."""
+def turned(k: Kernel, rows: list[Value], T: Type, first: int) -> list[Value]:
+    """Rows of elements T, as `carried` says: two columns from an even one on, or the only one, each as one value."""
+    length = rows[0].type.length
     if T == i8 and rows[0].type.scalar == i32:
-        return _bytes(k, rows)
-    length = rows[0].type.length
-    columns = [[x[e] for x in rows] for e in range(length)] if length > 1 else [rows]
-    return [k.pack(*column) if len(column) > 1 else column[0] for column in columns]
+        quads = [k.reinterpret(row[first // 4] if length > 1 else row, QUAD) for row in rows]
+        return _bytes(k, quads, first % 4)
+    return [_side_by_side(k, [x[first + e] for x in rows] if length > 1 else rows) for e in range(min(length, 2))]
 
 
-def _bytes(k: Kernel, rows: list[Value]) -> list[Value]:
-    """A multiple of four rows, four by four bytes at a time, in two steps: pairs of two rows, then pairs of pairs. Each
-    makes a register of two (v_perm_b32)."""
-    length = rows[0].type.length
-    columns: list[list[Value]] = [[] for _ in range(4*length)]
-    for c in range(length):
-        quads = [k.reinterpret(row[c] if length > 1 else row, QUAD) for row in rows]
-        for r in range(0, len(rows), 4):
-            upper, lower = ([k.shuffle(quads[r + e], quads[r + e + 1], pairs) for e in (0, 2)]
-                            for pairs in ((0, 4, 1, 5), (2, 6, 3, 7)))
-            for e, (x, y), both in ((0, upper, (0, 1, 4, 5)), (1, upper, (2, 3, 6, 7)),
-                                    (2, lower, (0, 1, 4, 5)), (3, lower, (2, 3, 6, 7))):
-                columns[4*c + e].append(k.reinterpret(k.shuffle(x, y, both), i32))
-    return [k.pack(*column) if len(column) > 1 else column[0] for column in columns]
+def _bytes(k: Kernel, rows: list[Value], first: int) -> list[Value]:
+    """Columns 0 and 1, or 2 and 3, of a multiple of four rows of four bytes, four by four in two steps: pairs of two
+    rows, then pairs of pairs. Each makes a register of two (v_perm_b32)."""
+    columns: tuple[list[Value], list[Value]] = [], []
+    for r in range(0, len(rows), 4):
+        x, y = (k.shuffle(rows[r + e], rows[r + e + 1], (first, first + 4, first + 1, first + 5)) for e in (0, 2))
+        for column, both in zip(columns, ((0, 1, 4, 5), (2, 3, 6, 7)), strict=True):
+            column.append(k.reinterpret(k.shuffle(x, y, both), i32))
+    return [_side_by_side(k, column) for column in columns]
+
+
+def _side_by_side(k: Kernel, column: list[Value]) -> Value:
+    return k.pack(*column) if len(column) > 1 else column[0]
