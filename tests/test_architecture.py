@@ -32,7 +32,7 @@ LAYERS = [
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],
     ["bench"],
-    ["explanation"],
+    ["explanation", "explanation_amd"],
     ["cli", "__main__"],
     ["tuner.ship"],  # a command of its own, for those who make tilewright
 ]

@@ -15,20 +15,47 @@ from tilewright.plans import shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, registers
 from tilewright.plans.model import Cost, cost, total
-from tilewright.targets import CpuTarget, detect
+from tilewright.targets import AmdTarget, CpuTarget, detect
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from tilewright.bench.measure import Spread
+    from tilewright.explanation_amd import AmdExplanation
     from tilewright.problem import Gemm
     from tilewright.runtime.probes import Measured
 
 REJECTED = 4            # plans that are shown beside the one that runs
 
 
+class Sections:
+    """A title, and sections of lines under headings, as text."""
+
+    def title(self) -> str:
+        raise NotImplementedError
+
+    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """(heading, lines)."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(line for line, _ in self.lines())
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+        return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
+
+    def lines(self) -> Iterator[tuple[str, bool]]:
+        """Each line, and whether it begins a section."""
+        yield self.title(), True
+        for heading, lines in self.sections():
+            yield "", False
+            for number, line in enumerate(lines):
+                yield f"{'' if number else heading:<12}{line}".rstrip(), number == 0
+
+
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Sections):
     """What `explain` found, as data; print it to read it."""
     problem: Gemm
     target: CpuTarget
@@ -42,28 +69,21 @@ class Explanation:
     ceilings: Measured | None = None
     measured: Spread | None = None              # seconds
 
-    def __str__(self) -> str:
-        return "\n".join(line for line, _ in self.lines())
-
-    def __rich__(self) -> Text:
-        from rich.text import Text
-        return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
-
-    def lines(self) -> Iterator[tuple[str, bool]]:
-        """Each line, and whether it begins a section."""
+    def title(self) -> str:
         batch = f", each of {self.problem.batch} products" if self.problem.batch != 1 else ""
         threads = f"{self.shape.threads} thread{'s' * (self.shape.threads != 1)}"
-        yield f"{self.problem} on {self.target.name} ({self.target.model}), {threads}{batch}", True
-        sections = [("plan", self._plan())]
+        return f"{self.problem} on {self.target.name} ({self.target.model}), {threads}{batch}"
+
+    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+        yield "plan", self._plan()
         if self.violations:
-            sections.append(("cannot run", iter(self.violations)))
+            yield "cannot run", iter(self.violations)
         elif self.cost:
-            sections += [("blocks", self._blocks()), ("instead", self._rejected()), ("arithmetic", self._arithmetic()),
-                         ("bytes", self._bytes(self.cost)), ("time", self._time(self.cost))]
-        for title, lines in sections:
-            yield "", False
-            for number, line in enumerate(lines):
-                yield f"{'' if number else title:<12}{line}".rstrip(), number == 0
+            yield "blocks", self._blocks()
+            yield "instead", self._rejected()
+            yield "arithmetic", self._arithmetic()
+            yield "bytes", self._bytes(self.cost)
+            yield "time", self._time(self.cost)
 
     # ---- sections
 
@@ -157,17 +177,25 @@ class Explanation:
         return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
 
 
-def explain(problem: Gemm, target: CpuTarget | None = None, plan: CpuPlan | str | None = None, measure: bool = False,
-            threads: int | None = None) -> Explanation:
+def explain(problem: Gemm, target: CpuTarget | AmdTarget | None = None, plan: Any = None, measure: bool = False,
+            threads: int | None = None) -> Explanation | AmdExplanation:
     """Why `problem` runs by this plan on `target` (default: this machine), and how fast that should be.
 
+    target    a CPU or one of AMD's GPUs; NotImplementedError for others
     plan      one to explain, or the text of one, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
-    threads   how many the plan may use; by default as many as matmul would
+    threads   of a CPU, how many the plan may use; by default as many as matmul would
     """
     from tilewright.runtime import pool, probes
     from tilewright.tuner import store
     target = target or detect()
+    if isinstance(target, AmdTarget):
+        if measure:
+            raise RuntimeError("kernels for AMD's GPUs are measured by `tilewright doctor --selftest`")
+        from tilewright import explanation_amd
+        return explanation_amd.explain(problem, target, plan)
+    if not isinstance(target, CpuTarget):
+        raise NotImplementedError(f"this version explains plans for CPUs and for AMD's GPUs, not for {target.name}")
     if measure:
         target.require_runnable()
     if isinstance(plan, str):

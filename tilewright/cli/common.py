@@ -111,6 +111,6 @@ def cpu(name: str) -> CpuTarget:
     from tilewright import targets
 
     found = target(name)
-    if isinstance(found, targets.GpuTarget):
+    if not isinstance(found, targets.CpuTarget):
         raise BadInput(f"this is for CPUs, and {found.name} is a GPU's; there are: {', '.join(targets.names('cpu'))}")
     return found

@@ -151,7 +151,7 @@ def explain(
     with common.errors():
         import tilewright as tw
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.cpu(target)
+        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
         common.console().print(found, soft_wrap=True)
         if found.violations:

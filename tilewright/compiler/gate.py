@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import gate_amd, gate_gpu
+from tilewright.compiler.gate_amd import AmdGate
+from tilewright.compiler.gate_nvidia import NvidiaGate
 from tilewright.ir.operations import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type
@@ -32,18 +33,17 @@ def check(functions: Function | Iterable[Function], target: Target) -> None:
 
 def refusals(functions: Function | Iterable[Function], target: Target) -> Iterator[str]:
     """One sentence for each thing that these functions, or what they call, do and the target cannot."""
-    for function in [functions] if isinstance(functions, Function) else functions:
-        for each in (*function.callees(), function):
-            if isinstance(target, CpuTarget):
+    every = [functions] if isinstance(functions, Function) else functions
+    if isinstance(target, CpuTarget):
+        for function in every:
+            for each in (*function.callees(), function):
                 yield from _on_cpu(each, target)
-            elif isinstance(target, AmdTarget):
-                yield from gate_amd.body(each, target, inner=each is not function)
-            else:
-                yield from gate_gpu.body(each, target, inner=each is not function)
-        if isinstance(target, AmdTarget):
-            yield from gate_amd.kernel(function, target)
-        elif not isinstance(target, CpuTarget):
-            yield from gate_gpu.kernel(function, target)
+        return
+    gpu = AmdGate(target) if isinstance(target, AmdTarget) else NvidiaGate(target)
+    for function in every:
+        for each in (*function.callees(), function):
+            yield from gpu.body(each, inner=each is not function)
+        yield from gpu.kernel(function)
 
 
 def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:

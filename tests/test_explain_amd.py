@@ -1,0 +1,101 @@
+"""tilewright.explain for AMD's GPUs: its bytes are those that the simulator counts, its times the planner's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tilewright as tw
+from tilewright import formats
+from tilewright.cli import app
+from tilewright.plans import amd
+
+CHIPS = ("gfx942", "gfx950")
+SUMS = {"i8": "i32", "f64": "f64"}
+
+
+def gemm(m, n, k, a, layout="nt"):
+    return tw.Gemm(m, n, k, a, out=SUMS.get(a, "f32"), layout=layout)
+
+
+def bytes_of(terms):
+    return sum(size * times for _, size, times, _ in terms)
+
+
+@pytest.mark.parametrize(("chip", "a", "layout", "plan"), [
+    ("gfx942", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32"),
+    ("gfx942", "f32", "nt", "mfma 64x128x32 wave=32x64 mfma=32 split_k=2 vector=4"),
+    ("gfx950", "i8", "nt", "mfma 64x64x64 wave=32x32 mfma=16 copy=direct stages=3 vector=16"),
+    ("gfx950", "f64", "nt", "mfma 32x64x16 wave=32x32 mfma=16 vector=2 split_k=3"),
+    ("gfx950", "f16", "tn", "mfma 64x64x64 wave=64x32 mfma=32"),
+])  # fmt: skip
+def test_the_bytes_are_those_of_the_simulator(chip, a, layout, plan):
+    """Of whole tiles: at the edges of a matrix fewer elements are C's than are computed."""
+    problem, target = gemm(128, 128, 256, a, layout), tw.target(chip)
+    found = tw.explain(problem, target, plan)
+    kernel = tw.compile(problem, target, plan)
+    dtype = formats.FORMATS[a].dtype
+    given = [np.ones(shape, dtype) for shape in (problem.shape_a, problem.shape_b)]
+    report = tw.simulate(kernel, *(x.T if letter == "t" else x for x, letter in zip(given, layout)))
+    lds, l2, memory = ({what: size * times for what, size, times, _ in terms} for terms in found.traffic.values())
+    assert report.of("tiles", "load", "shared").bytes == lds["A read"] + lds["B read"]
+    assert report.of("tiles", "store", "shared").bytes == lds["A written"] + lds["B written"]
+    for name in "ab":
+        assert report.of(name, "load", "global").bytes == l2[name.upper()]
+        assert report.of(name).distinct == memory[name.upper()]
+    assert report.of("c", "store").bytes == memory["C"]
+    assert report.of("workspace").bytes == memory.get("parts", 0)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("a", ["f16", "f32", "i8"])
+def test_bytes_over_rates_are_the_times(chip, a):
+    problem, target = gemm(4096, 4096, 4096, a), tw.target(chip)
+    found = tw.explain(problem, target)
+    assert found.plan == tw.plan(problem, target)
+    assert found.cost == amd.cost(amd.shape_of(problem), found.plan, target)
+    parts = dict(found.cost.parts)
+    # the planner leaves out what is loaded ahead of the last tile of k
+    rates = {"memory": target.bandwidth, "L2": amd.L2_CLOCK * target.xcds * target.clock,
+             "LDS": target.lds_clock * target.cus * target.clock}  # fmt: skip
+    groups = found.plan.tiles(4096, 4096) * found.plan.split_k
+    turns = -(-groups // target.cus) * target.cus / groups
+    for level, rate in rates.items():
+        times = turns if level == "LDS" else 1          # some compute units have nothing to do in the end
+        assert bytes_of(found.traffic[level]) / rate * times == pytest.approx(parts[level], rel=0.1)
+    assert [more for _, more, _ in found.rejected] == sorted(more for _, more, _ in found.rejected)
+    text = str(found)
+    assert f"\nplan        {found.plan}\n" in text
+    assert f"{bytes_of(found.traffic['memory']):,} bytes" in text
+    assert "nothing here has been measured" in text
+
+
+def test_a_plan_of_ones_own():
+    problem, target = gemm(4096, 4096, 4096, "f16"), tw.target("gfx942")
+    slow = tw.explain(problem, target, "mfma 64x64x32 wave=32x32 mfma=32")
+    assert slow.origin == "given"
+    assert slow.rejected[0][0] == tw.plan(problem, target)
+    assert slow.rejected[0][1] < 0
+    refused = tw.explain(problem, target, "mfma 64x64x32 wave=32x32 mfma=32 stages=3")
+    assert refused.cost is None
+    assert "\ncannot run  copies through registers have 2 stages, not 3." in str(refused)
+
+
+def test_what_is_not_explained():
+    assert "the product is empty" in str(tw.explain(gemm(0, 5, 5, "f16"), tw.target("gfx942")))
+    with pytest.raises(RuntimeError, match="--selftest"):
+        tw.explain(gemm(8, 8, 8, "f16"), tw.target("gfx942"), measure=True)
+    with pytest.raises(NotImplementedError, match="not for sm_90a"):
+        tw.explain(tw.Gemm(8, 8, 8), tw.target("sm_90a"))
+
+
+def test_on_the_command_line():
+    def cli(*words):
+        return CliRunner().invoke(app, ["explain", *map(str, words)])
+
+    done = cli(1024, 1024, 1024, "-d", "mxfp4", "-l", "nt", "-t", "gfx950")
+    assert done.exit_code == 0, done.output
+    assert str(tw.explain(tw.Gemm(1024, 1024, 1024, "mxfp4", layout="nt"), tw.target("gfx950"))) in done.output
+    assert cli(64, 64, 64, "-d", "f16", "-t", "gfx942", "--plan", "mfma 64x64x8 wave=32x32 mfma=32").exit_code == 1
+    assert cli(64, 64, 64, "-t", "sm_90a").exit_code == 2
