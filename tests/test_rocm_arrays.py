@@ -58,8 +58,7 @@ def test_a_tensor_is_used_on_torchs_stream(fake, kernel):
     theirs = stream.handle
     sys.modules["torch"].current = theirs
     x = fake_arrays.Tensor(ones())
-    assert arrays.on_rocm(x)
-    assert arrays.library_of(x) is None
+    assert arrays.library_of(x) is arrays.TORCH_ROCM
     rocm_arrays.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     assert fake.launches == []
     fake.run(theirs)
@@ -81,7 +80,7 @@ def test_arrays_elsewhere(fake, kernel):
     tensor = fake_arrays.Tensor(ones())
     tensor.is_cuda = False
     for x in (tensor, ones(), 4096, None):
-        assert not arrays.on_rocm(x)
+        assert arrays.library_of(x) is None
         assert rocm_arrays.find(x) is None
     for x in (np.array([4096]), ones()):
         with pytest.raises(TypeError, match="x is ptr, and not an array"):
@@ -100,7 +99,7 @@ def test_matmul_says_that_it_does_not_multiply_there(fake, kind):
 def test_our_own_arrays_are_handed_over(fake, kernel):
     x = rocm_arrays.RocmArray(hip.device(), (2, 3), np.float32)
     assert x.memory.size == 24
-    assert arrays.on_rocm(x)
+    assert arrays.library_of(x) is arrays.DLPACK_ROCM
     capsule = x.__dlpack__(stream=0, max_version=(1, 0))
     found = dlpack.read(capsule)
     assert (found.pointer, found.kind, found.device, found.shape) == (x.pointer, dlpack.ROCM, 0, (2, 3))

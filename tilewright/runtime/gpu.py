@@ -20,12 +20,13 @@ from tilewright.compiler import ptx
 from tilewright.compiler.kernel import compile
 from tilewright.kernels.nvidia import copy
 from tilewright.problem import Gemm
-from tilewright.runtime import arrays, bound, cuda, known
+from tilewright.runtime import arrays, bound, cuda, known, operands
 from tilewright.runtime.arrays import Library, shadow
-from tilewright.runtime.bound import Recipe, leading
+from tilewright.runtime.bound import Recipe
 from tilewright.runtime.cuda import Device, Prepared
 from tilewright.runtime.device_memory import Block
 from tilewright.runtime.driver import call
+from tilewright.runtime.operands import leading
 from tilewright.runtime.streams import synchronize
 
 Array = NDArray[Any]
@@ -55,9 +56,9 @@ def matmul(a_in: Any, b_in: Any, out_in: Any = None, out_dtype: Any = None, alph
                 return done
     c_array = None if c_in is None or isinstance(c_in, (bool, int, float, np.number)) else c_in
     named = {"a": a_in, "b": b_in, "c": c_array, out_name: out_in}  # gemm's output is c
-    library = bound.common(**named)
+    library = operands.common(**named)
     assert library is not None
-    device = bound.same_device(library, **named)
+    device = operands.same_device(library, **named)
     stream = library.stream(a_in if out_in is None else out_in, device)
     arguments.thread_count(threads)
     alpha, beta = arguments.scalar(alpha, "alpha"), arguments.scalar(beta, "beta")
@@ -90,8 +91,8 @@ def _product(run: _Run, library: Library, a: Array, b: Array, c: Any, out: Array
              beta: float, out_name: str) -> Any:  # fmt: skip
     """The steps of api._general on shadows. The new array, if there is no out."""
     compute, result = arguments.dtypes(a, b, c, out_dtype)
-    if result not in arrays.DTYPES.values():
-        raise TypeError(f"out_dtype must be one of {', '.join(arrays.DTYPES)} on a CUDA device, not {result}")
+    if result not in arrays.CUDA.dtypes.values():
+        raise TypeError(f"out_dtype must be one of {', '.join(arrays.CUDA.dtypes)} on a CUDA device, not {result}")
     if out is not None and out_dtype is not None and out.dtype != result:
         raise TypeError(f"{out_name} has dtype {out.dtype}, but out_dtype asks for {result}")
     vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
@@ -281,10 +282,10 @@ def _recipe(on: Device, a: Array, b: Array, c: Array, plan: Any) -> Recipe:
     ld = [leading(x if by_rows else x.T) for x, by_rows in ((a, _letter(a) == "n"), (b, _letter(b) == "n"), (c, True))]
     target: Any = on.target
     kernel: Any = compile(problem, target, plan)
-    vector = bound.together(a, b, c)
-    if plan is None and bound.moved_at_once(kernel) > vector:
+    vector = operands.together(a, b, c)
+    if plan is None and operands.moved_at_once(kernel) > vector:
         kernel = compile(problem, target, replace(kernel.plan, vector=vector))
-    bound.lies(kernel, vector)
+    operands.lies(kernel, vector)
     return Recipe(kernel, on, *(x or 1 for x in ld))
 
 
