@@ -9,7 +9,6 @@ import types
 import numpy as np
 import pytest
 
-import tilewright as tw
 from tests import fake_arrays
 from tests.fake_hip import install
 from tests.test_hip_runtime import MANIFEST, image  # noqa: F401  (a fixture)
@@ -87,13 +86,6 @@ def test_arrays_elsewhere(fake, kernel):
             rocm_arrays.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     with pytest.raises(ValueError, match="x is on AMD GPU 1, and scaled was loaded for 0"):
         rocm_arrays.launch(kernel, (1,), (4, 3.0, 0.0, Exporter(ones(), device=1), 1))
-
-
-@pytest.mark.parametrize("kind", [fake_arrays.Tensor, Exporter])
-def test_matmul_says_that_it_does_not_multiply_there(fake, kind):
-    a = kind(np.ones((2, 2), np.float32))
-    with pytest.raises(NotImplementedError, match=r"a is .* in an AMD GPU's memory"):
-        tw.matmul(a, np.ones((2, 2), np.float32))
 
 
 def test_our_own_arrays_are_handed_over(fake, kernel):

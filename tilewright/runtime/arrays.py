@@ -53,8 +53,8 @@ class Platform:
 
 
 CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY)
-ROCM = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32"),
-                (dlpack.ROCM,), 0)  # fmt: skip
+ROCM = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
+                                     "i16", "u16", "u8"), (dlpack.ROCM,), 0)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def kind(x: Any) -> str:
 
 def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """A NumPy array that is said to be there. It must not be read."""
-    if dtype.kind == "V":  # one of ml_dtypes', which the interface has no word for
+    if dtype.isbuiltin == 2:  # one of ml_dtypes', which the interface has no word for
         return np.asarray(_There(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}"))).view(dtype)
     return np.asarray(_There(pointer, shape, strides, dtype))
 

@@ -87,9 +87,7 @@ def _dtype(t: _DataType) -> np.dtype[Any] | str:
 
 
 def _code(dtype: np.dtype[Any]) -> int:
-    if dtype.kind in _KINDS:
-        return _KINDS[dtype.kind]
-    return next(code for (code, _), name in _NARROW.items() if name == dtype.name)
+    return next((code for (code, _), name in _NARROW.items() if name == dtype.name), None) or _KINDS[dtype.kind]
 
 
 def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

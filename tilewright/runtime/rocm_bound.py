@@ -1,9 +1,9 @@
 """A GEMM compiled for an AMD GPU, made ready: for a device and operands of given strides (`Recipe`), for arrays
 (`bind`, `call`).
 
-What a compiled kernel must have for this: `problem`, `target`, `plan`, `loadable` (code object and manifest), and
-`launches`, each with a `grid` and the bytes of `workspace` and of `counters`, which are zero before and after. Kernels
-take their arguments by the names that the manifest has; where each lies is in the manifest, too.
+What a compiled kernel must have for this: `problem`, its `shape`, `target`, `plan`, `loadable` (code object and
+manifest), and `launches`, each with a `grid` and the bytes of `workspace` and of `counters`, which are zero before and
+after. Kernels take their arguments by the names that the manifest has; where each lies is in the manifest, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Recipe:
         p = kernel.problem
         code = kernel.loadable
         function = hip.load(code.image, on).function(code.manifest)
-        values = {"m": p.m, "n": p.n, "k": p.k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
+        values = {"m": p.m, "n": p.n, "k": kernel.shape.k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         self.steps = [_Step(function, launch, values) for launch in kernel.launches]
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
