@@ -69,8 +69,13 @@ def torch(fake: FakeDriver) -> types.ModuleType:
     module.is_grad_enabled = lambda: module.grad
     module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)
     module.device = lambda kind, index: index
-    module.empty = lambda shape, dtype, device: Tensor(np.full(shape, np.nan, dtype), device)
+    module.empty = lambda shape, dtype, device: Tensor(_nowhere(shape, np.dtype(dtype)), device)
     return module
+
+
+def _nowhere(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """What no result is: nan, or as many sevens as there are."""
+    return np.full(shape, 77 if dtype.kind in "iu" else np.nan, dtype)
 
 
 class CuPyArray(_Array):

@@ -434,7 +434,7 @@ def _argument(t: Any, block: bytes) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
-    from tilewright.runtime import hip, hip_devices, hip_library, hip_memory
+    from tilewright.runtime import hip, hip_devices, hip_library, hip_memory, known, rocm
     from tilewright.runtime.spaces import Spaces
 
     gc.collect()
@@ -445,6 +445,7 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
     monkeypatch.setattr(hip_library, "_api", None)
     monkeypatch.setattr(hip_devices, "_devices", {})
-    monkeypatch.setattr(hip, "_modules", {})
+    for module, name in ((hip, "_modules"), (rocm, "_recipes"), (rocm, "_copies"), (known, "_known")):
+        monkeypatch.setattr(module, name, {})
     monkeypatch.setattr(hip_memory, "_spaces", Spaces(hip_memory.Memory, hip_memory._zero))
     return fake

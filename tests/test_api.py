@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
 import tilewright
 from tests.arrays import Storage, small_integers, storages
-from tilewright import api
+from tilewright import api, engines
 from tilewright.api import gemm, matmul
 from tilewright.kernels import reference
 
@@ -402,7 +402,7 @@ def spy(monkeypatch):
         return call
 
     fake = SimpleNamespace(gemm=with_ndim(2), gemm_batched=with_ndim(3), finishes=lambda *_: False)
-    monkeypatch.setattr(api, "_cpu", fake)
+    monkeypatch.setattr(engines, "_cpu", fake)
     return spy
 
 

@@ -24,10 +24,11 @@ LAYERS = [
     ["simulator", "compiler"],
     ["tuner.store", "tuner.tables", "tuner.row"],  # what was measured: the engine asks
     ["runtime"],
-    ["compiler.kernel", "compiler.gpu"],  # what tilewright.compile makes can also be called
+    ["compiler.kernel", "compiler.gpu", "compiler.amd_gemm"],  # what tilewright.compile makes can also be called
     ["simulator.product"],  # the engine's own jobs, simulated
-    # the rules of shapes and dtypes, for CUDA arrays too
-    ["batch", "complex_product", "arguments", "packed", "scaled_operands", "api", "runtime.gpu"],
+    # the rules of shapes and dtypes, for arrays on GPUs too
+    ["batch", "complex_product", "arguments", "packed", "scaled_operands", "engines", "api", "runtime.device_product",
+     "runtime.gpu", "runtime.rocm"],
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],

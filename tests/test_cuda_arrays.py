@@ -14,7 +14,7 @@ from tests.arrays import small_integers
 from tests.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, torch
 from tests.fake_cuda import install
 from tests.plain_gemm import Compiled, Split
-from tilewright.runtime import bound, cuda, gpu
+from tilewright.runtime import bound, cuda, gpu, operands
 from tilewright.runtime.arrays import DeviceArray, shadow
 
 
@@ -574,9 +574,9 @@ def test_numpy_arrays_with_a_plan_for_a_gpu(fake, monkeypatch, shape):
 def test_what_can_be_moved_together(fake, begin, rows, columns, ld, dtype, expected):
     size = np.dtype(dtype).itemsize
     matrix = shadow(1024 + begin * size, (rows, columns), (ld * size, size), np.dtype(dtype))
-    assert bound.together(matrix) == bound.together(matrix.T) == expected
+    assert operands.together(matrix) == operands.together(matrix.T) == expected
     whole = shadow(1024, (4, 4), (4 * size, size), np.dtype(dtype))
-    assert bound.together(whole, matrix) == expected
+    assert operands.together(whole, matrix) == expected
 
 
 @dataclass(frozen=True)

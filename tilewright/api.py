@@ -6,52 +6,19 @@ way that ends in the same engine. Nothing is written to the caller's array befor
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch, complex_product, packed, scaled_operands
+from tilewright import arguments, batch, complex_product, engines, packed, scaled_operands
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
-from tilewright.runtime.arrays import library_of
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
 # bounds only). Giving up costs a temporary.
 EFFORT: Any = 1000
-
-_cpu: Any = None
-_gpu: Any = None
-
-
-def _engine() -> Any:
-    """tilewright.runtime.cpu, imported by the first product: importing tilewright must not load a compiler."""
-    global _cpu
-    if _cpu is None:
-        from tilewright.runtime import cpu
-
-        _cpu = cpu
-    return _cpu
-
-
-def _gpu_engine() -> Any:
-    """tilewright.runtime.gpu, likewise."""
-    global _gpu
-    if _gpu is None:
-        from tilewright.runtime import gpu
-
-        _gpu = gpu
-    return _gpu
-
-
-def _engine_for(plan: Any) -> Any:
-    """The processor's, unless the plan is one for a GPU. Who has such a plan has imported its module."""
-    plans = sys.modules.get("tilewright.plans.gpu")
-    if plans is None or not isinstance(plan, plans.GpuPlan):
-        return _cpu or _engine()
-    return _gpu_engine()
 
 
 def matmul(
@@ -99,7 +66,7 @@ def matmul(
                 nothing (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
     threads     how many threads at most, for this call; by default tilewright.get_num_threads().
     plan        the plan to run, instead of the one tilewright.plan would choose. With one for a GPU, NumPy arrays are
-                copied to the first CUDA device and the result is copied back.
+                copied to the first CUDA device or AMD GPU and the result is copied back.
     deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
     algorithm   how products are computed, of f32 or f16 operands on CPUs: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
                 f32 into bf16 terms and multiplies those, "bf16_bf16_f32_x4" f16; "fastest" chooses what is expected to
@@ -111,8 +78,9 @@ def matmul(
                 patterns, of the operand's shape, as it is given, with ceil(k / 32) in place of k.
     epilogue    reserved for later versions: None.
 
-    Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) are multiplied there, not copied, on
-    the stream that is their library's current one; all must be of one library and on one device, as the result is.
+    Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are
+    multiplied there, not copied, on the stream that is their library's current one; all must be of one library and on
+    one device, as the result is. AMD's kernels have not run on hardware yet: tilewright doctor --selftest tries them.
     Arrays in the host's memory go NumPy's way: torch's tensors give a tensor, those of other libraries a NumPy array.
 
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
@@ -153,12 +121,16 @@ def matmul(
             and _run(a, b, out, whole=True)
         ):
             return out
+    engine = engines.of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
+    if engine is None and engines.is_amd(plan):
+        arguments.not_yet(algorithm=algorithm, scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
+        return engines.rocm().copied(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
     if not (scale_a is scale_b is epilogue is None) or type(a) is Quantized or type(b) is Quantized:
         arguments.not_yet(epilogue=epilogue)
         a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
-    if _on_gpu(a, b, out[0] if isinstance(out, tuple) and out else out, c):
+    if engine is not None:
         arguments.not_yet(algorithm=algorithm)
-        return (_gpu or _gpu_engine()).matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
+        return engine.matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
     return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm)
 
 
@@ -185,10 +157,14 @@ def gemm(
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
     arguments.not_yet(epilogue=epilogue)
+    engine = engines.of_arrays(a, b, c)
+    if engine is None and engines.is_amd(plan):
+        arguments.not_yet(algorithm=algorithm, scale_a=scale_a, scale_b=scale_b)
+        return engines.rocm().copied(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
-    if _on_gpu(a, b, c):
+    if engine is not None:
         arguments.not_yet(algorithm=algorithm)
-        return (_gpu or _gpu_engine()).matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
+        return engine.matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     if not isinstance(c, np.ndarray):
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
     _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm, "c")
@@ -201,17 +177,9 @@ def _without_scales(
     """Plain operands, and alpha, for operands with scales; others as they are. `native`: by no plan or algorithm."""
     if scale_a is scale_b is None and type(a) is not Quantized and type(b) is not Quantized:
         return a, b, alpha
-    if _on_gpu(a, b):
+    if engines.of_arrays(a, b) is not None:
         arguments.not_yet(scale_a=scale_a, scale_b=scale_b)
     return scaled_operands.plain(a, b, scale_a, scale_b, trans_a, trans_b, alpha, native)
-
-
-def _on_gpu(*arrays: Any) -> bool:
-    """Is one of these in the memory of a CUDA device?"""
-    for x in arrays:  # it is asked at every product, and a generator takes longer than the question
-        if library_of(x) is not None:
-            return True
-    return False
 
 
 def _general(
@@ -271,7 +239,7 @@ def _general(
 
     kept = out.dtype if out is not None else result  # the dtype in which the engine leaves the product
     told = beta or plan is not None or algorithm is not None
-    if kept != compute and (told or not _engine().finishes(compute, kept, *sizes)):
+    if kept != compute and (told or not engines.cpu().finishes(compute, kept, *sizes)):
         kept = compute
     if out is not None:
         target = _as_matrices(out, vectors)
@@ -293,7 +261,7 @@ def _general(
 
 def _is_converted_later(x: Array, compute: np.dtype[Any], sizes: tuple[int, int, int]) -> bool:
     """Whether the engine takes x as it is for an m x n x k product and converts it while it packs."""
-    return x.dtype != compute and arguments.ready(x, x.dtype) and _engine().converts(x, compute, *sizes)
+    return x.dtype != compute and arguments.ready(x, x.dtype) and engines.cpu().converts(x, compute, *sizes)
 
 
 def _result_shape(a: Array, b: Array, out: Array | None, vectors: tuple[int, ...], out_name: str) -> tuple[int, ...]:
@@ -367,7 +335,7 @@ def _run(
     """
     if c.size == 0:
         return True
-    engine = _engine_for(plan)
+    engine = engines.for_plan(plan)
     if c.ndim > 2:
         a, b, c = batch.collapse(a, b, c)
     if algorithm is not None:

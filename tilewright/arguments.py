@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.runtime.arrays import on_rocm
 
 Array = NDArray[Any]
 
@@ -236,11 +235,6 @@ def _refuse_foreign(value: Any, name: str) -> None:
         raise TypeError(
             f"{name} is {_kind(value)}, which handles NumPy's functions itself (__array_ufunc__); "
             f"pass np.asarray({name}) to multiply it here"
-        )
-    if on_rocm(value):
-        raise NotImplementedError(
-            f"{name} is {_kind(value)} in an AMD GPU's memory, where this version multiplies by kernels that you "
-            "launch (tilewright.runtime.rocm_arrays.launch), not by matmul"
         )
 
 

@@ -59,8 +59,9 @@ def pack(
 
     Raises TypeError and ValueError as matmul does, and for plans and targets that cannot be run.
     """
-    if library_of(b) is not None:
-        raise TypeError(f"b is {kind(b)} in a CUDA device's memory; pack is for the processor's own")
+    library = library_of(b)
+    if library is not None:
+        raise TypeError(f"b is {kind(b)} in {library.platform.memory}; pack is for the processor's own")
     if isinstance(b, Quantized):
         raise TypeError("b is Quantized, whose scales panels do not hold; pack(tilewright.dequantize(b)) has its "
                         "numbers")  # fmt: skip

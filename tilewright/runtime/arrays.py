@@ -1,8 +1,9 @@
-"""Arrays in a CUDA device's memory, whoever they belong to: where they are, on which stream, and results like them.
+"""Arrays in a GPU's memory, whoever they belong to: where they are, on which stream, and results like them.
 
 A *library* knows four things about its arrays: the device, the stream on which its caller works just now, what an array
 is (`look`), and how to make a new one. torch and CuPy say all of that themselves. Any other library is known by the
-protocols DLPack and __cuda_array_interface__ alone, and gets its result by its own `from_dlpack`.
+protocols DLPack and __cuda_array_interface__ alone, and gets its result by its own `from_dlpack`. On AMD's GPUs torch
+calls everything by CUDA's names, and DLPack has a kind of device for them.
 
 What is looked at appears as a NumPy *shadow*: an array with the address, shape and strides of the real one, so that
 NumPy's and tilewright's rules for shapes, views and overlap serve for both. Nobody ever reads its elements.
@@ -13,7 +14,9 @@ Nothing here imports a library: whoever passes a torch tensor has imported torch
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,11 +25,36 @@ from numpy.typing import NDArray
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.runtime import dlpack
 
-DTYPES: dict[str, np.dtype[Any]] = {  # what is multiplied there, by the names that all libraries use
-    f.numpy_name: f.dtype for f in (FORMATS[name] for name in MULTIPLIED)
-}
-CUDA_KINDS = (dlpack.CUDA, dlpack.CUDA_MANAGED)
-LEGACY = 1  # the default stream, by the name that DLPack and __cuda_array_interface__ give it
+LEGACY = 1  # CUDA's default stream, by the name that DLPack and __cuda_array_interface__ give it
+
+
+class Platform:
+    """A maker's GPUs: what they are called, what is multiplied there, and the kinds of device that DLPack calls so."""
+
+    def __init__(self, name: str, article: str, formats: Sequence[str], kinds: tuple[int, ...], default: int) -> None:
+        self.name, self.memory, self.formats, self.kinds = name, f"{article} {name}'s memory", formats, kinds
+        self.default_stream = default  # as DLPack names it
+
+    @cached_property
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """What is multiplied there, by the names that all libraries use."""
+        return {f.numpy_name: f.dtype for f in (FORMATS[name] for name in self.formats)}
+
+    def dtype(self, dtype: Any, name: str) -> np.dtype[Any]:
+        """A library's dtype as NumPy's; TypeError, with the argument's name, for one that is not multiplied there."""
+        words = str(dtype).removeprefix("torch.")
+        if words not in self.dtypes:
+            *most, last = self.dtypes
+            raise TypeError(
+                f"{name} has dtype {words}; on {self.name}s this version multiplies {', '.join(most)} and {last}: "
+                f"convert {name} to one of them"
+            )
+        return self.dtypes[words]
+
+
+CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY)
+ROCM = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
+                                     "i16", "u16", "u8"), (dlpack.ROCM,), 0)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +72,7 @@ class Look:
 
 class Library(Protocol):
     name: str
+    platform: Platform
     waits: bool  # must the host wait for the product, since the caller has no stream that could?
 
     def device(self, x: Any) -> int:
@@ -70,33 +99,23 @@ class Library(Protocol):
 
 
 def library_of(x: Any) -> Library | None:
-    """Whose array in a CUDA device's memory x is; None if it is something else, such as an array in the host's."""
+    """Whose array in a GPU's memory x is; None if it is something else, such as an array in the host's."""
     if type(x) is np.ndarray or x is None:
         return None
     known = TORCH.knows(x)
     if known is not None:
-        return TORCH if known else None
+        return (TORCH if sys.modules["torch"].version.hip is None else TORCH_ROCM) if known else None
     if CUPY.knows(x):
         return CUPY
     if isinstance(x, DeviceArray):
         return OWN
     try:
         if hasattr(type(x), "__dlpack_device__"):
-            return DLPACK if x.__dlpack_device__()[0] in CUDA_KINDS else None
+            on = x.__dlpack_device__()[0]
+            return next((library for library in (DLPACK, DLPACK_ROCM) if on in library.platform.kinds), None)
         return INTERFACE if hasattr(x, "__cuda_array_interface__") else None
     except Exception:  # on several devices at once, on none, or being traced: nothing that could be looked at
         return None
-
-
-def on_rocm(x: Any) -> bool:
-    """Is x an array in an AMD GPU's memory? torch on ROCm calls that CUDA's; any other library tells by DLPack."""
-    known = TORCH.knows(x)
-    if known is not None:
-        return not known and bool(x.is_cuda)
-    try:
-        return hasattr(type(x), "__dlpack_device__") and x.__dlpack_device__()[0] == dlpack.ROCM
-    except Exception:  # on several devices at once, on none, or being traced
-        return False
 
 
 def kind(x: Any) -> str:
@@ -107,6 +126,8 @@ def kind(x: Any) -> str:
 
 def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """A NumPy array that is said to be there. It must not be read."""
+    if dtype.isbuiltin == 2:  # one of ml_dtypes', which the interface has no word for
+        return np.asarray(_There(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}"))).view(dtype)
     return np.asarray(_There(pointer, shape, strides, dtype))
 
 
@@ -115,16 +136,6 @@ class _There:
         self.__array_interface__ = {
             "data": (pointer, False), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3,
         }  # fmt: skip
-
-
-def _dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    words = str(dtype).removeprefix("torch.")
-    if words not in DTYPES:
-        raise TypeError(
-            f"{name} has dtype {words}; on CUDA devices this version multiplies {' and '.join(DTYPES)}: convert "
-            f"{name} to one of them"
-        )
-    return DTYPES[words]
 
 
 def _writable(readonly: bool, name: str) -> None:
@@ -138,15 +149,18 @@ def _writable(readonly: bool, name: str) -> None:
 class _Torch:
     name, waits = "torch", False
 
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+
     def knows(self, x: Any) -> bool | None:
-        """Is x on a CUDA device, and not on an AMD GPU, which torch calls by the same name? None: it is not torch's."""
+        """Is x in a GPU's memory, whoever's? None: it is not torch's."""
         torch = sys.modules.get("torch")
         if torch is None:
             return None
         tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
         if not (type(x) is tensor or (tensor is not None and isinstance(x, tensor))):
             return None
-        return bool(x.is_cuda) and torch.version.hip is None
+        return bool(x.is_cuda)
 
     def device(self, x: Any) -> int:
         return int(x.device.index)
@@ -165,7 +179,7 @@ class _Torch:
                 f"{name} requires a gradient, and tilewright's product has no backward pass: pass {name}.detach(), or "
                 "call inside torch.no_grad()"
             )
-        dtype = _dtype(x.dtype, name)
+        dtype = self.platform.dtype(x.dtype, name)
         if x.is_neg():  # a view of a conjugate: its memory holds the values with the other sign
             if write:
                 raise ValueError(f"{name} is a lazily negated view, which cannot be written to")
@@ -183,7 +197,8 @@ class _Torch:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
         torch = sys.modules["torch"]
-        its = torch.float32 if dtype.char == "f" else torch.float64  # dtype.name takes longer than all the rest
+        # dtype.name takes longer than all the rest
+        its = torch.float32 if dtype.char == "f" else torch.float64 if dtype.char == "d" else getattr(torch, dtype.name)
         return torch.empty(shape, dtype=its, device=torch.device("cuda", device))
 
     def result(self, new: Any, like: Any) -> Any:
@@ -191,7 +206,7 @@ class _Torch:
 
 
 class _CuPy:
-    name, waits = "cupy", False
+    name, waits, platform = "cupy", False, CUDA
 
     def knows(self, x: Any) -> bool:
         ndarray = getattr(sys.modules.get("cupy"), "ndarray", None)
@@ -204,7 +219,7 @@ class _CuPy:
         return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
-        dtype = _dtype(x.dtype, name)
+        dtype = self.platform.dtype(x.dtype, name)
         return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), self.device(x), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
@@ -225,6 +240,8 @@ class _CuPy:
 class _Protocol:
     """What libraries have in common that are known by a protocol alone."""
 
+    platform = CUDA
+
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
         return None
 
@@ -232,6 +249,10 @@ class _Protocol:
         raise NotImplementedError("none of its arrays is plain")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        if self.platform is ROCM:
+            from tilewright.runtime import hip_devices, rocm_arrays
+
+            return rocm_arrays.RocmArray(hip_devices.device(device), shape, dtype)
         from tilewright.runtime.device_memory import Memory
         from tilewright.runtime.devices import device as find
 
@@ -249,20 +270,28 @@ class _Protocol:
 class _DLPack(_Protocol):
     name, waits = "DLPack", True
 
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+
     def device(self, x: Any) -> int:
         return int(x.__dlpack_device__()[1])
 
     def stream(self, x: Any, device: int) -> int:
-        return LEGACY  # to which the library is told to synchronise x
+        return self.platform.default_stream  # to which the library is told to synchronise x
+
+    def capsule(self, x: Any, stream: int) -> Any:
+        """What DLPack gives for x; what was done to it is done before what this stream is given from now on."""
+        given = stream or self.platform.default_stream
+        try:
+            return x.__dlpack__(stream=given, max_version=dlpack.VERSION)
+        except TypeError:  # from before DLPack had versions
+            return x.__dlpack__(stream=given)
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
-        try:
-            capsule = x.__dlpack__(stream=stream or LEGACY, max_version=dlpack.VERSION)
-        except TypeError:  # from before DLPack had versions
-            capsule = x.__dlpack__(stream=stream or LEGACY)
+        capsule = self.capsule(x, stream)
         found = dlpack.read(capsule)
         _writable(write and found.readonly, name)
-        dtype = _dtype(found.dtype, name)
+        dtype = self.platform.dtype(found.dtype, name)
         return Look(shadow(found.pointer, found.shape, found.strides, dtype), found.device, (x, capsule))
 
 
@@ -287,7 +316,7 @@ class _Interface(_Protocol):
             raise TypeError(f"{name} has a mask, which a product cannot honour")
         pointer, readonly = says["data"]
         _writable(write and readonly, name)
-        dtype = _dtype(np.dtype(says["typestr"]), name)
+        dtype = self.platform.dtype(np.dtype(says["typestr"]), name)
         shape = tuple(says["shape"])
         strides = says.get("strides") or dlpack.contiguous(shape, dtype.itemsize)
         return Look(shadow(pointer, shape, tuple(strides), dtype), self.device(x), x)
@@ -300,7 +329,8 @@ class _Own(_Interface):
         return new
 
 
-TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(), _CuPy(), _DLPack(), _Interface(), _Own()
+TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(), _DLPack(CUDA), _Interface(), _Own()
+TORCH_ROCM, DLPACK_ROCM = _Torch(ROCM), _DLPack(ROCM)
 
 
 class DeviceArray:

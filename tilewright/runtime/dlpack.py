@@ -52,7 +52,9 @@ class Contents(NamedTuple):
 
 _CODES = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # as in NumPy's type strings
 _KINDS = {letter: code for code, letter in _CODES.items()}
-_BFLOAT = 4
+# What NumPy has no words for, by code and bits. https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h
+_NARROW = {(4, 16): "bfloat16", (10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3fnuz", (12, 8): "float8_e5m2",
+           (13, 8): "float8_e5m2fnuz"}  # fmt: skip
 
 
 def read(capsule: Any) -> Contents:
@@ -79,9 +81,13 @@ def _dtype(t: _DataType) -> np.dtype[Any] | str:
             return np.dtype(f"{_CODES[t.code]}{t.bits // 8}")
         except TypeError:
             pass
-    if (t.code, t.bits, t.lanes) == (_BFLOAT, 16, 1):
-        return "bfloat16"
+    if t.lanes == 1 and (t.code, t.bits) in _NARROW:
+        return _NARROW[t.code, t.bits]
     return f"DLPack type {t.code} of {t.bits} bits" + (f", {t.lanes} lanes" if t.lanes > 1 else "")
+
+
+def _code(dtype: np.dtype[Any]) -> int:
+    return next((code for (code, _), name in _NARROW.items() if name == dtype.name), None) or _KINDS[dtype.kind]
 
 
 def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -101,7 +107,7 @@ def make(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: int
     managed.tensor.ndim = len(shape)
     managed.tensor.shape = ctypes.cast(shape_c, ctypes.POINTER(c_int64))
     managed.tensor.strides = ctypes.cast(strides_c, ctypes.POINTER(c_int64))
-    managed.tensor.dtype = _DataType(_KINDS[dtype.kind], 8 * dtype.itemsize, 1)
+    managed.tensor.dtype = _DataType(_code(dtype), 8 * dtype.itemsize, 1)
     managed.deleter = ctypes.cast(_deleter, c_void_p).value
     address = ctypes.addressof(managed)
     _given[address] = managed, shape_c, strides_c, owner

@@ -23,7 +23,7 @@ from typing import Any
 from tilewright.runtime.hip_devices import Device, count, device
 from tilewright.runtime.hip_library import HipError, Unavailable, api, call, why_not
 from tilewright.runtime.hip_memory import Memory, download, upload
-from tilewright.runtime.hip_streams import Event, Stream, destroy, handle_of
+from tilewright.runtime.hip_streams import Event, Stream, destroy, handle_of, synchronize
 
 __all__ = [
     "Device",
@@ -43,6 +43,7 @@ __all__ = [
     "in_turn",
     "load",
     "seconds",
+    "synchronize",
     "upload",
     "version",
     "why_not",

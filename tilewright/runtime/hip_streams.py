@@ -22,8 +22,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all that was given to the stream is done. HipError for what went wrong in it."""
-        with self.device.current():
-            call("hipStreamSynchronize", self.handle)
+        synchronize(self.device, self.handle)
 
     def __del__(self) -> None:
         destroy(self, "hipStreamDestroy")
@@ -68,6 +67,12 @@ def destroy(owner: Any, function: str, what: str = "handle") -> None:
     """Give back what `owner` has under this name, in the process that made it: in a forked child it stays."""
     if hip_library.loaded():
         library.destroy(owner, lambda handle: call(function, handle), what)
+
+
+def synchronize(on: Device, stream: int) -> None:
+    """Wait until all that was given to a stream is done."""
+    with on.current():
+        call("hipStreamSynchronize", stream)
 
 
 def is_capturing(stream: int) -> bool:

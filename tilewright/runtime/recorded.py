@@ -83,7 +83,7 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: Sequence[int]) -> Non
             given.append(x)
             continue
         library = arrays.library_of(x)
-        if library is None:
+        if library is None or library.platform is not arrays.CUDA:
             raise TypeError(f"{name} must be an array in the memory of a CUDA device, not {_kind(x)}")
         if device is None:
             device = cuda.device(library.device(x))

@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.runtime import dlpack
-from tilewright.runtime.arrays import TORCH, on_rocm
+from tilewright.runtime.arrays import DLPACK_ROCM, ROCM, TORCH_ROCM, library_of
 from tilewright.runtime.hip import Device, HipFunction, Memory, Prepared, handle_of
-
-DEFAULT_STREAM = 0  # by the name that DLPack gives it on ROCm, where 1 and 2 are no streams
 
 
 class Found(NamedTuple):
@@ -31,16 +29,14 @@ class Found(NamedTuple):
 def find(x: Any, stream: int | None = None) -> Found | None:
     """Where an array is, and what its library has given it to do is done before what `stream` is given next (None: the
     library's own, or the default one); None if it is not in an AMD GPU's memory."""
-    if not on_rocm(x):
+    library = library_of(x)
+    if library is None or library.platform is not ROCM:
         return None
-    if TORCH.knows(x) is not None:
-        index = TORCH.device(x)
-        return Found(TORCH.pointer(x), index, TORCH.stream(x, index), x)
-    given = DEFAULT_STREAM if stream is None else stream
-    try:
-        capsule = x.__dlpack__(stream=given, max_version=dlpack.VERSION)
-    except TypeError:  # from before DLPack had versions
-        capsule = x.__dlpack__(stream=given)
+    if library is TORCH_ROCM:
+        index = TORCH_ROCM.device(x)
+        return Found(TORCH_ROCM.pointer(x), index, TORCH_ROCM.stream(x, index), x)
+    given = ROCM.default_stream if stream is None else stream
+    capsule = DLPACK_ROCM.capsule(x, given)
     contents = dlpack.read(capsule)
     return Found(contents.pointer, contents.device, given, (x, capsule))
 
@@ -59,7 +55,7 @@ def launch(function: HipFunction, grid: Sequence[int], args: Sequence[Any], stre
             raise ValueError(
                 f"{name} is on AMD GPU {where.device}, and {function.name} was loaded for {function.device.index}"
             )
-    theirs = next((where.stream for where in found.values()), DEFAULT_STREAM)
+    theirs = next((where.stream for where in found.values()), ROCM.default_stream)
     addresses = [found[place].pointer if place in found else x for place, x in enumerate(args)]
     Prepared(function, grid, addresses)(theirs if asked is None else asked)
 
