@@ -37,3 +37,19 @@ def test_the_barrier_comes_before_the_last_products():
     after = lines[lines.index("s_barrier"):]
     assert sum(line.startswith("v_mfma") for line in after) >= 8
     assert sum(line.startswith("ds_read") for line in after) >= 6
+
+
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4"])
+def test_formats_that_are_decoded_beside_the_products(format):
+    """On chips without instructions for them. Loads that a wave waits for are those of the tile before, so that they
+    have most of a round's 2,048 cycles and more to arrive."""
+    target = tw.target("gfx942")
+    compiled = tw.compile(tw.Gemm(4096, 4096, 4096, format, layout="nt"), target)
+    assert str(compiled.plan).startswith("bf16_emulated 256x256x32")
+    text = amd.assembly(compiled.function, target)
+    uses = amd.usage(compiled.function, target, text)
+    assert uses.vgpr_spills == uses.scratch == 0
+    found = amd_cycles.count(compiled.function, target, text)
+    assert found.share >= 0.99 - LEEWAY, str(found)
+    assert found.patience is not None
+    assert found.patience >= 1000

@@ -17,12 +17,16 @@ from tilewright.compiler.amd_loop import body, main_loop
 from tilewright.formats import BLOCK_FORMATS, Quantized
 from tilewright.ir import Kernel, i8, i32, ptr, vec
 from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, decode
+from tilewright.kernels.amd.decoding_pipeline import Portion
 from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
+from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
+from tilewright.simulator import Fault
 from tilewright.targets import target
 
 MX = {f.element.name: f for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}
-SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
+SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}  # half of the threads decode
+WHOLE = SMALL | {"WARP_M": 64}  # all of them do: beside products
 GFX942 = target("gfx942")
 # Binary logarithms of the scales with which every finite element is a bf16.
 LIMITS = {"e4m3fn": (-124, 119), "e5m2": (-117, 112), "e2m3": (-127, 125), "e3m2": (-127, 123), "e2m1": (-127, 125)}
@@ -139,7 +143,7 @@ def exact(a: Quantized, b: Quantized) -> Any:
 def test_every_pair(fa, fb):
     """Edges in all three sizes; no access of LDS takes longer than it must."""
     a, b = quantized(fa, 66, 104, 1), quantized(fb, 70, 104, 2)
-    c, report = product(emit_emulated_mx_gemm, a, b, **SMALL)
+    c, report = product(emit_emulated_mx_gemm, a, b, **WHOLE)
     np.testing.assert_array_equal(c, exact(a, b))
     for verb in ("load", "store"):
         assert report.of("tiles", verb).conflicts == 0
@@ -151,6 +155,10 @@ def test_every_pair(fa, fb):
     [
         (1, 1, 1, {}),
         (64, 64, 64, {}),
+        (1, 1, 1, {"WARP_M": 64}),  # the same where all threads decode
+        (64, 64, 64, {"WARP_M": 64}),
+        (3, 129, 200, {"WARP_M": 64, "MFMA": 16}),
+        (65, 60, 416, {"WARP_M": 64, "CTA_K": 128}),  # eight groups of products, four portions of each operand
         (3, 129, 200, {"MFMA": 16}),
         (65, 4, 224, {"CTA_K": 64}),  # the first tile has one block
         (130, 60, 96, {"CTA_K": 64, "CTA_M": 128, "WARP_M": 64, "WARP_N": 64}),
@@ -172,14 +180,14 @@ def test_shapes(m, n, k, options, fa, fb):
 def test_split_k(k, parts):
     """Also more parts than there is work for."""
     a, b = quantized("e2m3", 66, k, 1), quantized("e2m1", 36, k, 2)
-    c, _ = product(emit_emulated_mx_gemm, a, b, **SMALL, SPLIT_K=parts)
+    c, _ = product(emit_emulated_mx_gemm, a, b, **WHOLE, SPLIT_K=parts)
     np.testing.assert_array_equal(c, exact(a, b))
 
 
 def test_the_instructions_of_gfx950_too():
     """32x32x16: it is slower there than instructions with scales, but the same."""
     a, b = quantized("e4m3fn", 66, 104, 1), quantized("e3m2", 70, 104, 2)
-    c, _ = product(emit_emulated_mx_gemm, a, b, **SMALL, ARCH="gfx950")
+    c, _ = product(emit_emulated_mx_gemm, a, b, **WHOLE, ARCH="gfx950")
     np.testing.assert_array_equal(c, exact(a, b))
 
 
@@ -191,6 +199,51 @@ def test_random_numbers(options):
     c, _ = product(emit_emulated_mx_gemm, a, b, **options)
     bound = 256 * 2.0**-24 * (np.abs(tw.dequantize(a, "f64")) @ np.abs(tw.dequantize(b, "f64")).T)
     assert (np.abs(c - exact(a, b)) <= bound).all()
+
+
+# ---- planted bugs
+
+
+def long_product(**options: Any) -> tuple[Any, Any]:
+    a, b = quantized("e4m3fn", 66, 320, 1), quantized("e2m1", 70, 320, 2)
+    return product(emit_emulated_mx_gemm, a, b, **options)[0], exact(a, b)
+
+
+@pytest.mark.parametrize("MFMA", [16, 32])
+@pytest.mark.parametrize("options", [SMALL, WHOLE])
+def test_a_missing_barrier_is_a_race(monkeypatch, options, MFMA):
+    np.testing.assert_array_equal(*long_product(**options, MFMA=MFMA))
+    monkeypatch.setattr(Kernel, "barrier", lambda self: None)
+    with pytest.raises(Fault):
+        long_product(**options, MFMA=MFMA)
+
+
+def test_storing_before_the_barrier_is_a_race(monkeypatch):
+    """Others may still read the tile that has the place."""
+    read, decode = WaveProducts.read, Portion.decode
+    places = []
+
+    def reading(self: WaveProducts, at: Any, group: int) -> Any:
+        places.append(at)
+        return read(self, at, group)
+
+    def decoding(self: Portion) -> Any:
+        numbers = decode(self)
+        if places:
+            self.store(places[-1], numbers)
+        return numbers
+
+    monkeypatch.setattr(WaveProducts, "read", reading)
+    monkeypatch.setattr(Portion, "decode", decoding)
+    with pytest.raises(Fault):
+        long_product(**WHOLE)
+
+
+def test_a_portion_that_is_not_fetched_again_is_found(monkeypatch):
+    fetch = Portion.fetch
+    monkeypatch.setattr(Portion, "fetch", lambda self, more: fetch(self, more) if self.start else None)
+    found, wanted = long_product(**WHOLE)
+    assert (found != wanted).any()
 
 
 # ---- range: beside instructions with scales
@@ -297,7 +350,8 @@ def test_assembly_for_gfx942(fa, fb, options):
 
 
 def test_decoding_is_mixed_with_products():
-    """Between one matrix instruction and the next fit seven vector instructions: five are there."""
+    """Between one matrix instruction and the next fit seven vector instructions: six are there, and three beside the
+    first, with reads of LDS."""
     function = emit_emulated_mx_gemm(A="e4m3fn")
     kinds = "".join(
         "M" if "mfma" in line else "v" if line.startswith("v_") else ""
@@ -306,7 +360,7 @@ def test_decoding_is_mixed_with_products():
     runs = [len(run) for run in re.findall("v+", kinds)]
     assert kinds.count("M") == 32
     assert max(runs) <= 8
-    assert sum(4 <= run <= 6 for run in runs) >= 20
+    assert sum(5 <= run <= 6 for run in runs) >= 20
 
 
 def test_what_is_refused():

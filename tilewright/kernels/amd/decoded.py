@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tilewright.formats import get
@@ -41,7 +42,7 @@ class Decoded(LdsTile):
         ROWS = min(THREADS // self.CHUNKS, EXTENT)
         self.ACTIVE, self.THREADS = ROWS * self.CHUNKS, THREADS
         self.rows = [*range(0, EXTENT, ROWS)]                   # of which a thread has AT_ONCE elements
-        self.INSTRUCTIONS = len(self.rows) * INSTRUCTIONS[packed.format]        # of a thread, to decode a tile
+        self.PARTS, self.INSTRUCTIONS = len(self.rows), INSTRUCTIONS[packed.format]     # to decode each of them
 
     def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
         """For rows from `first` on of `limit`, from step k_first of k on, where a block begins."""
@@ -58,39 +59,50 @@ class Decoded(LdsTile):
         self.carried_words = [k.variable(vec(i32, self.WORDS)) for _ in self.rows]
         self.carried_scales = [k.variable(i32) for _ in self.rows]
 
+    def fetch(self, part: int, more: Value) -> None:
+        """One part of the next tile; the last one moves on to the tile after it."""
+        with self._some():
+            self._load(part)
+        if part == self.PARTS - 1:
+            self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))
+
     def fetches(self, more: Value) -> list[list[Do]]:
-        return [[lambda: self._load(None),
-                 lambda: self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))]]
+        return [[partial(self.fetch, part, more)] for part in range(self.PARTS)]
 
     def fetch_some(self, steps: Value) -> None:
         """Zeros for blocks that are not there, their scales too, which are 2^-127 then."""
-        self._load(self.step < steps)
+        with self._some():
+            for part in range(self.PARTS):
+                self._load(part, self.step < steps)
         self._advance(steps)
 
-    def _load(self, there: Value | None) -> None:
+    def _load(self, part: int, there: Value | None = None) -> None:
         k = self.k
-        with self._some():
-            at, scale_at = self.address.get(), self.scale_address.get()
-            for e, (words, scale) in enumerate(zip(self.carried_words, self.carried_scales, strict=True)):
-                words.set(k.load((at + self.offsets[e]).as_(i32), vec(i32, self.WORDS), align=4, mask=there))
-                scale.set(k.cast(k.load(scale_at + self.scale_offsets[e], i8, mask=there), i32) & 255)
+        words = (self.address.get() + self.offsets[part]).as_(i32)
+        self.carried_words[part].set(k.load(words, vec(i32, self.WORDS), align=4, mask=there))
+        scale = k.load(self.scale_address.get() + self.scale_offsets[part], i8, mask=there)
+        self.carried_scales[part].set(k.cast(scale, i32) & 255)
 
     def _advance(self, steps: Value) -> None:
         self.address.set(self.address.get() + self.k.cast(steps*self.PACKED_BITS // 8, i64))
         self.scale_address.set(self.scale_address.get() + self.k.cast(steps // SCALED, i64))
 
-    def stashes(self, smem: Value) -> list[list[Do]]:
-        return [[lambda: self._stash(smem)]]
+    def decode(self, part: int) -> list[Value]:
+        """What was fetched last of this part, as words of two bf16."""
+        return decode(self.k, self.carried_words[part].get(), self.carried_scales[part].get(), self.packed.format)
 
-    def _stash(self, smem: Value) -> None:
-        """Decode what is in the registers into the tile of LDS at `smem`."""
-        k = self.k
+    def store(self, smem: Value, part: int, numbers: list[Value]) -> None:
+        """Into the tile of LDS at `smem`."""
+        for e in range(0, len(numbers), 4):
+            at = self.place(smem, self.row + self.rows[part], self.step*(BF16 // 8) + e*4)
+            self.k.store(at.as_(i32), self.k.pack(*numbers[e:e + 4]))
+
+    def stashes(self, smem: Value) -> list[list[Do]]:
+        return [[partial(self._stash, smem, part)] for part in range(self.PARTS)]
+
+    def _stash(self, smem: Value, part: int) -> None:
         with self._some():
-            for row, words, scale in zip(self.rows, self.carried_words, self.carried_scales, strict=True):
-                numbers = decode(k, words.get(), scale.get(), self.packed.format)
-                for e in range(0, len(numbers), 4):
-                    at = self.place(smem, self.row + row, self.step*(BF16 // 8) + e*4)
-                    k.store(at.as_(i32), k.pack(*numbers[e:e + 4]))
+            self.store(smem, part, self.decode(part))
 
     def turn(self) -> None:
         """The tile before has been multiplied, and nothing of it is in registers."""

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Kernel, Value, f32, i8, i32, i64, ptr
-from tilewright.kernels.amd import epilogue, pipeline
+from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
+from tilewright.kernels.amd import epilogue
 from tilewright.kernels.amd.decoded import Decoded, Packed
+from tilewright.kernels.amd.decoding_pipeline import through_decoding
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.mfma_gemm import instruction
+from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.workgroup import share
 
 CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes
@@ -64,27 +66,9 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
     smem = k.smem("tiles", (STAGES * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
-
-    def multiply(at: Value) -> None:
-        for step in range(0, STEPS, a_op.READS):
-            a_reg = [a_op.read(at, i, step) for i in range(TILES_M)]
-            b_reg = [b_op.read(at + a_op.SIZE, j, step) for j in range(TILES_N)]
-            for e in range(a_op.READS):
-                for i in range(TILES_M):
-                    for j in range(TILES_N):
-                        acc[i, j], = k.mma(ATOM, [k.reinterpret(b_reg[j][e], ATOM.a.type)],
-                                           [k.reinterpret(a_reg[i][e], ATOM.b.type)], [acc[i, j]])
-
-    def mix() -> None:
-        """Vector instructions beside every matrix instruction, if they all fit there, and their registers too."""
-        products = TILES_M*TILES_N*STEPS
-        beside = -(-(a_op.INSTRUCTIONS + b_op.INSTRUCTIONS) // products)
-        if beside < ATOM.cycles[ARCH] // CYCLES - 1 and WARP_M*WARP_N // LANES <= ROOMY:
-            for _ in range(products):
-                k.sched_group("mfma", 1)
-                k.sched_group("valu", beside)
-
-    pipeline.in_turn(k, [a_op, b_op], smem, work.tiles, work.short, multiply, mix)
+    products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)
+    room = ATOM.cycles[ARCH] // CYCLES - 1 if WARP_M*WARP_N // LANES <= ROOMY else 0
+    through_decoding(k, [a_op, b_op], smem, work.tiles, work.short, products, room)
     result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT, VECTOR_C)
     epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
     return k.function

@@ -84,13 +84,8 @@ def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: 
     _last_tile(k, products, ahead, smem + stage.get())
 
 
-def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply,
-            mix: Callable[[], None] | None = None) -> None:
-    """The same where registers are scarce: operands are read when they are multiplied.
-
-    `mix`: for streams that compute as they stash. That comes after the products then, so that LLVM can put it between
-    matrix instructions (it moves no read of LDS before a write), and `mix` tells it how.
-    """
+def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply) -> None:
+    """The same where registers are scarce: operands are read when they are multiplied."""
     STAGE = sum(x.SIZE for x in streams)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
@@ -99,17 +94,12 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
     stage = k.variable(i32, 0)
     with k.loop(tiles - 1) as tile:
         now = stage.get()
-        if mix:
-            multiply(smem + now)
         for x, at in _places(streams, smem + (STAGE - now)):
             _do(stash for part in x.stashes(at) for stash in part)
         more = tile + 3 < tiles
         for x in streams:
             _do(load for part in x.fetches(more) for load in part)
-        if mix:
-            mix()
-        else:
-            multiply(smem + now)
+        multiply(smem + now)
         for x in streams:
             x.turn()
         k.barrier()
