@@ -33,10 +33,10 @@ def simulate(
     """
     with common.errors():
         from tilewright.simulator import Fault
-        from tilewright.targets import GpuTarget
+        from tilewright.targets import CpuTarget
 
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-        most = MOST["gpu" if isinstance(chip, GpuTarget) else "cpu"]
+        most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
         if m * n * k > most and not anyway:
             raise common.BadInput(
                 f"{m} x {n} x {k} are {m * n * k:.1e} multiply-adds, and the simulator does some millions a second: "
@@ -96,7 +96,7 @@ def _step(name: str, problem: Any, chip: Any, a: Any, b: Any, c: Any, beta: floa
     if name not in GPU_STEPS:
         raise common.BadInput(f"there is no step {name!r} of the GPU ladder; the steps are {', '.join(GPU_STEPS)}")
     if not isinstance(chip, GpuTarget):
-        raise common.BadInput(f"the steps of the GPU ladder are for GPUs, and {chip.name} is a CPU: --target sm_90a")
+        raise common.BadInput(f"the GPU ladder's steps are for GPUs of NVIDIA's, not for {chip.name}: --target sm_90a")
     if problem.key() != type(problem)(problem.m, problem.n, problem.k).key():
         raise common.BadInput("the steps of the GPU ladder are for --dtype f32 --layout nn")
     step, (m, n, k) = GPU_STEPS[name], (problem.m, problem.n, problem.k)
