@@ -53,9 +53,8 @@ def bench(
     with common.errors():
         from tilewright.bench import commands
 
-        counts = common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()})
         chosen = commands.Options(
-            suites=common.listed(suite, []), dtypes=common.listed(dtype, []), threads=counts,
+            suites=common.listed(suite, []), dtypes=common.listed(dtype, []), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
         )  # fmt: skip
         raise typer.Exit(commands.bench(chosen, common.console()))
@@ -97,8 +96,7 @@ def ladder(
         if device != "cpu":
             raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
-            dtypes=common.listed(dtype, []), threads=common.numbers(threads, ["1", "all"], "--threads",
-            {"all": commands.all_threads()}), sizes=common.numbers(sizes, [], "--sizes"),
+            dtypes=common.listed(dtype, []), threads=_counts(threads), sizes=common.numbers(sizes, [], "--sizes"),
             peers=common.listed(peers, []) or None, quick=quick, json=json, plot=plot,
         )  # fmt: skip
         raise typer.Exit(commands.ladder(chosen, common.console()))
@@ -128,12 +126,10 @@ def formats(
     turns.  What this version or machine does not have is a row that says so.  docs/benchmarking.md has the rules.
     """
     with common.errors():
-        from tilewright.bench import commands
         from tilewright.bench import formats as study
 
         chosen = study.FormatsOptions(
-            only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"),
-            threads=common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()}),
+            only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
         )  # fmt: skip
         raise typer.Exit(study.bench(chosen, common.console()))
@@ -208,3 +204,9 @@ def startup(
         from tilewright.bench import commands
 
         raise typer.Exit(commands.startup(rounds, json, common.console()))
+
+
+def _counts(threads: list[str] | None) -> list[int]:
+    from tilewright.bench import commands
+
+    return common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()})

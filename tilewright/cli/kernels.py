@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,11 +27,8 @@ def plan(
     """
     with common.errors():
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-        if _is_gpu(chip):
+        if _is_gpu(chip) or _is_amd(chip):
             _gpu_plan(problem, chip, top, check)
-            return
-        if _is_amd(chip):
-            _amd_plan(problem, chip, top, check)
             return
         from tilewright.plans import CpuPlan, shape_of
         from tilewright.plans.choose import plan as choose
@@ -53,49 +51,29 @@ def plan(
 def _gpu_plan(problem: Any, chip: Any, top: int, check: str | None) -> None:
     from rich.table import Table
 
-    from tilewright.plans import gpu
+    from tilewright.plans import amd, gpu
 
-    shape = gpu.shape_of(problem)
-    typer.echo(f"{problem} on {chip.name} ({chip.model}, {chip.sms} multiprocessors)")
+    planner: Any = amd if _is_amd(chip) else gpu
+    shape = planner.shape_of(problem)
+    has = f"{chip.cus} compute units" if _is_amd(chip) else f"{chip.sms} multiprocessors"
+    typer.echo(f"{problem} on {chip.name} ({chip.model}, {has}); predicted, not measured")
     if not (problem.m and problem.n and problem.k):
         typer.echo("the product is empty: there is nothing to plan")
         return
     if check is not None:
-        found = [_legal(gpu.GpuPlan.parse(check), shape, chip)]
+        found = [_legal((amd.AmdPlan if _is_amd(chip) else gpu.GpuPlan).parse(check), shape, chip)]
     else:
-        found = [gpu.choose(shape, chip)] if top == 1 else gpu.ranked(shape, chip)[:top]
-    costs = [gpu.cost(shape, plan, chip) for plan in found]
+        found = [planner.choose(shape, chip)] if top == 1 else planner.ranked(shape, chip)[:top]
+    costs = [planner.cost(shape, plan, chip) for plan in found]
     table = Table("plan", caption="time as the model predicts it, and of what", caption_justify="left")
-    for heading in ("seconds", "TFLOP/s", "CTAs", *(name for name, _ in costs[0].parts)):
+    groups = "workgroups" if _is_amd(chip) else "CTAs"
+    for heading in ("seconds", "TFLOP/s", groups, *(name for name, _ in costs[0].parts)):
         table.add_column(heading, justify="right", no_wrap=True)
     for plan, expected in zip(found, costs):
-        x, y, z = plan.grid(problem.m, problem.n, chip, shape.itemsize)
+        grid = plan.grid(problem.m, problem.n, *(() if _is_amd(chip) else (chip, shape.itemsize)))
         rate = 2 * problem.m * problem.n * problem.k / expected.seconds / 1e12
         parts = (f"{seconds:.2g}" for _, seconds in expected.parts)
-        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(x * y * z), *parts)
-    common.console().print(table)
-
-
-def _amd_plan(problem: Any, chip: Any, top: int, check: str | None) -> None:
-    from rich.table import Table
-
-    from tilewright.plans import amd
-
-    shape = amd.shape_of(problem)
-    typer.echo(f"{problem} on {chip.name} ({chip.model}, {chip.cus} compute units); predicted, not measured")
-    if not (problem.m and problem.n and problem.k):
-        typer.echo("the product is empty: there is nothing to plan")
-        return
-    found = [_legal(amd.AmdPlan.parse(check), shape, chip)] if check is not None else amd.ranked(shape, chip)[:top]
-    costs = [amd.cost(shape, plan, chip) for plan in found]
-    table = Table("plan", caption="time as the model predicts it, and of what", caption_justify="left")
-    for heading in ("seconds", "TFLOP/s", "workgroups", *(name for name, _ in costs[0].parts)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for plan, expected in zip(found, costs):
-        rate = 2 * problem.m * problem.n * problem.k / expected.seconds / 1e12
-        parts = (f"{seconds:.2g}" for _, seconds in expected.parts)
-        groups = plan.tiles(problem.m, problem.n) * plan.split_k
-        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(groups), *parts)
+        table.add_row(str(plan), f"{expected.seconds:.3g}", f"{rate:.1f}", str(math.prod(grid)), *parts)
     common.console().print(table)
 
 
