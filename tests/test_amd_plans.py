@@ -167,6 +167,16 @@ def test_empty_products_have_no_code(size):
             getattr(kernel, what)
 
 
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("k", [1, 5, 31])
+def test_a_plan_for_less_than_one_block_of_k(chip, k):
+    """Rows that come straight into LDS are multiples of 16 bytes."""
+    for a in PLAIN[chip]:
+        kernel = tw.compile(gemm(64, 64, k, a), target(chip))
+        assert kernel.plan == tw.plan(kernel.problem, target(chip))
+        assert kernel.plan.copy == "registers"
+
+
 def test_a_plan_that_cannot_run_is_refused():
     with pytest.raises(ValueError, match=r"cannot run .* on gfx942: copies through registers have 2 stages"):
         tw.compile(gemm(128, 128, 128, "f16"), target("gfx942"), replace(PLAN, stages=3))

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import amd, hsaco
-from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm
+from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm, planned
 from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
 
 if TYPE_CHECKING:
@@ -124,11 +124,4 @@ def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None)
         plan = AmdPlan.parse(plan)
     if problem.batch != 1:
         raise ValueError(f"a kernel for {target.name} computes one product, and {problem} has {problem.batch}")
-    shape = shape_of(problem)
-    empty = 0 in (shape.m, shape.n, shape.k)
-    if plan is None:
-        plan = choose(shape._replace(m=max(shape.m, 1), n=max(shape.n, 1), k=max(shape.k, 32)), target)
-    reasons = [] if empty else plan.violations(shape, target)
-    if reasons:
-        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
-    return AmdKernel(problem, target, plan)
+    return AmdKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import ptx, ptxas, recorded
-from tilewright.compiler.recorded import EMPTY, RecordedGemm
+from tilewright.compiler.recorded import EMPTY, RecordedGemm, planned
 from tilewright.formats import MULTIPLIED
 from tilewright.plans.gpu import GpuPlan, choose, shape_of
 
@@ -121,11 +121,4 @@ def compile(problem: Gemm, target: GpuTarget, plan: GpuPlan | str | None = None)
                          f"b = {problem.b}, out = {problem.out}; tilewright.matmul converts what it gets")
     if isinstance(plan, str):
         plan = GpuPlan.parse(plan)
-    shape = shape_of(problem)
-    empty = 0 in (problem.m, problem.n, problem.k)
-    if plan is None:
-        plan = choose(shape._replace(m=max(problem.m, 1), n=max(problem.n, 1), k=max(problem.k, 1)), target)
-    reasons = [] if empty else plan.violations(shape, target)
-    if reasons:
-        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
-    return GpuKernel(problem, target, plan)
+    return GpuKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))

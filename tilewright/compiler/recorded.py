@@ -4,6 +4,7 @@ compiler.gpu and compiler.amd_gemm say by which emitter and options, and what is
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.problem import Gemm
 
+BLOCK = 32              # along k, of block-scaled operands
 EMPTY = "; the product is empty: there is no code\n"
 
 
@@ -32,6 +34,18 @@ class Launch:
         """The kernel as it is recorded."""
         function: Function = self.kernel.function
         return function
+
+
+def planned(plan: Any, problem: Gemm, shape: Any, target: Any, choose: Callable[..., Any]) -> Any:
+    """The plan for a problem, or the one that `choose(shape, target)` makes. ValueError with every reason for one that
+    cannot run it. An empty product, for which nothing runs, has any plan."""
+    empty = 0 in (shape.m, shape.n, shape.k)
+    if plan is None:
+        plan = choose(shape._replace(m=shape.m or 1, n=shape.n or 1, k=shape.k or BLOCK), target)
+    reasons = [] if empty else plan.violations(shape, target)
+    if reasons:
+        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
+    return plan
 
 
 class RecordedGemm:
