@@ -14,7 +14,7 @@ from tests.arrays import small_integers
 from tests.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, torch
 from tests.fake_cuda import install
 from tests.plain_gemm import Compiled, Split
-from tilewright.runtime import bound, cuda, gpu, operands
+from tilewright.runtime import bound, cuda, device_product, gpu, operands
 from tilewright.runtime.arrays import DeviceArray, shadow
 
 
@@ -497,7 +497,7 @@ def test_the_second_of_two_alike_goes_the_short_way(fake, monkeypatch, library, 
 
     a, b = integers(5, 6), integers(6, 7, seed=1)
     tw.matmul(library(a), library(b), out())
-    monkeypatch.setattr(gpu, "_product", None)  # the long way is closed
+    monkeypatch.setattr(device_product, "_product", None)  # the long way is closed
     sys.modules["torch"].current = sys.modules["cupy"].current = 55
     x, y = integers(5, 6, seed=3), integers(6, 7, seed=4)
     c = tw.matmul(library(x), library(y), out(), alpha=2)
@@ -514,7 +514,7 @@ def test_what_is_not_alike_goes_the_long_way(fake, monkeypatch):
     def long_way(*args):
         raise InterruptedError
 
-    monkeypatch.setattr(gpu, "_product", long_way)
+    monkeypatch.setattr(device_product, "_product", long_way)
     tw.matmul(Tensor(a), Tensor(b))
     strided, lazy = Tensor(np.asfortranarray(a)), Tensor(a)
     lazy.negated = True
