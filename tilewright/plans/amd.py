@@ -68,11 +68,6 @@ class AmdShape(NamedTuple):
         return min(4, self.n & -self.n)
 
 
-def _padded(row: int) -> int:
-    """Bytes: rows of 6-bit elements are no power of two."""
-    return row + 8*(row // PIECE & (row // PIECE - 1) != 0)
-
-
 def _bits(format: str) -> int:
     return 32 if format == "xf32" else formats.FORMATS[format].bits
 
@@ -151,7 +146,7 @@ class AmdPlan:
         """Bytes of a row of A's and of B's tile in LDS."""
         bits = (16, 16) if self.algorithm == "bf16_emulated" else shape.bits
         a, b = (self.cta_k * each // 8 for each in bits)
-        return _padded(a), _padded(b)
+        return a, b
 
     def lds(self, shape: AmdShape) -> int:
         """Bytes that the tiles take."""
@@ -173,13 +168,19 @@ class AmdPlan:
         a, b = self.rows(shape)
         direct = self.copy == "direct"
         staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
-        wide = max(shape.bits) == 8 and self.algorithm == "scaled"      # instructions that take 32 bytes of a lane
-        tiles = (self.warp_m + self.warp_n) // self.mfma
-        parts = tiles * 4 * (1 + wide)
+        # words that a lane has of an instruction's operand, and words of tails, that are copied one by one
+        each = [bits if self.algorithm == "scaled" else 4 for bits in shape.bits]
+        parts = (self.warp_m*each[0] + self.warp_n*each[1]) // self.mfma
+        tails = sum(rows * self.cta_k // (BLOCK//2) // self.threads
+                    for rows, bits in zip((self.cta_m, self.cta_n), shape.bits) if bits == 6 and direct)
         scales = 0
-        if self.algorithm == "scaled" and direct:                       # this tile's, the next one's, pointers
-            scales = tiles * self.cta_k // (4*BLOCK) * 2 + (0 if self.direct_scales(shape) else 2*tiles)
-        return (words*self.warp_m*self.warp_n // LANES + (3*parts // 2 if direct else 2*parts) + scales + staged + 40)
+        if self.algorithm == "scaled" and direct:                       # this tile's and the next one's
+            tiles = (self.warp_m + self.warp_n) // self.mfma
+            scales = tiles * self.cta_k // (4*BLOCK) * 2
+            if not self.direct_scales(shape):                           # those that are on their way, and pointers
+                scales += scales // 2 + 2*tiles
+        return (words*self.warp_m*self.warp_n // LANES + (3*parts // 2 if direct else 2*parts) + scales + tails + staged
+                + 40)
 
     def tiles(self, m: int, n: int) -> int:
         return ceil(m / self.cta_m) * ceil(n / self.cta_n)
@@ -244,9 +245,12 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         a, b = shape.bits
         if PIECE not in target.direct:
             yield f"{target.name} copies at most {max(target.direct)} bytes of a lane straight into LDS, not {PIECE}."
-        if shape.layout != "nt" or 6 in (a, b) or p.algorithm == "bf16_emulated":
-            yield "only rows along k of 4, 8, 16 ... bits come straight into LDS as they are."
-        elif shape.k*a % (8*PIECE) or shape.k*b % (8*PIECE):
+        if shape.layout != "nt" or p.algorithm == "bf16_emulated":
+            yield "only rows along k come straight into LDS as they are."
+        elif any(p.cta_k*rows*bits // (6*BLOCK if bits == 6 else 8*PIECE) % p.threads
+                 for rows, bits in ((p.cta_m, a), (p.cta_n, b))):
+            yield f"tiles of {p.cta_m}x{p.cta_n}x{p.cta_k} leave some of {p.threads} threads nothing to copy straight."
+        elif any(bits != 6 and shape.k*bits % (8*PIECE) for bits in (a, b)):
             yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} makes others."
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
@@ -269,8 +273,8 @@ def _depth(p: AmdPlan, shape: AmdShape) -> Iterator[str]:
     """Of cta_k: whole reads of all lanes, whole instructions, rows that swizzle."""
     read = PIECE * LANES // p.mfma                      # bytes along k that a wave's lanes read at once
     if p.algorithm == "scaled":
-        if p.cta_k % (4*BLOCK):
-            yield f"cta_k = {p.cta_k} is no multiple of {4*BLOCK}: four scales come at once."
+        if p.cta_k not in (4*BLOCK, 8*BLOCK, 16*BLOCK):
+            yield f"cta_k = {p.cta_k} is not {4*BLOCK} or twice or four times that: four scales come at once."
         return
     if shape.scaled and p.cta_k not in (BLOCK, 2*BLOCK, 4*BLOCK):
         yield f"cta_k = {p.cta_k}: {p.algorithm} decodes 1, 2 or 4 blocks of {BLOCK} at a time."
@@ -292,6 +296,7 @@ class Cost(NamedTuple):
 
 
 L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
+WRITE_CLOCK = 128       # bytes per clock that LDS takes: 32 banks (targets.banks)
 L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
 GAP = 200               # clocks of a wave in which it waits for others and for LDS, in each tile of k
 START = 5e-6            # seconds that a launch takes before its first and after its last product
@@ -309,16 +314,17 @@ def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     steps = ceil(ceil(shape.k / p.cta_k) / p.split_k)                   # tiles of k for each tile of C
     a, b = p.rows(shape)
     waves = p.threads // LANES
-    read = waves * (p.warp_m*a + p.warp_n*b) + p.cta_m*a + p.cta_n*b    # and written: bytes of LDS for a tile of k
+    read, written = waves * (p.warp_m*a + p.warp_n*b), p.cta_m*a + p.cta_n*b            # bytes of LDS for a tile of k
     together = max(resident * waves // target.simds, 1)                 # waves of a SIMD, that fill each other's gaps
     matrix = (2 * p.cta_m * p.cta_n * p.cta_k / rate / ISSUE + GAP / min(together, 4)) / target.clock
-    local = read / target.lds_clock / target.clock
+    local = (read / target.lds_clock + written / WRITE_CLOCK) / target.clock
     brought = p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8         # bytes of a tile of k
     arrival = brought / L1_CLOCK / target.clock
     # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
     full, over = divmod(tiles, slots)
     turns = full*resident + ceil(over / target.cus)
-    latency = 2e-6 + steps * (1.5e-7 + arrival)                         # of a workgroup alone on its compute unit
+    # of a workgroup alone on its compute unit, which has so many tiles of k on their way
+    latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
     compute = max(turns * steps * max(matrix, local, arrival), latency)
     l2 = tiles * steps * brought / (L2_CLOCK * target.xcds * target.clock)
     out = _bits(shape.out) / 8

@@ -56,10 +56,12 @@ class Copies:
 
     # ---- operations
 
-    def start(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: int, valid: Any = None) -> None:
+    def start(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: int, valid: Any = None,
+              align: int | None = None) -> None:
+        """`align`: of `gmem`, if it needs not be that of the bytes."""
         element = node.operands[0].type.element
         to = self._access(gang, node, "store", vec(element, bytes // element.bytes), bytes & -bytes)
-        values, origins, source = self._read(gang, node, element, gmem, bytes, valid)
+        values, origins, source = self._read(gang, node, element, gmem, bytes, valid, align)
         for part in to.claim(gang, smem):
             region, pattern, start = part
             offsets = start - region.base + pattern.offsets.ravel()
@@ -128,8 +130,8 @@ class Copies:
 
     # ---- what they consist of
 
-    def _read(self, gang: Gang, node: Op, element: Type, gmem: Any, bytes: int, valid: Any) \
-            -> tuple[NDArray[Any], NDArray[np.int64], Region | None]:
+    def _read(self, gang: Gang, node: Op, element: Type, gmem: Any, bytes: int, valid: Any,
+              align: int | None) -> tuple[NDArray[Any], NDArray[np.int64], Region | None]:
         """What arrives, the first `valid` bytes of each thread and then zeros, and where it comes from: by element and
         thread."""
         item = element.bytes
@@ -143,10 +145,10 @@ class Copies:
             raise Fault("arithmetic", node.line, gang.frame.code.name,
                         f"a copy of {bytes} bytes cannot have {wrong} valid ones")
         if (on % item == 0).all():
-            access = self._access(gang, node, "load", vec(element, bytes // item), bytes & -bytes)
+            access = self._access(gang, node, "load", vec(element, bytes // item), align or bytes & -bytes)
             values = access.gather(gang, address, None if (on == bytes).all() else lanes[::item] < valid)
         else:
-            access = self._access(gang, node, "load", vec(i8, bytes), bytes)
+            access = self._access(gang, node, "load", vec(i8, bytes), align or bytes)
             got = access.gather(gang, address, lanes < valid)
             values = np.ascontiguousarray(got.T).view(element.numpy).T
         values = np.atleast_2d(values)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilewright.simulator.machine import Machine
 
 
-WORD = 4            # bytes, of which each is in bounds by itself
+WORD = 4            # bytes, of which each is in bounds by itself; memory need not be aligned to more: CDNA4 ISA, 9.1.7
 
 
 class Direct:
@@ -30,7 +30,7 @@ class Direct:
         """Lane l's bytes land at smem + l * bytes."""
         lane = gang.threads % self.machine.warp
         to = self.uniform(gang, node, smem) + lane * bytes
-        self.machine.copies.start(gang, node, to, gmem, bytes, self.valid(gang, node, gmem, base, size, bytes))
+        self.machine.copies.start(gang, node, to, gmem, bytes, self.valid(gang, node, gmem, base, size, bytes), WORD)
         self.machine.copies.closed[self._waves(gang)] += 1
 
     def valid(self, gang: Gang, node: Op, gmem: Any, base: Any, size: Any, bytes: int) -> Any:

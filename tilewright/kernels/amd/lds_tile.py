@@ -4,17 +4,18 @@ k runs along the rows, whatever the layout of the matrix: a row holds CTA_K elem
 of B, in pieces of 16 bytes, which is what a lane reads at once. Pieces change places within their rows, so that neither
 lanes that read the same piece of many rows nor lanes that write many rows meet in the same banks.
 
-Rows of 6-bit elements are no power of two; they are padded to an odd number of 8 bytes instead.
+Of 6-bit elements a lane reads 24 bytes; the last 8 of them lie elsewhere (kernels.amd.tails), and the 16 before are the
+pieces here.
 """
 from __future__ import annotations
 
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i32, vec
+from tilewright.kernels.amd.tails import CHUNK, HEAD, Tails
 
 WORD = vec(i32, 4)
 PIECE = WORD.bytes          # what a lane moves at once
-HALF = vec(i32, 2)
 LANES = 64
 LINE = 8                    # pieces that lie in different banks
 
@@ -58,18 +59,25 @@ class LdsTile:
     def __init__(self, k: Kernel, *, BITS: int, EXTENT: int, CTA_K: int, TURNED: bool = False) -> None:
         self.k, self.BITS, self.EXTENT, self.CTA_K, self.TURNED = k, BITS, EXTENT, CTA_K, TURNED
         self.ROW = CTA_K * BITS // 8                            # bytes
-        self.PIECES = self.ROW // PIECE
-        self.padded = self.PIECES & (self.PIECES - 1) != 0      # no power of two: rows of 6-bit elements
-        self.LDS_ROW = self.ROW + HALF.bytes * self.padded
-        self.SHARED = max(LINE // self.PIECES, 1) if not self.padded else 1     # rows of a line
+        self.CHUNK = CHUNK if BITS == 6 else PIECE              # of a row, for each piece
+        self.PIECES = self.ROW // self.CHUNK
+        if self.PIECES & (self.PIECES - 1):
+            raise ValueError(f"{CTA_K} elements of {BITS} bits are rows of {self.PIECES} pieces, no power of two")
+        self.LDS_ROW = self.PIECES * PIECE
+        self.SHARED = max(LINE // self.PIECES, 1)               # rows of a line
         self.SIZE = EXTENT * self.LDS_ROW
+        self.tails = Tails(k, EXTENT, self.PIECES, self.SIZE) if BITS == 6 else None
+        if self.tails:
+            self.SIZE += self.tails.SIZE
 
     def place(self, smem: Value, row: Value, byte: Value) -> Value:
         """Where byte `byte` of row `row` is kept."""
-        if self.padded:
-            return smem + (row*self.LDS_ROW + byte)
-        piece = row % self.SHARED*self.PIECES + column(byte // PIECE, self.PIECES) ^ self.swizzled(row)
-        return smem + (row // self.SHARED*(self.SHARED*self.LDS_ROW) + piece*PIECE + byte % PIECE)
+        number, rest = byte // self.CHUNK, byte % self.CHUNK
+        piece = row % self.SHARED*self.PIECES + column(number, self.PIECES) ^ self.swizzled(row)
+        at = smem + (row // self.SHARED*(self.SHARED*self.LDS_ROW) + piece*PIECE + rest)
+        if self.tails:
+            return self.k.select(rest < HEAD, at, self.tails.place(smem, row, number) + (rest - HEAD))
+        return at
 
     def swizzled(self, row: Any) -> Any:
         return swizzle(row, self.PIECES, self.TURNED)
@@ -80,17 +88,17 @@ class LdsTile:
         self.ROWS, self.GROUPS, self.STEP = ROWS, LANES // ROWS, STEP
         self.group, self.lane_row = lane // ROWS, lane % ROWS
         row = first + self.lane_row
-        self.lane_start = row*self.LDS_ROW
-        if not self.padded:
-            self.lane_start = row // self.SHARED*(self.SHARED*self.LDS_ROW)
-            self.hidden = row % self.SHARED*self.PIECES + self.group ^ self.swizzled(row)
+        self.lane_start = row // self.SHARED*(self.SHARED*self.LDS_ROW)
+        self.hidden = row % self.SHARED*self.PIECES + self.group ^ self.swizzled(row)
         self.BYTES_LANE = STEP*self.BITS // 8 // self.GROUPS            # of an instruction
         self.places: dict[int, Value] = {}
-        for read in range(self.ROW // (self.GROUPS*PIECE) if not self.padded else 0):
+        for read in range(self.PIECES // self.GROUPS):
             for tile in range((128 if self.TURNED else 32) // ROWS):
                 variant = self._variant(read, tile)
                 if variant not in self.places:
                     self.places[variant] = self.lane_start + (self.hidden ^ variant)*PIECE
+        if self.tails:
+            self.tails.part(first, lane, ROWS, self.GROUPS)
 
     def _variant(self, read: int, tile: int) -> int:
         """By what a lane's piece of this read and these rows is XORed, beside what depends on the lane."""
@@ -98,22 +106,21 @@ class LdsTile:
 
     @property
     def READS(self) -> int:
-        """Instructions whose operands are read together: one, or as many as 16 bytes of a lane are for."""
-        return max(PIECE // self.BYTES_LANE, 1)
+        """Instructions whose operands are read together: one, or as many as a piece of a lane is for."""
+        return max(self.CHUNK // self.BYTES_LANE, 1)
 
     def read(self, smem: Value, tile: int, step: int) -> list[Value]:
         """For READS instructions from `step` on, the lane's part of rows tile*ROWS ...: vectors of 32-bit words."""
         k = self.k
-        if self.padded:                                                 # 24 bytes of a lane
-            at = smem + (self.lane_start + self.group*24 + (tile*self.ROWS*self.LDS_ROW + step*24*self.GROUPS))
-            parts = [k.load((at + HALF.bytes*e).as_(i32), HALF) for e in range(3)]
-            return [k.pack(*(part[e] for part in parts for e in range(2)))]
-        count = max(self.BYTES_LANE // PIECE, 1)                        # pieces of one instruction
+        count = max(self.BYTES_LANE // self.CHUNK, 1)                   # pieces of one instruction
         pieces = []
         for e in range(count):
             read = step // self.READS * count + e
             at = self.places[self._variant(read, tile)] + tile*self.ROWS*self.LDS_ROW
             pieces.append(k.load((smem + at).as_(i32), WORD))
+        if self.tails:
+            tail = self.tails.read(smem, tile, step)
+            return [k.pack(*(pieces[0][e] for e in range(4)), *(tail[e] for e in range(2)))]
         if count > 1:
             return [k.shuffle(pieces[0], pieces[1], range(8))]
         words = 4 // self.READS

@@ -63,7 +63,8 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     a_op = Operand(k, a, lda, BITS=ATOM.b.bits, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
     b_op = Operand(k, b, ldb, BITS=ATOM.a.bits, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
     if DIRECT and not (a_op.direct and b_op.direct):
-        raise ValueError(f"layout {LAYOUT} cannot be copied straight into LDS: k has to be contiguous in both operands")
+        raise ValueError(f"layout {LAYOUT} in tiles of {CTA_M}x{CTA_N}x{CTA_K} cannot be copied straight into LDS: k "
+                         f"has to be contiguous in both operands, and all of {THREADS} threads need a piece")
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     a_op.begin(work.t, work.i0, m, work.k_first)
     b_op.begin(work.t, work.j0, n, work.k_first)

@@ -18,8 +18,10 @@ from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr
 from tilewright.ir.values import Variable
 from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column
 from tilewright.kernels.amd.pipeline import Do
+from tilewright.kernels.amd.tails import CHUNK, HEAD, TAIL, moved
 from tilewright.kernels.amd.turning import carried, turned
 
+TAIL_WORDS = TAIL.bytes // 4
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
 
 
@@ -30,6 +32,14 @@ class Pass:
     offset: int
     row: int
     byte: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of each lane straight into LDS: from how far after the running address, to which place in the tile."""
+    source: Value
+    place: int                  # of the first thread's, in bytes
+    bytes: int
 
 
 class Operand(LdsTile):
@@ -45,12 +55,14 @@ class Operand(LdsTile):
         self.E = UNIT or BITS // 8
         self.T = _BITS[self.E]
         self.ld = k.cast(ld, i64) * self.E
-        self.direct = along_k and not self.padded               # whether it can be copied straight into LDS
+        copies = [EXTENT*self.PIECES] + ([EXTENT*self.PIECES*TAIL_WORDS] if self.tails else [])
+        self.direct = along_k and not any(each % THREADS for each in copies)     # whether it can go straight into LDS
         self._share_along() if along_k else self._share_across(VECTOR)
 
     def _share_along(self) -> None:
         """CHUNKS threads to a row, each with so many bytes of it."""
-        self.CHUNKS = self.PIECES & -self.PIECES
+        pieces = self.ROW // PIECE
+        self.CHUNKS = pieces & -pieces
         self.BYTES = self.ROW // self.CHUNKS
         ROWS = min(self.THREADS // self.CHUNKS, self.EXTENT)
         self.ACTIVE = ROWS * self.CHUNKS
@@ -98,6 +110,7 @@ class Operand(LdsTile):
                 k.min(first + self.thread_i + offset, limit - self.TURNED_I) - first, i64)*self.E
                 for offset in self.sources]
         self.address = k.variable(ptr(i8), self.gmem.as_(i8) + far)
+        self.copies = self._copies(first, limit) if self.direct else []
         steps = 1 if self.along_k else self.TURNED_K
         self.carried = [[k.variable(WORD if self.along_k else carried(self.T, self.TURNED_I)) for _ in range(steps)]
                         for _ in self.passes]
@@ -177,9 +190,10 @@ class Operand(LdsTile):
         k, each, whole = self.k, self.passes[number], self.carried[number][0].get()
         with self._some():
             at = self.place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
-            if self.padded:                                     # such a row begins at a multiple of 8 bytes
+            if self.tails:                                      # the halves may lie apart
+                upper = self.place(smem, self.thread_i + each.row, self.thread_byte + (each.byte + 8)).as_(i32)
                 k.store(at, k.shuffle(whole, whole, range(2)))
-                k.store(at + 2, k.shuffle(whole, whole, range(2, 4)))
+                k.store(upper, k.shuffle(whole, whole, range(2, 4)))
             else:
                 k.store(at, whole)
 
@@ -193,24 +207,43 @@ class Operand(LdsTile):
     def turn(self) -> None:
         """The tile before has been multiplied."""
 
+    def _copies(self, first: Value, limit: Value) -> list[Copy]:
+        """Those of a tile straight into LDS, where the lanes of a wave fill places in a row: each lane reads the piece
+        that belongs to its place; if there are tails, then those, by the word."""
+        k, t = self.k, self.t
+
+        def source(row: Value, byte: Value) -> Value:
+            return k.cast(k.min(first + row, limit - 1) - first, i64)*self.ld + k.cast(byte, i64)
+        found = []
+        for done in range(0, self.EXTENT*self.PIECES, self.THREADS):
+            row, place = t // self.PIECES + done // self.PIECES, t % self.PIECES
+            piece = column(place ^ self.swizzled(row), self.PIECES)
+            found.append(Copy(source(row, piece*self.CHUNK), done*PIECE, PIECE))
+        for done in range(0, self.EXTENT*self.PIECES*TAIL_WORDS if self.tails else 0, self.THREADS):
+            place = t // TAIL_WORDS + done // TAIL_WORDS
+            block = place // self.EXTENT
+            byte = block*CHUNK + (HEAD + t % TAIL_WORDS * 4)
+            found.append(Copy(source(moved(place % self.EXTENT, block), byte), self.EXTENT*self.LDS_ROW + done*4, 4))
+        return found
+
     @property
     def COPIES(self) -> int:
         """Direct copies that a wave makes of one tile."""
-        return len(self.passes)
+        return len(self.copies)
 
-    def start(self, smem: Value, more: Value) -> list[Do]:
-        """Start to copy the tile at the pointers straight to LDS at `smem`, where the lanes of a wave fill 1024 bytes
-        in a row: each lane reads the piece that belongs to its place. A list of what is to be done, in this order."""
-        k, wave = self.k, self.t // LANES
-        base = self.address.get()
+    def start(self, smem: Value) -> list[Do]:
+        """Start to copy the tile at the running address straight to LDS at `smem`: what is to be done, in this order.
+        """
+        k, wave, base = self.k, self.t // LANES, self.address.get()
 
-        def copy(each: Pass) -> Do:
-            byte = self.thread_byte
-            moved = column(byte // PIECE ^ self.swizzled(self.thread_i + each.row), self.PIECES)*PIECE
-            gmem = base + (self.offsets[each.source] + k.cast(moved - byte, i64))
-            return lambda: k.lds_load(smem + (wave*(LANES*PIECE) + each.row*self.LDS_ROW), gmem, PIECE, base=base)
-        self._advance(k.select(more, k.constant(i32, self.CTA_K), 0))
-        return [copy(each) for each in self.passes]
+        def copy(each: Copy) -> Do:
+            return lambda: k.lds_load(smem + (wave*(LANES*each.bytes) + each.place), base + each.source, each.bytes,
+                                      base=base)
+        return [copy(each) for each in self.copies]
+
+    def advance(self, more: Value) -> None:
+        """To the next tile, if there are more."""
+        self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))
 
     def _some(self) -> Any:
         return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)

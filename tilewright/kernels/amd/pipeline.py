@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
@@ -54,7 +53,8 @@ class Stream(Protocol):
 class Direct(Stream, Protocol):
     """One that also goes another way than through registers."""
 
-    def start(self, smem: Value, more: Value) -> list[Do]: ...  # load the next tile straight into LDS
+    def start(self, smem: Value) -> list[Do]: ...       # load the next tile straight into LDS
+    def advance(self, more: Value) -> None: ...         # once that has been started
 
     @property
     def COPIES(self) -> int: ...                        # that `start` makes
@@ -110,24 +110,58 @@ def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, sho
 def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, short: Value, products: Products,
            STAGES: int) -> None:
     """STAGES tiles in LDS, at least two: one is multiplied, the others are there or on their way past the registers.
-    The place of a tile is free at the barrier before its last products, and taken at once.
-
-    Reads, copies and products take turns as they are written here."""
+    The place of a tile is free at the barrier before its last products, and taken at once; where there are more than
+    two, half of the copies follow with the next tile's first products, so that LDS has work while waves wait for their
+    last reads. Reads, copies and products take turns as they are written here."""
     STAGE = sum(x.SIZE for x in streams)
     PENDING = (STAGES - 2) * sum(x.COPIES for x in streams)     # of the tiles after the next one
+    HALVES = STAGES > 2
+    held = [x for x in streams if not x.SIZE]                   # by registers
+
+    def copies(at: Value) -> tuple[list[Do], list[Do]]:
+        """Those to be started at once, and later."""
+        found = [copy for x, place in _places(streams, at) if x.SIZE for copy in x.start(place)]
+        half = (len(found) + 1) // 2 if HALVES else len(found)
+        return found[:half], found[half:]
+
+    def advance(tile: Value | int) -> None:
+        """All copies of a tile have been started."""
+        for x in streams:
+            if x.SIZE:
+                x.advance(tiles > tile + 1)
     _first(k, streams, smem, short)
     with k.when(tiles > 1):
-        for later in range(1, STAGES):
-            _do(_copies(streams, smem + later*STAGE, tiles > later + 1))
+        for x in held:
+            _do(x.start(smem))
+            x.advance(tiles > 2)
+        for tile in range(1, STAGES):
+            first, others = copies(smem + tile*STAGE)
+            _do(first)
+            if tile < STAGES - 1 or not HALVES:
+                _do(others)
+                advance(tile)
     k.barrier()
     stage, end = k.variable(i32, 0), (STAGES - 1)*STAGE
     ahead = _read_ahead(k, products, smem)
     with k.loop(tiles - 1) as number:
         now = stage.get()
         next_tile = k.select(now.equals(end), k.constant(i32, 0), now + STAGE)
-        more = number + (STAGES + 1) < tiles
-        _tile(k, streams, products, ahead, smem + now, smem + next_tile, wait=lambda: k.lds_wait(PENDING),
-              copies=partial(_copies, streams, smem + now, more))
+        late: list[Do] = []
+        if HALVES:
+            late = copies(smem + k.select(now.equals(0), k.constant(i32, end), now - STAGE))[1]
+
+        def wait(tile: Value = number + (STAGES - 1)) -> None:
+            if HALVES:
+                advance(tile)
+            k.lds_wait(PENDING)
+
+        def start(at: Value = smem + now) -> list[Do]:
+            return [load for x in held for load in x.start(smem)] + copies(at)[0]
+        _tile(k, streams, products, ahead, smem + now, smem + next_tile, late=late, wait=wait, copies=start)
+        for x in held:
+            x.advance(number + 3 < tiles)
+        if not HALVES:
+            advance(number + STAGES)
         stage.set(next_tile)
     _last_tile(k, products, ahead, smem + stage.get())
     k.lds_wait(0)                                               # no copy may outlive the workgroup
@@ -146,21 +180,23 @@ def _read_ahead(k: Kernel, products: Products, at: Value) -> Ahead:
 
 
 def _tile(k: Kernel, streams: Sequence[Stream], products: Products, ahead: Ahead, at: Value, next_at: Value, *,
-          moves: Sequence[Do] = (), wait: Do | None = None, copies: Callable[[], list[Do]] = list) -> None:
+          moves: Sequence[Do] = (), late: Sequence[Do] = (), wait: Do | None = None,
+          copies: Callable[[], list[Do]] = list) -> None:
     """Multiply the tile at `at`, in groups, and read ahead from the next one. Before the barrier come `moves` to where
-    the next tile will be, and the wait for what is on its way there; after it `copies` to where this tile was."""
+    the next tile will be, `late` copies behind the last reads, and the wait for what is on its way there; after it
+    `copies` to where this tile was."""
     AFTER = -(-LATENCY // products.CYCLES)
     before, after = _around_barrier(products)
     scales = products.shifted([x.get() for x in ahead.scales])
     operands = [x.get() for x in ahead.operands] + scales
-    moved = 0
+    moved = copied = 0
     for group in range(1, products.GROUPS):
         coming: Operands = []
         reads = [_into(coming, read) for read in products.reads(at, group)]
-        until = -(-len(moves)*group // (products.GROUPS - 1))
-        _weave(k, _products(products, operands, group - 1), [*reads, *moves[moved:until]], AFTER)
-        operands, moved = coming + scales, until
-    _weave(k, _products(products, operands, products.GROUPS - 1, before), moves[moved:], AFTER)
+        until, by = (-(-len(x)*group // (products.GROUPS - 1)) for x in (moves, late))
+        _weave(k, _products(products, operands, group - 1), [*reads, *moves[moved:until]], AFTER, late[copied:by])
+        operands, moved, copied = coming + scales, until, by
+    _weave(k, _products(products, operands, products.GROUPS - 1, before), moves[moved:], AFTER, late[copied:])
     k.sched_fence("valu")                                       # waits and barriers are of the scalar unit
     if wait:
         wait()
@@ -188,10 +224,6 @@ def _do(list_of: Iterable[Do]) -> None:
         each()
 
 
-def _copies(streams: Sequence[Direct], smem: Value, more: Value) -> list[Do]:
-    return [copy for x, at in _places(streams, smem) for copy in x.start(at, more)]
-
-
 def _into(operands: Operands, read: Read) -> Callable[[], None]:
     return lambda: operands.extend(read())
 
@@ -212,19 +244,22 @@ def _alternately(*lists: Sequence[Do]) -> list[Do]:
     return [x for row in zip_longest(*lists) for x in row if x]
 
 
-def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), after: int = 0) -> None:
-    """Others follow each instruction, spread evenly over all but `after` of them. LLVM moves across them only what
-    computes in other units."""
-    among, done = max(len(instructions) - after, 1), 0
-    for number, instruction in enumerate(instructions, 1):
-        instruction()
-        k.sched_fence(*MOVING)
-        until = min(-(-len(others)*number // among), len(others))
-        for other in others[done:until]:
-            other()
+def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), after: int = 0,
+           late: Sequence[Do] = ()) -> None:
+    """Others follow each instruction, spread evenly over all but `after` of them, and `late` ones those. LLVM moves
+    across them only what computes in other units."""
+    among = max(len(instructions) - after, 1)
+    for some, beside in ((instructions[:among], others), (instructions[among:], late)):
+        done = 0
+        for number, instruction in enumerate(some, 1):
+            instruction()
             k.sched_fence(*MOVING)
-        done = until
-    _do(others[done:])                      # all of them if there are no instructions
+            until = -(-len(beside)*number // len(some))
+            for other in beside[done:until]:
+                other()
+                k.sched_fence(*MOVING)
+            done = until
+        _do(beside[done:])                  # all of them if there are no instructions
 
 
 def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands) -> Operands:

@@ -69,15 +69,19 @@ class ScaleTile:
     def turn(self) -> None:
         """The tile before has been multiplied."""
 
-    def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
+    def start(self, smem: Value) -> list[Callable[[], None]]:
         """Start to copy the tile at the pointer straight to LDS at `smem`."""
         k, wave, base = self.k, self.t // LANES, self.address.get()
 
         def copy(number: int) -> Callable[[], None]:
             gmem = base + (self.rows[number] + k.cast(self.words[number]*WORD, i64))
             return lambda: k.lds_load(smem + (wave*(LANES*WORD) + number*(self.THREADS*WORD)), gmem, WORD, base=base)
-        self.address.set(base + k.cast(k.select(more, k.constant(i32, self.WORDS*WORD), 0), i64))
         return [copy(number) for number in range(self.COPIES)]
+
+    def advance(self, more: Value) -> None:
+        """To the next tile, if there are more."""
+        k = self.k
+        self.address.set(self.address.get() + k.cast(k.select(more, k.constant(i32, self.WORDS*WORD), 0), i64))
 
     def reads(self, smem: Value) -> list[Callable[[], list[Value]]]:
         """Words of this lane: for each of a wave's tiles those along k."""

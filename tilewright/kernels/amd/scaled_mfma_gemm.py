@@ -54,6 +54,8 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}
     a_op = Operand(k, a, k.cast(lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=CTA_M, **common)
     b_op = Operand(k, b, k.cast(ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=CTA_N, **common)
+    if DIRECT and not (a_op.direct and b_op.direct):
+        raise ValueError(f"tiles of {CTA_M}x{CTA_N}x{CTA_K} leave some of {THREADS} threads nothing to copy straight")
     a_op.begin(work.t, work.i0, m, work.k_first)
     b_op.begin(work.t, work.j0, n, work.k_first)
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
@@ -69,7 +71,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
             of_both.append(tile)
         else:
             of_both.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=MFMA, TILES=WARP // MFMA,
-                                  CTA_K=CTA_K, AHEAD=STAGES - 1 if DIRECT else 2))
+                                  CTA_K=CTA_K, AHEAD=1 if DIRECT else 2))
     streams: list[Any] = [a_op, b_op, *of_both]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * sum(x.SIZE for x in streams),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)

@@ -37,6 +37,10 @@ class Scales:
         self.asked = 0                          # times that the kernel, as it is written, asks for a tile
 
     def fetch(self, more: Value) -> None:
+        self._load()
+        self.advance(more)
+
+    def _load(self) -> None:
         k = self.k
         coming = self.coming[min(self.asked, len(self.coming) - 1)]
         self.asked += 1
@@ -44,7 +48,6 @@ class Scales:
             at = pointer.get()
             for word in range(self.WORDS):
                 coming[tile, word] = k.load((at + word*WORD).as_(i32), i32, align=1)
-        self._advance(k.select(more, k.constant(i32, self.BLOCKS), 0))
 
     def fetch_some(self, steps: Value) -> None:
         """The first tile's: 1 for the blocks that are not there, whose elements are 0."""
@@ -58,8 +61,12 @@ class Scales:
         for pointer in self.pointers:
             pointer.set(pointer.get() + self.k.cast(blocks, i64))
 
-    def start(self, smem: Value, more: Value) -> list[Callable[[], None]]:
-        return [lambda: self.fetch(more)]
+    def start(self, smem: Value) -> list[Callable[[], None]]:
+        return [self._load]
+
+    def advance(self, more: Value) -> None:
+        """To the next tile, if there are more."""
+        self._advance(self.k.select(more, self.k.constant(i32, self.BLOCKS), 0))
 
     def fetches(self, more: Value) -> list[list[Callable[[], None]]]:
         return [[lambda: self.fetch(more)]]
