@@ -66,6 +66,7 @@ def test_what_is_no_plan(text):
     ("gfx942", {"copy": "direct"}, {}, "at most 4 bytes"),
     ("gfx950", {"copy": "direct"}, {"layout": "nn"}, "come straight into LDS as they are"),
     ("gfx950", {"copy": "direct"}, {"k": 500}, "multiples of 16 bytes"),
+    ("gfx950", {"copy": "direct"}, {"k": 1 << 25}, "within 2147483648 bytes"),
     ("gfx950", {"stages": 3}, {}, "have 2 stages, not 3"),
     ("gfx950", {"copy": "direct", "stages": 1}, {}, "must not be less than 2"),
     ("gfx942", {}, {"layout": "nn", "n": 66}, "vector = 8 elements"),

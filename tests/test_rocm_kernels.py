@@ -227,8 +227,16 @@ def test_rows_that_cannot_be_copied_straight(monkeypatch):
     c = k(Tensor(fine), Tensor(b.T))
     finish(fake)
     np.testing.assert_array_equal(c.host, fine.astype(np.float32) @ b.T.astype(np.float32))
-    with pytest.raises(ValueError, match=r"do not lie at multiples of 16 bytes; tilewright.matmul chooses"):
+    with pytest.raises(ValueError, match=r"do not lie at multiples of 16 bytes, or .* too far apart; .*matmul chooses"):
         k(Tensor(wide[:, :64]), Tensor(b.T))
+
+
+def test_rows_that_are_too_far_apart_are_not_copied_straight():
+    """Buffers reach so far: 256 rows of a tile must lie within 2^31 bytes."""
+    for step, near in ((1 << 23, True), (1 << 24, False)):
+        array = np.lib.stride_tricks.as_strided(np.zeros(8, np.float16), (2, 8), (step, 2))
+        assert array.__array_interface__["data"][0] % 16 == 0
+        assert rocm_bound.aligned(array) is near
 
 
 SECOND = """

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 LANES, PIECE, BLOCK = 64, 16, 32                # lanes of a wave; bytes that a lane moves; elements that share a scale
+REACH = 1 << 31                                 # bytes within which rows of one tile lie that are loaded by a buffer
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 ALGORITHMS: tuple[Algorithm, ...] = ("mfma", "xf32", "scaled", "bf16_emulated")
 
@@ -252,6 +253,9 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
             yield f"tiles of {p.cta_m}x{p.cta_n}x{p.cta_k} leave some of {p.threads} threads nothing to copy straight."
         elif any(bits != 6 and shape.k*bits % (8*PIECE) for bits in (a, b)):
             yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} makes others."
+        if max(p.cta_m*shape.k*a, p.cta_n*shape.k*b) // 8 > REACH:
+            yield (f"what comes straight into LDS lies within {REACH} bytes, and rows of a tile, of k = {shape.k}, are "
+                   "further apart.")
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
     if p.stages < 2:

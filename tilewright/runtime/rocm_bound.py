@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.formats.quantized import Quantized
+from tilewright.plans.amd import REACH
 from tilewright.runtime import hip, hip_memory
 from tilewright.runtime.arrays import ROCM, kind, library_of
 from tilewright.runtime.binding import Array, Bound, result, through_copies
 from tilewright.runtime.hip import CODES, Arguments, Device, Prepared, Stream
 from tilewright.runtime.operands import common, dtype_of, operand, shapes
 
+ROWS = 256  # of a tile, at the most
 DIRECT = 16  # bytes that a lane copies straight into LDS, and that rows and addresses must be multiples of then
 
 
@@ -244,15 +246,16 @@ def lies(kernel: Any, shadows: Sequence[Array]) -> None:
     """ValueError if the plan copies rows of A and B straight into LDS that do not begin at multiples of 16 bytes."""
     if kernel.plan.copy == "direct" and not aligned(*shadows[:2]):
         raise ValueError(
-            f"the plan copies rows straight into LDS, and these operands do not lie at multiples of {DIRECT} bytes; "
-            "tilewright.matmul chooses a plan that fits"
+            f"the plan copies rows straight into LDS, and these operands do not lie at multiples of {DIRECT} bytes, or "
+            "their rows are too far apart; tilewright.matmul chooses a plan that fits"
         )
 
 
 def aligned(*matrices: Array) -> bool:
     """Do addresses and distances of rows allow a plan with copy=direct?"""
-    steps = (stride for x in matrices for n, stride in zip(x.shape, x.strides) if n > 1 and stride != x.itemsize)
-    return not any(x % DIRECT for x in (*steps, *(m.__array_interface__["data"][0] for m in matrices)))
+    steps = [stride for x in matrices for n, stride in zip(x.shape, x.strides) if n > 1 and stride != x.itemsize]
+    near = all(step * ROWS <= REACH for step in steps)
+    return near and not any(x % DIRECT for x in (*steps, *(m.__array_interface__["data"][0] for m in matrices)))
 
 
 def _check(kernel: Any, name: str, x: Any) -> None:
