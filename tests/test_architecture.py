@@ -25,6 +25,7 @@ LAYERS = [
     ["tuner.store", "tuner.tables", "tuner.row"],  # what was measured: the engine asks
     ["runtime"],
     ["compiler.kernel", "compiler.gpu", "compiler.amd_gemm"],  # what tilewright.compile makes can also be called
+    ["runtime.amd_kernels", "runtime.selftest", "runtime.selftest_child", "runtime.selftest_steps"],  # and is tried
     ["simulator.product"],  # the engine's own jobs, simulated
     # the rules of shapes and dtypes, for arrays on GPUs too
     ["batch", "complex_product", "arguments", "packed", "scaled_operands", "engines", "api", "runtime.device_product",

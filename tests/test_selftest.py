@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import tilewright as tw
 from tests.fake_hip import install
 from tilewright.cli import app
+from tilewright.compiler import amd_gemm, lld
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
+from tilewright.kernels.ladder.amd_steps import AMD_STEPS
+from tilewright.plans.amd import RATES, AmdPlan, choose, shape_of
 from tilewright.runtime import (
     amd_cases,
     amd_kernels,
@@ -34,7 +40,16 @@ CDNA3, CDNA4 = (
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def linked():
+    """What runs on hardware has been linked."""
+    try:
+        lld.find()
+    except lld.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def fake(monkeypatch, linked):
     monkeypatch.setitem(sys.modules, "torch", None)
     return install(monkeypatch)
 
@@ -58,8 +73,10 @@ def test_on_hardware(fake, monkeypatch):
     ]
     assert [case["exact"] for case in found["cases"][::2]] == [True] * 3
     assert 0 < found["cases"][5]["of_bound"] <= 1
-    assert found["linked"]["bytes"] > 1000
-    assert found["loaded"]["registers"] > 1
+    assert [code["shape"] for code in found["code"]] == [[1], [1000], [3000]]
+    for code in found["code"]:
+        assert code["linked"]["bytes"] > 1000
+        assert code["loaded"]["registers"] > 1
     time = found["time"]
     assert time["seconds"] == pytest.approx(1e-3)  # the fake's clock
     assert len(time["seconds_of_turns"]) == selftest_steps.TURNS
@@ -77,7 +94,7 @@ def test_on_hardware(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
-def test_the_ladder_on_hardware(monkeypatch, arch):
+def test_the_ladder_on_hardware(monkeypatch, linked, arch):
     monkeypatch.setitem(sys.modules, "torch", None)
     install(monkeypatch, arch)
     steps = [k for k in amd_kernels.KERNELS if k.name.startswith("amd_ladder") and k.target == arch]
@@ -87,28 +104,88 @@ def test_the_ladder_on_hardware(monkeypatch, arch):
         assert found["cases"][0]["exact"]
 
 
-@pytest.mark.parametrize("name", ["mfma_gemm_f16_nt_split", "mfma_gemm_i8_nt", "scaled_mfma_gemm_e2m1_e3m2"])
-def test_products_on_hardware(monkeypatch, name):
+@pytest.mark.parametrize(("name", "arch"), [
+    ("mfma_gemm_f16_nt_split", "gfx950"), ("mfma_gemm_i8_i8_nt", "gfx942"), ("scaled_mfma_gemm_e2m1_e3m2", "gfx950"),
+    ("emulated_mx_gemm_e2m1_e2m1_bf16", "gfx942"),
+])  # fmt: skip
+def test_products_on_hardware(monkeypatch, linked, name, arch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    install(monkeypatch, "gfx950")
-    (kernel,) = (k for k in amd_kernels.KERNELS if k.name == name and k.target == "gfx950")
-    (found,) = examined(monkeypatch, replace(kernel, large=None))
+    install(monkeypatch, arch)
+    monkeypatch.setattr(selftest_steps, "TURNS", 1)
+    monkeypatch.setattr(amd_cases, "MOST_ROWS", 80)
+    monkeypatch.setattr(hip, "in_turn", lambda contenders, *_: {name: [1e-3] for name in contenders})
+    (kernel,) = (k for k in amd_kernels.KERNELS if k.name == name and k.target == arch)
+    (found,) = examined(monkeypatch, replace(kernel, large=(100, 72, 128)))
     assert (found["ran"], found["right"]) == ("on hardware", True), found
-    assert found["compiled"]["vgpr_spills"] == 0
+    assert [case.get("rows") for case in found["cases"]] == [None, None, 64, 64]  # of many rows a sample is compared
+    assert found["time"]["operations_per_second"] == 2 * 100 * 72 * 128 / 1e-3
+    for code in found["code"]:
+        assert code["compiled"]["vgpr_spills"] == 0
+        assert AmdPlan.parse(code["plan"])
+
+
+# ---- the list
+
+
+def entries(target):
+    return {k.name: k for k in amd_kernels.KERNELS if k.target == target}
+
+
+def plan_of(entry, shape):
+    return AmdPlan.parse(entry.launch(tw.target(entry.target), shape).plan)
 
 
 def test_every_kernel_has_a_name_of_its_own():
     names = [(k.name, k.target) for k in amd_kernels.KERNELS]
     assert len(set(names)) == len(names)
-    scaled = {k.formats[:2] for k in amd_kernels.KERNELS if k.name.startswith("scaled")}
-    assert scaled == {(a, b) for a in amd_kernels.SCALED for b in amd_kernels.SCALED}
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_every_kernel_is_in_the_list(target):
+    """Each step of the ladder, each format that plans know a rate of, each layout, each pair of block-scaled ones."""
+    there = entries(target)
+    assert {f"amd_ladder_{name}" for name, step in AMD_STEPS.items() if target in step.targets} <= set(there)
+    products = [k for name, k in there.items() if name.startswith("mfma_gemm")]
+    algorithms = {"mfma", "xf32"} if target == "gfx942" else {"mfma"}
+    assert {plan_of(k, k.small[0]).algorithm for k in products} == algorithms
+    rates = set(RATES[target]) - {"e2m3", "e3m2", "e2m1"}
+    assert {k.formats[0] for k in products} | ({"xf32"} if "xf32" in algorithms else set()) == rates
+    assert {layout for k in products for layout in k.name.split("_")} >= {"nt", "nn", "tn", "tt"}
+    scaled = [k for name, k in there.items() if name.startswith(("scaled", "emulated"))]
+    assert {k.formats[:2] for k in scaled} == {(a, b) for a in amd_kernels.MX for b in amd_kernels.MX}
+    assert len(amd_kernels.MX) == 5
+    assert {k.formats[2] for k in scaled} == {"f32", "bf16"}
+    assert all(k.large is not None for k in (*products, *scaled))
+    ways = {"gfx942": "bf16_emulated", "gfx950": "scaled"}
+    assert {plan_of(k, k.small[0]).algorithm for k in scaled} == {ways[target]}
+
+
+def test_every_emitter_of_kernels_amd_is_tried():
+    """A new kernel has to be put into the list."""
+    folder = Path(amd_gemm.__file__).parents[1] / "kernels" / "amd"
+    emitters = {f"tilewright.kernels.amd.{path.stem}:{name}" for path in folder.glob("*.py")
+                for name in re.findall(r"^def (emit_\w+)", path.read_text(), re.M)}  # fmt: skip
+    copies = {"tilewright.kernels.amd.copy:emit_copy"}  # of matmul on arrays in no layout: tests/test_rocm_matmul.py
+    assert emitters - copies == set(amd_gemm.AmdKernel.emitters.values())
+
+
+def test_shapes_make_the_planner_choose_what_they_are_for():
+    for target in ("gfx942", "gfx950"):
+        split = entries(target)["mfma_gemm_f16_nt_split"]
+        for shape in (*split.small, split.large):
+            assert plan_of(split, shape).split_k > 1
+    straight = entries("gfx950")["mfma_gemm_f16_nt"]
+    assert [plan_of(straight, shape).copy for shape in straight.small] == ["registers", "direct"]
+    problem = tw.Gemm(*straight.large, "f16", out="f32", layout="nt")
+    assert plan_of(straight, straight.large) == choose(shape_of(problem), tw.target("gfx950"))
 
 
 @pytest.mark.parametrize("wrong", ["result", "scale"])
 def test_a_case_tells_right_from_wrong(wrong):
     """What the selftest compares with, in case it should be right about everything."""
-    make = amd_cases.scaled_gemm("e2m1", "e5m2", 64, 64, 1)
-    case = make((4, 4, 64), "random", np.random.default_rng(0))
+    (entry,) = (k for k in amd_kernels.KERNELS if k.name == "scaled_mfma_gemm_e2m1_e5m2")
+    launch = entry.launch(tw.target("gfx950"), (4, 4, 64))
+    case = entry.case(launch, (4, 4, 64), "random", np.random.default_rng(0))
     if wrong == "result":
         off = case.expected + 4 * case.bound * np.eye(4)
     else:  # one of the scales of A, by a factor of two
@@ -154,7 +231,7 @@ def test_torch_takes_turns(fake, monkeypatch):
 def broken(wrong):
     """axpy with a mistake."""
 
-    def emit(target):
+    def emit(target, shape):
         k = Kernel(f"broken_{wrong}", threads=256, warp=64, n=i64, alpha=f32, x=ptr(f32), y=ptr(f32))
         n, alpha, x, y = k.args
         with each(k, n) as i:
@@ -164,9 +241,9 @@ def broken(wrong):
             if wrong == "behind":
                 with k.when(i < 1):
                     y[n] = 1.0
-        return k.function
+        return amd_cases.Launched(k.function, (-(-shape[0] // 256),))
 
-    return replace(CDNA3, emit=emit, small=((1000,),), large=(100,))
+    return replace(CDNA3, launch=emit, small=((1000,),), large=(100,))
 
 
 def test_wrong_results_are_found(fake, monkeypatch):
@@ -191,7 +268,8 @@ def test_what_a_kernel_must_not_touch(fake, monkeypatch):
 
 
 def test_a_nan_is_wrong():
-    case = amd_cases.axpy((2,), "random", np.random.default_rng(0))
+    launch = CDNA3.launch(tw.target("gfx942"), (2,))
+    case = amd_cases.axpy(launch, (2,), "random", np.random.default_rng(0))
     found = selftest_steps._compared(case, np.array([np.nan, case.expected[1]]))
     assert (found["right"], found["worst"], found["wrong"]["got"]) == (False, None, "nan")
 

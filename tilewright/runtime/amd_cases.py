@@ -1,6 +1,7 @@
-"""Launches of AMD's kernels with their right answers, made from the kernels' own parameters.
+"""Launches of AMD's kernels with their right answers, arguments by the names of the kernels' parameters.
 
-Data is "integers", small enough that every sum is exact whatever its order, or "random".
+Data is "integers", small enough that every sum is exact whatever its order, or "random". Of products with many rows a
+sample is compared: then `rows` of the result are, and there are right answers for these alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.ir import Function
 from tilewright.kernels import reference
 from tilewright.kernels.ladder.amd_steps import AMD_STEPS
 from tilewright.runtime import selftest_peer
@@ -21,9 +23,22 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 Data = Literal["integers", "random"]
 DATA: tuple[Data, ...] = ("integers", "random")
-Make = Callable[[Shape, Data, np.random.Generator], "Case"]
+Make = Callable[["Launched", Shape, Data, np.random.Generator], "Case"]
+MOST_ROWS = 512  # of which all are compared
+SAMPLE = 64  # of more
 BLOCK = 32  # elements along k that share a scale
 XF32 = 0xFFFF_E000  # the bits of an f32 that an xf32 has too: 10 of the fraction
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A kernel as it is launched for one shape: `compiler.recorded.Launch` has the same, by a plan."""
+
+    function: Function
+    grid: tuple[int, ...]
+    workspace: int = 0  # bytes
+    counters: int = 0
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,8 @@ class Case:
     bytes: float  # of memory that must be read or written
     peer: Callable[[Any], Callable[[], Any]] | None = None
     scratch: tuple[int, ...] = ()  # other arguments that the kernel may write to
+    rows: NDArray[Any] | None = None  # of the result, which `expected` has; None: all
+    format: str = "f32"  # of the result
 
 
 def values(rng: np.random.Generator, shape: Shape, name: str, data: Data) -> Array:
@@ -88,7 +105,7 @@ def bound(a: Array, b: Array, c: Array | None, alpha: float, beta: float, sums: 
     return found * (1 + float(info.eps)) + float(info.eps) * np.abs(expected) + float(info.smallest_subnormal)
 
 
-def axpy(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+def axpy(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
     """y = alpha x + y, of shape (n,)."""
     (n,), alpha = shape, 3.0
     x, y = (values(rng, shape, "f32", data) for _ in range(2))
@@ -100,7 +117,7 @@ def axpy(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         at, to = (torch.from_numpy(v.copy()).cuda() for v in (x, y))
         return lambda: to.add_(at, alpha=alpha)
 
-    return Case((-(-n // 256),), (n, alpha, x, y), 3, expected, most, 2.0 * n, 12.0 * n, peer)
+    return Case(launch.grid, (n, alpha, x, y), 3, expected, most, 2.0 * n, 12.0 * n, peer)
 
 
 def ladder(step: str, arch: str) -> Make:
@@ -108,7 +125,7 @@ def ladder(step: str, arch: str) -> Make:
     atom = AMD_STEPS[step].atom(arch)
     scaled = step.startswith("mx")
 
-    def make(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    def make(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
         a, b = values(rng, (m, k), atom.a_format, data), values(rng, (k, n), atom.b_format, data)
         c = np.full((m, n), np.nan, np.float32)
@@ -120,65 +137,82 @@ def ladder(step: str, arch: str) -> Make:
         expected = reference.product(a, b)
         most = bound(a, b, None, 1.0, 0.0, "f32", "f32", expected, data)
         moved = sum(x.nbytes for x in (*stored, c))
-        return Case((1,), (*stored, c), len(stored), expected, most, 2.0 * m * n * k, moved)
+        return Case(launch.grid, (*stored, c), len(stored), expected, most, 2.0 * m * n * k, moved)
 
     return make
 
 
-def gemm(A: str, B: str, OUT: str, SUMS: str, LAYOUT: str, CTA_M: int, CTA_N: int, SPLIT_K: int) -> Make:
-    """kernels.amd.mfma_gemm of (m, n, k): with integers 2 A @ B - C, else A @ B, and C starts as nan."""
+def gemm(A: str, B: str, OUT: str, SUMS: str, LAYOUT: str, xf32: bool = False) -> Make:
+    """A product of (m, n, k): with integers 2 A @ B - C, else A @ B, and C starts as what no result is."""
 
-    def make(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    def make(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
-        a, b = values(rng, (m, k), A, data), values(rng, (k, n), B, data)
-        c, alpha, beta = _c(rng, (m, n), OUT, data)
+        a = values(rng, (m, k), "xf32" if xf32 else A, data)
+        b = values(rng, (k, n), "xf32" if xf32 else B, data)
         stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), LAYOUT)]
-        tiles, extra = _parts(m, n, CTA_M, CTA_N, SPLIT_K, SUMS)
-        expected = reference.product(a, b, c, alpha=alpha, beta=beta)
-        most = bound(a, b, c if beta else None, alpha, beta, SUMS, OUT, expected, data)
-        operands = [x if x.itemsize > 1 else x.view(np.int8) for x in stored]
-        args = (m, n, k, alpha, operands[0], stored[0].shape[1], operands[1], stored[1].shape[1], beta, c, n, *extra)
-        moved = sum(x.nbytes for x in (*stored, c))
-        return Case((tiles, 1, SPLIT_K), args, 9, expected, most, 2.0 * m * n * k, moved,
-                    selftest_peer.product(a, b, xf32=A == "xf32"), tuple(range(11, len(args))))  # fmt: skip
+        moved = {name: x if x.itemsize > 1 else x.view(np.int8) for name, x in zip("ab", stored)}
+        peer = selftest_peer.product(a, b, xf32=xf32)
+        return _product(launch, shape, a, b, moved | {"lda": stored[0].shape[1], "ldb": stored[1].shape[1]}, SUMS, OUT,
+                        data, rng, peer)  # fmt: skip
 
     return make
 
 
-def scaled_gemm(A: str, B: str, CTA_M: int, CTA_N: int, SPLIT_K: int) -> Make:
-    """kernels.amd.scaled_mfma_gemm of (m, n, k), likewise; k is a multiple of 32."""
+def scaled_gemm(A: str, B: str, OUT: str = "f32") -> Make:
+    """The same of operands with scales for blocks of 32 along k; k is a multiple of that."""
 
-    def make(shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    def make(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
         a, bt = values(rng, (m, k), A, data), values(rng, (n, k), B, data)
         of_a, of_b = (exponents(rng, (rows, k // BLOCK), data) for rows in (m, n))
-        c, alpha, beta = _c(rng, (m, n), "f32", data)
-        tiles, extra = _parts(m, n, CTA_M, CTA_N, SPLIT_K, "f32")
-        true_a, true_b = applied(a, of_a), applied(bt, of_b).T
-        expected = reference.product(true_a, true_b, c, alpha=alpha, beta=beta)
-        most = bound(true_a, true_b, c if beta else None, alpha, beta, "f32", "f32", expected, data)
-        stored = formats.pack(a), formats.pack(bt)
-        args = (m, n, k, alpha, stored[0], stored[0].shape[1], stored[1], stored[1].shape[1],
-                of_a, k // BLOCK, of_b, k // BLOCK, beta, c, n, *extra)  # fmt: skip
-        moved = sum(x.nbytes for x in (*stored, of_a, of_b, c))
+        packed_a, packed_b = formats.pack(a), formats.pack(bt)
+        moved = {"a": packed_a, "lda": packed_a.shape[1], "b": packed_b, "ldb": packed_b.shape[1], "scale_a": of_a,
+                 "ld_scale_a": k // BLOCK, "scale_b": of_b, "ld_scale_b": k // BLOCK}  # fmt: skip
         peer = selftest_peer.product(a, bt.T, of_a, of_b) if {A, B} <= selftest_peer.SCALED else None
-        return Case((tiles, 1, SPLIT_K), args, 13, expected, most, 2.0 * m * n * k, moved, peer,
-                    tuple(range(15, len(args))))  # fmt: skip
+        rows = _rows(m, rng)
+        true_a = applied(a if rows is None else a[rows], of_a if rows is None else of_a[rows])
+        return _product(launch, shape, true_a, applied(bt, of_b).T, moved, "f32", OUT, data, rng, peer, (rows,))
 
     return make
 
 
-def _c(rng: np.random.Generator, shape: Shape, out: str, data: Data) -> tuple[Array, Any, Any]:
-    """C before, alpha and beta."""
+def _rows(m: int, rng: np.random.Generator) -> NDArray[Any] | None:
+    return None if m <= MOST_ROWS else np.sort(rng.choice(m, SAMPLE, replace=False))
+
+
+def _product(launch: Launched, shape: Shape, a: Array, b: Array, moved: dict[str, Any], SUMS: str, OUT: str,
+             data: Data, rng: np.random.Generator, peer: Any,
+             sampled: tuple[NDArray[Any] | None] | None = None) -> Case:  # fmt: skip
+    """The case of operands that are stored as `moved` has them. `sampled`: the rows of C that a has, if that is not
+    this function's to choose."""
+    m, n, k = shape
+    (rows,) = sampled or (_rows(m, rng),)
+    if sampled is None and rows is not None:
+        a = a[rows]
+    dtype = formats.get(OUT).dtype
+    alpha: Any = 1
+    beta: Any = 0
     if data == "integers":
-        return values(rng, shape, out, data), 2, -1
-    dtype = formats.get(out).dtype
-    return (np.full(shape, 77, dtype) if dtype.kind == "i" else np.full(shape, np.nan, dtype)), 1, 0
-
-
-def _parts(m: int, n: int, CTA_M: int, CTA_N: int, SPLIT_K: int, SUMS: str) -> tuple[int, tuple[Array, ...]]:
-    """Tiles of C, and the arrays that workgroups which share one need beside."""
-    tiles = -(-m // CTA_M) * -(-n // CTA_N)
-    if SPLIT_K == 1:
-        return tiles, ()
-    return tiles, (np.empty(SPLIT_K * tiles * CTA_M * CTA_N, formats.get(SUMS).dtype), np.zeros(tiles, np.int32))
+        c, alpha, beta = values(rng, (m, n), OUT, data), 2, -1
+    else:
+        c = np.full((m, n), 77 if dtype.kind in "iu" else np.nan).astype(dtype)
+    old = c if rows is None else c[rows]
+    expected = reference.product(a, b, old, alpha=alpha, beta=beta)
+    most = bound(a, b, old if beta else None, alpha, beta, SUMS, OUT, expected, data)
+    if data == "integers" and dtype.kind not in "iu":  # sums are exact, and then rounded
+        with np.errstate(all="ignore"):
+            expected = expected.astype(dtype if SUMS == "f64" else np.float32).astype(dtype).astype(np.float64)
+    if dtype.kind in "iu" and SUMS != OUT:  # the lowest bits stay
+        bits = 8 * dtype.itemsize
+        low = -(1 << bits - 1) if dtype.kind == "i" else 0
+        expected = (expected - low) % (1 << bits) + low
+    kept = c.view(f"i{dtype.itemsize}") if dtype.isbuiltin == 2 else c  # as kernels have formats that NumPy lacks
+    given = moved | {"m": m, "n": n, "k": k, "alpha": alpha, "beta": beta, "c": kept, "ldc": n}
+    if launch.workspace:
+        given["workspace"] = np.empty(launch.workspace, np.uint8).view(formats.get(SUMS).dtype)
+        given["counters"] = np.zeros(launch.counters // 4, np.int32)
+    names = [name for name, _ in launch.function.params]
+    touched = sum(x.nbytes for x in given.values() if isinstance(x, np.ndarray))
+    scratch = tuple(names.index(name) for name in ("workspace", "counters") if name in names)
+    return Case(launch.grid, tuple(given[name] for name in names), names.index("c"), expected, most, 2.0 * m * n * k,
+                touched, peer, scratch, rows, OUT)  # fmt: skip

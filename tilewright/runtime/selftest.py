@@ -131,13 +131,15 @@ def line(kernel: dict[str, Any]) -> str:
     name = f"{kernel['name']:<40} {kernel['target']}"
     if "failed" in kernel:
         return f"{name}  FAILED: {kernel['failed']}"
-    cases, used = kernel["cases"], kernel["compiled"]
+    cases, code = kernel["cases"], kernel["code"]
     wrong = [case for case in cases if not case["right"]]
     exact = sum(case["exact"] for case in cases)
     said = f"WRONG in {len(wrong)} of {len(cases)} cases" if wrong else f"{len(cases)} cases right, {exact} exact"
-    spills = f" and {used['vgpr_spills']} SPILLED" if used["vgpr_spills"] else ""
-    linked = "linked" if "bytes" in kernel["linked"] else "not linked"
-    first = f"{name}  {kernel['ran']}: {said}; {used['registers']} registers{spills}, {linked}"
+    spilled = max(each["compiled"]["vgpr_spills"] for each in code)
+    spills = f" and {spilled} SPILLED" if spilled else ""
+    linked = "linked" if all("bytes" in each["linked"] for each in code) else "not linked"
+    registers = code[-1]["compiled"]["registers"]
+    first = f"{name}  {kernel['ran']}: {said}; {registers} registers{spills}, {linked}"
     return f"{first}\n{'':<40} {_time(kernel['time'])}" if "time" in kernel else first
 
 

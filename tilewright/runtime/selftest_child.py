@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.runtime import hip, selftest_steps
-from tilewright.runtime.amd_kernels import KERNELS, AmdKernel
+from tilewright.runtime.amd_kernels import KERNELS, Entry
 
 
 def run(numbers: Sequence[int], emit: Callable[..., None]) -> None:
@@ -33,7 +33,7 @@ def run(numbers: Sequence[int], emit: Callable[..., None]) -> None:
         emit("found", kernel=number, found=found)
 
 
-def failed(kernel: AmdKernel, why: str, more: str = "") -> dict[str, Any]:
+def failed(kernel: Entry, why: str, more: str = "") -> dict[str, Any]:
     """The record of a kernel that did not come to its end."""
     found = {"name": kernel.name, "target": kernel.target, "formats": list(kernel.formats), "right": False}
     return found | {"failed": why, **({"traceback": more} if more else {})}

@@ -6,86 +6,105 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import simulator
+from tilewright import formats, simulator
 from tilewright.compiler import amd, lld
-from tilewright.ir import Function
 from tilewright.runtime import hip, selftest_peer
-from tilewright.runtime.amd_cases import DATA, Case, Shape
-from tilewright.runtime.amd_kernels import AmdKernel
-from tilewright.targets import target
+from tilewright.runtime.amd_cases import DATA, Case, Data, Launched, Shape
+from tilewright.runtime.amd_kernels import Entry
+from tilewright.targets import AmdTarget, target
 
 GUARD = 4096  # bytes before and behind every array on the device, which no kernel may touch
 PATTERN = 0xA5
 TURNS = 9  # of ours and of torch's, in turn
 
 
-def examine(kernel: AmdKernel, on: hip.Device | None) -> dict[str, Any]:
+def examine(entry: Entry, on: hip.Device | None) -> dict[str, Any]:
     """Everything that can be done here to this kernel. `on`: a GPU that can run it, or None.
 
     "right" says whether each result was within its bound, and is what counts; an exception is the caller's.
     """
-    record = on.target if on else target(kernel.target)
-    found: dict[str, Any] = {"name": kernel.name, "target": kernel.target, "formats": list(kernel.formats)}
-    began = time.perf_counter()
-    function = kernel.emit(record)
-    text = amd.assembly(function, record)
-    found["compiled"] = asdict(amd.usage(function, record, text))
-    found["compile_seconds"] = time.perf_counter() - began
-    code: bytes | None = None
-    try:
-        code = amd.code_object(function, record)
-        found["linked"] = {"bytes": len(code)}
-    except lld.Missing as missing:
-        found["linked"] = {"not": str(missing)}
-    if on and code:
-        loaded = hip.Module(code, on).function(amd.manifest(function, record, text=text))
-        found["ran"] = "on hardware"
-        found["loaded"] = {"registers": loaded.registers, "lds": loaded.lds, "scratch": loaded.scratch}
-        shapes = kernel.small if kernel.large is None else (*kernel.small, kernel.large)
-        found["cases"] = [_on_hardware(loaded, case, what) for case, what in _cases(kernel, shapes)]
-        if kernel.large is not None:
-            found["time"] = _timed(loaded, kernel, kernel.large)
-    else:
-        found["ran"] = "simulated, not run on hardware"
-        found["cases"] = [_simulated(function, case, what) for case, what in _cases(kernel, kernel.small)]
+    record = on.target if on else target(entry.target)
+    found: dict[str, Any] = {"name": entry.name, "target": entry.target, "formats": list(entry.formats)}
+    hardware = on if on and _linker() else None
+    found |= {"ran": "on hardware" if hardware else "simulated, not run on hardware", "code": [], "cases": []}
+    for shape in dict.fromkeys((*entry.small, *([entry.large] if entry.large and hardware else []))):
+        launch = entry.launch(record, shape)
+        code, image, manifest = _compiled(launch, record, shape)
+        found["code"].append(code)
+        if hardware is None or image is None:
+            cases = _cases(entry, launch, shape, entry.simulated)
+            found["cases"] += [_simulated(case, launch, what) for case, what in cases]
+            continue
+        loaded = hip.Module(image, hardware).function(manifest)
+        code["loaded"] = {"registers": loaded.registers, "lds": loaded.lds, "scratch": loaded.scratch}
+        found["cases"] += [_on_hardware(loaded, case, what) for case, what in _cases(entry, launch, shape, DATA)]
+        if shape == entry.large:
+            found["time"] = _timed(loaded, entry.case(launch, shape, "random", np.random.default_rng(0)), shape)
     found["right"] = all(case["right"] for case in found["cases"])
     return found
 
 
-def _cases(kernel: AmdKernel, shapes: Sequence[Shape]) -> Iterator[tuple[Case, dict[str, Any]]]:
-    for shape in shapes:
-        for data in DATA:
-            yield kernel.case(shape, data, np.random.default_rng(0)), {"shape": list(shape), "data": data}
+def _linker() -> bool:
+    try:
+        lld.find()
+    except lld.Missing:
+        return False
+    return True
 
 
-def _simulated(function: Function, case: Case, what: dict[str, Any]) -> dict[str, Any]:
-    simulator.run(function, *case.args, grid=case.grid)
+def _compiled(launch: Launched, record: AmdTarget, shape: Shape) -> tuple[dict[str, Any], bytes | None, dict[str, Any]]:
+    """What there is to say of a kernel's code, the code object if there is a linker, and the manifest."""
+    began = time.perf_counter()
+    text = amd.assembly(launch.function, record)
+    manifest = amd.manifest(launch.function, record, text=text)
+    code: dict[str, Any] = {"shape": list(shape), "plan": launch.plan, "compiled": manifest["uses"]}
+    image: bytes | None = None
+    try:
+        image = amd.code_object(launch.function, record)
+        code["linked"] = {"bytes": len(image)}
+    except lld.Missing as missing:
+        code["linked"] = {"not": str(missing)}
+    return code | {"compile_seconds": time.perf_counter() - began}, image, manifest
+
+
+def _cases(entry: Entry, launch: Launched, shape: Shape, data: Sequence[Data]) -> Iterator[tuple[Case, dict[str, Any]]]:
+    for each in data:
+        case = entry.case(launch, shape, each, np.random.default_rng(0))
+        yield case, {"shape": list(shape), "data": each} | ({} if case.rows is None else {"rows": len(case.rows)})
+
+
+def _simulated(case: Case, launch: Launched, what: dict[str, Any]) -> dict[str, Any]:
+    simulator.run(launch.function, *case.args, grid=case.grid)
     return what | _compared(case, case.args[case.output])
 
 
 def _compared(case: Case, got: NDArray[Any]) -> dict[str, Any]:
     """How far the result is from float64's: `of_bound` is 1 where an element errs by as much as it may."""
-    error = np.abs(np.asarray(got).astype(np.float64) - case.expected)
+    dtype = formats.get(case.format).dtype
+    found = np.asarray(got).view(dtype) if dtype.isbuiltin == 2 else np.asarray(got)
+    got = (found if case.rows is None else found[case.rows]).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(got - case.expected)
+    error[(got == case.expected) | (np.isnan(got) & np.isnan(case.expected))] = 0  # inf, and what is beyond a format
     bound = np.broadcast_to(np.asarray(case.bound, np.float64), error.shape)
     right = bool(np.all(error <= bound))  # a nan is not
     worst = float(error.max(initial=0.0))
     shares = error[bound > 0] / bound[bound > 0]
-    found: dict[str, Any] = {"right": right, "exact": bool(np.all(error == 0))}
-    found["worst"] = worst if np.isfinite(worst) else None
+    said: dict[str, Any] = {"right": right, "exact": bool(np.all(error == 0))}
+    said["worst"] = worst if np.isfinite(worst) else None
     if shares.size and right:
-        found["of_bound"] = float(shares.max())
+        said["of_bound"] = float(shares.max())
     if not right:
         wrong = np.argwhere(~(error <= bound))
         at = tuple(int(i) for i in wrong[0])
-        found["wrong"] = {"elements": len(wrong), "of": int(error.size), "first": list(at),
-                          "got": _number(got[at]), "expected": _number(case.expected[at])}  # fmt: skip
-    return found
+        said["wrong"] = {"elements": len(wrong), "of": int(error.size), "first": list(at),
+                         "got": _number(got[at]), "expected": _number(case.expected[at])}  # fmt: skip
+    return said
 
 
 def _number(x: Any) -> float | str:
@@ -140,9 +159,9 @@ def _on_hardware(function: hip.HipFunction, case: Case, what: dict[str, Any]) ->
     return found | broken | {"right": found["right"] and not broken}
 
 
-def _timed(function: hip.HipFunction, kernel: AmdKernel, shape: Shape) -> dict[str, Any]:
-    """Turns of ours and of torch's, each of at least 10 ms, one after the other on one stream."""
-    case = kernel.case(shape, "random", np.random.default_rng(0))  # zeros would let clocks rise
+def _timed(function: hip.HipFunction, case: Case, shape: Shape) -> dict[str, Any]:
+    """Turns of ours and of torch's, each of at least 10 ms, one after the other on one stream. Data is random, since
+    zeros would let clocks rise."""
     launch, _arrays = _placed(function, case)
     stream = hip.Stream(function.device)
     contenders: dict[str, Any] = {"seconds": launch}
