@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.compiler import amd_cycles
+from tilewright.kernels.amd import decoding
 from tilewright.kernels.atoms.amd import of
 from tilewright.plans import amd
 from tilewright.plans.amd import AmdPlan, AmdShape
@@ -90,6 +91,10 @@ def test_rates_are_those_of_the_instructions(chip):
             rate = 2 * atom.m * atom.n * atom.k / atom.cycles[chip] * 4
             best[atom.a_format] = max(best.get(atom.a_format, 0), rate)
     assert {f: best[f] for f in amd.RATES[chip]} == amd.RATES[chip]
+
+
+def test_decoding_takes_the_instructions_that_its_kernel_has():
+    assert amd.DECODING == decoding.INSTRUCTIONS
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -299,6 +299,9 @@ class Cost(NamedTuple):
     rounds: float                               # in which the compute units finish all tiles
 
 
+# Vector instructions that decode 16 elements of a lane, where no matrix instruction takes them as they are
+# (kernels/amd/decoding.py; tests/test_amd_plans.py holds them together). A compute unit issues one in a clock.
+DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
 L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
 WRITE_CLOCK = 128       # bytes per clock that LDS takes: 32 banks (targets.banks)
 L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
@@ -324,19 +327,24 @@ def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     local = (read / target.lds_clock + written / WRITE_CLOCK) / target.clock
     brought = p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8         # bytes of a tile of k
     arrival = brought / L1_CLOCK / target.clock
+    vector = 0.0
+    if p.algorithm == "bf16_emulated":
+        instructions = p.cta_m*DECODING[shape.a] + p.cta_n*DECODING[shape.b]
+        vector = p.cta_k * instructions / (16 * LANES) / target.clock
+    busiest = max(matrix, local, arrival, vector)
     # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
     full, over = divmod(tiles, slots)
     turns = full*resident + ceil(over / target.cus)
     # of a workgroup alone on its compute unit, which has so many tiles of k on their way
     latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
-    compute = max(turns * steps * max(matrix, local, arrival), latency)
+    compute = max(turns * steps * busiest, latency)
     l2 = tiles * steps * brought / (L2_CLOCK * target.xcds * target.clock)
     out = _bits(shape.out) / 8
     least = (shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out
     parts = p.split_k * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
     memory = (least + parts) / target.bandwidth
     found = (("matrix", turns*steps*matrix), ("LDS", turns*steps*local), ("L1", turns*steps*arrival), ("L2", l2),
-             ("memory", memory), ("latency", latency))
+             ("memory", memory), ("latency", latency), *[("decoding", turns*steps*vector)]*bool(vector))
     adding = p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
     return Cost(max(compute, l2, memory) + START * (1 + (p.split_k > 1)) + adding, found, turns / resident)
 
