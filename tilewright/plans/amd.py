@@ -146,8 +146,7 @@ class AmdPlan:
     def rows(self, shape: AmdShape) -> tuple[int, int]:
         """Bytes of a row of A's and of B's tile in LDS."""
         bits = (16, 16) if self.algorithm == "bf16_emulated" else shape.bits
-        a, b = (self.cta_k * each // 8 for each in bits)
-        return a, b
+        return self.cta_k * bits[0] // 8, self.cta_k * bits[1] // 8
 
     def lds(self, shape: AmdShape) -> int:
         """Bytes that the tiles take."""
@@ -169,7 +168,7 @@ class AmdPlan:
         a, b = self.rows(shape)
         direct = self.copy == "direct"
         staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
-        # words that a lane has of an instruction's operand, and words of tails, that are copied one by one
+        # words that a lane has of an instruction's operand; words of tails, copied one by one
         each = [bits if self.algorithm == "scaled" else 4 for bits in shape.bits]
         parts = (self.warp_m*each[0] + self.warp_n*each[1]) // self.mfma
         tails = sum(rows * self.cta_k // (BLOCK//2) // self.threads
@@ -180,8 +179,8 @@ class AmdPlan:
             scales = tiles * self.cta_k // (4*BLOCK) * 2
             if not self.direct_scales(shape):                           # those that are on their way, and pointers
                 scales += scales // 2 + 2*tiles
-        return (words*self.warp_m*self.warp_n // LANES + (3*parts // 2 if direct else 2*parts) + scales + tails + staged
-                + 40)
+        parts = 3*parts // 2 if direct else 2*parts
+        return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 40
 
     def tiles(self, m: int, n: int) -> int:
         return ceil(m / self.cta_m) * ceil(n / self.cta_n)
