@@ -18,7 +18,6 @@ from tilewright.ir.values import Variable
 Operands = list[Value]
 Do = Callable[[], None]
 Read = Callable[[], Operands]                # operands, read from LDS
-Multiply = Callable[[Value], None]          # the tile in LDS at this address
 
 
 MOVING = ("salu", "valu")                   # instructions that LLVM's scheduler may take across others
@@ -82,29 +81,6 @@ def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: 
         _tile(k, streams, products, ahead, smem + now, smem + (STAGE - now), moves=moves)
         stage.set(STAGE - now)
     _last_tile(k, products, ahead, smem + stage.get())
-
-
-def in_turn(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, multiply: Multiply) -> None:
-    """The same where registers are scarce: operands are read when they are multiplied."""
-    STAGE = sum(x.SIZE for x in streams)
-    _first(k, streams, smem, short)
-    with k.when(tiles > 1):
-        _do(load for x in streams for part in x.fetches(tiles > 2) for load in part)
-    k.barrier()
-    stage = k.variable(i32, 0)
-    with k.loop(tiles - 1) as tile:
-        now = stage.get()
-        for x, at in _places(streams, smem + (STAGE - now)):
-            _do(stash for part in x.stashes(at) for stash in part)
-        more = tile + 3 < tiles
-        for x in streams:
-            _do(load for part in x.fetches(more) for load in part)
-        multiply(smem + now)
-        for x in streams:
-            x.turn()
-        k.barrier()
-        stage.set(STAGE - now)
-    multiply(smem + stage.get())
 
 
 def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, short: Value, products: Products,

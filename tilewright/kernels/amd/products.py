@@ -11,8 +11,6 @@ from tilewright.kernels.amd.scale_tile import ScaleTile
 from tilewright.kernels.amd.scales import WORD, Scales
 from tilewright.kernels.atoms.mfma import Mfma
 
-ROOMY = 64          # accumulators that leave a lane registers for two groups and for whatever passes through them
-
 
 class WaveProducts:
     """acc += a part of A's tile times a part of B's, which lie one after the other; STEPS instructions along k.
@@ -78,10 +76,3 @@ class WaveProducts:
     def multiply(self, operands: Operands, group: int, part: int) -> None:
         for product in self.instructions(operands, group, part):
             product()
-
-    def whole(self, at: Value) -> None:
-        """All of a tile, each group read when it is multiplied."""
-        for group in range(self.GROUPS):
-            operands = self.read(at, group)
-            for part in range(self.PARTS):
-                self.multiply(operands, group, part)

@@ -14,7 +14,7 @@ from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.operand import Operand
-from tilewright.kernels.amd.products import ROOMY, WaveProducts
+from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.scale_tile import ScaleTile
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.amd.workgroup import share
@@ -79,8 +79,6 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
                             scales=of_both)
     if DIRECT:
         pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
-    elif WARP_M*WARP_N // LANES > ROOMY:
-        pipeline.in_turn(k, streams, smem, work.tiles, work.short, products.whole)
     else:
         pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
     result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT, VECTOR_C)
