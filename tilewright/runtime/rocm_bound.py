@@ -254,7 +254,7 @@ def lies(kernel: Any, shadows: Sequence[Array]) -> None:
 def aligned(*matrices: Array) -> bool:
     """Do addresses and distances of rows allow a plan with copy=direct?"""
     steps = [stride for x in matrices for n, stride in zip(x.shape, x.strides) if n > 1 and stride != x.itemsize]
-    near = all(step * ROWS <= REACH for step in steps)
+    near = all(0 <= step * ROWS <= REACH for step in steps)
     return near and not any(x % DIRECT for x in (*steps, *(m.__array_interface__["data"][0] for m in matrices)))
 
 
