@@ -10,7 +10,7 @@ import pytest
 from tilewright import simulator
 from tilewright.compiler import amd, gate, llvm
 from tilewright.compiler.amd_loop import main_loop
-from tilewright.ir import Kernel, f32, i32, ptr, vec
+from tilewright.ir import Kernel, f32, i8, i32, ptr, vec
 from tilewright.targets import names, target
 
 CHIPS = names("amd")
@@ -63,6 +63,29 @@ def test_what_arrives(bytes):
     np.testing.assert_array_equal(c, a.sum(0)[np.arange(256) ^ 65])
     assert report.instructions["direct load"] == 4 * (len(a) + 2)
     assert report.of("a", "load").bytes == a.nbytes
+
+
+@pytest.mark.parametrize("bytes", [4, 12, 16])
+@pytest.mark.parametrize("shift", [1, 4, 8])
+def test_memory_is_aligned_to_words_whatever_is_loaded(bytes, shift):
+    """CDNA4 ISA guide, 9.1.7: of the addresses of such loads the two lowest bits are ignored, and no more."""
+    k = Kernel("shifted", threads=64, warp=64, a=ptr(i8), c=ptr(i8))
+    a, c = k.args
+    t = k.thread[0]
+    s = k.smem("s", (64 * bytes,), i8, align=16)
+    k.lds_load(s.at(0), a + (t * bytes + shift), bytes)
+    k.lds_wait()
+    k.barrier()
+    for byte in range(bytes):
+        k.store(c + (t * bytes + byte), k.load(s.at(t * bytes + byte)))
+    values = np.arange(64 * bytes + 16).astype(np.int8)
+    found = np.zeros(64 * bytes, np.int8)
+    if shift % 4:
+        with pytest.raises(simulator.Fault, match=r"misaligned .*must be 4-byte aligned"):
+            simulator.run(k.function, values, found)
+        return
+    simulator.run(k.function, values, found)
+    np.testing.assert_array_equal(found, values[shift : shift + 64 * bytes])
 
 
 @pytest.mark.parametrize(("chip", "bytes"), WIDTHS)

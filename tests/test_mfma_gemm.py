@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel, i8, i16
-from tilewright.kernels.amd import epilogue, lds_tile, products, scale_tile, scales
+from tilewright.kernels.amd import epilogue, lds_tile, operand, products, scale_tile, scales, tails
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
@@ -329,6 +329,21 @@ def test_a_wrong_byte_of_scales_is_found(monkeypatch):
     monkeypatch.setattr(products.WaveProducts, "scale", wrong)
     found, wanted, _ = scaled(64, 64, 256, "e2m1")
     assert (found != wanted).any()
+
+
+def test_tails_of_other_rows_are_found(monkeypatch):
+    part = tails.Tails.part
+    monkeypatch.setattr(tails.Tails, "part",
+                        lambda self, first, lane, ROWS, GROUPS: part(self, first, lane ^ 1, ROWS, GROUPS))
+    found, wanted, _ = scaled(64, 64, 256, "e2m3", DIRECT=True)
+    assert (found != wanted).any()
+
+
+def test_tails_that_do_not_change_places_conflict_in_tiles_of_16_rows(monkeypatch):
+    for module in (tails, operand):
+        monkeypatch.setattr(module, "moved", lambda row, block: row)
+    assert reads(exactly_scaled(64, 64, 256, "e2m3", DIRECT=True, MFMA=32)).conflicts == 0
+    assert reads(exactly_scaled(64, 64, 256, "e2m3", DIRECT=True, MFMA=16)).conflicts > 0
 
 
 def test_a_scale_of_another_row_is_found(monkeypatch):

@@ -143,7 +143,7 @@ class Grid(Roles):
 
     def lds_load(self, smem: Value, gmem: Value, bytes: int, *, base: Value | None = None, size: Any = None) -> None:
         """Start to load `bytes` (4; on gfx950 also 12 or 16) for each lane from its `gmem` into LDS: those of lane l
-        land at smem + l * bytes, so `smem` is the same for all lanes of a wave.
+        land at smem + l * bytes, so `smem` is the same for all lanes of a wave. `gmem` is a multiple of 4 bytes.
 
         base    where to count addresses from, the same for all lanes, at most 4 GiB before each: the parameter that
                 `gmem` points into, if none is given
