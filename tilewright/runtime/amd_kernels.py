@@ -58,7 +58,7 @@ def _step(name: str, target: AmdTarget, shape: Shape) -> Launched:
 SQUARE = (4096, 4096, 4096)  # m, n, k
 ODD = (35, 67, 45)  # fills no tile, and no vector of 16 bytes
 EVEN = (48, 80, 128)  # rows of 16 bytes, and several tiles of k: straight into LDS on chips that can
-DEEP = (33, 40, 3000)  # so few tiles of C that their k is split
+DEEP = (33, 40, 4003)  # so few tiles of C that their k is split
 DEEPER = (512, 512, 65536)
 BLOCKS = (35, 68, 96)  # for operands with scales
 MX = {f.element.name: name for name, f in BLOCK_FORMATS.items() if f.mx}
