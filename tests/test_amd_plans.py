@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.compiler import amd_cycles
 from tilewright.kernels.amd import decoding
 from tilewright.kernels.atoms.amd import of
-from tilewright.plans import amd
+from tilewright.plans import amd, amd_model
 from tilewright.plans.amd import AmdPlan, AmdShape
 from tilewright.targets import target
 
@@ -96,7 +96,7 @@ def test_rates_are_those_of_the_instructions(chip):
 
 
 def test_decoding_takes_the_instructions_that_its_kernel_has():
-    assert amd.DECODING == decoding.INSTRUCTIONS
+    assert amd_model.DECODING == decoding.INSTRUCTIONS
 
 
 @pytest.mark.parametrize("chip", CHIPS)

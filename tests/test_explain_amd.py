@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import tilewright as tw
 from tilewright import formats
 from tilewright.cli import app
-from tilewright.plans import amd
+from tilewright.plans import amd, amd_model
 
 CHIPS = ("gfx942", "gfx950")
 SUMS = {"i8": "i32", "f64": "f64"}
@@ -57,13 +57,14 @@ def test_bytes_over_rates_are_the_times(chip, a):
     assert found.cost == amd.cost(amd.shape_of(problem), found.plan, target)
     parts = dict(found.cost.parts)
     # the planner leaves out what is loaded ahead of the last tile of k
-    rates = {"memory": target.bandwidth, "L2": amd.L2_CLOCK * target.xcds * target.clock,
-             "LDS": target.lds_clock * target.cus * target.clock}  # fmt: skip
-    groups = found.plan.tiles(4096, 4096) * found.plan.split_k
-    turns = -(-groups // target.cus) * target.cus / groups
+    rates = {"memory": target.bandwidth, "L2": amd_model.L2_CLOCK * target.xcds * target.clock}
     for level, rate in rates.items():
-        times = turns if level == "LDS" else 1          # some compute units have nothing to do in the end
-        assert bytes_of(found.traffic[level]) / rate * times == pytest.approx(parts[level], rel=0.1)
+        assert bytes_of(found.traffic[level]) / rate == pytest.approx(parts[level], rel=0.1)
+    groups = found.plan.tiles(4096, 4096) * found.plan.split_k
+    turns = -(-groups // target.cus) * target.cus / groups          # some compute units have nothing to do in the end
+    clocks = sum(size * times / (target.lds_clock if "read" in what else amd_model.WRITE_CLOCK)
+                 for what, size, times, _ in found.traffic["LDS"])  # fmt: skip
+    assert clocks / target.cus / target.clock * turns == pytest.approx(parts["LDS"], rel=0.1)
     assert [more for _, more, _ in found.rejected] == sorted(more for _, more, _ in found.rejected)
     text = str(found)
     assert f"\nplan        {found.plan}\n" in text

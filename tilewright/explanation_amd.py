@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.explanation import REJECTED, Sections, _time
 from tilewright.plans import amd
-from tilewright.plans.amd import LANES, AmdPlan, AmdShape, Cost
+from tilewright.plans.amd import LANES, PIECE, AmdPlan, AmdShape
+from tilewright.plans.amd_model import Cost, operations
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -51,22 +52,34 @@ class AmdExplanation(Sections):
         """Bytes that all workgroups move, by level, without scales; at the edges of C as if all tiles were whole."""
         p, s = self.plan, self.shape
         tiles, steps, waves = p.tiles(s.m, s.n), ceil(s.k / p.cta_k), p.threads // LANES
-        moved, early = tiles * steps, tiles * p.split_k * (p.stages - 1)
-        every = f"{tiles:,} tiles x {steps:,} steps along k"
-        ahead = f"{every}, and {p.stages - 1} that nobody needs" + f" for each of {p.split_k} parts"*(p.split_k > 1)
-        written = (moved + early, ahead) if p.copy == "direct" else (moved, every)
+        moved, every = tiles * steps, f"{tiles:,} tiles x {steps:,} steps along k"
+        parts = f" for each of {p.split_k} parts"*(p.split_k > 1)
+        a_ahead, b_ahead = ((moved + int(tiles * p.split_k * early), f"{every}, and {early:g} that nobody needs{parts}")
+                            for early in self._early())
+        a_written, b_written = (a_ahead, b_ahead) if p.copy == "direct" else 2*((moved, every),)
         (row_a, row_b), (a, b) = p.rows(s), (p.cta_k * bits // 8 for bits in s.bits)
         found: dict[str, Terms] = {
-            "LDS": [("A written", p.cta_m*row_a, *written), ("B written", p.cta_n*row_b, *written),
+            "LDS": [("A written", p.cta_m*row_a, *a_written), ("B written", p.cta_n*row_b, *b_written),
                     ("A read", p.warp_m*row_a, moved*waves, f"by {waves} waves"),
                     ("B read", p.warp_n*row_b, moved*waves, f"by {waves} waves")],
-            "L2": [("A", p.cta_m*a, moved + early, ahead), ("B", p.cta_n*b, moved + early, ahead)],
+            "L2": [("A", p.cta_m*a, *a_ahead), ("B", p.cta_n*b, *b_ahead)],
             "memory": [("A", s.m*s.k*s.bits[0] // 8, 1, "once"), ("B", s.n*s.k*s.bits[1] // 8, 1, "once"),
                        ("C", s.m*s.n*amd._bits(s.out) // 8, 1, "written")]}
         if p.split_k > 1:
             size = s.m*s.n*amd._bits(s.sums) // 8
             found["memory"].append(("parts", size, 2*p.split_k, f"{p.split_k} written, and read by the last"))
         return found
+
+    def _early(self) -> tuple[float, float]:
+        """Tiles of A and of B, after the last one, that are loaded for nobody. Of the last tile ahead of three and more
+        in LDS only half of the copies have been started then, A's first (kernels/amd/pipeline.py)."""
+        p = self.plan
+        if p.copy != "direct" or p.stages == 2:
+            return p.stages - 1, p.stages - 1
+        rows = zip((p.cta_m, p.cta_n), p.rows(self.shape), strict=True)
+        a, b = (count*row // (p.threads*PIECE) for count, row in rows)              # copies of a thread
+        half = (a + b + 1) // 2
+        return p.stages - 2 + min(a, half) / a, p.stages - 2 + max(half - a, 0) / b
 
     # ---- sections
 
@@ -97,7 +110,7 @@ class AmdExplanation(Sections):
 
     def _time(self, cost: Cost) -> Iterator[str]:
         s, t = self.shape, self.target
-        flops, peak = 2 * s.m * s.n * s.k, amd._rate(s, self.plan, t) * t.cus * t.clock
+        flops, peak = 2 * s.m * s.n * s.k, operations(s, self.plan, t) * t.cus * t.clock
         yield f"{'ceiling':<10} {_time(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
         yield (f"{'predicted':<10} {_time(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
                f"{flops / cost.seconds / peak:.1%} of the ceiling; nothing here has been measured")

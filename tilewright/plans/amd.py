@@ -1,7 +1,4 @@
-"""How a GEMM runs on a GPU of AMD's: plans, what is wrong with one, and a model of what it costs.
-
-The model is arithmetic on the target's record. None of it has been measured: there is no such GPU where it was written.
-"""
+"""How a GEMM runs on a GPU of AMD's: plans, what is wrong with one, and the choice by a model (plans/amd_model.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,24 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-LANES, PIECE, BLOCK = 64, 16, 32                # lanes of a wave; bytes that a lane moves; elements that share a scale
+BLOCK = 32                                      # elements that share a scale
 REACH = 1 << 31                                 # bytes within which rows of one tile lie that are loaded by a buffer
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 ALGORITHMS: tuple[Algorithm, ...] = ("mfma", "xf32", "scaled", "bf16_emulated")
 
-# Operations per clock of a compute unit with matrix instructions: the catalogue's flops / cycles, times 4 SIMDs
-# (kernels/atoms/amd.py; tests/test_amd_plans.py holds them together).
-RATES = {
-    "gfx942": {"f64": 256, "f32": 256, "xf32": 1024, "f16": 2048, "bf16": 2048, "i8": 4096, "e4m3fnuz": 4096,
-               "e5m2fnuz": 4096},
-    "gfx950": {"f64": 128, "f32": 256, "f16": 4096, "bf16": 4096, "i8": 8192, "e4m3fn": 8192, "e5m2": 8192,
-               "e2m3": 16384, "e3m2": 16384, "e2m1": 16384},
-}
 SUMS = {"f64": "f64", "i8": "i32"}              # in f32, except for these
 RESULTS = {                                     # what sums are stored as: the nearest float, an integer's lowest bits
     "f64": ("f64",),
@@ -168,8 +158,9 @@ class AmdPlan:
         a, b = self.rows(shape)
         direct = self.copy == "direct"
         staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
-        # words that a lane has of an instruction's operand; words of tails, copied one by one
-        each = [bits if self.algorithm == "scaled" else 4 for bits in shape.bits]
+        # words that a lane has of a group's operand; words of tails, copied one by one
+        wide = self.algorithm == "scaled" or {shape.a, shape.b} <= {"e4m3fn", "e5m2"}   # f8f6f4: those of 32 elements
+        each = [bits if wide else 4 for bits in shape.bits]
         parts = (self.warp_m*each[0] + self.warp_n*each[1]) // self.mfma
         tails = sum(rows * self.cta_k // (BLOCK//2) // self.threads
                     for rows, bits in zip((self.cta_m, self.cta_n), shape.bits) if bits == 6 and direct)
@@ -180,7 +171,8 @@ class AmdPlan:
             if not self.direct_scales(shape):                           # those that are on their way, and pointers
                 scales += scales // 2 + 2*tiles
         parts = 3*parts // 2 if direct else 2*parts
-        return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 40
+        turned = 0 if direct else (shape.layout[0] == "t") + (shape.layout[1] == "n")       # and addresses of rows
+        return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 12*turned + 40
 
     def tiles(self, m: int, n: int) -> int:
         return ceil(m / self.cta_m) * ceil(n / self.cta_n)
@@ -290,71 +282,7 @@ def _depth(p: AmdPlan, shape: AmdShape) -> Iterator[str]:
             return
 
 
-# ---- what a plan costs
-
-class Cost(NamedTuple):
-    seconds: float
-    parts: tuple[tuple[str, float], ...]        # the seconds of each thing that might bound it
-    rounds: float                               # in which the compute units finish all tiles
-
-
-# Vector instructions that decode 16 elements of a lane, where no matrix instruction takes them as they are
-# (kernels/amd/decoding.py; tests/test_amd_plans.py holds them together). A compute unit issues one in a clock.
-DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
-L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
-WRITE_CLOCK = 128       # bytes per clock that LDS takes: 32 banks (targets.banks)
-L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
-GAP = 200               # clocks of a wave in which it waits for others and for LDS, in each tile of k
-START = 5e-6            # seconds that a launch takes before its first and after its last product
-ADDING = 50e9           # bytes per second at which a workgroup alone adds up the parts of a tile: as a CTA of an H200
-ISSUE = 0.93            # of the matrix peak that a main loop reaches, by the static count of its cycles
-
-
-def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
-    """The predicted cost of a legal plan."""
-    p = plan
-    rate = _rate(shape, p, target)
-    resident = max(target.occupancy(p.threads, p.estimate(shape), p.lds(shape)), 1)
-    slots = target.cus * resident
-    tiles = p.tiles(shape.m, shape.n) * p.split_k
-    steps = ceil(ceil(shape.k / p.cta_k) / p.split_k)                   # tiles of k for each tile of C
-    a, b = p.rows(shape)
-    waves = p.threads // LANES
-    read, written = waves * (p.warp_m*a + p.warp_n*b), p.cta_m*a + p.cta_n*b            # bytes of LDS for a tile of k
-    together = max(resident * waves // target.simds, 1)                 # waves of a SIMD, that fill each other's gaps
-    matrix = (2 * p.cta_m * p.cta_n * p.cta_k / rate / ISSUE + GAP / min(together, 4)) / target.clock
-    local = (read / target.lds_clock + written / WRITE_CLOCK) / target.clock
-    brought = p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8         # bytes of a tile of k
-    arrival = brought / L1_CLOCK / target.clock
-    vector = 0.0
-    if p.algorithm == "bf16_emulated":
-        instructions = p.cta_m*DECODING[shape.a] + p.cta_n*DECODING[shape.b]
-        vector = p.cta_k * instructions / (16 * LANES) / target.clock
-    busiest = max(matrix, local, arrival, vector)
-    # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
-    full, over = divmod(tiles, slots)
-    turns = full*resident + ceil(over / target.cus)
-    # of a workgroup alone on its compute unit, which has so many tiles of k on their way
-    latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
-    compute = max(turns * steps * busiest, latency)
-    l2 = tiles * steps * brought / (L2_CLOCK * target.xcds * target.clock)
-    out = _bits(shape.out) / 8
-    least = (shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out
-    parts = p.split_k * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
-    memory = (least + parts) / target.bandwidth
-    found = (("matrix", turns*steps*matrix), ("LDS", turns*steps*local), ("L1", turns*steps*arrival), ("L2", l2),
-             ("memory", memory), ("latency", latency), *[("decoding", turns*steps*vector)]*bool(vector))
-    adding = p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
-    return Cost(max(compute, l2, memory) + START * (1 + (p.split_k > 1)) + adding, found, turns / resident)
-
-
-def _rate(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
-    """Operations per clock of a compute unit."""
-    rates = RATES[target.name]
-    if p.algorithm in ("bf16_emulated", "xf32"):
-        return rates[p.algorithm[:4]]
-    return min(rates[shape.a], rates[shape.b])
-
+# ---- choosing
 
 # (workgroup's tile, wave's tile), the largest first
 TILES = (((256, 256), (128, 64)), ((256, 128), (128, 64)), ((128, 256), (64, 128)), ((256, 128), (64, 64)),
@@ -382,10 +310,6 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
                         continue                                # of large tiles, fewer operands are read with 32
                     if shape.a == "f64" and warp_m*warp_n > 64*64:
                         continue                                # their accumulators would be spilled
-                    turned = (shape.layout[0] == "t") + (shape.layout[1] == "n")
-                    largest = 256*256 if turned < 2 else 128*128
-                    if turned and 8 in shape.bits and (cta_m*cta_n > largest or warp_m*warp_n > 64*64):
-                        continue                                # as bytes that are turned on their way to LDS would be
                     if algorithm == "bf16_emulated" and min(cta_m, cta_n)*cta_k < PIECE*plan.threads:
                         continue                                # only part of the waves would decode
                     yield from (replace(plan, split_k=split) for split in SPLITS)

@@ -1,0 +1,117 @@
+"""What a plan for one of AMD's GPUs costs: arithmetic on the target's record.
+
+None of it has been measured: there is no such GPU where it was written. How long a compute unit takes for a tile of k
+follows the static count of cycles of the main loops (compiler/amd_cycles.py, docs/amd-code.md).
+"""
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from tilewright import formats
+
+if TYPE_CHECKING:
+    from tilewright.plans.amd import AmdPlan, AmdShape
+    from tilewright.targets.amd import AmdTarget
+
+LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves
+
+# Operations per clock of a compute unit with matrix instructions: the catalogue's flops / cycles, times 4 SIMDs
+# (kernels/atoms/amd.py; tests/test_amd_plans.py holds them together).
+RATES = {
+    "gfx942": {"f64": 256, "f32": 256, "xf32": 1024, "f16": 2048, "bf16": 2048, "i8": 4096, "e4m3fnuz": 4096,
+               "e5m2fnuz": 4096},
+    "gfx950": {"f64": 128, "f32": 256, "f16": 4096, "bf16": 4096, "i8": 8192, "e4m3fn": 8192, "e5m2": 8192,
+               "e2m3": 16384, "e3m2": 16384, "e2m1": 16384},
+}
+
+# Vector instructions that decode 16 elements of a lane, where no matrix instruction takes them as they are
+# (kernels/amd/decoding.py; tests/test_amd_plans.py holds them together). A compute unit issues one in a clock.
+DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
+L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
+WRITE_CLOCK = 128       # bytes per clock that LDS takes: 32 banks (targets.banks)
+L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
+GROUP = 180             # clocks that a wave takes for a group of operands, from LDS to its products, at the least
+MEETING = 140           # clocks that it takes at a barrier, to get there and to go on
+GAP = 120               # clocks in each tile of k in which no wave of a SIMD has products, of groups of 256 clocks
+START = 5e-6            # seconds that a launch takes before its first and after its last product
+ADDING = 50e9           # bytes per second at which a workgroup alone adds up the parts of a tile: as a CTA of an H200
+
+
+class Cost(NamedTuple):
+    seconds: float
+    parts: tuple[tuple[str, float], ...]        # the seconds of each thing that might bound it
+    rounds: float                               # in which the compute units finish all tiles
+
+
+def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
+    """The predicted cost of a legal plan."""
+    p = plan
+    resident = max(target.occupancy(p.threads, p.estimate(shape), p.lds(shape)), 1)
+    tiles = p.tiles(shape.m, shape.n) * p.split_k
+    steps = ceil(ceil(shape.k / p.cta_k) / p.split_k)                   # tiles of k for each tile of C
+    # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
+    full, over = divmod(tiles, target.cus * resident)
+    turns = full*resident + ceil(over / target.cus)
+    each = {"matrix": _matrix(shape, p, target, resident), "LDS": _lds(shape, p, target),
+            "L1": brought(shape, p) / L1_CLOCK, "decoding": _decoding(shape, p)}
+    bounds = {name: turns * steps * clocks / target.clock for name, clocks in each.items() if clocks}
+    # of a workgroup alone on its compute unit, which has so many tiles of k on their way
+    arrival = each["L1"] / target.clock
+    latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
+    out = formats.FORMATS[shape.out].bits / 8
+    least = (shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out
+    parts = p.split_k * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
+    bounds |= {"L2": tiles * steps * brought(shape, p) / (L2_CLOCK * target.xcds * target.clock),
+               "memory": (least + parts) / target.bandwidth, "latency": latency}
+    # parts are written, and added up by the last workgroup, when products are done
+    adding = parts / target.bandwidth + p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
+    seconds = max(bounds.values()) + START * (1 + (p.split_k > 1)) + adding
+    return Cost(seconds, tuple(bounds.items()), turns / resident)
+
+
+# ---- clocks of a compute unit for one tile of k of a workgroup, if `resident` of them fill one another's gaps
+
+def _matrix(shape: AmdShape, p: AmdPlan, target: AmdTarget, resident: int) -> float:
+    rate = operations(shape, p, target)
+    busy = 2 * p.cta_m * p.cta_n * p.cta_k / rate
+    own = 2 * p.warp_m * p.warp_n * p.cta_k / (rate / target.simds)     # of a wave on its SIMD
+    groups = max(min(p.rows(shape)) * p.mfma // (PIECE * LANES), 1)
+    alone = groups * max(own / groups, GROUP) + MEETING
+    gap = GAP + _turning(shape, p)
+    if resident * p.threads > LANES * target.simds:                     # other waves have products to go on with
+        gap *= min(256 * groups / own, 1)
+    return max(busy + gap, alone / resident)
+
+
+def _turning(shape: AmdShape, p: AmdPlan) -> float:
+    """Operands that are turned in registers: an instruction for a word, of bytes two."""
+    if p.copy == "direct":
+        return 0.0
+    sides = zip((p.cta_m, p.cta_n), shape.bits, (shape.layout[0] == "t", shape.layout[1] == "n"), strict=True)
+    return sum(p.cta_k * rows * bits / 32 * (1 + (bits == 8)) / LANES for rows, bits, turned in sides if turned)
+
+
+def _lds(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
+    a, b = p.rows(shape)
+    read, written = p.threads // LANES * (p.warp_m*a + p.warp_n*b), p.cta_m*a + p.cta_n*b
+    return read / target.lds_clock + written / WRITE_CLOCK
+
+
+def _decoding(shape: AmdShape, p: AmdPlan) -> float:
+    if p.algorithm != "bf16_emulated":
+        return 0.0
+    return p.cta_k * (p.cta_m*DECODING[shape.a] + p.cta_n*DECODING[shape.b]) / (16 * LANES)
+
+
+def brought(shape: AmdShape, p: AmdPlan) -> float:
+    """Bytes of a workgroup's tile of k."""
+    return p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8
+
+
+def operations(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
+    """Operations per clock of a compute unit."""
+    rates = RATES[target.name]
+    if p.algorithm in ("bf16_emulated", "xf32"):
+        return rates[p.algorithm[:4]]
+    return min(rates[shape.a], rates[shape.b])
