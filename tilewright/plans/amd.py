@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.plans import amd_direct
+from tilewright.plans.amd_direct import PIECE
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-LANES, PIECE, BLOCK = 64, 16, 32                # lanes of a wave; bytes that a lane moves; elements that share a scale
-REACH = 1 << 31                                 # bytes within which rows of one tile lie that are loaded by a buffer
+LANES, BLOCK = 64, 32                           # lanes of a wave; elements that share a scale
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 ALGORITHMS: tuple[Algorithm, ...] = ("mfma", "xf32", "scaled", "bf16_emulated")
 
@@ -242,19 +243,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         return
     yield from _depth(p, shape)
     if p.copy == "direct":
-        a, b = shape.bits
-        if PIECE not in target.direct:
-            yield f"{target.name} copies at most {max(target.direct)} bytes of a lane straight into LDS, not {PIECE}."
-        if shape.layout != "nt" or p.algorithm == "bf16_emulated":
-            yield "only rows along k come straight into LDS as they are."
-        elif any(p.cta_k*rows*bits // (6*BLOCK if bits == 6 else 8*PIECE) % p.threads
-                 for rows, bits in ((p.cta_m, a), (p.cta_n, b))):
-            yield f"tiles of {p.cta_m}x{p.cta_n}x{p.cta_k} leave some of {p.threads} threads nothing to copy straight."
-        elif any(bits != 6 and shape.k*bits % (8*PIECE) for bits in (a, b)):
-            yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} makes others."
-        if max(p.cta_m*shape.k*a, p.cta_n*shape.k*b) // 8 > REACH:
-            yield (f"what comes straight into LDS lies within {REACH} bytes, and rows of a tile, of k = {shape.k}, are "
-                   "further apart.")
+        yield from amd_direct.violations(p, shape, target)
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
     if p.stages < 2:
@@ -384,7 +373,8 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
                         continue                                # their accumulators would be spilled
                     turned = (shape.layout[0] == "t") + (shape.layout[1] == "n")
                     largest = 256*256 if turned < 2 else 128*128
-                    if turned and 8 in shape.bits and (cta_m*cta_n > largest or warp_m*warp_n > 64*64):
+                    if copy == "registers" and turned and 8 in shape.bits and (cta_m*cta_n > largest
+                                                                               or warp_m*warp_n > 64*64):
                         continue                                # as bytes that are turned on their way to LDS would be
                     if algorithm == "bf16_emulated" and min(cta_m, cta_n)*cta_k < PIECE*plan.threads:
                         continue                                # only part of the waves would decode

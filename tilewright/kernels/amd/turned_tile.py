@@ -69,4 +69,4 @@ class TurnedTile:
         for steps in (first, first + self.STEPS):
             at = self.places[piece] + (steps*self.ROW + far*LINE*PIECE)
             halves.append(k.reinterpret(k.load_turned((smem + at).as_(self.T)), vec(i32, 2)))
-        return halves if self.READS > 1 else [k.shuffle(*halves, range(4))]
+        return halves if self.READS > 1 else [k.shuffle(halves[0], halves[1], range(4))]
