@@ -73,6 +73,8 @@ def accesses(k: Kernel, p: Any, n: Any, T: Type) -> dict[str, Callable[[], Any]]
         found |= {"masked": lambda: again(mask=mask), "masked_crooked": lambda: again(mask=mask, align=T.scalar.bytes)}
     elif T.bits > 1:
         one = k.args[3]
+        if T.bits in (8, 16):
+            found["turned"] = lambda: k.store(p, k.load_turned(k.smem("s", (256,), T) + n))
         for order in ORDERS:
             found[f"add_{order}"] = lambda order=order: k.store(p, k.atomic_add(p, one, order))
             if not T.is_float:

@@ -23,6 +23,26 @@ def test_the_planners_choice_keeps_the_matrix_core_busy(chip, format, share):
     assert found.share >= share - LEEWAY, str(found)
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+@pytest.mark.parametrize("format", ["f16", "bf16", "i8", "e4m3fn"])
+def test_operands_that_reads_of_lds_turn_keep_it_as_busy(format, layout):
+    """They come straight into LDS, and the only wait for them is the kernel's own, before the barrier."""
+    target = tw.target("gfx950")
+    compiled = tw.compile(tw.Gemm(4096, 4096, 4096, format, layout=layout), target)
+    assert compiled.plan.copy == "direct"
+    text = amd.assembly(compiled.function, target)
+    uses = amd.usage(compiled.function, target, text)
+    assert uses.vgpr_spills == uses.scratch == 0
+    lines = main_loop(text, compiled.function.name)
+    wait, = (i for i, line in enumerate(lines) if "vmcnt" in line)
+    assert lines[wait + 1] == "s_barrier"
+    found = amd_cycles.count(compiled.function, target, text)
+    assert not found.narrow
+    assert found.share >= 0.98 - LEEWAY, str(found)
+    assert found.patience is not None
+    assert found.patience >= 800
+
+
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6", "mxfp6_e3m2", "mxfp8", "mxfp8_e5m2"])
 def test_block_scaled_formats_keep_it_busy_for_nine_tenths_of_its_time(format):
     """On chips that multiply them. What is copied straight to LDS has a good part of a round to arrive; of all that,

@@ -171,11 +171,6 @@ def test_direct_copies(A, k, stages):
     without_conflicts(report)
 
 
-def test_direct_copies_need_k_along_the_rows():
-    with pytest.raises(ValueError, match="k has to be contiguous in both operands"):
-        emit_mfma_gemm(ARCH="gfx950", A="f16", LAYOUT="nn", DIRECT=True, CTA_K=64, **SMALL)
-
-
 def test_a_format_that_the_chip_does_not_have():
     for arch, A in (("gfx950", "xf32"), ("gfx950", "e4m3fnuz"), ("gfx942", "e4m3fn")):
         with pytest.raises(ValueError, match=f"{arch} has no matrix instruction for {A} by {A} in tiles of 32 x 32"):

@@ -45,7 +45,7 @@ PORT = 2                # SIMDs that share one to the LDS
 LANES = 64
 ROUNDS = 8              # as many again are counted
 _SLOW = re.compile(r"v_(mul_(lo|hi)_|mad_u64|(exp|log|rcp|rsq|sqrt|sin|cos)_f)")
-_LDS = re.compile(r"ds_(read|write)(2(?:st64)?)?_[a-z](\d+)")
+_LDS = re.compile(r"ds_(read|write)(2(?:st64)?)?_[a-z](\d+)")      # reads that transpose take as long as others
 _GLOBAL = re.compile(r"(?:global|buffer|flat)_(?:load|store)_(?:(dword)(?:x(\d))?|[us]?(byte|short))")
 
 

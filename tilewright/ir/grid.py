@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir import clusters, copies, direct, hints, lanes, sync, textures
+from tilewright.ir import clusters, copies, direct, hints, lanes, sync, textures, turned
 from tilewright.ir.roles import Roles
-from tilewright.ir.types import Pointer, Texture, Type, i8, i32, i64
+from tilewright.ir.types import Pointer, Texture, Type, i8, i32, i64, vec
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -179,6 +179,18 @@ class Grid(Roles):
         """
         found = self._op(direct.UNIFORM, x.type, x)
         return Value(self, x.type, array=x.array, strides=x.strides, id=found.id)   # type: ignore[arg-type]
+
+    # ---- reads of LDS that transpose, on gfx950
+
+    def load_turned(self, smem: Value) -> Value:
+        """Four numbers of 16 bits, or eight of 8, of a column, where each lane reads 8 bytes of rows: of 16 lanes that
+        follow each other lane l gets the l-th elements of the rows, each of which as many lanes as it takes have read
+        one after the other. All lanes of the wave take part."""
+        pointer = smem.type
+        if not isinstance(pointer, Pointer) or pointer.space != "shared" or pointer.element.bits not in turned.BITS:
+            raise TypeError(f"what is transposed is LDS of 8-bit or 16-bit numbers, not {pointer}")
+        t = pointer.element
+        return self._op(turned.read(t.bits), vec(t, turned.BYTES // t.bytes), smem)
 
     # ---- hints to the scheduler
 

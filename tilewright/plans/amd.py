@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.plans import amd_direct
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
 from tilewright.targets.amd import AmdTarget
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 BLOCK = 32                                      # elements that share a scale
-REACH = 1 << 31                                 # bytes within which rows of one tile lie that are loaded by a buffer
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 ALGORITHMS: tuple[Algorithm, ...] = ("mfma", "xf32", "scaled", "bf16_emulated")
 
@@ -159,7 +159,8 @@ class AmdPlan:
         direct = self.copy == "direct"
         staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
         # words that a lane has of a group's operand; words of tails, copied one by one
-        wide = self.algorithm == "scaled" or {shape.a, shape.b} <= {"e4m3fn", "e5m2"}   # f8f6f4: those of 32 elements
+        ocp = self.algorithm == "mfma" and {shape.a, shape.b} <= {"e4m3fn", "e5m2"}
+        wide = ocp or self.algorithm == "scaled"                        # f8f6f4: those of 32 elements
         each = [bits if wide else 4 for bits in shape.bits]
         parts = (self.warp_m*each[0] + self.warp_n*each[1]) // self.mfma
         tails = sum(rows * self.cta_k // (BLOCK//2) // self.threads
@@ -234,19 +235,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         return
     yield from _depth(p, shape)
     if p.copy == "direct":
-        a, b = shape.bits
-        if PIECE not in target.direct:
-            yield f"{target.name} copies at most {max(target.direct)} bytes of a lane straight into LDS, not {PIECE}."
-        if shape.layout != "nt" or p.algorithm == "bf16_emulated":
-            yield "only rows along k come straight into LDS as they are."
-        elif any(p.cta_k*rows*bits // (6*BLOCK if bits == 6 else 8*PIECE) % p.threads
-                 for rows, bits in ((p.cta_m, a), (p.cta_n, b))):
-            yield f"tiles of {p.cta_m}x{p.cta_n}x{p.cta_k} leave some of {p.threads} threads nothing to copy straight."
-        elif any(bits != 6 and shape.k*bits % (8*PIECE) for bits in (a, b)):
-            yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and k = {shape.k} makes others."
-        if max(p.cta_m*shape.k*a, p.cta_n*shape.k*b) // 8 > REACH:
-            yield (f"what comes straight into LDS lies within {REACH} bytes, and rows of a tile, of k = {shape.k}, are "
-                   "further apart.")
+        yield from amd_direct.violations(p, shape, target)
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
     if p.stages < 2:

@@ -78,9 +78,9 @@ def _matrix(shape: AmdShape, p: AmdPlan, target: AmdTarget, resident: int) -> fl
     own = 2 * p.warp_m * p.warp_n * p.cta_k / (rate / target.simds)     # of a wave on its SIMD
     groups = max(min(p.rows(shape)) * p.mfma // (PIECE * LANES), 1)
     alone = groups * max(own / groups, GROUP) + MEETING
-    gap = GAP + _turning(shape, p)
+    gap = GAP + _turning(shape, p) + _decoding(shape, p) / 2            # of which half fits beside products
     if resident * p.threads > LANES * target.simds:                     # other waves have products to go on with
-        gap *= min(256 * groups / own, 1)
+        gap = (GAP + _turning(shape, p)) * min(256 * groups / own, 1)
     return max(busy + gap, alone / resident)
 
 

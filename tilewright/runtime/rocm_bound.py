@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.formats.quantized import Quantized
-from tilewright.plans.amd import REACH
+from tilewright.plans.amd_direct import REACH
 from tilewright.runtime import hip, hip_memory
 from tilewright.runtime.arrays import ROCM, kind, library_of
 from tilewright.runtime.binding import Array, Bound, result, through_copies

@@ -1,7 +1,8 @@
-"""Loads of a wave straight from global memory into LDS, and values that are said to be the same in all its lanes.
+"""Loads of a wave straight from global memory into LDS, reads of LDS that transpose, and values that are said to be the
+same in all lanes of a wave.
 
-Such a load is on its way until the wave has waited for it: it is a copy in flight (`copies`). The hardware counts those
-of a wave one by one, whichever lanes took part, so each is a group of its own.
+A direct load is on its way until the wave has waited for it: it is a copy in flight (`copies`). The hardware counts
+those of a wave one by one, whichever lanes took part, so each is a group of its own.
 """
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.ir import turned
 from tilewright.ir.direct import WHOLE
+from tilewright.simulator.access import Access
 from tilewright.simulator.fault import Fault
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ WORD = 4            # bytes, of which each is in bounds by itself; memory need n
 class Direct:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self._reads: dict[Op, Access] = {}
 
     def start(self, gang: Gang, node: Op, bytes: int, smem: Any, gmem: Any, base: Any, size: Any) -> None:
         """Lane l's bytes land at smem + l * bytes."""
@@ -48,6 +52,19 @@ class Direct:
 
     def wait(self, gang: Gang, node: Op, pending: int) -> None:
         self.machine.copies.arrive(self._waves(gang), pending)
+
+    def turned(self, gang: Gang, node: Op, smem: Any) -> Any:
+        """Read 8 bytes of each lane and exchange them among sixteen lanes: [elements, threads]."""
+        on = gang.active().reshape(-1, self.machine.warp)
+        if (some := on.any(1) != on.all(1)).any():
+            wave = int(some.argmax())
+            raise Fault("divergent", node.line, gang.frame.code.name, f"{node.operation.name} needs all lanes of a wave"
+                        + gang.by(wave*self.machine.warp + int(on[wave].argmin())))
+        access = self._reads.get(node)
+        if access is None:
+            t = node.results[0].type
+            access = self._reads[node] = Access(self.machine, gang.frame.code.name, node.line, "load", t, turned.BYTES)
+        return turned.exchanged(access.gather(gang, np.broadcast_to(smem, gang.size), None))
 
     def _waves(self, gang: Gang) -> NDArray[np.int64]:
         """The threads of all waves of which any lane is active."""

@@ -4,8 +4,9 @@
 
 A workgroup of waves owns CTA_M x CTA_N elements of C. Tile after tile of k, its part of A and of B comes into LDS while
 the waves multiply the tile before: through registers, which are loaded a tile ahead of that, or straight into LDS on
-chips that can. A wave owns WARP_M x WARP_N of the elements, in tiles of one instruction. Instructions multiply B^T by
-A^T: then a lane's accumulators follow each other along the rows of C.
+chips that can, where the reads turn what is not contiguous along k (turned_operand). A wave owns WARP_M x WARP_N of the
+elements, in tiles of one instruction. Instructions multiply B^T by A^T: then a lane's accumulators follow each other
+along the rows of C.
 
 The k that is left over when tiles are full is done first, so that the loop has no case for it.
 """
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Kernel, bf16, f16, f32, f64, i8, i32, i64, ptr
+from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32, i64, ptr
+from tilewright.ir.turned import BITS as TURNED
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import WaveProducts
+from tilewright.kernels.amd.turned_operand import TurnedOperand
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd
 from tilewright.kernels.atoms.mfma import Mfma
@@ -59,12 +62,18 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
                  GROUP_M=GROUP_M, XCDS=XCDS)
 
-    common: dict[str, Any] = {"CTA_K": CTA_K, "THREADS": THREADS, "VECTOR": VECTOR}
-    a_op = Operand(k, a, lda, BITS=ATOM.b.bits, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
-    b_op = Operand(k, b, ldb, BITS=ATOM.a.bits, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
+    def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> Operand | TurnedOperand:
+        common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": CTA_K, "THREADS": THREADS}
+        if DIRECT and not along_k and ARCH == "gfx950" and BITS in TURNED:
+            return TurnedOperand(k, gmem, ld, **common)
+        return Operand(k, gmem, ld, along_k=along_k, VECTOR=VECTOR, **common)
+    a_op = operand(a, lda, ATOM.b.bits, LAYOUT[0] == "n", CTA_M)
+    b_op = operand(b, ldb, ATOM.a.bits, LAYOUT[1] == "t", CTA_N)
     if DIRECT and not (a_op.direct and b_op.direct):
-        raise ValueError(f"layout {LAYOUT} in tiles of {CTA_M}x{CTA_N}x{CTA_K} cannot be copied straight into LDS: k "
-                         f"has to be contiguous in both operands, and all of {THREADS} threads need a piece")
+        raise ValueError(f"layout {LAYOUT} of {A} by {B} in tiles of {CTA_M}x{CTA_N}x{CTA_K} cannot be copied straight "
+                         f"into LDS: k has to be contiguous, or the numbers of 8 or 16 bits on gfx950, and all of "
+                         f"{THREADS} threads need a piece")
+    streams: list[Any] = [a_op, b_op]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     a_op.begin(work.t, work.i0, m, work.k_first)
     b_op.begin(work.t, work.j0, n, work.k_first)
@@ -73,9 +82,9 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)
     if DIRECT:
-        pipeline.direct(k, [a_op, b_op], smem, work.tiles, work.short, products, STAGES)
+        pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
     else:
-        pipeline.through_registers(k, [a_op, b_op], smem, work.tiles, work.short, products)
+        pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
     result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT or ATOM.c.format, VECTOR_C)
     epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
     return k.function

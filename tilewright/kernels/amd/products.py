@@ -9,7 +9,10 @@ from tilewright.kernels.amd.lds_tile import LANES, LdsTile
 from tilewright.kernels.amd.pipeline import Operands, Read
 from tilewright.kernels.amd.scale_tile import ScaleTile
 from tilewright.kernels.amd.scales import WORD, Scales
+from tilewright.kernels.amd.turned_tile import TurnedTile
 from tilewright.kernels.atoms.mfma import Mfma
+
+Tile = LdsTile | TurnedTile
 
 
 class WaveProducts:
@@ -18,7 +21,7 @@ class WaveProducts:
     Instructions multiply B^T by A^T, with scales (of A, of B) or without. A group is as many as READS says.
     """
 
-    def __init__(self, k: Kernel, ATOM: Mfma, acc: Any, a: LdsTile, b: LdsTile, *, TILES_M: int, TILES_N: int,
+    def __init__(self, k: Kernel, ATOM: Mfma, acc: Any, a: Tile, b: Tile, *, TILES_M: int, TILES_N: int,
                  STEPS: int, scales: Sequence[Scales | ScaleTile] = ()) -> None:
         self.k, self.ATOM, self.acc, self.a, self.b, self.scales = k, ATOM, acc, a, b, scales
         self.TILES_M, self.TILES_N, self.PARTS, self.GROUPS = TILES_M, TILES_N, a.READS, STEPS // a.READS
