@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.test_mfma_gemm import SMALL, bits, exact, product, without_conflicts
+from tests.test_mfma_gemm import BANKS, SMALL, bits, exact, product, without_conflicts
 from tilewright.ir import Kernel
 from tilewright.kernels.amd import turned_tile
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
@@ -62,6 +62,16 @@ def test_other_tiles(A, tile):
     options = {"CTA_M": cta_m, "CTA_N": cta_n, "WARP_M": warp_m, "WARP_N": warp_n}
     right(9, 17, 75, A, "tn", **options)
     right(9, 17, 11, A, "nn", **options)
+
+
+@pytest.mark.parametrize("A", ["f16", "i8"])
+def test_no_conflicts_either_if_sixteen_lanes_go_together_over_32_banks(monkeypatch, A):
+    """As reads of 8 bytes do on gfx942."""
+    monkeypatch.delitem(BANKS, "gfx950")
+    for MFMA in (32, 16):
+        for side in (32, 64, 128, 256):
+            warp = min(side, 128)
+            right(5, 5, 20, A, "tn", MFMA=MFMA, CTA_M=side, CTA_N=side, WARP_M=warp, WARP_N=warp)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -5,9 +5,10 @@ sixteen elements of some steps, four or eight, and each gets those of one i (ir.
 along k that a lane reads at once of other tiles (lds_tile), and belong to the same steps. So both kinds can be
 multiplied with each other.
 
-Pieces of 16 bytes change places within their rows. Reads go by half waves, which have to find all 64 banks, 256 bytes:
-for tiles of 32 x 32 the same steps of 32 elements, and for those of 16 x 16 as many again of the next group of lanes,
-two reads further along k, of 16 elements.
+Pieces of 16 bytes change places within their rows. A read goes by half waves, which have to find all 64 banks, 256
+bytes: for tiles of 32 x 32 the same steps of 32 elements, for those of 16 x 16 steps of 16 elements, and as many again
+two reads further along k, which are the next group's. That is how reads of 8 bytes go that do not turn; nobody has
+published it of those that do. So every sixteen lanes find 32 banks as well, as they must where reads go by quarters.
 """
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ _TYPES = {8: i8, 16: i16}
 
 def swizzle(step: Any, PIECES: int, STEPS: int) -> Any:
     """By what the pieces of a row are XORed, of numbers and of values: by those bits of its step in which the rows of a
-    half wave differ, the lowest in the highest place. Rows that share a line lie apart by themselves."""
-    found = step % 1
+    half wave differ, the lowest in the highest place. Rows that share a line lie apart by themselves. Which half of the
+    line it is counts in the lowest place too: sixteen lanes have the same banks in both halves."""
+    found = step // max(LINE // PIECES // 2, 1) % 2 * (8 // STEPS)
     for place, bit in zip((8, 4, 2, 1), (*range(STEPS.bit_length() - 1), STEPS.bit_length())):
         if place < PIECES:
             found = found ^ step // (1 << bit) % 2 * place
