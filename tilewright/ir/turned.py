@@ -5,10 +5,12 @@ Every lane reads 8 bytes at an address of its own. What sixteen lanes that follo
 columns, row after row: of 16-bit numbers four rows, four lanes to a row, of bytes eight rows, two lanes to a row. Lane
 l gets column l.
 
-The ISA guide names these instructions and does not say who gets what. Sources, all of code that runs on the hardware:
-Triton, https://github.com/triton-lang/triton/pull/8525 and 5750 (lowering of ds_read_tr); rocm-systems' simulator,
-https://github.com/ROCm/rocm-systems/pull/10175 and 10589; AITER's MLA kernels, https://github.com/ROCm/aiter; for both
-widths a lane's address and what it gets of it are the same in all of them.
+AMD's ISA guide names the instructions and does not say who gets what. Sources, of software that runs on the hardware:
+Triton's lowering, https://github.com/triton-lang/triton/pull/8525 (16-bit numbers also 5750, bytes 6018); AITER, fp8,
+https://github.com/ROCm/aiter (csrc/kernels/mla/opus/mla_decode_fwd_16mx8_32nx1_fp8fp8_ps_opus.hpp, "make_layout_rv");
+rocm-systems, by hardware, 16 bits, https://github.com/ROCm/rocm-systems/pull/10175; Mojo's kernels, whose test has the
+bytes that even and odd lanes read in lanes 0 to 7 and 8 to 15, https://github.com/modular/modular. (A comment there,
+on load_v_fp8_strip_16, has them in even and odd lanes.)
 """
 from __future__ import annotations
 
