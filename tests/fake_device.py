@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import simulator
 from tilewright.ir import Kernel
 
-RECORDED: dict[str, Any] = {}  # kernels by name, the last one of each
+RECORDED: dict[str, Any] = {}  # kernels that can be launched, by name: the last one of each
 HANDLES = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
 
 
@@ -20,7 +20,8 @@ def _recording(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def __init__(self: Kernel, *args: Any, **options: Any) -> None:
         init(self, *args, **options)
-        RECORDED[self.function.name] = self.function
+        if self.function.threads:  # others are called, not launched
+            RECORDED[self.function.name] = self.function
 
     return __init__
 
