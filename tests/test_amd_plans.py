@@ -129,6 +129,15 @@ def test_machine_code_of_the_choice_for_4096(chip, a):
     assert [line for line in found.narrow if a not in MX or "load_dword " not in line] == []
 
 
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+@pytest.mark.parametrize("a", ["i8", "e4m3fnuz", "f16"])
+def test_elements_that_are_loaded_one_by_one_leave_enough_registers(a, layout):
+    """Of odd sizes whose rows lie along m or n: a register of its own for two bytes."""
+    kernel = tw.compile(gemm(4097, 4097, 4096, a, layout), target("gfx942"))
+    assert kernel.plan.vector == 1
+    assert kernel.resources.vgpr_spills == kernel.resources.scratch == 0
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_a_compiled_kernel_tells(chip):
     kernel = tw.compile(gemm(128, 96, 256, "f16"), target(chip), "mfma 64x64x32 wave=32x32 mfma=32 split_k=2")

@@ -157,7 +157,12 @@ class AmdPlan:
         words = 2 if shape.a == "f64" else 1
         a, b = self.rows(shape)
         direct = self.copy == "direct"
-        staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
+        staged = 0
+        if not direct:                          # of bytes that are loaded one by one a register holds two
+            single = [self.vector == bits // 8 == 1 and not along_k for bits, along_k in zip(
+                shape.bits, (shape.layout[0] == "n", shape.layout[1] == "t"), strict=True)]
+            staged = sum(row*rows*(1 + alone) // self.threads // 4 for row, rows, alone in zip(
+                (a, b), (self.cta_m, self.cta_n), single, strict=True))
         # words that a lane has of a group's operand; words of tails, copied one by one
         ocp = self.algorithm == "mfma" and {shape.a, shape.b} <= {"e4m3fn", "e5m2"}
         wide = ocp or self.algorithm == "scaled"                        # f8f6f4: those of 32 elements
