@@ -214,6 +214,12 @@ def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
     np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(found.dtype).astype(np.float64))
 
 
+def test_a_problem_without_a_plan_is_named_in_words():
+    with pytest.raises(ValueError, match=r"no plan for a 100x90x512 product of e2m1 by e2m1 into f32, layout nn, "
+                                         r"with scales on gfx950: operands with scales have k along"):  # fmt: skip
+        tw.plan(tw.Gemm(100, 90, 500, "mxfp4"), target("gfx950"))
+
+
 def test_scales_that_no_instruction_takes_are_refused():
     with pytest.raises(ValueError, match=r"take scales of e8m0 for 32 elements .* nvfp4 has scales of e4m3fn for 16"):
         tw.plan(tw.Gemm(256, 256, 256, "nvfp4", layout="nt"), target("gfx950"))

@@ -39,6 +39,11 @@ class AmdShape(NamedTuple):
     layout: str = "nt"
     scaled: bool = False
 
+    def __str__(self) -> str:
+        """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
+        return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
+                + ", with scales"*self.scaled)
+
     @property
     def sums(self) -> str:
         return SUMS.get(self.a, "f32")
