@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import amd_cycles
+from tilewright.compiler import amd_contract, amd_cycles
 from tilewright.kernels.amd import decoding
 from tilewright.kernels.atoms.amd import of
 from tilewright.plans import amd, amd_model
@@ -129,6 +129,15 @@ def test_machine_code_of_the_choice_for_4096(chip, a):
     assert [line for line in found.narrow if a not in MX or "load_dword " not in line] == []
 
 
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+@pytest.mark.parametrize("a", ["i8", "e4m3fnuz", "f16"])
+def test_elements_that_are_loaded_one_by_one_leave_enough_registers(a, layout):
+    """Of odd sizes whose rows lie along m or n: a register of its own for two bytes."""
+    kernel = tw.compile(gemm(4097, 4097, 4096, a, layout), target("gfx942"))
+    assert kernel.plan.vector == 1
+    assert kernel.resources.vgpr_spills == kernel.resources.scratch == 0
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_a_compiled_kernel_tells(chip):
     kernel = tw.compile(gemm(128, 96, 256, "f16"), target(chip), "mfma 64x64x32 wave=32x32 mfma=32 split_k=2")
@@ -142,6 +151,56 @@ def test_what_a_compiled_kernel_tells(chip):
     assert kernel.resources.vgpr_spills == 0
 
 
+def launched(kernel, m, n, k):
+    """C by a program that has the manifest and nothing else, on another size, and what it should be."""
+    told, layout = kernel.manifest, kernel.problem.layout
+    rng = np.random.default_rng(m)
+    a, b = rng.integers(-3, 4, (m, k)), rng.integers(-3, 4, (k, n))
+    given = {"m": m, "n": n, "k": k, "alpha": 3, "beta": 0, "ldc": n, "c": np.full((m, n), np.nan, np.float32)}
+    for name, x, turn in (("a", a, layout[0] == "t"), ("b", b, layout[1] == "t")):
+        held = np.ascontiguousarray(x.T if turn else x).astype(np.float16)
+        given |= {name: held, f"ld{name}": held.shape[1]}
+    numbers = {"a": 0, "b": 0} | {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}
+    assert all(eval(line, numbers) for line in told["requires"])
+    if "workspace_bytes" in told:
+        given["workspace"] = np.zeros(eval(told["workspace_bytes"], numbers) // 4, np.float32)
+        given["counters"] = np.zeros(eval(told["counter_bytes"], numbers) // 4, np.int32)
+    grid = [eval(str(x), numbers) for x in told["grid"]]
+    flat = [given[x["name"]].ravel() if x["type"] == "ptr" else given[x["name"]] for x in told["arguments"]]
+    tw.simulate(kernel.function, *flat, grid=grid, target=kernel.target)
+    return given["c"], 3 * (a @ b)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize(("chip", "plan"), [("gfx942", "vector=8"), ("gfx942", "vector=2 vector_c=2 split_k=2"),
+                                            ("gfx950", "copy=direct")])  # fmt: skip
+def test_a_manifest_is_enough_to_launch_other_sizes(chip, plan, layout):
+    kernel = tw.compile(gemm(128, 96, 256, "f16", layout), target(chip), f"mfma 64x64x32 wave=32x32 mfma=32 {plan}")
+    for size in ((72, 80, 40), (8, 8, 8)):
+        found, wanted = launched(kernel, *size)
+        np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(AssertionError):
+        launched(kernel, 72, 81, 40)
+
+
+@pytest.mark.parametrize("a", [*PLAIN["gfx950"], *MX])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):
+    for m, n, k in ((256, 256, 256), (65, 63, 97), (130, 68, 1000)):
+        for layout in ("nt", "tn") if a not in MX else ("nt",):
+            a = a.replace("e4m3fn", EIGHT[chip]) if a not in MX and not a.endswith("uz") else a
+            kernel = tw.compile(gemm(m, n, k, a, layout), target(chip))
+            shape, bits = kernel.shape, kernel.shape.bits[0]
+            rows = [shape.k if layout == "nt" else extent for extent in (m, n)]
+            ld = [x * bits // 8 for x in rows] if shape.scaled else rows
+            numbers = {"m": m, "n": n, "k": shape.k, "a": 0, "b": 0, "lda": ld[0], "ldb": ld[1], "scale_a": 0,
+                       "scale_b": 0, "ld_scale_a": shape.k // 32, "ld_scale_b": shape.k // 32}  # fmt: skip
+            requires = amd_contract.requires(shape, kernel.plan)
+            assert [line for line in requires if not eval(line, numbers)] == []
+            told = amd_contract.computes(shape, kernel.plan)
+            assert ("packed along k" in told) == (a in MX)
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("out", ["f16", "bf16"])
 def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
@@ -153,6 +212,12 @@ def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
     wanted = tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")
     found = tw.simulate(kernel, a, b).result
     np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(found.dtype).astype(np.float64))
+
+
+def test_a_problem_without_a_plan_is_named_in_words():
+    with pytest.raises(ValueError, match=r"no plan for a 100x90x512 product of e2m1 by e2m1 into f32, layout nn, "
+                                         r"with scales on gfx950: operands with scales have k along"):  # fmt: skip
+        tw.plan(tw.Gemm(100, 90, 500, "mxfp4"), target("gfx950"))
 
 
 def test_scales_that_no_instruction_takes_are_refused():

@@ -24,10 +24,11 @@ K = Annotated[int, typer.Argument(min=0, help="Columns of A, rows of B.", show_d
 SomeM = Annotated[int | None, typer.Argument(min=0, help="Rows of A and C.", show_default=False)]
 SomeN = Annotated[int | None, typer.Argument(min=0, help="Columns of B and C.", show_default=False)]
 SomeK = Annotated[int | None, typer.Argument(min=0, help="Columns of A, rows of B.", show_default=False)]
-Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")]
+Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64; for AMD's GPUs f16, e4m3fn, mxfp4, ... too.")]
 Layout = Annotated[str, typer.Option("--layout", "-l", help="How A and B are stored: nn, nt, tn, tt.")]
 TargetName = Annotated[
-    str, typer.Option("--target", "-t", help="native, cuda, or a name such as x86-avx2 or sm_90a.", metavar="NAME")
+    str,
+    typer.Option("--target", "-t", help="native, cuda, or a name such as x86-avx2, sm_90a or gfx950.", metavar="NAME"),
 ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import amd, hsaco
+from tilewright.compiler import amd, amd_contract, hsaco
 from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm, planned
 from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
 
@@ -93,6 +93,8 @@ class AmdKernel(RecordedGemm):
         tiles = f"((m + {p.cta_m - 1}) // {p.cta_m}) * ((n + {p.cta_n - 1}) // {p.cta_n})"
         found = amd.manifest(self._code, self.target, (tiles, 1, p.split_k), self.assembly)
         found["plan"], found["problem"] = str(p), str(self.problem)
+        found["computes"] = amd_contract.computes(self.shape, p)
+        found["requires"] = amd_contract.requires(self.shape, p)
         if p.split_k > 1:
             tile = p.split_k * p.cta_m * p.cta_n * BYTES[self.shape.sums]
             found["workspace_bytes"], found["counter_bytes"] = f"{tiles} * {tile}", f"{tiles} * 4"

@@ -39,6 +39,11 @@ class AmdShape(NamedTuple):
     layout: str = "nt"
     scaled: bool = False
 
+    def __str__(self) -> str:
+        """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
+        return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
+                + ", with scales"*self.scaled)
+
     @property
     def sums(self) -> str:
         return SUMS.get(self.a, "f32")
@@ -157,7 +162,12 @@ class AmdPlan:
         words = 2 if shape.a == "f64" else 1
         a, b = self.rows(shape)
         direct = self.copy == "direct"
-        staged = 0 if direct else (self.cta_m*a + self.cta_n*b) // self.threads // 4
+        staged = 0
+        if not direct:                          # of bytes that are loaded one by one a register holds two
+            single = [self.vector == bits // 8 == 1 and not along_k for bits, along_k in zip(
+                shape.bits, (shape.layout[0] == "n", shape.layout[1] == "t"), strict=True)]
+            staged = sum(row*rows*(1 + alone) // self.threads // 4 for row, rows, alone in zip(
+                (a, b), (self.cta_m, self.cta_n), single, strict=True))
         # words that a lane has of a group's operand; words of tails, copied one by one
         ocp = self.algorithm == "mfma" and {shape.a, shape.b} <= {"e4m3fn", "e5m2"}
         wide = ocp or self.algorithm == "scaled"                        # f8f6f4: those of 32 elements
