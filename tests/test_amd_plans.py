@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.compiler import amd_contract, amd_cycles
 from tilewright.kernels.amd import decoding
+from tilewright.kernels.amd.mfma_gemm import instruction
 from tilewright.kernels.atoms.amd import of
 from tilewright.plans import amd, amd_model
 from tilewright.plans.amd import AmdPlan, AmdShape
@@ -97,6 +98,14 @@ def test_rates_are_those_of_the_instructions(chip):
             rate = 2 * atom.m * atom.n * atom.k / atom.cycles[chip] * 4
             best[atom.a_format] = max(best.get(atom.a_format, 0), rate)
     assert {f: best[f] for f in amd.RATES[chip]} == amd.RATES[chip]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_kernel_takes_the_fastest_instruction(chip):
+    for format in PLAIN[chip]:
+        cta_k = 128 * 8 // AmdShape(format, format, "f32", 1, 1, 1).bits[0]
+        atom = instruction(chip, 16 if format == "f64" else 32, format, format, cta_k)
+        assert atom.flops / atom.cycles[chip] * 4 == amd_model.RATES[chip][format]
 
 
 def test_decoding_takes_the_instructions_that_its_kernel_has():

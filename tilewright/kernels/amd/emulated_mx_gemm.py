@@ -44,7 +44,7 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
                          "straight")
     if CTA_K not in (32, 64, 128):
         raise ValueError(f"CTA_K must be 32, 64 or 128, not {CTA_K}")
-    ATOM = instruction(ARCH, MFMA, "bf16", "bf16")
+    ATOM = instruction(ARCH, MFMA, "bf16", "bf16", CTA_K)
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     parts: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}

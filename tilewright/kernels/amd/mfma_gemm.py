@@ -28,10 +28,11 @@ from tilewright.kernels.atoms.mfma import Mfma
 TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i32}     # of memory; others are bytes
 
 
-def instruction(ARCH: str, MFMA: int, A: str, B: str) -> Mfma:
-    """That which multiplies most of these formats at once, in tiles of MFMA x MFMA; its A is B^T."""
-    found = [atom for atom in amd.of(ARCH) if atom.blocks == 1 and atom.m == MFMA and atom.numbers is None
-             and (atom.a_format, atom.b_format) == (B, A)]
+def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
+    """That which multiplies most of these formats at once, in tiles of MFMA x MFMA, of CTA_K steps at most; its A is
+    B^T."""
+    found = [atom for atom in amd.of(ARCH) if atom.blocks == 1 and atom.m == MFMA and not atom.scaled
+             and (atom.a_format, atom.b_format) == (B, A) and min(atom.a.bits, atom.b.bits) >= 8 and atom.k <= CTA_K]
     if not found:
         raise ValueError(f"{ARCH} has no matrix instruction for {A} by {B} in tiles of {MFMA} x {MFMA}")
     return max(found, key=lambda atom: atom.k)
@@ -47,7 +48,7 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     multiple of it, and of C, whose n is. STAGES: tiles in LDS, if they come there straight (DIRECT).
     """
     B = B or A
-    ATOM = instruction(ARCH, MFMA, A, B)
+    ATOM = instruction(ARCH, MFMA, A, B, CTA_K)
     SUMS = ATOM.c.type.scalar
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k

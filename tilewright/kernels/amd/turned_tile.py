@@ -53,7 +53,8 @@ class TurnedTile:
         """A lane reads for instructions that take ROWS rows and columns and STEP steps of k, from `first` on, which has
         no bit in common with where the wave's tiles lie after it."""
         self.ROWS, self.GROUPS = ROWS, LANES // ROWS
-        self.READS = 2 * self.STEPS * self.GROUPS // STEP       # instructions whose operands are read together
+        self.HALVES = STEP // (self.STEPS*self.GROUPS)          # reads of an operand
+        self.READS = max(2 // self.HALVES, 1)                   # instructions whose operands are read together
         WIDE = TOGETHER // self.STEPS                           # lanes of a row
         place = lane % TOGETHER
         step = lane // ROWS * (2*self.STEPS) + place // WIDE
@@ -66,9 +67,13 @@ class TurnedTile:
         """For READS instructions from `step` on, the lane's part of rows tile*ROWS ...: vectors of 32-bit words."""
         k = self.k
         far, piece = divmod(tile * self.ROWS * self.E // PIECE, LINE)
-        first = step // self.READS * (2*self.STEPS*self.GROUPS)
-        halves = []
-        for steps in (first, first + self.STEPS):
-            at = self.places[piece] + (steps*self.ROW + far*LINE*PIECE)
-            halves.append(k.reinterpret(k.load_turned((smem + at).as_(self.T)), vec(i32, 2)))
-        return halves if self.READS > 1 else [k.shuffle(halves[0], halves[1], range(4))]
+        at = self.places[piece] + far*LINE*PIECE
+        first = step*self.HALVES // 2                           # of pairs of reads, which lie GROUPS pairs apart
+
+        def half(number: int) -> Value:
+            steps = ((first + number // 2)*2*self.GROUPS + number % 2) * self.STEPS
+            return k.reinterpret(k.load_turned((smem + (at + steps*self.ROW)).as_(self.T)), vec(i32, 2))
+        words = [half(number) for number in range(max(self.HALVES, 2))]
+        while len(words) > self.READS:
+            words = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(words[::2], words[1::2])]
+        return words
