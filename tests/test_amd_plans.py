@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,19 @@ def test_the_kernel_takes_the_fastest_instruction(chip):
         assert atom.flops / atom.cycles[chip] * 4 == amd_model.RATES[chip][format]
 
 
+def test_the_page_has_the_plans_that_are_chosen():
+    """What docs/amd-code.md says of 4096 x 4096 x 4096; the shares are those of tests/test_amd_share.py."""
+    rows = [[x.strip(" `") for x in line.split("|")[1:4]]
+            for line in (Path(__file__).parent.parent / "docs/amd-code.md").read_text().splitlines()
+            if line.startswith(("| gfx942 | ", "| gfx950 | "))]  # fmt: skip
+    assert len(rows) >= 20
+    for chip, a, written in rows:
+        plan = tw.plan(gemm(4096, 4096, 4096, a), target(chip))
+        words = [x.removeprefix("copy=") for x in str(plan).split() if not x.startswith("vector")]
+        words = [f"{x[-1]} stages" if x.startswith("stages=") else x for x in words if x != "stages=2"]
+        assert written == " ".join(words), (chip, a)
+
+
 def test_decoding_takes_the_instructions_that_its_kernel_has():
     assert amd_model.DECODING == decoding.INSTRUCTIONS
 
@@ -208,6 +222,7 @@ def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):
             assert [line for line in requires if not eval(line, numbers)] == []
             told = amd_contract.computes(shape, kernel.plan)
             assert ("packed along k" in told) == (a in MX)
+            assert ("Emulated" in told) == (a in MX and chip == "gfx942")
 
 
 @pytest.mark.parametrize("chip", CHIPS)

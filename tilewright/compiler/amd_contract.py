@@ -23,6 +23,10 @@ def computes(shape: AmdShape, plan: AmdPlan) -> str:
                  f"ld_scale_a and ld_scale_b apart; k counts whole blocks of {BLOCK}, the last filled up with zeros.")
     else:
         said += "lda, ldb and ldc are elements from row to row."
+    if plan.algorithm == "bf16_emulated":
+        said += " Emulated: elements times their scales are multiplied as bf16."
+    if plan.algorithm == "xf32":
+        said += " f32 are rounded to 19 bits, xf32, before they are multiplied."
     if plan.split_k > 1:
         said += (" Workgroups leave parts of sums in the workspace, whatever was there; the counters are 0 before the "
                  "launch, and again after it.")
