@@ -57,6 +57,8 @@ def test_what_is_no_plan(text):
     ("gfx950", {"algorithm": "xf32"}, {"a": "f32", "b": "f32"}, "gfx950 has no matrix instruction for xf32"),
     ("gfx942", {}, {"a": "e4m3fn", "b": "e4m3fn"}, "gfx942 has no matrix instruction for e4m3fn"),
     ("gfx942", {}, {"b": "bf16"}, "no matrix instruction multiplies f16 by bf16"),
+    ("gfx950", {}, {"a": "e2m1", "b": "e2m1"}, "e2m1 comes with scales here: a problem of mxfp4"),
+    ("gfx950", {}, {"a": "e4m3fn", "b": "e3m2"}, "e3m2 comes with scales here: a problem of mxfp6_e3m2"),
     ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "layout": "nn"}, "layout nt"),
     ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "k": 500}, "in blocks of 32"),
     ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "cta_k = 64 is not 128 or"),
@@ -242,6 +244,13 @@ def test_a_problem_without_a_plan_is_named_in_words():
     with pytest.raises(ValueError, match=r"no plan for a 100x90x512 product of e2m1 by e2m1 into f32, layout nn, "
                                          r"with scales on gfx950: operands with scales have k along"):  # fmt: skip
         tw.plan(tw.Gemm(100, 90, 500, "mxfp4"), target("gfx950"))
+
+
+@pytest.mark.parametrize("a", ["e2m1", "e2m3", "e3m2"])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_packed_elements_without_scales_are_refused_before_anything_is_compiled(chip, a):
+    with pytest.raises(ValueError, match=f"on {chip}: {a} comes with scales here: a problem of mxfp"):
+        tw.compile(tw.Gemm(64, 64, 64, a, out="f32", layout="nt"), target(chip))
 
 
 def test_scales_that_no_instruction_takes_are_refused():
