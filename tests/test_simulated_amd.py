@@ -73,6 +73,15 @@ def test_an_empty_product():
     assert report.occupancy is None
 
 
+def test_scalars_of_integer_products_are_whole():
+    """As on a GPU, where an i32 is handed over."""
+    kernel, ones = compiled(32, 32, 32, "i8"), np.ones((32, 32), np.int8)
+    assert (tw.simulate(kernel, ones, ones, alpha=3.0).result == 96).all()
+    for scalars in ({"alpha": 0.5}, {"beta": 1.5, "out": np.ones((32, 32), np.int32)}):
+        with pytest.raises(TypeError, match=rf"{next(iter(scalars))} must be a whole number where integers are mul"):
+            tw.simulate(kernel, ones, ones, **scalars)
+
+
 def test_operands_are_checked():
     kernel = compiled(64, 64, 128, "mxfp4")
     a, b, c = operands(kernel.problem)

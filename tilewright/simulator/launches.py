@@ -56,6 +56,9 @@ class Launches:
         for launch in self.kernel.launches:
             args: list[Any] = []
             for name, value in launch.function.params:
+                if name in ("alpha", "beta") and not value.type.is_float and not float(values[name]).is_integer():
+                    raise TypeError(f"{name} must be a whole number where integers are multiplied, not "
+                                    f"{values[name]!r}")
                 if isinstance(value.type, Texture):
                     args.append(_texels(arrays[name], value.type))
                 else:
