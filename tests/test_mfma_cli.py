@@ -128,6 +128,14 @@ def test_an_element_and_back() -> None:
     assert "A[0][5]  lane 0, v0[31:30]+v1[3:0]" in six
 
 
+def test_c_is_held_as_d_is() -> None:
+    name = "v_mfma_f32_32x32x2_f32"
+    assert said("mfma", name, "-e", "9,3", "-m", "C") == "C[9][3]  lane 3, v5\n"
+    for more in ((), ("-l", "7")):
+        c, d = (said("mfma", name, "-m", x, *more) for x in "CD")
+        assert re.sub(r"\bC\[", "D[", c).replace("registers of C", "registers of D") == d
+
+
 def test_tables_name_every_element() -> None:
     """Both ways: the table of the matrix and that of the registers tell the same, and no element is left out."""
     text = said("mfma", "v_mfma_f32_16x16x4_4b_f16", "-m", "a")
@@ -158,7 +166,7 @@ def test_wide_tables_go_on_below() -> None:
     [(("mfma_f32",), "no dense matrix instruction 'mfma_f32'"),
      (("v_mfma_f32_32x32x2_f32", "-t", "h200"), "gfx942, gfx950"),
      (("v_mfma_f32_16x16x8_xf32", "-t", "gfx950"), "there is xf32 by xf32 on gfx942"),
-     (("v_mfma_f32_32x32x2_f32", "-m", "c"), "--matrix must be A, B or D"),
+     (("v_mfma_f32_32x32x2_f32", "-m", "x"), "--matrix must be A, B, C or D"),
      (("v_mfma_f32_32x32x2_f32", "-e", "5"), "--element must be row,column"),
      (("v_mfma_f32_32x32x2_f32", "-e", "40,40"), "no matrix of v_mfma_f32_32x32x2_f32 has an element 40,40"),
      (("v_mfma_f32_32x32x2_f32", "-e", "3,2", "-m", "a"), "there is no element 3,2: the matrix is 32 x 2"),

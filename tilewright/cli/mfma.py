@@ -22,7 +22,7 @@ def mfma(
     ] = None,
     a: Annotated[str | None, typer.Option("--a", help="Format of A where the name leaves it open: e2m1.")] = None,
     b: Annotated[str | None, typer.Option("--b", help="Format of B.", show_default="A's")] = None,
-    matrix: Annotated[str | None, typer.Option("--matrix", "-m", help="Tables of this matrix only: A, B or D.")] = None,
+    matrix: Annotated[str | None, typer.Option("--matrix", "-m", help="Tables of this matrix: A, B, C or D.")] = None,
     element: Annotated[
         str | None, typer.Option("--element", "-e", help="Only where this one is: row,column or row,column,block.")
     ] = None,
@@ -49,9 +49,12 @@ def mfma(
         from tilewright.kernels.atoms.amd import find
 
         atom = find(name, arch, a, b or a)
-        chosen = {n: x for n, x in describe.operands(atom).items() if matrix is None or n == matrix.upper()}
-        if not chosen:
-            raise common.BadInput(f"--matrix must be A, B or D, got {matrix!r}")
+        chosen = describe.operands(atom)
+        if matrix is not None:
+            every = {**chosen, "C": atom.c}
+            if matrix.upper() not in every:
+                raise common.BadInput(f"--matrix must be A, B, C or D, got {matrix!r}")
+            chosen = {matrix.upper(): every[matrix.upper()]}
         _draw(atom, svg, png, mark)
         if element is not None:
             block, row, column = _coordinates(element)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.kernels.atoms.mfma import LANES, SCALED, Mfma, Operand
 
 WIDE = 16                       # columns of a table, before it goes on below
-ROLES = {"A": ("i", "k"), "B": ("k", "j"), "D": ("i", "j")}
+ROLES = {"A": ("i", "k"), "B": ("k", "j"), "C": ("i", "j"), "D": ("i", "j")}
 
 
 @dataclass(frozen=True)
