@@ -214,13 +214,18 @@ def test_torch_takes_turns(fake, monkeypatch):
 
     def case(*args):
         def peer(torch):
-            return lambda: fake.queue(streams[-1]).append(lambda: setattr(fake, "clock", fake.clock + 3.0))
+            def call():
+                fake.queue(streams[-1]).append(lambda: setattr(fake, "clock", fake.clock + 3.0))
+                return np.empty(0, np.float16)
+
+            return call
 
         return replace(amd_cases.axpy(*args), peer=peer)
 
     monkeypatch.setitem(sys.modules, "torch", torch)
     (found,) = examined(monkeypatch, replace(CDNA3, case=case))
     assert found["time"]["torch_over_ours"] == pytest.approx(3.0)
+    assert found["time"]["torch_result"] == "float16"
     assert "3.00 x torch" in selftest.line(found)
     torch.version.hip = None
     torch.__version__ = "2.13"

@@ -20,8 +20,9 @@ DTYPES = {
 SCALED = {"e4m3fn", "e5m2", "e2m1"}  # element formats of blocks that torch multiplies
 
 
-def launch(peer: Callable[[Any], Callable[[], Any]], stream: hip.Stream) -> Callable[[Any], Any]:
-    """torch's call as something to launch on this stream. ImportError or RuntimeError if there is no torch on ROCm."""
+def launch(peer: Callable[[Any], Callable[[], Any]], stream: hip.Stream) -> tuple[Callable[[Any], Any], str]:
+    """torch's call as something to launch on this stream, and the dtype of its result, which is not ours where torch
+    has no such product. ImportError or RuntimeError if there is no torch on ROCm."""
     os.environ.setdefault("HIPBLASLT_ALLOW_TF32", "1")  # lets it use xf32 where torch is told to
     import torch
 
@@ -33,14 +34,14 @@ def launch(peer: Callable[[Any], Callable[[], Any]], stream: hip.Stream) -> Call
     theirs = torch.cuda.ExternalStream(stream.handle, device=torch.device("cuda", index))
     with torch.cuda.device(index), torch.cuda.stream(theirs):
         call = peer(torch)
-        call()
+        result = call()
     theirs.synchronize()
 
     def run(_: Any) -> None:
         with torch.cuda.stream(theirs):
             call()
 
-    return run
+    return run, str(result.dtype).removeprefix("torch.")
 
 
 def tensor(torch: Any, x: NDArray[Any]) -> Any:

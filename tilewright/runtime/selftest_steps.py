@@ -168,7 +168,7 @@ def _timed(function: hip.HipFunction, case: Case, shape: Shape) -> dict[str, Any
     found: dict[str, Any] = {"shape": list(shape)}
     if case.peer is not None:
         try:
-            contenders["torch_seconds"] = selftest_peer.launch(case.peer, stream)
+            contenders["torch_seconds"], found["torch_result"] = selftest_peer.launch(case.peer, stream)
         except Exception as error:  # not installed, not for ROCm, or it has no such product
             found["torch"] = f"{type(error).__name__}: {error}".partition("\n")[0]
     turns = hip.in_turn(contenders, stream, TURNS)
