@@ -1,0 +1,181 @@
+"""AMD's machine code waits for what it uses: GEMMs of all kinds, followed instruction by instruction, and planted
+mistakes, which are found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import tilewright as tw
+from tilewright.compiler import amd_waits
+from tilewright.compiler.amd_loop import body
+from tilewright.compiler.amd_waits import Memory
+from tilewright.formats import FORMATS
+from tilewright.ir import Kernel, f32, i32, ptr
+from tilewright.kernels.amd import pipeline
+
+# chip, formats, layout, k, plan (None: the planner's)
+FAMILIES = [
+    ("gfx942", "f16", "nt", 4096, None),
+    ("gfx942", "f16", "tn", 4096, None),
+    ("gfx942", "i8", "nn", 4096, "mfma 64x128x64 wave=64x32 mfma=16 copy=registers stages=2 vector=16"),
+    ("gfx942", "f64", "nt", 4096, None),
+    ("gfx942", "f32", "tt", 4096, "mfma 32x64x16 wave=32x32 mfma=32 copy=registers stages=2 vector=4 split_k=8"),
+    ("gfx942", "mxfp8", "nt", 4096, None),
+    ("gfx942", "mxfp4", "nt", 4128, "bf16_emulated 64x64x64 wave=32x32 mfma=16 copy=registers stages=2 split_k=4"),
+    ("gfx950", "f16", "nt", 4096, None),
+    ("gfx950", "f16", "nt", 4096, "mfma 128x32x64 wave=32x32 mfma=16 copy=direct stages=3 split_k=6"),
+    ("gfx950", "bf16", "nn", 4096, None),
+    ("gfx950", "i8", "tn", 4096, "mfma 64x64x64 wave=32x32 mfma=16 copy=direct stages=3 vector=16"),
+    ("gfx950", "e4m3fn", "tt", 4096, None),
+    ("gfx950", "f64", "nt", 4096, None),
+    ("gfx950", "mxfp8", "nt", 4096, None),
+    ("gfx950", "mxfp8", "nt", 4128, None),
+    ("gfx950", "mxfp6", "nt", 4096, None),
+    ("gfx950", "mxfp6", "nt", 4128, None),
+    ("gfx950", "mxfp4", "nt", 4096, None),
+    ("gfx950", "mxfp4", "nt", 4096, "scaled 64x64x256 wave=32x32 mfma=16 copy=direct stages=3 split_k=2"),
+]
+MX6 = FAMILIES[15]
+
+
+def compiled(chip, format, layout, k, plan):
+    return tw.compile(tw.Gemm(4096, 4096, k, format, layout=layout), tw.target(chip), plan)
+
+
+def arguments(kernel, m, n, k, beta=0):
+    """Those of an m x n x k product by this kernel, whatever it was compiled for, with exactly the memory it has."""
+    s, p = kernel.shape, kernel.plan
+    a_bytes, b_bytes = (m * k * s.bits[0] // 8, n * k * s.bits[1] // 8)
+    found = {"m": m, "n": n, "k": k, "alpha": 1, "beta": beta, "a": Memory(a_bytes), "b": Memory(b_bytes), "ldc": n,
+             "lda": k if s.layout[0] == "n" else m, "ldb": k if s.layout[1] == "t" else n,
+             "c": Memory(m * n * FORMATS[s.out].bits // 8)}  # fmt: skip
+    if s.scaled:
+        found |= {"lda": a_bytes // m, "ldb": b_bytes // n, "ld_scale_a": k // 32, "ld_scale_b": k // 32,
+                  "scale_a": Memory(m * k // 32), "scale_b": Memory(n * k // 32)}  # fmt: skip
+    sums = FORMATS[s.sums].bits // 8
+    return found | {"workspace": Memory(p.split_k * p.tiles(m, n) * p.cta_m * p.cta_n * sums),
+                    "counters": Memory(4 * p.tiles(m, n))}  # fmt: skip
+
+
+def findings(kernel, tiles, *, beta=0, text=None, short=0, block=None, take=0):
+    """Of so many tiles of k for each part of it, `short` steps less."""
+    p = kernel.plan
+    m, n, k = 2 * p.cta_m - 32, p.cta_n + 32, p.cta_k * tiles * p.split_k - short
+    given, (x, y, z) = arguments(kernel, m, n, k, beta), p.grid(m, n)
+    given["a"] = Memory(given["a"].bytes - take)
+    return amd_waits.findings(kernel.function, kernel.target, given, (x, y, z), block or (x - 1, 0, z - 1),
+                              text=text or kernel.assembly, returned=p.split_k - 1)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda x: " ".join(map(str, x)))
+def test_nothing_is_used_before_it_is_there(family):
+    kernel = compiled(*family)
+    for tiles in (1, 2, 3, 5):
+        assert findings(kernel, tiles, beta=tiles % 2) == []
+    short = 32 if kernel.shape.scaled and kernel.plan.cta_k > 32 and not kernel.plan.direct_scales(kernel.shape) else 0
+    assert findings(kernel, 4, short=short, block=(0, 0, 0)) == []
+
+
+def test_memory_further_away_than_32_bits_say():
+    """Of products too large to try anywhere: the last workgroup, and only some of its tiles, by a smaller k."""
+    for chip, layout in (("gfx942", "nt"), ("gfx942", "tn"), ("gfx950", "nt"), ("gfx950", "tn")):
+        m, n, k = 1 << 20, 1 << 21, 65536
+        kernel = tw.compile(tw.Gemm(m, n, k, "f16", layout=layout), tw.target(chip))
+        given, grid = arguments(kernel, m, n, k) | {"k": 4 * kernel.plan.cta_k}, kernel.plan.grid(m, n)
+        assert amd_waits.findings(kernel.function, kernel.target, given, grid, (grid[0] - 1, 0, 0)) == []
+
+
+def test_one_byte_too_few():
+    for family in (FAMILIES[0], FAMILIES[7]):
+        assert "beyond the arguments' memory" in findings(compiled(*family), 3, take=1)[0]
+
+
+def changed(text, name, pattern, replaced, number=-1):
+    """The code with one of its places that match changed, the last one unless told."""
+    code = re.search(rf"^{name}:.*?^\.Lfunc_end", text, re.M | re.S)
+    found = list(re.finditer(pattern, code[0]))[number]
+    start, end = code.start() + found.start(), code.start() + found.end()
+    return text[:start] + (replaced(found) if callable(replaced) else found.expand(replaced)) + text[end:]
+
+
+def one_more(found):
+    return f"{found[1]}{int(found[2]) + 1}{found[3]}"
+
+
+@pytest.mark.parametrize(("pattern", "replaced", "which", "why"), [
+    (r"(vmcnt\()(\d+)(\) lgkmcnt\(0\)\n\ts_barrier)", one_more, -1, "not have been written yet"),
+    (r"(vmcnt\(\d+\) lgkmcnt\()(0)(\)\n\ts_barrier)", one_more, -1, "not have read yet|is used before"),
+    (r"\ts_barrier\n", "", 1, "not have been written yet"),
+    (r"\ts_barrier\n", "", 0, "not have been written yet"),
+    (r"\tbuffer_load_dword .*lds\n", "", -1, "nobody wrote|not have been written yet"),
+    (r"(m0, s\d+, 0x)6", r"\g<1>7", -1, "nobody wrote|not have read yet|another may be writing"),
+    (r"(s_\w+ m0, .*\n)(?:.*\n)*?(\tbuffer_load_dword .*lds\n)", r"\1\2", 0, "m0 is used too early"),
+    (r"ds_read_b128 (.*) offset:(\d)", r"ds_read_b128 \1 offset:6\2", -1, "nobody wrote|beyond|not have been written"),
+    (r"(s_waitcnt lgkmcnt\()([1-9]\d*)(\)\n)", one_more, 0, "is used before ds_read"),
+    (r"s_waitcnt vmcnt\(0\)", "s_nop 0", 1, "ends while a load straight into LDS"),
+    (r"0x27000", "0x27002", 0, "not a buffer of bytes"),
+    (r"\n(\tbuffer_load_dwordx4 .*lds)", r"\n\ts_mov_b64 exec, 7\n\1\n\ts_mov_b64 exec, -1", -1, "some lanes are off"),
+])  # fmt: skip
+def test_mistakes_in_the_code_are_found(pattern, replaced, which, why):
+    """mxfp6 with three tiles in LDS: copies of two widths, half of them late."""
+    kernel = compiled(*MX6)
+    text = changed(kernel.assembly, kernel.function.name, pattern, replaced, which)
+    found = findings(kernel, 5, text=text)
+    assert re.search(why, "\n".join(found)), found
+
+
+@pytest.mark.parametrize("family", [FAMILIES[8], FAMILIES[10], MX6])
+def test_a_pipeline_that_waits_for_one_copy_less_is_found(family, monkeypatch):
+    """One that leaves one copy more under way than belong to the tiles after the next one."""
+    wait = Kernel.lds_wait
+    monkeypatch.setattr(Kernel, "lds_wait", lambda k, pending=0: wait(k, pending + 1 if pending else 0))
+    assert any("not have been written yet" in each for each in findings(compiled(*family), 4))
+
+
+def test_a_pipeline_that_reads_on_beyond_the_barrier_is_found(monkeypatch):
+    """A tile's place is taken while its last group is still to be read."""
+    around = pipeline._tile
+
+    def early(k, *args, copies=list, **more):
+        for copy in copies():
+            copy()
+        around(k, *args, **more)
+    monkeypatch.setattr(pipeline, "_tile", early)
+    assert any("not have read yet" in each for each in findings(compiled(*FAMILIES[7]), 4))
+
+
+def test_loads_to_lds_do_not_outlive_the_workgroup(monkeypatch):
+    wait = Kernel.lds_wait
+    monkeypatch.setattr(Kernel, "lds_wait", lambda k, pending=0: wait(k, pending or 62))
+    assert any("ends while a load" in each for each in findings(compiled(*FAMILIES[12]), 3))
+
+
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_what_a_wave_leaves_for_another(chip):
+    def reversed_by_lds(barrier):
+        k = Kernel("reversed", threads=256, warp=64, a=ptr(f32), n=i32)
+        (a, n), s, t = k.args, k.smem("s", (256,), f32), k.thread[0]
+        with k.when(t < n):
+            s[t] = a[t]
+        k.barrier() if barrier else k.warp_barrier()
+        a[t] = s[255 - t]
+        return k.function
+    memory = {"a": Memory(1024), "n": 256}
+    target = tw.target(chip)
+    assert amd_waits.findings(reversed_by_lds(True), target, memory, (1, 1, 1)) == []
+    (found,) = amd_waits.findings(reversed_by_lds(False), target, memory, (1, 1, 1))
+    assert "may not have been written yet: ds_read_b32" in found
+    (found,) = amd_waits.findings(reversed_by_lds(True), target, memory | {"n": 255}, (1, 1, 1))
+    assert "nobody wrote" in found
+
+
+def test_a_matrix_instruction_takes_its_time():
+    kernel = compiled(*FAMILIES[0])
+    lines = body(kernel.assembly, kernel.function.name)
+    last = max(n for n, line in enumerate(lines) if line.startswith("v_mfma"))
+    result = re.search(r"v\[(\d+):", lines[last])[1]
+    text = changed(kernel.assembly, kernel.function.name, re.escape(lines[last]) + r"\n",
+                   rf"{lines[last]}\n\tv_mov_b32_e32 v{result}, v{result}\n")  # fmt: skip
+    assert any("too early after a matrix instruction" in each for each in findings(kernel, 2, text=text))
