@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -14,6 +15,8 @@ from tilewright.compiler.amd_waits import Memory
 from tilewright.formats import FORMATS
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.kernels.amd import pipeline
+from tilewright.kernels.amd.copy import emit_copy, grid
+from tilewright.runtime.amd_kernels import KERNELS
 
 # chip, formats, layout, k, plan (None: the planner's)
 FAMILIES = [
@@ -76,6 +79,60 @@ def test_nothing_is_used_before_it_is_there(family):
         assert findings(kernel, tiles, beta=tiles % 2) == []
     short = 32 if kernel.shape.scaled and kernel.plan.cta_k > 32 and not kernel.plan.direct_scales(kernel.shape) else 0
     assert findings(kernel, 4, short=short, block=(0, 0, 0)) == []
+
+
+def followed(launch, target, shape, make, block):
+    """The code of a case of the self-test, by the sizes of its arrays."""
+    case = make(launch, shape, "integers", np.random.default_rng(0))
+    given = {name: Memory(x.nbytes) if isinstance(x, np.ndarray) else x
+             for (name, _), x in zip(launch.function.params, case.args, strict=True)}  # fmt: skip
+    grid = (*launch.grid, 1, 1)[:3]
+    last = tuple(n - 1 for n in grid)
+    return amd_waits.findings(launch.function, target, given, grid, last if block else (0, 0, 0), returned=last[2])
+
+
+SMALL = [entry for entry in KERNELS if "axpy" in entry.name or "ladder" in entry.name or "split" in entry.name
+         or entry.formats[0] == entry.formats[1] in ("f16", "e2m3", "i8")]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", SMALL, ids=lambda entry: f"{entry.name} {entry.target}")
+def test_shapes_that_fill_no_tile(entry):
+    """What the self-test tries first on hardware."""
+    target = tw.target(entry.target)
+    for shape in entry.small:
+        launch = entry.launch(target, shape)
+        assert followed(launch, target, shape, entry.case, 0) == []
+        assert followed(launch, target, shape, entry.case, -1) == []
+
+
+@pytest.mark.parametrize("family", [FAMILIES[4], FAMILIES[6], FAMILIES[8], FAMILIES[18]])
+def test_parts_of_k_that_are_empty(family):
+    """There are more parts than tiles of k."""
+    kernel = compiled(*family)
+    m, n, k, parts = kernel.plan.cta_m, kernel.plan.cta_n, kernel.plan.cta_k, kernel.plan.split_k
+    for part in (0, parts - 1):
+        assert amd_waits.findings(kernel.function, kernel.target, arguments(kernel, m, n, k), (1, 1, parts),
+                                  (0, 0, part), text=kernel.assembly, returned=parts - 1) == []  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", ["mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=3 split_k=3",
+                                  "mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=2"])  # fmt: skip
+def test_one_wave_alone(plan):
+    """LLVM leaves its barriers out; what it waits for stays."""
+    kernel = compiled("gfx950", "f16", "nt", 4096, plan)
+    assert "s_barrier" not in body(kernel.assembly, kernel.function.name)
+    for tiles in (1, 2, 5):
+        assert findings(kernel, tiles) == []
+
+
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_copies_of_matrices(chip):
+    function, rows, columns = emit_copy("f64", "f16"), 37, 70
+    given = {"rows": rows, "columns": columns, "scale": 2, "source": Memory(8 * rows * columns), "rss": columns,
+             "css": 1, "target": Memory(2 * rows * columns), "rst": 1, "cst": rows}  # fmt: skip
+    x, y = grid(rows, columns)
+    for block in ((0, 0, 0), (x - 1, y - 1, 0)):
+        assert amd_waits.findings(function, tw.target(chip), given, (x, y, 1), block) == []
 
 
 def test_memory_further_away_than_32_bits_say():
@@ -179,3 +236,29 @@ def test_a_matrix_instruction_takes_its_time():
     text = changed(kernel.assembly, kernel.function.name, re.escape(lines[last]) + r"\n",
                    rf"{lines[last]}\n\tv_mov_b32_e32 v{result}, v{result}\n")  # fmt: skip
     assert any("too early after a matrix instruction" in each for each in findings(kernel, 2, text=text))
+
+
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_values_that_are_not_the_same_in_all_lanes(chip):
+    k = Kernel("spread", threads=64, warp=64, a=ptr(i32))
+    (a,), t = k.args, k.thread[0]
+    a[t] = k.uniform(t // 32)
+    (found,) = amd_waits.findings(k.function, tw.target(chip), {"a": Memory(256)}, (1, 1, 1))
+    assert "lanes differ" in found
+
+
+@pytest.mark.parametrize("family", [FAMILIES[4], FAMILIES[8], FAMILIES[18]])
+def test_parts_of_a_sum_pass_from_die_to_die(family):
+    """Each die has an L2 of its own. What waves leave for other workgroups is written back (buffer_wbl2), and waited
+    for, before their workgroup counts itself; what the last one reads is not what its caches had before (buffer_inv):
+    AMDGPUUsage, "Memory Model GFX942", fences of the scope agent."""
+    kernel = compiled(*family)
+    lines = body(kernel.assembly, kernel.function.name)
+    before = lines[: lines.index("buffer_wbl2 sc1")]
+    at = max(n for n, line in enumerate(before) if line.startswith("global_store"))
+    for pattern in ("buffer_wbl2 sc1", r"s_waitcnt vmcnt\(0\)", "s_barrier", r"global_atomic_add .* sc0",
+                    "ds_write_b32", "s_barrier", "ds_read_b32", "buffer_inv sc1", "global_load_dwordx4"):  # fmt: skip
+        later = [n for n, line in enumerate(lines) if n > at and re.match(pattern, line)]
+        assert later, pattern
+        assert not any(line.startswith(("global_load", "global_store")) for line in lines[at + 1:later[0]])
+        at = later[0]

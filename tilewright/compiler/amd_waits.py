@@ -12,7 +12,8 @@ the last, with all that is under way at every point: loads and stores (vmcnt), a
 - words of LDS that nobody wrote, places beyond what the kernel declares, loads to LDS that outlive the workgroup;
 - addresses in global memory beyond what the arguments have, as hardware forms them: in buffers a base of 48 bits, and
   offsets of 32 that are compared with the buffer's size;
-- matrix instructions, transposing reads, loads to LDS and barriers in waves some of whose lanes are off;
+- matrix instructions, transposing reads, loads to LDS and barriers in waves some of whose lanes are off, and values
+  that are taken to be the same in all lanes and are not;
 - distances that the ISA guides ask for and hardware does not keep: m0 and scalar registers before the loads that take
   them, matrix instructions before what reads their results.
 
@@ -155,11 +156,21 @@ class _Workgroup:
                 self.lanes.set(x.operands[0], None)
                 self.results |= dict.fromkeys(registers(x.operands[0]), self.states + passes + 3)
                 return
+            if name == "v_readfirstlane_b32" and not self._alike(x.operands[1]):
+                self._find("a register whose lanes differ is taken for a scalar one", x)
             self.lanes.execute(x)
             if name.startswith("v_"):
                 two = "_co_" in name or name.startswith(("v_mad_u64", "v_mad_i64"))
                 self.scalars |= {each: self.states for operand in x.operands[:1 + two] for each in registers(operand)
                                  if each[0] == "s" or not each[1].isdigit()}
+
+    def _alike(self, operand: str) -> bool:
+        """Whether all lanes of a wave that are on have the same, if that is known."""
+        value, on = self.lanes.get(operand), self.lanes.mask("exec")
+        if value is None:
+            return True
+        first = np.take_along_axis(np.broadcast_to(value, on.shape), on.argmax(1)[:, None], 1)
+        return not (on & (value != first)).any()
 
     def _full(self, x: Instruction) -> None:
         if not self.lanes.mask("exec").all():
