@@ -81,6 +81,16 @@ def test_nothing_is_used_before_it_is_there(family):
     assert findings(kernel, 4, short=short, block=(0, 0, 0)) == []
 
 
+def test_spilled_registers_are_waited_for():
+    kernel = compiled("gfx950", "mxfp4", "nt", 4128, "scaled 256x256x256 wave=128x64 mfma=32 copy=registers stages=2")
+    assert kernel.resources.vgpr_spills
+    assert findings(kernel, 3) == []
+    loads = r"(scratch_load_dword\w* (v\d+|v\[(\d+):\d+\]), off, off.*\n)"
+    text = changed(kernel.assembly, kernel.function.name, loads,
+                   lambda x: f"{x[1]}\tv_mov_b32_e32 v0, {'v' + x[3] if x[3] else x[2]}\n", 0)  # fmt: skip
+    assert any("is used before scratch_load" in each for each in findings(kernel, 3, text=text))
+
+
 def followed(launch, target, shape, make, block):
     """The code of a case of the self-test, by the sizes of its arrays."""
     case = make(launch, shape, "integers", np.random.default_rng(0))

@@ -83,6 +83,7 @@ class _Workgroup:
         self.memory: list[Access] = []                          # under way, by the counter that hears of them
         self.local: list[Access] = []
         self.pending: dict[str, Access] = {}                    # registers that an access will fill
+        self.spilled: dict[int, Any] = {}
         self.lds = Lds(int(self.told["group_segment_fixed_size"]) // 4, self.lanes.waves)
         self.results: dict[str, int] = {}                       # from which state on a register may be read
         self.scalars: dict[str, int] = {}                       # states in which vector instructions wrote them
@@ -144,9 +145,9 @@ class _Workgroup:
         elif name == "s_barrier":
             self._full(x)
             self.lds.barriers += 1
-        elif name.startswith(("ds_", "s_load", "global_", "buffer_load", "buffer_store", "buffer_atomic")):
+        elif name.startswith(("ds_", "s_load", "global_", "buffer_load", "buffer_store", "buffer_atomic", "scratch_")):
             self._access(x, before)
-        elif name.startswith(("flat_", "scratch_")):
+        elif name.startswith("flat_"):
             raise Unknown(f"what {x.text} means")
         elif not name.startswith(("s_nop", "s_set", "s_sleep", "buffer_wbl2", "buffer_inv")):
             self._settled(x, x.registers)
@@ -210,15 +211,28 @@ class _Workgroup:
             self._argument(x)
         elif x.name.startswith("ds_"):
             value = self._lds(x, each)
+        elif x.name.startswith("scratch_"):
+            self._spilled(x, load)
         else:
             self._memory(x, each, before)
             if "atomic" in x.name:
                 value = np.full((1, 1), self.returned, np.uint64)
         if fills:
-            if not each.scalar:
+            if not (each.scalar or x.name.startswith("scratch_")):
                 self.lanes.set(x.operands[0], value)
             self.pending |= dict.fromkeys(fills, each)
         (self.local if x.name.startswith(("ds_", "s_load")) else self.memory).append(each)
+
+    def _spilled(self, x: Instruction, load: bool) -> None:
+        """Registers that LLVM keeps in memory, each at an offset that is written in the instruction."""
+        names, far = registers(x.operands[not load]), int(x.modifiers.get("offset", 0))
+        if set(x.operands[1:] if load else x.operands[::2]) != {"off"}:
+            raise Unknown(f"the address of {x.text}")
+        for word, name in enumerate(names):
+            if load:
+                self.lanes.set(name, self.spilled.get(far + 4*word))
+            else:
+                self.spilled[far + 4*word] = self.lanes.get(name)
 
     def _argument(self, x: Instruction) -> None:
         at = self.lanes.uniform(x.operands[1], 64) + int(x.operands[2], 0) - ARGUMENTS
