@@ -38,6 +38,7 @@ FAMILIES = [
     ("gfx950", "mxfp6", "nt", 4096, None),
     ("gfx950", "mxfp6", "nt", 4128, None),
     ("gfx950", "mxfp4", "nt", 4096, None),
+    ("gfx950", "mxfp6", "nt", 4096, "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2 vector=21"),
     ("gfx950", "mxfp4", "nt", 4096, "scaled 64x64x256 wave=32x32 mfma=16 copy=direct stages=3 split_k=2"),
 ]
 MX6 = FAMILIES[15]
@@ -115,7 +116,7 @@ def test_shapes_that_fill_no_tile(entry):
         assert followed(launch, target, shape, entry.case, -1) == []
 
 
-@pytest.mark.parametrize("family", [FAMILIES[4], FAMILIES[6], FAMILIES[8], FAMILIES[18]])
+@pytest.mark.parametrize("family", [FAMILIES[4], FAMILIES[6], FAMILIES[8], FAMILIES[19]])
 def test_parts_of_k_that_are_empty(family):
     """There are more parts than tiles of k."""
     kernel = compiled(*family)
@@ -257,7 +258,7 @@ def test_values_that_are_not_the_same_in_all_lanes(chip):
     assert "lanes differ" in found
 
 
-@pytest.mark.parametrize("family", [FAMILIES[4], FAMILIES[8], FAMILIES[18]])
+@pytest.mark.parametrize("family", [FAMILIES[4], FAMILIES[8], FAMILIES[19]])
 def test_parts_of_a_sum_pass_from_die_to_die(family):
     """Each die has an L2 of its own. What waves leave for other workgroups is written back (buffer_wbl2), and waited
     for, before their workgroup counts itself; what the last one reads is not what its caches had before (buffer_inv):

@@ -136,7 +136,7 @@ VECTOR: dict[str, Callable[..., Any]] = _COMMON | {
 HALF: dict[str, Callable[..., Any]] = {                # of 16 bits, and the upper half becomes 0
     "mul_lo_u16": operator.mul, "add_u16": operator.add, "sub_u16": operator.sub, "subrev_u16": lambda x, y: y - x,
     "lshrrev_b16": lambda x, y: y >> (x & 15), "lshlrev_b16": lambda x, y: y << (x & 15), "min_u16": np.minimum,
-    "max_u16": np.maximum}
+    "max_u16": np.maximum, **dict.fromkeys(("mad_u16", "mad_legacy_u16"), lambda x, y, z: x*y + z)}
 WIDE: dict[str, Callable[..., Any]] = {                # of 64 bits
     "mov_b64": _same, "lshl_add_u64": lambda x, y, z: (x << (y & 63)) + z, "lshlrev_b64": lambda x, y: y << (x & 63),
     "lshrrev_b64": lambda x, y: y >> (x & 63)}
