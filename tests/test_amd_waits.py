@@ -4,6 +4,7 @@ mistakes, which are found."""
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,8 +45,11 @@ FAMILIES = [
 MX6 = FAMILIES[15]
 
 
-def compiled(chip, format, layout, k, plan):
+def fresh(chip, format, layout, k, plan):
     return tw.compile(tw.Gemm(4096, 4096, k, format, layout=layout), tw.target(chip), plan)
+
+
+compiled = cache(fresh)
 
 
 def arguments(kernel, m, n, k, beta=0):
@@ -76,7 +80,7 @@ def findings(kernel, tiles, *, beta=0, text=None, short=0, block=None, take=0):
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda x: " ".join(map(str, x)))
 def test_nothing_is_used_before_it_is_there(family):
     kernel = compiled(*family)
-    for tiles in (1, 2, 3, 5):
+    for tiles in (1, 2, 5):
         assert findings(kernel, tiles, beta=tiles % 2) == []
     short = 32 if kernel.shape.scaled and kernel.plan.cta_k > 32 and not kernel.plan.direct_scales(kernel.shape) else 0
     assert findings(kernel, 4, short=short, block=(0, 0, 0)) == []
@@ -103,7 +107,7 @@ def followed(launch, target, shape, make, block):
 
 
 SMALL = [entry for entry in KERNELS if "axpy" in entry.name or "ladder" in entry.name or "split" in entry.name
-         or entry.formats[0] == entry.formats[1] in ("f16", "e2m3", "i8")]  # fmt: skip
+         or entry.formats in (("f16", "f16", "f32"), ("e2m3", "e2m3", "f32"))]  # fmt: skip
 
 
 @pytest.mark.parametrize("entry", SMALL, ids=lambda entry: f"{entry.name} {entry.target}")
@@ -199,7 +203,7 @@ def test_a_pipeline_that_waits_for_one_copy_less_is_found(family, monkeypatch):
     """One that leaves one copy more under way than belong to the tiles after the next one."""
     wait = Kernel.lds_wait
     monkeypatch.setattr(Kernel, "lds_wait", lambda k, pending=0: wait(k, pending + 1 if pending else 0))
-    assert any("not have been written yet" in each for each in findings(compiled(*family), 4))
+    assert any("not have been written yet" in each for each in findings(fresh(*family), 4))
 
 
 def test_a_pipeline_that_reads_on_beyond_the_barrier_is_found(monkeypatch):
@@ -211,13 +215,13 @@ def test_a_pipeline_that_reads_on_beyond_the_barrier_is_found(monkeypatch):
             copy()
         around(k, *args, **more)
     monkeypatch.setattr(pipeline, "_tile", early)
-    assert any("not have read yet" in each for each in findings(compiled(*FAMILIES[7]), 4))
+    assert any("not have read yet" in each for each in findings(fresh(*FAMILIES[7]), 4))
 
 
 def test_loads_to_lds_do_not_outlive_the_workgroup(monkeypatch):
     wait = Kernel.lds_wait
     monkeypatch.setattr(Kernel, "lds_wait", lambda k, pending=0: wait(k, pending or 62))
-    assert any("ends while a load" in each for each in findings(compiled(*FAMILIES[12]), 3))
+    assert any("ends while a load" in each for each in findings(fresh(*FAMILIES[12]), 3))
 
 
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
