@@ -150,7 +150,7 @@ def test_machine_code_of_the_choice_for_4096(chip, a):
     assert used.lds <= target(chip).lds
     found = amd_cycles.count(kernel.function, target(chip), kernel.assembly)
     assert found.units["matrix"] > 0
-    # scales come by single words
+    # scales, and the tails of 6-bit operands, come by single words
     assert [line for line in found.narrow if a not in MX or "load_dword " not in line] == []
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tilewright.runtime.hip_devices import Device
 from tilewright.runtime.hip_library import api, call
 from tilewright.runtime.hip_streams import PER_THREAD, destroy, is_capturing
-from tilewright.runtime.spaces import Space, Spaces, lines
+from tilewright.runtime.spaces import Space, Spaces, recorded
 
 
 class Memory:
@@ -78,14 +78,7 @@ def space(on: Device, workspace: int, counters: int, stream: int) -> Space | Non
 
 def recorded_space(on: Device, workspace: int, counters: int, stream: int) -> tuple[Block, int]:
     """For one kernel in a graph that is being recorded: a block to be freed behind it, and where its counters are."""
-    at = lines(workspace)
-    block = Block(on, at + counters, stream)
-    try:
-        _zero(block.pointer + at, counters, stream)
-    except BaseException:
-        block.free()
-        raise
-    return block, block.pointer + at
+    return recorded(lambda size: Block(on, size, stream), _zero, workspace, counters, stream)
 
 
 def _zero(at: int, size: int, stream: int) -> None:

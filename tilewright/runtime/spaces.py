@@ -78,3 +78,16 @@ class Spaces:
 def lines(size: int) -> int:
     """The next multiple of LINE."""
     return -(-size // LINE) * LINE
+
+
+def recorded(block: Any, zero: Zero, workspace: int, counters: int, stream: int) -> tuple[Any, int]:
+    """For one kernel in a graph that is being recorded: a block of memory, made by block(size) and to be freed behind
+    the kernel, and where its counters are."""
+    at = lines(workspace)
+    made = block(at + counters)
+    try:
+        zero(made.pointer + at, counters, stream)
+    except BaseException:
+        made.free()
+        raise
+    return made, made.pointer + at

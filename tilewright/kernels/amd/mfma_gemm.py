@@ -24,6 +24,7 @@ from tilewright.kernels.amd.turned_operand import TurnedOperand
 from tilewright.kernels.amd.workgroup import share
 from tilewright.kernels.atoms import amd
 from tilewright.kernels.atoms.mfma import Mfma
+from tilewright.targets import target
 
 TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i32}     # of memory; others are bytes
 
@@ -65,7 +66,7 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
 
     def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> Operand | TurnedOperand:
         common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": CTA_K, "THREADS": THREADS}
-        if DIRECT and not along_k and ARCH == "gfx950" and BITS in TURNED:
+        if DIRECT and not along_k and target(ARCH).has("lds.turned") and BITS in TURNED:
             return TurnedOperand(k, gmem, ld, **common)
         return Operand(k, gmem, ld, along_k=along_k, VECTOR=VECTOR, **common)
     a_op = operand(a, lda, ATOM.b.bits, LAYOUT[0] == "n", CTA_M)
