@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tilewright"
 # In the order of processing: a module imports from its own line and the lines above it, never from below.
 # The longest matching name counts.
 LAYERS = [
-    ["formats", "problem", "targets"],
+    ["extras", "formats", "problem", "targets"],
     ["plans"],
     ["ir"],
     ["kernels"],
@@ -104,6 +104,24 @@ def users_of(*forbidden: str, under: str) -> list[str]:
         for line, name in imports(path)
         if name.split(".")[0] in forbidden
     ]
+
+
+def test_advice_to_install_is_written_once():
+    """tilewright is on no package index, so that `pip install 'tilewright[...]'` finds nothing."""
+    advice = re.compile(r"pip install\s+[^#`]*tilewright\[|pip install -e")
+    texts = [*PACKAGE.rglob("*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    found = {ids(path) for path in texts for hit in advice.findall(path.read_text()) if "-e" not in hit}
+    assert not found
+    assert {ids(path) for path in PACKAGE.rglob("*.py") if "pip install -e" in path.read_text()} == {
+        "tilewright/extras.py"
+    }
+
+
+def test_extras_that_messages_name_exist():
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    for path in PACKAGE.rglob("*.py"):
+        for named in re.findall(r"extras\.install\('([\w-]+)'\)", path.read_text()):
+            assert re.search(rf"^{named} = \[", pyproject, re.MULTILINE), f"{ids(path)} advises {named}"
 
 
 def test_plans_are_data():

@@ -765,7 +765,7 @@ def test_without_matplotlib_the_message_says_what_to_install(
         return real(name, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(plot.PlotUnavailable, match=r"pip install 'tilewright\[plot\]'"):
+    with pytest.raises(plot.PlotUnavailable, match=r"pip install -e '\.\[plot\]' in the clone"):
         plot.draw(measured, tmp_path / "p.png")
 
 

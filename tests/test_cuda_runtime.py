@@ -106,7 +106,7 @@ def test_no_cuda(monkeypatch, fake):
     fake.fail["cuInit"] = 3
     assert "forked" in cuda.why_not()
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
-    assert "pip install 'tilewright[cuda]'" in cuda.why_not()
+    assert "pip install -e '.[cuda]' in the clone" in cuda.why_not()
 
 
 # ---- contexts

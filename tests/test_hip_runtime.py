@@ -82,7 +82,7 @@ def test_without_hip_python(monkeypatch):
     monkeypatch.setattr(hip_library, "_api", None)
     monkeypatch.setitem(sys.modules, "hip", None)
     assert not hip.available()
-    assert "pip install 'tilewright[rocm]'" in hip.why_not()
+    assert "pip install -e '.[rocm]' in the clone" in hip.why_not()
     with pytest.raises(hip.Unavailable):
         hip.device()
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright import extras
 from tilewright.bench.report import groups, names, peak_of, title
 from tilewright.bench.results import OURS, Report, Result
 
-MISSING = "plots need matplotlib: pip install 'tilewright[plot]'"
+MISSING = f"plots need matplotlib: {extras.install('plot')}"
 # Readable for the colour-blind (Okabe and Ito) and stable from plot to plot: a library keeps its colour.
 COLOURS = {
     OURS: "#d55e00",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from tilewright import extras
 from tilewright.kernels.atoms.describe import located, operands
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def png(drawn: Picture, path: Path) -> None:
         from matplotlib.collections import PolyCollection
         from matplotlib.figure import Figure
     except ImportError:
-        raise RuntimeError("a PNG needs matplotlib: pip install 'tilewright[plot]'; an SVG needs nothing") from None
+        raise RuntimeError(f"a PNG needs matplotlib: {extras.install('plot')}; an SVG needs nothing") from None
     dots = 100
     figure = Figure((drawn.width / dots, drawn.height / dots), dots)
     FigureCanvasAgg(figure)

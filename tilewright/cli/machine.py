@@ -23,7 +23,8 @@ def doctor(
     """Print what this machine is and can do: instruction sets, caches, threads, peers, measured ceilings.
 
     With --selftest: compile, link, run, verify and time every kernel for AMD's GPUs, and write what came of it as JSON,
-    to be sent back. Without such a GPU they are simulated. Status 1 if a kernel is wrong or fails.
+    a file to attach to an issue of the project. Without such a GPU they are simulated. Status 1 if a kernel is wrong or
+    fails.
     """
     with common.errors():
         if selftest:

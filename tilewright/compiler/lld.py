@@ -37,7 +37,7 @@ def find() -> tuple[str, ...]:
     on_path = shutil.which("ld.lld")
     if on_path:
         return (on_path,)
-    raise Missing("there is no linker for AMD GPUs: `pip install ziglang` brings one (tilewright[amd-link]), ROCm has "
+    raise Missing("there is no linker for AMD GPUs: `pip install ziglang` brings one, ROCm has "
                   "one in $ROCM_PATH/llvm/bin, or set TILEWRIGHT_LLD")
 
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from textwrap import wrap
 from typing import Any
 
+from tilewright import extras
 from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
 
 ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
@@ -200,8 +201,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     state = "" if cache["writable"] else ", NOT WRITABLE: kernels are compiled anew in every process"
     yield _row("cache", f"{cache['directory']}, {size(cache['bytes'])}{state}", f"{cache['entries']} kernels")
     for name, version in found["peers"].items():
-        yield _row("peer", "" if version else "not installed: pip install 'tilewright[peers]'"
-                   if name != "torch" else "not installed: pip install 'tilewright[peers-torch]'",
+        extra = "peers-torch" if name == "torch" else "peers"
+        yield _row("peer", "" if version else f"not installed: {extras.install(extra)}",
                    f"{name} {version or ''}".strip())
     yield ""
     yield from _ceiling_lines(found["ceilings"])

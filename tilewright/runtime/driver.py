@@ -12,6 +12,7 @@ import ctypes
 import os
 from typing import Any
 
+from tilewright import extras
 from tilewright.runtime import library
 from tilewright.runtime.library import LibraryError, Unavailable
 
@@ -34,7 +35,7 @@ def api() -> Any:
             from cuda.bindings import driver
         except ImportError as error:
             raise Unavailable(
-                f"CUDA arrays need the package cuda-bindings (pip install 'tilewright[cuda]'): {error}"
+                f"CUDA arrays need the package cuda-bindings ({extras.install('cuda')}): {error}"
             ) from None
         try:
             status, *_ = driver.cuInit(0)

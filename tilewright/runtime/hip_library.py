@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tilewright import extras
 from tilewright.runtime import library
 from tilewright.runtime.library import LibraryError, Unavailable
 
@@ -30,7 +31,7 @@ def api() -> Any:
             from hip import hip
         except ImportError as error:
             raise Unavailable(
-                f"AMD GPUs need the package hip-python (pip install 'tilewright[rocm]'): {error}"
+                f"AMD GPUs need the package hip-python, of the version of ROCm ({extras.install('rocm')}): {error}"
             ) from None
         try:
             (status,) = hip.hipInit(0)

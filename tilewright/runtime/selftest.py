@@ -1,4 +1,4 @@
-"""`tilewright doctor --selftest`: all kernels for AMD's GPUs on this machine, as one JSON file that can be sent back.
+"""`tilewright doctor --selftest`: all kernels for AMD's GPUs on this machine, as one JSON file for an issue.
 
 With a GPU they are compiled, linked, run, compared with float64 and timed against torch, whose products are those of
 hipBLASLt. Elsewhere they are compiled, linked if there is a linker, and simulated; every record says which it was.
