@@ -32,7 +32,7 @@ def emit_small(target) -> list[Function]:
     context = k.args[0]
     k.atomic_add(context, 1)
     left = k.variable(i64, k.load(context + 2))
-    with k.while_(lambda: k.atomic_load(context + 1).equals(0) & (left.get() > 0)):
+    with k.while_(lambda: (k.atomic_load(context + 1) == 0) & (left.get() > 0)):
         k.pause()
         left.set(left.get() - 1)
     k.store(context + 3, left.get())
@@ -57,7 +57,7 @@ def emit_jobs(target) -> list[Function]:
     with k.loop(rounds) as r:
         k.store(last + tid * 8, r + 1)
         emit_barrier(k, job, team)
-        with k.loop(team) as other, k.when(k.load(last + other * 8).differs(r + 1)):
+        with k.loop(team) as other, k.when(k.load(last + other * 8) != r + 1):
             k.atomic_add(errors, 1)
         emit_barrier(k, job, team)
     meet = k.function

@@ -19,7 +19,7 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
         "constant": lambda: x + 1.5 if T.is_float else x - 1,
         "add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y,
         "lt": lambda: k.select(x < y, x, y), "le": lambda: k.select(x <= y, x, y),
-        "eq": lambda: k.select(x.equals(y), x, y), "ne": lambda: k.select(x.differs(y), x, y),
+        "eq": lambda: k.select(x == y, x, y), "ne": lambda: k.select(x != y, x, y),
         "min": lambda: k.min(x, y), "max": lambda: k.max(x, y),
     }  # fmt: skip
     if T.is_float:

@@ -35,7 +35,7 @@ def plain(DTYPE: str, LAYOUT: str, SPLIT: bool) -> Function:
             acc.set(workspace[i * n + j] + k.cast(counters[0], T))
         value = k.variable(T)
         value.set(alpha * acc.get())
-        with k.when(beta.differs(0.0)):
+        with k.when(beta != 0.0):
             value.set(k.fma(beta, c[i * ldc + j], value.get()))
         c[i * ldc + j] = value.get()
     return k.function

@@ -123,7 +123,7 @@ def test_a_lane_has_a_stack(chip):
 def test_atomic_accesses_are_for_the_device(chip):
     def write(k, a, b, n, x):
         k.fence_device()
-        with k.when(k.thread[0].equals(0)):
+        with k.when(k.thread[0] == 0):
             b[0] = k.atomic_add(a, x)
 
     check(recorded(write), chip, "global_atomic_add_f32", r"buffer_wbl2 sc1", r"buffer_inv sc1", without=["cmpswap"])

@@ -369,7 +369,7 @@ def test_atomics(arch, T, added):
 def test_compare_and_swap(arch):
     def write(k, a, b, n, x):
         flag = a.as_(i32)
-        with k.while_(lambda: k.atomic_replace(flag, 0, 1).equals(k.constant(i1, 0))):
+        with k.while_(lambda: k.atomic_replace(flag, 0, 1) == k.constant(i1, 0)):
             k.fence("acq_rel")
         with k.while_(lambda: k.atomic_load(flag + 1) < n):
             pass

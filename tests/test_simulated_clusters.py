@@ -49,7 +49,7 @@ def test_ranks():
     x = np.zeros(32, np.float32)
     k = Kernel("ranks", threads=32, cluster=(1, 2, 2), x=ptr(f32))
     (bx, by), bz = k.block, k.block_z
-    with k.when(k.thread[0].equals(0)):
+    with k.when(k.thread[0] == 0):
         k.args[0][(bz * 4 + by) * 2 + bx] = k.cast(k.cluster_rank, f32)
     simulator.run(k.function, simulator.uninitialised(x), grid=(2, 4, 4))
     z, y, _ = np.indices((4, 4, 2))
@@ -86,7 +86,7 @@ def test_a_barrier_of_the_cta_is_not_enough():
 
 def test_a_cta_that_may_not_have_begun():
     def body(k, x, t, s):
-        with k.when(k.cluster_rank.equals(0)):
+        with k.when(k.cluster_rank == 0):
             k.of_cta(s, 1)[t] = 1.0
         k.cluster_barrier()
     with pytest.raises(Fault, match=r"cluster .*store of s\[0\] by block \(0, 0\) .*block \(1, 0\) may not have begun"):
@@ -110,7 +110,7 @@ def test_others_memory_ends_too():
 
 def test_what_the_other_has_not_written():
     def body(k, x, t, s):
-        with k.when(k.cluster_rank.differs(2)):
+        with k.when(k.cluster_rank != 2):
             s[t] = 0.0
         k.cluster_barrier()
         x[k.block[0] * 64 + t] = k.of_cta(s, 3 - k.cluster_rank)[t]
@@ -201,7 +201,7 @@ def test_a_barrier_that_some_lanes_skip():
 
 def test_a_barrier_that_one_cta_waits_at_elsewhere():
     def body(k, x, t, s):
-        with k.when(k.cluster_rank.equals(0)):
+        with k.when(k.cluster_rank == 0):
             k.cluster_barrier()
             k.barrier()
         with k.otherwise():

@@ -60,7 +60,7 @@ def test_bytes_arrive(bytes):
 def test_the_rest_is_zeros(valid):
     """The last vector hangs over the edge of x, by bytes that nobody reads."""
     def body(k, x, y, s, t):
-        bytes = k.select(t.equals(THREADS - 1), k.constant(i32, valid), 16)
+        bytes = k.select(t == THREADS - 1, k.constant(i32, valid), 16)
         k.cp_async(s + t * 4, x + t * 4, 16, valid=bytes)
         whole(k)
         for e in range(4):
@@ -218,7 +218,7 @@ def test_elements_are_those_of_the_array():
 def test_lanes_that_copy_for_others():
     """Half the lanes copy, all commit and wait: groups are counted for each thread."""
     def body(k, x, y, s, t):
-        with k.when((t % 2).equals(0)):
+        with k.when(t % 2 == 0):
             k.cp_async(s + t * 4, x + t * 4, 16)
             k.cp_async(s + t * 4 + 4, x + t * 4 + 4, 16)
             k.cp_async_commit()

@@ -185,11 +185,11 @@ def test_warps_that_loop_different_numbers_of_times():
     """Four warps add up in turn; each leaves when it is done, and the barrier counts on all until the last round."""
     def body(k, x, t, s):
         warp = t // 32
-        with k.when(t.equals(0)):
+        with k.when(t == 0):
             s[0] = 0.0
         k.barrier()
         with k.loop(4) as i:
-            with k.when(t.equals(i * 32)):
+            with k.when(t == i * 32):
                 s[0] = s[0] + k.cast(i + 1, f32)
             k.barrier()
         with k.loop(warp) as i:
@@ -255,7 +255,7 @@ def test_operations_of_several_threads_together():
     assert report.instructions["mma"] == 2
 
     def some(k, x, t):
-        with k.when(t.differs(7)):
+        with k.when(t != 7):
             apply(k, x[t])
     with pytest.raises(Fault, match=r"divergent .*mirror_and_sum needs 32 threads side by side by .*thread \(7, 0\)"):
         simulator.run(kernel(some), x)

@@ -14,7 +14,7 @@ def test_three_coordinates():
     k = Kernel("where", threads=32, x=ptr(i32))
     (bx, by), bz, (gx, gy) = k.block, k.block_z, k.grid
     cta = (bz * gy + by) * gx + bx
-    with k.when(k.thread[0].equals(0)):
+    with k.when(k.thread[0] == 0):
         k.args[0][cta] = bx + by * 10 + bz * 100
     x = np.zeros(24, np.int32)
     simulator.run(k.function, simulator.uninitialised(x), grid=(2, 3, 4))
@@ -127,7 +127,7 @@ def test_one_cta_reads_what_another_writes(together):
     """Whichever comes first."""
     for reader in (0, 1):
         def body(k, x, b, t, reader=reader):
-            with k.when(b.equals(reader)):
+            with k.when(b == reader):
                 x[t + 64] = x[t]
             with k.otherwise():
                 x[t] = 1.0
@@ -157,12 +157,12 @@ def split_sum(splits, fence_before=True, fence_after=True, barrier=True, order="
     parts[part * 64 + t] = k.cast(part * 64 + t, f32)
     if barrier:
         k.barrier()
-    with k.when(t.equals(0)):
+    with k.when(t == 0):
         if fence_before:
             k.fence_device()
         ticket[0] = k.atomic_add(counter, 1, order)
     k.barrier()
-    with k.when(ticket[0].equals(splits - 1)):
+    with k.when(ticket[0] == splits - 1):
         if fence_after:
             k.fence_device()
         acc = k.variable(f32, 0.0)
@@ -199,11 +199,11 @@ def test_a_fence_by_each_thread_and_then_a_barrier_will_do(together):
     parts[part * 64 + t] = 1.0
     k.fence_device()
     k.barrier()
-    with k.when(t.equals(0)):
+    with k.when(t == 0):
         ticket[0] = k.atomic_add(counter, 1, "monotonic")
     k.barrier()
     k.fence_device()
-    with k.when(ticket[0].equals(2)):
+    with k.when(ticket[0] == 2):
         out[t] = parts[t] + parts[t + 64] + parts[t + 128]
     out = np.zeros(64, np.float32)
     simulator.run(k.function, out, np.zeros(192, np.float32), np.zeros(1, np.int32), grid=(3, 1))

@@ -143,10 +143,10 @@ def test_flags_in_global_memory():
     def kernel(release, acquire):
         k = Kernel("flags", threads=32, x=ptr(f32), flag=ptr(i32))
         (x, flag), t, b = k.args, k.thread[0], k.block[0]
-        with k.when(b.equals(0)):
+        with k.when(b == 0):
             x[t] = 5.0
             k.atomic_store(flag + t, 1, release)
-        with k.when(b.equals(1)), k.when(k.atomic_load(flag + t, acquire).equals(1)):
+        with k.when(b == 1), k.when(k.atomic_load(flag + t, acquire) == 1):
             x[t + 32] = x[t]
         return k.function
     for release, acquire, right in (("release", "acquire", True), ("monotonic", "acquire", False),

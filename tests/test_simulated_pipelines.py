@@ -48,7 +48,7 @@ def pipeline(stages=3, consumers=2, wait_empty=True, wait_full=True, flip=True, 
             full.arrive_with_copies(stage)
         else:
             full.arrive(stage, by="role", expect=4 * SIZE if not late else 2 * SIZE)
-            with k.when(t.equals(0)):
+            with k.when(t == 0):
                 full.copy(s.at(stage, 0), x + tile * SIZE, 4 * SIZE, stage)
     with k.role("consumer", warps=consumers), k.loop(tiles) as tile:
         stage, round = tile % stages, tile // stages
@@ -162,7 +162,7 @@ def test_mbarriers_made_and_used_without_a_barrier_between():
     k = Kernel("raw", threads=64, x=ptr(f32))
     barriers = k.mbarriers("bar")
     barriers.ready = True
-    with k.when(k.thread[0].equals(0)):
+    with k.when(k.thread[0] == 0):
         k._effect(raw.INIT, barriers.pointer, k.constant(i32, 64))
     barriers.arrive()
     with pytest.raises(Fault, match=r"race .*arrival of bar\[0\] .*thread \(31, 0\): written .*by .*thread \(0, 0\)"):
@@ -228,7 +228,7 @@ def test_mistakes_at_mbarriers():
 
     def conditional(k, full):
         k.init_mbarriers()
-        with k.role("one", warps=1), k.when(k.thread[0].equals(0)):
+        with k.role("one", warps=1), k.when(k.thread[0] == 0):
             full.arrive(0)
     mistake(SyntaxError, r"full.arrive\(\) under a condition: how many threads of one", conditional)
 

@@ -51,8 +51,8 @@ def parts_of_k(splits, textures=False, forget=None):
         if textures:
             at = row * k.cast(lda, i32) + p
             texel = k.fetch(a, at // 4)
-            x = k.select((at % 4).equals(0), texel[0], k.select((at % 4).equals(1), texel[1],
-                         k.select((at % 4).equals(2), texel[2], texel[3])))  # fmt: skip
+            x = k.select(at % 4 == 0, texel[0], k.select(at % 4 == 1, texel[1],
+                         k.select(at % 4 == 2, texel[2], texel[3])))  # fmt: skip
         else:
             x = a.view(lda, 1)[row, p]
         acc.set(k.fma(x, b.view(ldb, 1)[p, column], acc.get()))
@@ -61,23 +61,23 @@ def parts_of_k(splits, textures=False, forget=None):
     parts = workspace.view(gx * gy * CTA_TILE**2, CTA_TILE**2, 1)
     parts[part, tile, me] = acc.get()
     k.barrier()
-    with k.when(me.equals(0)):
+    with k.when(me == 0):
         if forget != "fence":
             k.fence_device()
         ticket[0] = k.atomic_add(counters + tile, 1, "monotonic")
     k.barrier()
-    with k.when(ticket[0].equals(splits - 1)):
+    with k.when(ticket[0] == splits - 1):
         k.fence_device()
         acc.set(0.0)
         with k.loop(splits) as s:
             acc.set(acc.get() + parts[s, tile, me])
         with k.when(inside if forget != "column" else inside & (j < n - 1)):
             result = k.variable(f32, alpha * acc.get())
-            with k.when(beta.differs(0) if forget != "beta" else beta <= 1):
+            with k.when(beta != 0 if forget != "beta" else beta <= 1):
                 result.set(k.fma(beta, c.view(ldc, 1)[i, j], result.get()))
             c.view(ldc, 1)[i, j] = result.get()
         if forget != "counters":
-            with k.when(me.equals(0)):
+            with k.when(me == 0):
                 counters[tile] = 0
     return k.function
 

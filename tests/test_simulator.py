@@ -345,8 +345,8 @@ def test_lanes_may_loop_different_numbers_of_times():
 def test_lanes_may_leave_a_while_at_different_times():
     def body(k, t, x):
         n, steps = k.variable(i32, t + 1), k.variable(i32, 0)
-        with k.while_(lambda: n.get().differs(1)):
-            with k.when((n.get() % 2).equals(1)):
+        with k.while_(lambda: n.get() != 1):
+            with k.when(n.get() % 2 == 1):
                 n.set(n.get() * 3 + 1)
             with k.otherwise():
                 n.set(n.get() // 2)
@@ -413,7 +413,7 @@ def test_each_thread_has_its_own_local_array():
         stack = k.local("stack", (3,), f32)
         stack[1] = k.cast(t, f32)
         x[t] = stack[1]
-        with k.when(t.equals(40)):
+        with k.when(t == 40):
             x[t] = stack[t - 38]
     x = np.zeros(64, np.float32)
     with pytest.raises(Fault, match=r"uninitialised .*load of stack\[2\] by block .0, 0. thread .40, 0."):

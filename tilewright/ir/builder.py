@@ -296,8 +296,12 @@ class Kernel(Grid):
             yield index
 
     def _condition(self, condition: Value) -> Value:
-        if not isinstance(condition, Value) or condition.type != i1:
-            raise TypeError(f"a condition is an i1, not {getattr(condition, 'type', condition)}")
+        if not isinstance(condition, Value):
+            raise TypeError(f"a condition is a comparison of the kernel's values, such as k.thread[0] == 0, not "
+                            f"{condition!r}; what is known while the kernel is recorded is decided by Python's if")
+        if condition.type != i1:
+            raise TypeError(f"a condition is an i1, which comparisons are, not a value of type {condition.type}: "
+                            "compare it, such as x != 0")
         return condition
 
     @contextmanager

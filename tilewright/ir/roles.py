@@ -108,7 +108,7 @@ class Roles:
         self._whole_cta("making mbarriers")
         if not self._mbarriers:
             raise ValueError("there are no mbarriers to initialise")
-        with self.when(self._linear_thread().equals(0)):
+        with self.when(self._linear_thread() == 0):
             for made in self._mbarriers:
                 made.ready = True
                 for stage in range(made.count):
@@ -145,7 +145,7 @@ class Mbarriers:
         if by == "thread":
             arrive()
         else:
-            with k.when((t % k.warp).equals(0) if by == "warp" else t.equals(first)):
+            with k.when(t % k.warp == 0 if by == "warp" else t == first):
                 arrive()
 
     def arrive_with_copies(self, stage: Any = 0) -> None:

@@ -62,13 +62,20 @@ class Value:
     def __le__(self, other: Any) -> Value: return self.k._binary(ops.LE, self, other, i1)
     def __gt__(self, other: Any) -> Value: return self.k._binary(ops.LT, other, self, i1)
     def __ge__(self, other: Any) -> Value: return self.k._binary(ops.LE, other, self, i1)
-    def equals(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)
-    def differs(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)
-    __radd__, __rmul__, __rand__, __rxor__ = __add__, __mul__, __and__, __xor__
+    def __eq__(self, other: Any) -> Value: return self.k._binary(ops.EQ, self, other, i1)   # type: ignore[override]
+    def __ne__(self, other: Any) -> Value: return self.k._binary(ops.NE, self, other, i1)   # type: ignore[override]
+    def __invert__(self) -> Value: return self ^ -1
+    __radd__, __rmul__, __rand__, __ror__, __rxor__ = __add__, __mul__, __and__, __or__, __xor__
+    __hash__ = object.__hash__      # by identity, as dicts of values need it: == records
     __iter__ = None                 # or Python would index a pointer without end
+    __array_ufunc__ = None          # or np.int32(1) + value would be NumPy's, not ours
 
     def __bool__(self) -> bool:
-        raise TypeError("a kernel value is not known when the kernel is written: use `with k.when(condition)`")
+        line = caller()
+        raise TypeError(
+            f"{line}: a value of the kernel has no truth value while the kernel is recorded, so it cannot decide if, "
+            "while, and, or, not, in or a < b < c. For a branch write `with k.when(t == 0):`, for a choice "
+            f"k.select(condition, x, y), for and, or, not `&`, `|`, `~`\n    {line.text}")
 
     def view(self, *strides: Any, layout: Any = None) -> Value:
         """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,

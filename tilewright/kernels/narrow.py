@@ -38,11 +38,11 @@ def fp8_as_f32(k: Kernel, x: Value, SOURCE: str) -> Value:
         wide = k.cast(x, vec(i32, n))
         sign, rest = wide & splat(k, i32, -1 << 31, n), (wide & splat(k, i32, 0x7F, n)) << 21
         number = k.bits_as(sign | rest, vec(f32, n)) * splat(k, f32, 2.0 ** (127 - 16), n)
-        return k.select(wide.equals(splat(k, i32, -0x80, n)), splat(k, f32, float("nan"), n), number)
+        return k.select(wide == splat(k, i32, -0x80, n), splat(k, f32, float("nan"), n), number)
     sign, rest = bits & splat(k, i16, -0x8000, n), (bits & splat(k, i16, 0x7F, n)) << 7
     number = k.cast(k.bits_as(sign | rest, vec(f16, n)), vec(f32, n))
     bias, nan = {"e4m3fn": (7, 0x7F), "e4m3fnuz": (8, -0x80)}[SOURCE]
-    is_nan = bits.equals(splat(k, i16, -0x80, n)) if nan < 0 else rest.equals(splat(k, i16, nan << 7, n))
+    is_nan = bits == splat(k, i16, -0x80, n) if nan < 0 else rest == splat(k, i16, nan << 7, n)
     return k.select(is_nan, splat(k, f32, float("nan"), n), number * splat(k, f32, 2.0 ** (15 - bias), n))
 
 
@@ -77,7 +77,7 @@ def nearest(k: Kernel, x: Value, f: Float) -> Value:
         y = k.select(size < pattern(f.smallest_normal), fixed, y)
         y = k.select(y > f.largest_pattern, f.infs[0] if f.infs else nan_of(f), y)
     y = k.select(size > F32.infs[0], nan_of(f), y)
-    return y | sign if len(f.zeros) > 1 else k.select(y.equals(0), y, y | sign)
+    return y | sign if len(f.zeros) > 1 else k.select(y == 0, y, y | sign)
 
 
 def nan_of(f: Float) -> int:

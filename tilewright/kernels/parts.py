@@ -25,11 +25,11 @@ def last_to_come(k: Kernel, leave: Callable[[], None], counters: Value, tile: Va
         leave()
         k.fence_device()
     k.barrier()
-    with k.when(t.equals(0)):
+    with k.when(t == 0):
         arrived[0] = k.atomic_add(counters + tile, 1, "monotonic")
     k.barrier()
-    with k.when(arrived[0].equals(parts - 1)):
+    with k.when(arrived[0] == parts - 1):
         k.fence_device()
         yield
-        with k.when(t.equals(0)):
+        with k.when(t == 0):
             counters[tile] = 0

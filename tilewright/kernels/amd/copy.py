@@ -36,7 +36,7 @@ def emit_copy(SOURCE: str = "f32", TARGET: str = "f32") -> Function:
     value = k.variable(C, 0)                                    # which stays unless something is read
     with k.when(j < columns):
         with k.loop(rows, start=k.cast(block_y*ROWS + y, i64), step=k.cast(k.grid[1]*ROWS, i64)) as i:
-            with k.when(scale.differs(0)):
+            with k.when(scale != 0):
                 value.set(scale * _wide(k, source[i*rss + j*css], SOURCE, C))
             target[i*rst + j*cst] = _narrow(k, value.get(), TARGET)
     return k.function

@@ -91,7 +91,7 @@ def store(k: Kernel, acc: Tile, place: Place, result: Result) -> None:
         whole = k.pack(*values) if width > 1 else values[0]
         k.store(at, _narrowed(k, whole, FORMAT, T), align=KEPT.bytes, mask=inside)
 
-    with k.when(beta.equals(0)):
+    with k.when(beta == 0):
         each(read_c=False)
     with k.otherwise():
         each(read_c=True)

@@ -121,10 +121,10 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
     ahead = _read_ahead(k, products, smem)
     with k.loop(tiles - 1) as number:
         now = stage.get()
-        next_tile = k.select(now.equals(end), k.constant(i32, 0), now + STAGE)
+        next_tile = k.select(now == end, k.constant(i32, 0), now + STAGE)
         late: list[Do] = []
         if HALVES:
-            late = copies(smem + k.select(now.equals(0), k.constant(i32, end), now - STAGE))[1]
+            late = copies(smem + k.select(now == 0, k.constant(i32, end), now - STAGE))[1]
 
         def wait(tile: Value = number + (STAGES - 1)) -> None:
             if HALVES:

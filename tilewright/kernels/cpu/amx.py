@@ -79,7 +79,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
         for t in range(4):
             tiles.store(t, to + (t // 2 * GROUP * ld + t % 2 * V), ld)
 
-    straight = rows.equals(0 if word.wider else SIDE) & cols.equals(SIDE) & alpha.equals(1.0) & beta.equals(0.0)
+    straight = (rows == (0 if word.wider else SIDE)) & (cols == SIDE) & (alpha == 1.0) & (beta == 0.0)
     for number, products in enumerate(word.passes):
         for t in range(4):
             tiles.zero(t)
@@ -100,7 +100,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
                 store(c, ldc)
         with k.otherwise():
             store(sums, SIDE)
-            with k.when(beta.equals(0.0)):
+            with k.when(beta == 0.0):
                 add_to_c(0, False)
             with k.otherwise():
                 add_to_c(0, True)

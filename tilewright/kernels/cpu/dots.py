@@ -43,7 +43,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
         for r in range(ROWS):
             for j in range(COLS):
                 x = k.sum(acc[r, j]) * g.alpha
-                with k.when(g.beta.equals(0.0)):
+                with k.when(g.beta == 0.0):
                     c[i + r, j] = x
                 with k.otherwise():
                     c[i + r, j] = k.fma(g.beta, c[i + r, j], x)

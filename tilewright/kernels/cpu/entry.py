@@ -79,14 +79,14 @@ def _begin(k: Kernel) -> tuple[Value, Callable[[Value], None], Value]:
             k.ret(k.call(general, context, args, nargs, kwnames))
 
     named = k.variable(i64, 0)
-    with k.when(kwnames.differs(0)):
+    with k.when(kwnames != 0):
         named.set(k.call_external("PyTuple_Size", i64, kwnames))
-        refuse_when(nargs.differs(2) | named.get().differs(1))
+        refuse_when((nargs != 2) | (named.get() != 1))
         name = k.call_external("PyTuple_GetItem", i64, kwnames, k.constant(i64, 0))
-        refuse_when(name.differs(k.field(context, OUT, i64)))           # keyword names are interned
+        refuse_when(name != k.field(context, OUT, i64))           # keyword names are interned
     count = nargs + named.get()
     refuse_when((count < 2) | (count > 3))
-    return context, refuse_when, count.equals(3)
+    return context, refuse_when, count == 3
 
 
 def _shapes(k: Kernel, context: Value, a: Matrix, b: Matrix) -> tuple[Value, Value]:
@@ -94,7 +94,7 @@ def _shapes(k: Kernel, context: Value, a: Matrix, b: Matrix) -> tuple[Value, Val
     m, n, p = a.rows, b.cols, a.cols
     volume = m * n * p
     longest = (m | n | p) >= LONGEST
-    return (b.rows.differs(p) | longest | (volume <= 0) | (volume > k.field(context, LARGEST, i64)), volume)
+    return ((b.rows != p) | longest | (volume <= 0) | (volume > k.field(context, LARGEST, i64)), volume)
 
 
 def _range(k: Kernel, x: Matrix, itemsize: Value) -> tuple[Value, Value]:
@@ -107,7 +107,7 @@ def _range(k: Kernel, x: Matrix, itemsize: Value) -> tuple[Value, Value]:
 
 def _unsuitable_out(k: Kernel, out: Matrix, a: Matrix, b: Matrix, itemsize: Value) -> Value:
     """Its shape is wrong, its rows are not consecutive elements or overlap each other, or it overlaps a or b."""
-    bad = out.rows.differs(a.rows) | out.cols.differs(b.cols) | out.col_stride.differs(itemsize)
+    bad = (out.rows != a.rows) | (out.cols != b.cols) | (out.col_stride != itemsize)
     bad = bad | (out.row_stride < out.cols * itemsize)
     low, high = _range(k, out, itemsize)
     for x in (a, b):
@@ -122,7 +122,7 @@ def _broken_elements(itemsize: Value, *matrices: Matrix) -> Value:
     both = strides[0]
     for stride in strides[1:]:
         both = both | stride
-    return (both & (itemsize - 1)).differs(0)
+    return (both & (itemsize - 1)) != 0
 
 
 def _multiply(k: Kernel, context: Value, double: Value, volume: Value, a: Matrix, b: Matrix, c_data: Value,
@@ -164,13 +164,13 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     ndarray = k.field(context, NDARRAY, i64)
     a_object, b_object = (k.load(args + i, ptr(i8)) for i in range(2))
 
-    def foreign(o: Value) -> Value: return k.field(o, header - 8, i64).differs(ndarray)
+    def foreign(o: Value) -> Value: return k.field(o, header - 8, i64) != ndarray
     refuse_when(foreign(a_object) | foreign(b_object))
     kind = _kind(k, a_object, header)
-    double = k.cast(kind.equals(NATIVE_F64), i64)
-    bad = (kind.differs(NATIVE_F32) & kind.differs(NATIVE_F64)) | _kind(k, b_object, header).differs(kind)
+    double = k.cast(kind == NATIVE_F64, i64)
+    bad = ((kind != NATIVE_F32) & (kind != NATIVE_F64)) | (_kind(k, b_object, header) != kind)
     for o in (a_object, b_object):
-        bad = bad | k.field(o, header + ND, i32).differs(2) | (k.field(o, header + FLAGS, i32) & ALIGNED).equals(0)
+        bad = bad | (k.field(o, header + ND, i32) != 2) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0)
     refuse_when(bad)
     a, b, itemsize = _array(k, a_object, header), _array(k, b_object, header), k.constant(i64, 4) << double
     bad, volume = _shapes(k, context, a, b)
@@ -181,8 +181,8 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
         out = k.load(args + 2, ptr(i8))
         refuse_when(foreign(out))
         flags = k.field(out, header + FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
-        refuse_when(_kind(k, out, header).differs(kind) | k.field(out, header + ND, i32).differs(2)
-                    | flags.differs(ALIGNED | WRITEABLE))
+        refuse_when((_kind(k, out, header) != kind) | (k.field(out, header + ND, i32) != 2)
+                    | (flags != ALIGNED | WRITEABLE))
         c = _array(k, out, header)
         refuse_when(_unsuitable_out(k, c, a, b, itemsize) | _broken_elements(itemsize, c))
         result.set(out)
@@ -196,14 +196,14 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
         number = k.cast(double, i32) + 11
         new = k.call(k.field(context, NEW, ptr(i8)), ndarray, k.constant(i32, 2), dims, number, nothing, nothing, zero,
                      zero, nothing, result=ptr(i8))
-        with k.when(new.equals(0)):
+        with k.when(new == 0):
             k.ret(new)                              # MemoryError is set
         result.set(new)
         c_data.set(k.field(new, header + DATA, i64))
         c_row_stride.set(b.cols * itemsize)
 
     done = _multiply(k, context, double, volume, a, b, c_data.get(), c_row_stride.get())
-    with k.when(done.equals(0)):
+    with k.when(done == 0):
         k.call_external("Py_DecRef", None, result.get())
         k.ret(k.call(_general(), context, args, nargs, kwnames))
     k.ret(result.get())
@@ -226,12 +226,12 @@ def emit_buffer_entry(target: CpuTarget) -> list[Function]:
     k = Kernel("matmul_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8), noalias=False)
     _, args, nargs, kwnames = k.args
     context, refuse_when, has_out = _begin(k)
-    refuse_when(has_out.equals(0))
+    refuse_when(has_out == 0)
     objects = [k.load(args + i, ptr(i8)) for i in range(3)]
     for o in objects:
         kind = k.call_external("PyObject_Type", ptr(i8), o)
         k.call_external("Py_DecRef", None, kind)            # o holds it
-        refuse_when(k.address(kind).differs(k.field(context, NDARRAY, i64)))
+        refuse_when(k.address(kind) != k.field(context, NDARRAY, i64))
 
     views, held, release = k.local("views", (3 * VIEW_SIZE,), i8), k.variable(i64, 0), _release()
 
@@ -244,24 +244,24 @@ def emit_buffer_entry(target: CpuTarget) -> list[Function]:
     for i, o in enumerate(objects):
         view = views + i * VIEW_SIZE
         wanted = BUF_STRIDES | BUF_FORMAT | (BUF_WRITABLE if i == 2 else 0)
-        failed = k.call_external("PyObject_GetBuffer", i32, o, view, k.constant(i32, wanted)).differs(0)
+        failed = k.call_external("PyObject_GetBuffer", i32, o, view, k.constant(i32, wanted)) != 0
         with k.when(failed):
             k.call_external("PyErr_Clear", None)
         leave_when(failed)
         held.set(i + 1)
-        leave_when(k.field(view, VIEW_NDIM, i32).differs(2))
+        leave_when(k.field(view, VIEW_NDIM, i32) != 2)
         shape, strides = k.field(view, VIEW_SHAPE, ptr(i64)), k.field(view, VIEW_STRIDES, ptr(i64))
         matrices.append(Matrix(k.field(view, 0, i64), shape[0], shape[1], strides[0], strides[1]))
         formats.append(k.load(k.field(view, VIEW_FORMAT, ptr(i16)), i16, align=1))     # "f" or "d" and the NUL
 
     a, b, c = matrices
-    double, itemsize = k.cast(formats[0].equals(ord("d")), i64), k.field(views, VIEW_ITEMSIZE, i64)
+    double, itemsize = k.cast(formats[0] == ord("d"), i64), k.field(views, VIEW_ITEMSIZE, i64)
     bad, volume = _shapes(k, context, a, b)
-    bad = bad | (formats[0].differs(ord("f")) & formats[0].differs(ord("d")))
-    bad = bad | formats[1].differs(formats[0]) | formats[2].differs(formats[0])
-    bad = bad | _broken_elements(itemsize, a, b, c) | ((a.data | b.data | c.data) & (itemsize - 1)).differs(0)
+    bad = bad | ((formats[0] != ord("f")) & (formats[0] != ord("d")))
+    bad = bad | (formats[1] != formats[0]) | (formats[2] != formats[0])
+    bad = bad | _broken_elements(itemsize, a, b, c) | (((a.data | b.data | c.data) & (itemsize - 1)) != 0)
     leave_when(bad | _unsuitable_out(k, c, a, b, itemsize))
-    leave_when(_multiply(k, context, double, volume, a, b, c.data, c.row_stride).equals(0))
+    leave_when(_multiply(k, context, double, volume, a, b, c.data, c.row_stride) == 0)
     k.call(release, views, held.get())
     k.call_external("Py_IncRef", None, objects[2])
     k.ret(objects[2])

@@ -30,7 +30,7 @@ def emit_finish(target: CpuTarget, NR: int, RESULT: str) -> Function:
                 sums = k.load(tile.at(r, g*V), vec(T, V), mask=mask)
                 k.store(c.at(i + r, j + g*V), narrowed(k, sums, RESULT), S.bytes, mask)
 
-    with k.when(cols.equals(NR)):
+    with k.when(cols == NR):
         store([None] * (NR // V))
     with k.otherwise():
         store([k.lanes_below(cols - g*V, V) for g in range(NR // V)])

@@ -70,7 +70,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
 
     # C is rounded while it is stored: its tiles are added up elsewhere, one after the other, or where there is but one
     # block of k each in the same place.
-    finishing, again = g.finish.differs(0), g.k > kc_max
+    finishing, again = g.finish != 0, g.k > kc_max
     tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), panels.T))
     ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
 
@@ -89,7 +89,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
         # where A lies by columns, all panels take their part of a cache line before it is forgotten
-        deep = k.select(g.rsa.equals(panels.PAIR), k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
+        deep = k.select(g.rsa == panels.PAIR, k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
             k.call(g.pack_a, k.min(deep, s.kc - p), h, h, *panels.a_at(i, s.pc + p),
@@ -130,7 +130,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         jr_lo, jr_hi = split(s.nc, g.jr_ways, jr_id)                        # panels that this thread multiplies,
         own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, g.ic_ways, ic_id))    # and packs
         with k.loop(k.max(q_hi, q_lo + 1), q_lo, mc_panels) as q0:          # once at least: others need its panels of B
-            q1, first = k.min(q0 + mc_panels, q_hi), q0.equals(q_lo)
+            q1, first = k.min(q0 + mc_panels, q_hi), q0 == q_lo
             if PREPACKED != "a":
                 with k.when((q0 > q_lo) & (g.jr_ways > 1)):
                     emit_barrier(k, block_barrier, g.jr_ways)               # everyone is done with the block before
@@ -143,7 +143,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                     with k.when(team > 1):
                         emit_barrier(k, team_barrier, team)
                 with k.loop(2) as part:                                     # the panels before its own and those after,
-                    before = part.equals(0)                                 # which are done in the first block only
+                    before = part == 0                                 # which are done in the first block only
                     lo = k.select(before, jr_lo, k.select(first, own_hi, jr_hi))
                     hi = k.select(before & first, own_lo, jr_hi)
                     multiply(s, lo, hi, q0, q1, packing=False)
@@ -166,7 +166,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             block.set(k.atomic_add(claims, 1) - before)
 
     panels.configure()
-    many = g.jr_ways.equals(1) & (g.ic_ways > FEW)
+    many = (g.jr_ways == 1) & (g.ic_ways > FEW)
     claims = (team_barrier + BARRIER_BYTES // 2).as_(i64)
     m_blocks = k.ceil_div(m_panels, g.mc_panels)
     before = k.variable(i64, 0)
@@ -174,8 +174,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         with k.loop(g.k, step=kc_max) as pc:
             kc = k.min(kc_max, g.k - pc)
             s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
-                                beta=k.select(pc.equals(0), g.beta, 1.0),
-                                finishes=finishing & (pc + kc).equals(g.k),
+                                beta=k.select(pc == 0, g.beta, 1.0),
+                                finishes=finishing & (pc + kc == g.k),
                                 a_stride=panels.a_space(kc), b_stride=panels.b_space(kc))
             panels.begin_block(s)
             s.b_block = b_block(s)

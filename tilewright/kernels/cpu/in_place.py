@@ -27,7 +27,7 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     k = Kernel(f"in_place_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, IN_PLACE, T)
-    a_row, a_col = k.select(g.by_rows.differs(0), g.lda, 1), k.select(g.by_rows.differs(0), 1, g.lda)
+    a_row, a_col = k.select(g.by_rows != 0, g.lda, 1), k.select(g.by_rows != 0, 1, g.lda)
 
     m_panels, n_panels = k.ceil_div(g.m, MR), k.ceil_div(g.n, NR)
     height, taller = g.m // m_panels, g.m % m_panels            # panels of equal height, the first ones one row more
@@ -45,9 +45,9 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             i, h = q*height + k.min(q, taller), height + k.select(q < taller, k.constant(i64, 1), 0)
             kernel = k.load(g.table + kernel_index(k, h, cols, V, NV), ptr(i8))
             # the first panel of rows asks for the rows of B that come next, the second one for the next A
-            inside, leaving = pc + kc < g.k, more & (pc + kc).equals(g.k)
-            to_a = leaving & q.equals(q_lo + 1)
-            to_b = (inside | leaving if columns_outside else leaving) & q.equals(q_lo)
+            inside, leaving = pc + kc < g.k, more & (pc + kc == g.k)
+            to_a = leaving & (q == q_lo + 1)
+            to_b = (inside | leaving if columns_outside else leaving) & (q == q_lo)
             ahead = k.select(to_a, next_a + j, k.select(inside, b.at(pc + kc, j), next_b.at(0, j)))
             step = k.select(to_b, g.ldb, k.select(to_a, g.lda, 0))
             k.call(kernel, kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols, g.alpha, beta, ahead,
@@ -55,8 +55,8 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
 
         with k.loop(g.k, step=g.kc) as pc:
             kc = k.min(g.kc, g.k - pc)
-            beta = k.select(pc.equals(0), g.beta, 1.0)
-            with k.when(g.rows_outside.equals(0)):
+            beta = k.select(pc == 0, g.beta, 1.0)
+            with k.when(g.rows_outside == 0):
                 with k.loop(j_hi, j_lo) as jr, k.loop(q_hi, q_lo) as q:
                     tile(pc, kc, beta, q, jr, columns_outside=True)
             with k.otherwise():

@@ -96,7 +96,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         with k.loop(kc) as p:
             rank1(p)
 
-    with k.when(alpha.differs(1.0)):
+    with k.when(alpha != 1.0):
         for i in range(MR):
             for j in range(NV):
                 acc[i, j] = acc[i, j] * k.broadcast(alpha, V)
@@ -110,13 +110,13 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
                     x = k.fma(k.broadcast(beta, V), k.load(cij, VT, T.bytes, masks[j]), x)
                 k.store(cij, x, T.bytes, masks[j])
 
-    with k.when(cols.equals(NR)):
-        with k.when(beta.equals(0.0)):
+    with k.when(cols == NR):
+        with k.when(beta == 0.0):
             update([None] * NV, read_c=False)
         with k.otherwise():
             update([None] * NV, read_c=True)
     with k.otherwise():
-        with k.when(beta.equals(0.0)):
+        with k.when(beta == 0.0):
             update(mask, read_c=False)
         with k.otherwise():
             update(mask, read_c=True)

@@ -81,7 +81,7 @@ def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, source: Valu
     if target.masked or source.type.element.bits >= 32:
         return [(masks, 0, rows)]
     all_but_last = k.select(step_p >= GROUPS * V, k.max(rows - 1, 0), k.constant(i64, 0))
-    bare = k.select(valid.equals(GROUPS * V), rows, all_but_last)
+    bare = k.select(valid == GROUPS * V, rows, all_but_last)
     return [([None] * GROUPS, 0, bare), (masks, bare, rows)]
 
 

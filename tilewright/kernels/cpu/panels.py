@@ -124,7 +124,7 @@ class Panels:
         k, g = self.k, self.g
         if packing:
             start, step = self.b(self.source(s.pc), self.column(j + self.NR)), g.rsb * self.of_b.bytes
-            return SimpleNamespace(start=start, step=step, more=(jr + 1 < j1) & g.csb.equals(self.PAIR),
+            return SimpleNamespace(start=start, step=step, more=(jr + 1 < j1) & (g.csb == self.PAIR),
                                    rows=lambda: self.column(s.kc))
         return SimpleNamespace(start=b_panel + s.b_stride, step=k.constant(i64, self.NR*self.T.bytes // self.WORD),
                                more=jr + 1 < j1, rows=lambda: s.kc)
@@ -216,10 +216,10 @@ class TilePanels(Panels):
             step = AHEAD*self.word.terms*64
             return SimpleNamespace(start=(b_panel + s.b_stride).as_(i8), more=more, within=k.constant(i64, step // 4),
                                    step=k.constant(i64, step), call=groups*step)
-        depth, along = 16*self.word.steps*bytes, g.rsb.equals(1)
+        depth, along = 16*self.word.steps*bytes, g.rsb == 1
         rows = g.rsb*(AHEAD*bytes)
         return SimpleNamespace(
-            start=self.b(self.source(s.pc), column).as_(i8), more=more & (along | g.csb.equals(1)),
+            start=self.b(self.source(s.pc), column).as_(i8), more=more & (along | (g.csb == 1)),
             within=k.select(along, g.csb, g.rsb)*bytes, step=k.select(along, depth, rows),
             call=k.select(along, g.csb*(AHEAD*bytes), groups*rows))
 

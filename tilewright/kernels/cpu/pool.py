@@ -74,11 +74,11 @@ def emit_barrier(k: Kernel, barrier: Value, team: Value) -> None:
     come, times = _field(barrier, 0, i64), _field(barrier, 8, i64)
     with k.when(team > 1):
         before = k.atomic_load(times)
-        with k.when((k.atomic_add(come, 1) + 1).equals(team)):
+        with k.when(k.atomic_add(come, 1) + 1 == team):
             k.atomic_store(come, 0, "monotonic")
             k.atomic_store(times, before + 1)
         with k.otherwise():
-            emit_wait(k, lambda: k.atomic_load(times).equals(before))
+            emit_wait(k, lambda: k.atomic_load(times) == before)
 
 
 @cache
@@ -92,13 +92,13 @@ def run_team(target: CpuTarget) -> Function:
         k.ret(1)
     with k.when(k.atomic_load(_field(pool, WORKERS, i64)) < team - 1):
         k.ret(0)
-    with k.when(k.atomic_replace(lock, 0, 1).equals(0)):
+    with k.when(k.atomic_replace(lock, 0, 1) == 0):
         k.ret(0)
     k.atomic_store(done, 0, "monotonic")
     _ring(k, pool, fn, job, team, _next_bell(k, pool, TEAM))
     _wake(k, target, pool, team)
     k.call(fn, job, 0)
-    emit_wait(k, lambda: k.atomic_load(done).differs(team - 1))
+    emit_wait(k, lambda: k.atomic_load(done) != team - 1)
     k.atomic_store(lock, 0)
     k.ret(1)
     return k.function
@@ -119,17 +119,17 @@ def run_parts(target: CpuTarget) -> Function:
     with k.when(alone):
         _all_parts(k, fn, job, parts)
         k.ret(0)
-    with k.when(k.atomic_replace(lock, 0, 1).equals(0)):
+    with k.when(k.atomic_replace(lock, 0, 1) == 0):
         _all_parts(k, fn, job, parts)
         k.ret(0)
     k.atomic_store(done, 0, "monotonic")
     bell = _next_bell(k, pool, PARTS)
     k.atomic_store(_field(pool, CLAIM, i64), (k.cast(bell, i64) << 32) | (parts << 16))
     _ring(k, pool, fn, job, team, bell)
-    with k.when(wake.differs(0)):
+    with k.when(wake != 0):
         _wake(k, target, pool, team)
     k.call(_work_on_parts(), pool, fn.as_(i8), job, bell)
-    emit_wait(k, lambda: k.atomic_load(done).differs(parts))
+    emit_wait(k, lambda: k.atomic_load(done) != parts)
     k.atomic_store(lock, 0)
     k.ret(1)
     return k.function
@@ -160,7 +160,7 @@ def _wake(k: Kernel, target: CpuTarget, pool: Value, team: Value) -> None:
     k.fence()
     with k.loop(team, start=1) as thread:
         slot = _slot(pool, thread)
-        with k.when(k.atomic_load(_field(slot, ASLEEP, i32), "monotonic").differs(0)):
+        with k.when(k.atomic_load(_field(slot, ASLEEP, i32), "monotonic") != 0):
             _futex(k, target, _field(slot, BELL, i32), FUTEX_WAKE_PRIVATE, 1)
 
 
@@ -205,10 +205,10 @@ def _next_call(target: CpuTarget) -> Function:
     bell, asleep = _field(slot, BELL, i32), _field(slot, ASLEEP, i32)
     spin_ns = k.load(_field(k.load(_field(slot, POOL, i64), ptr(i8)), SPIN_NS, i64))
     start = k.variable(i64, k.call(_now()))
-    with k.while_(lambda: k.constant(i64, 1).equals(1)):
+    with k.while_(lambda: k.constant(i64, 1) == 1):
         with k.loop(k.constant(i64, GLANCES)):
             rung = k.atomic_load(bell)
-            with k.when(rung.differs(seen)):
+            with k.when(rung != seen):
                 k.ret(rung)
             k.pause()
         with k.when(k.call(_now()) - start.get() > spin_ns):
@@ -226,16 +226,16 @@ def worker(target: CpuTarget) -> Function:
     slot, = k.args
     pool, tid = k.load(_field(slot, POOL, i64), ptr(i8)), k.load(_field(slot, TID, i64))
     bell = k.variable(i32, 0)
-    with k.while_(lambda: k.constant(i64, 1).equals(1)):
+    with k.while_(lambda: k.constant(i64, 1) == 1):
         bell.set(k.call(_next_call(target), slot, bell.get()))
         mode = bell.get() & 3
         fn, job = (k.load(_field(slot, offset, i64), ptr(i8)) for offset in (FN, JOB))
-        with k.when(mode.equals(TEAM)):
+        with k.when(mode == TEAM):
             k.call(fn, job, tid)
             k.atomic_add(_field(pool, DONE, i64), 1, "release")
-        with k.when(mode.equals(PARTS)):
+        with k.when(mode == PARTS):
             k.call(_work_on_parts(), pool, fn, job, bell.get())
-        with k.when(mode.equals(STOP)):
+        with k.when(mode == STOP):
             k.ret(k.constant(ptr(i8), 0))
     return k.function
 
@@ -245,7 +245,7 @@ def _stop(target: CpuTarget) -> Function:
     """pool_stop(pool) → 1: every worker has been told to end; 0: the pool is in use. It stays locked."""
     k = Kernel("pool_stop", pool=ptr(i8), result=i64, noalias=False)
     pool, = k.args
-    with k.when(k.atomic_replace(_field(pool, LOCK, i32), 0, 1).equals(0)):
+    with k.when(k.atomic_replace(_field(pool, LOCK, i32), 0, 1) == 0):
         k.ret(0)
     nothing = k.constant(ptr(i8), 0)
     team = k.atomic_load(_field(pool, WORKERS, i64)) + 1

@@ -30,10 +30,10 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
         with k.when(condition):
             k.ret(0)
 
-    by_rows = csa.equals(1) | kk.equals(1)
+    by_rows = (csa == 1) | (kk == 1)
     decline_when(k.min(k.min(m, n), kk) < 1)
-    decline_when(csb.differs(1) & n.differs(1))
-    decline_when(csa.differs(1) & kk.differs(1) & rsa.differs(1) & m.differs(1))
+    decline_when((csb != 1) & (n != 1))
+    decline_when((csa != 1) & (kk != 1) & (rsa != 1) & (m != 1))
     decline_when(k.max(k.max(n * kk, m * kk), m * n) > s.most_elements)
 
     m_panels, n_panels = k.ceil_div(m, MR), k.ceil_div(n, NR)
@@ -41,14 +41,14 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     table = k.select(by_rows, s.rows, s.columns)
     for height in low, high:
         with k.when(n >= NR):
-            decline_when(table[kernel_index(k, height, k.constant(i64, NR), V, NV)].equals(0))
+            decline_when(table[kernel_index(k, height, k.constant(i64, NR), V, NV)] == 0)
         with k.when(edge > 0):
-            decline_when(table[kernel_index(k, height, edge, V, NV)].equals(0))
+            decline_when(table[kernel_index(k, height, edge, V, NV)] == 0)
 
     team = k.variable(i64, 1)
     with k.when(m*n*kk >= s.parallel_above):
         team.set(k.load(s.pool.as_(i64) + LIMIT // 8))          # 0: only Python knows how many this caller may use
-        decline_when(team.get().equals(0))
+        decline_when(team.get() == 0)
     threads = team.get()
     # whichever of rows and columns leaves the busiest thread less to do
     by_col = m_panels * k.ceil_div(n_panels, threads) <= n_panels * k.ceil_div(m_panels, threads)
@@ -67,7 +67,7 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
         field = job + index
         k.store(field.as_(T) if name in ("alpha", "beta") else field, fields[name], align=8)
     parts = row_parts * col_parts
-    with k.when(parts.equals(1)):
+    with k.when(parts == 1):
         k.call(s.driver, job.as_(i8), k.constant(i64, 0))
     with k.otherwise():
         wake = k.select(m*n*kk >= s.wake_above, one, 0)

@@ -57,7 +57,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
         def scale(jv: Value, mask: Value | None) -> None:
             for i in range(ROWS):
                 cij = c.at(i, jv)
-                with k.when(g.beta.equals(0.0)):
+                with k.when(g.beta == 0.0):
                     k.store(cij, k.constant(VT, 0.0), T.bytes, mask)
                 with k.otherwise():
                     k.store(cij, k.load(cij, VT, T.bytes, mask) * k.broadcast(g.beta, V), T.bytes, mask)

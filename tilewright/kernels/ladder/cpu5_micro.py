@@ -77,7 +77,7 @@ def emit_micro_tile(target, dtype):
                 acc[i, j] = acc[i, j] + k.load(c.at(i, j * V), vec(T, V), align=T.bytes, mask=mask[j])
             k.store(c.at(i, j * V), acc[i, j], align=T.bytes, mask=mask[j])
 
-    with k.when(rows.equals(MR) & columns.equals(NR)):
+    with k.when((rows == MR) & (columns == NR)):
         for i in range(MR):
             add_and_store(i, mask=[None] * NV)
     with k.otherwise():

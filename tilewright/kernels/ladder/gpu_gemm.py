@@ -45,7 +45,7 @@ def store(k, g, i, j, product):
     """C[i, j] = alpha product + beta C[i, j], if there is such an element. With beta 0, C is not read."""
     with k.when((i < g.m) & (j < g.n)):
         result = k.variable(f32, g.alpha * product)
-        with k.when(g.beta.differs(0)):
+        with k.when(g.beta != 0):
             result.set(k.fma(g.beta, g.c[i, j], result.get()))
         g.c[i, j] = result.get()
 

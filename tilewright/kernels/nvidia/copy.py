@@ -26,7 +26,7 @@ def emit_copy(SOURCE: str = "f32", TARGET: str = "f32") -> Function:
     value = k.variable(T, 0.0)  # which stays unless something is read
     with k.when(j < columns):
         with k.loop(rows, start=k.cast(block_y * ROWS + y, i64), step=k.cast(k.grid[1] * ROWS, i64)) as i:
-            with k.when(scale.differs(0.0)):
+            with k.when(scale != 0.0):
                 value.set(scale * k.cast(source[i * rss + j * css], T))
             target[i * rst + j * cst] = value.get()
     return k.function

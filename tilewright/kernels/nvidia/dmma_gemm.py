@@ -127,9 +127,9 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     stage = k.variable(i32, 0)
     with k.loop(tiles) as tile:
         now = stage.get()
-        after = k.select(now.equals(STAGES - 1), 0, now + 1)
+        after = k.select(now == STAGES - 1, 0, now + 1)
         with k.when(tile + (STAGES - 1) < tiles):
-            request(k.select(now.equals(0), STAGES - 1, now - 1))
+            request(k.select(now == 0, STAGES - 1, now - 1))
         k.cp_async_commit()
         current = [(x.get(), y.get()) for x, y in carried]
         for step in range(STEPS):
@@ -164,7 +164,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
             epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t, t,
                                THREADS, t >= 0, finish)
     if TAIL:
-        with k.when(parts.equals(1)):
+        with k.when(parts == 1):
             finish()
     elif SPLIT_K == 1:
         finish()

@@ -36,7 +36,7 @@ def store(k: Kernel, T: Any, acc: Tile, rows: Cut, columns: Cut, i0: Value, j0: 
             values = [k.fma(beta, old[e] if len(values) > 1 else old, x) for e, x in enumerate(values)]
         k.store(at, k.pack(*values) if len(values) > 1 else values[0], mask=inside)
 
-    with k.when(beta.equals(0.0)):
+    with k.when(beta == 0.0):
         each(read_c=False)
     with k.otherwise():
         each(read_c=True)
@@ -80,7 +80,7 @@ def store_staged(k: Kernel, T: Any, acc: Tile, rows_of: Callable[[Value], Cut], 
                     k.store(at, k.fma(beta, k.load(at, T, mask=inside), x) if read_c else x, mask=inside)
             k.warp_barrier()
 
-    with k.when(beta.equals(0.0)):
+    with k.when(beta == 0.0):
         each(read_c=False)
     with k.otherwise():
         each(read_c=True)
@@ -93,11 +93,11 @@ def add_slices(k: Kernel, acc: Tile, smem: Value, t: Value, slice: Value, SLICES
     registers = [*acc.registers]
     for other in range(1, SLICES):
         k.barrier()
-        with k.when(slice.equals(other)):
+        with k.when(slice == other):
             for e, ij in enumerate(registers):
                 k.store(smem + t + e*THREADS, acc[ij])
         k.barrier()
-        with k.when(slice.equals(0)):
+        with k.when(slice == 0):
             for e, ij in enumerate(registers):
                 acc[ij] = acc[ij] + k.load(smem + t + e*THREADS)
 

@@ -50,7 +50,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
             for _, e in acc.registers:
                 i = k.cast(first + e, i64)
                 with k.when(i < size):
-                    with k.when(beta.equals(0.0)):
+                    with k.when(beta == 0.0):
                         y[i] = acc[0, e]*alpha
                     with k.otherwise():
                         y[i] = k.fma(beta, y[i], acc[0, e]*alpha)
@@ -91,7 +91,7 @@ def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, s
         total = total + sums[0, e]
     by_warp = k.smem("by_warp", (WARPS,), T)
     total = k.warp_sum(total)
-    with k.when(lane.equals(0)):
+    with k.when(lane == 0):
         by_warp[warp] = total
     k.barrier()
     acc = k.tile(1, 1, T)
@@ -119,7 +119,7 @@ def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, 
     for e in range(VECTOR):
         sums[warp, e, lane] = acc[0, e]
     k.barrier()
-    with k.when(warp.equals(0)):
+    with k.when(warp == 0):
         for e in range(VECTOR):
             total = sums[0, e, lane]
             for other in range(1, WARPS):

@@ -157,8 +157,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     now = k.variable(i32, 0)
     with k.loop(tiles) as tile:
         stage = now.get()
-        after = k.select(stage.equals(STAGES - 1), k.constant(i32, 0), stage + 1)
-        free = k.select(stage.equals(0), k.constant(i32, STAGES - 1), stage - 1)
+        after = k.select(stage == STAGES - 1, k.constant(i32, 0), stage + 1)
+        free = k.select(stage == 0, k.constant(i32, STAGES - 1), stage - 1)
         request(tile + (STAGES - 1), free)
         current = [x.get() for x in carried]
         c_reg = {ij: acc[ij] for ij in acc.registers}
@@ -197,7 +197,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
         k.cp_async_wait(0)
     if SLICES > 1:
         epilogue.add_slices(k, acc, smem, t % SLICE, which_slice, SLICES, SLICE)
-    has_acc = which_slice.equals(0)
+    has_acc = which_slice == 0
     if DIVIDED:
         workspace, counters = k.args[11:13]
         whole = k.args[13] if TAIL else k.constant(i32, 0)
@@ -205,7 +205,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             epilogue.add_parts(k, acc, workspace, counters, mine - whole, tiles_m*tiles_n - whole, part, parts, t,
                                t % SLICE, SLICE, has_acc, finish)
     if TAIL:
-        with k.when(parts.equals(1) & has_acc):
+        with k.when((parts == 1) & has_acc):
             finish()
     elif not DIVIDED:
         with k.when(has_acc) if SLICES > 1 else nullcontext():
