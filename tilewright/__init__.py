@@ -26,6 +26,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tilewright import forks
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -93,7 +95,8 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    with forks.building:
+        value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # so that this function is not asked again
     return value
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch, complex_product, engines, packed, scaled_operands
+from tilewright import arguments, batch, complex_product, engines, forks, packed, scaled_operands
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
 
@@ -355,10 +355,9 @@ def _run(
 def _run_by(algorithm: str, a: Array, b: Array, c: Array, alpha: float, beta: float, threads: int | None,
             whole: bool) -> bool:  # fmt: skip
     """The same by a declared algorithm: one product at a time."""
-    from tilewright.runtime import emulation
-
     if c.ndim > 2 and whole:
         return False
+    emulation = forks.imported("tilewright.runtime.emulation")
     for index in np.ndindex(c.shape[:-2]):
         emulation.gemm(a[index], b[index], c[index], alpha, beta, algorithm=algorithm, threads=threads)
     return True

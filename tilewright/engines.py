@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tilewright import forks
 from tilewright.runtime.arrays import CUDA, library_of
 
 _cpu: Any = None
@@ -18,9 +19,7 @@ def cpu() -> Any:
     """tilewright.runtime.cpu."""
     global _cpu
     if _cpu is None:
-        from tilewright.runtime import cpu
-
-        _cpu = cpu
+        _cpu = forks.imported("tilewright.runtime.cpu")
     return _cpu
 
 
@@ -28,9 +27,7 @@ def gpu() -> Any:
     """tilewright.runtime.gpu, for CUDA devices."""
     global _gpu
     if _gpu is None:
-        from tilewright.runtime import gpu
-
-        _gpu = gpu
+        _gpu = forks.imported("tilewright.runtime.gpu")
     return _gpu
 
 
@@ -38,9 +35,7 @@ def rocm() -> Any:
     """tilewright.runtime.rocm, for AMD's GPUs."""
     global _rocm
     if _rocm is None:
-        from tilewright.runtime import rocm
-
-        _rocm = rocm
+        _rocm = forks.imported("tilewright.runtime.rocm")
     return _rocm
 
 

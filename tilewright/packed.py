@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tilewright import arguments, batch, formats
+from tilewright import arguments, batch, forks, formats
 from tilewright.arguments import Array
 from tilewright.formats.quantized import Quantized
 from tilewright.plans.cpu import CpuPlan
@@ -78,8 +78,7 @@ def pack(
     left = array.dtype if a is None else formats.get(a, "a").dtype
     sums, _ = arguments.dtypes(np.empty(0, left), array, None, out_dtype)
 
-    from tilewright.runtime import packed
-
+    packed = forks.imported("tilewright.runtime.packed")
     taken_a, taken_b = (x if plan is None and packed.converts(x, sums) else sums for x in (left, array.dtype))
     return packed.prepare(
         arguments.converted(array, taken_b), left, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
@@ -121,8 +120,7 @@ def through(b: Packed) -> Callable[..., bool]:
         a: Array, b_view: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None,
         plan: None = None, whole: bool = False,
     ) -> bool:  # fmt: skip
-        from tilewright.runtime import packed
-
+        packed = forks.imported("tilewright.runtime.packed")
         if c.size == 0:
             return True
         if c.ndim > 2:

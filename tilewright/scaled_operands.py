@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import arguments, formats
+from tilewright import arguments, engines, formats
 from tilewright.arguments import F32, Array
 from tilewright.formats.quantized import Quantized, scaled
 
@@ -76,11 +76,9 @@ def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
 
 def _large(a: Quantized, b: Quantized) -> bool:
     """Is the product one whose operands the engine takes as bf16?"""
-    from tilewright.runtime import cpu
-
     bf16 = np.empty(0, formats.get("bf16").dtype)
     rows, columns = (math.prod(q.others[-1:]) for q in (a, b))
-    return cpu.converts(bf16, F32, rows, columns, a.length)
+    return bool(engines.cpu().converts(bf16, F32, rows, columns, a.length))
 
 
 def _flushed(a: Quantized, b: Quantized) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any
+
+from tilewright import forks
 
 METH_NOARGS = 0x0004
 # Signature letter -> (LLVM type, struct code).  Every field takes 8 bytes, so that offsets are 8 * position.
@@ -51,13 +52,12 @@ define ptr @call(ptr %self, ptr %unused) {{
 """
 
 
-_lock = threading.Lock()
 _compiled: dict[str, tuple[Any, _MethodDef]] = {}
 
 
 def _method(signature: str) -> _MethodDef:
     """The compiled wrapper of a signature; kept with its engine for the life of the process."""
-    with _lock:
+    with forks.building:
         if signature not in _compiled:
             import llvmlite.binding as llvm
 

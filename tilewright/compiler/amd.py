@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import lld, llvm
+from tilewright.forks import cached_property
 from tilewright.ir.types import Pointer
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ Nothing here needs a GPU, but calling it does; a code object needs a linker (com
 """
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import amd, amd_contract, hsaco
 from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm, planned
+from tilewright.forks import cached_property
 from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ somebody looks at it.
 """
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import ptx, ptxas, recorded
 from tilewright.compiler.recorded import EMPTY, RecordedGemm, planned
+from tilewright.forks import cached_property
 from tilewright.formats import MULTIPLIED
 from tilewright.plans.gpu import GpuPlan, choose, shape_of
 

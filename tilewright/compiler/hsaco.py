@@ -8,6 +8,7 @@ import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tilewright import forks
 from tilewright.compiler import cache
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def emitted(emit: str, target: AmdTarget, **options: Any) -> Code:
             module, _, name = emit.partition(":")
             code = compile(getattr(import_module(module), name)(**options), target)
             return json.dumps(code.manifest).encode() + b"\n" + code.image
-        manifest, _, image = cache.fetch(cache.key(*key), build).partition(b"\n")
+        with forks.building:
+            manifest, _, image = cache.fetch(cache.key(*key), build).partition(b"\n")
         found = _codes[key] = Code(image, json.loads(manifest))
     return found
 

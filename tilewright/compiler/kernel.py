@@ -5,7 +5,6 @@ refused. What is read is what runs: a test compares `parts` with what the engine
 """
 from __future__ import annotations
 
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.compiler import llvm, resources
+from tilewright.forks import cached_property
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
+from tilewright import forks
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from tilewright.targets import Target
 
 
-# llvmlite lets one thread at a time into LLVM. None may be there while the process forks, or the child finds the lock
-# taken by a thread that it does not have. llvmlite has no public way to say so.
-_in_llvm = llvm.ffi.lib._lock
-os.register_at_fork(before=_in_llvm.__enter__, after_in_parent=_in_llvm.__exit__, after_in_child=_in_llvm.__exit__)
+# llvmlite lets one thread at a time into LLVM. It has no public way to say that none may be there in a fork.
+forks.hold(llvm.ffi.lib._lock)
 
 
 @cache
@@ -43,13 +41,14 @@ def _short_addresses() -> None:
 @contextmanager
 def uncollected() -> Iterator[None]:
     """What a kernel is recorded and lowered to is a million objects and no garbage: the collector stays out of it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    with forks.building:                        # a child would never switch it on again
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def machine(target: Target, jit: bool = False) -> Any:

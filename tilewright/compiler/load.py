@@ -2,17 +2,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from importlib import import_module
-from threading import Lock
 from typing import Any
 
+from tilewright import forks
 from tilewright.compiler import cache
 from tilewright.targets.base import CpuTarget
 
 _loaded: dict[tuple, Any] = {}
-_lock = Lock()
 
 
 def load(emit: str | Callable[..., Any], target: CpuTarget, *args: Any) -> Any:
@@ -25,7 +23,7 @@ def load(emit: str | Callable[..., Any], target: CpuTarget, *args: Any) -> Any:
     key = (name, target.code_key, args)
     found = _loaded.get(key)
     if found is None:
-        with _lock:
+        with forks.building:
             found = _loaded.get(key)
             if found is None:
                 found = _loaded[key] = _load(emit, name, target, args)
@@ -43,11 +41,3 @@ def _load(emit: str | Callable[..., Any], name: str, target: CpuTarget, args: tu
         emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
         return llvm.object_code(emitter(target, *args), target)
     return llvm.Loaded(cache.fetch(cache.key(name, target.code_key, args), build), target)
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = Lock()
-
-
-os.register_at_fork(after_in_child=_new_lock)       # a thread of the parent that was compiling is not in the child

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tilewright import forks
 from tilewright.compiler import cache
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def emitted_ptx(emit: str | Callable[..., Any], target: GpuTarget, *args: Any, *
             module, _, function = name.partition(":")
             emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
             return compile(emitter(*args, **options), target).encode()
-        text = _texts[key] = cache.fetch(cache.key(*key), build).decode()
+        with forks.building:
+            text = _texts[key] = cache.fetch(cache.key(*key), build).decode()
     return text
 
 

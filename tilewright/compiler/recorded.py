@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.compiler import llvm
+from tilewright.forks import cached_property
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function

@@ -10,9 +10,11 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from operator import index
 from typing import TYPE_CHECKING, Any
+
+from tilewright import forks
+from tilewright.forks import cached_property
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,14 +60,15 @@ class Format(ABC):
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype; ml_dtypes is imported for those that only it has."""
-        import numpy as np
+        with forks.building:
+            import numpy as np
 
-        try:
-            return np.dtype(self.numpy_name)
-        except TypeError:
-            import ml_dtypes
+            try:
+                return np.dtype(self.numpy_name)
+            except TypeError:
+                import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, self.numpy_name))
+                return np.dtype(getattr(ml_dtypes, self.numpy_name))
 
     def check(self, pattern: int, argument: str = "pattern") -> int:
         """The pattern, if it is one: TypeError or ValueError otherwise."""

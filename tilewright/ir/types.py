@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
+
+from tilewright.forks import cached_property
 
 
 @dataclass(frozen=True)

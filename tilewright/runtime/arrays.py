@@ -16,12 +16,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.forks import cached_property
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.runtime import dlpack
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tilewright import forks
 from tilewright.runtime import layout
 
 # The context as kernels/cpu/entry.py lays it out; a test compares
@@ -46,7 +46,6 @@ class _Module(ctypes.Structure):
 
 _kept: list[Any] = []       # what CPython only points to: it must outlive the builtins
 _made: list[Entry | None] = []
-_lock = threading.Lock()
 
 
 class Entry:
@@ -99,10 +98,11 @@ class Entry:
 def entry() -> Entry | None:
     """The one in front of tilewright.api.matmul, made when first asked for. None where there can be none: it takes
     CPython with its GIL, and this machine as the target (if not, the Python function says so when it is called)."""
-    with _lock:
-        if not _made:
-            _made.append(_make())
-        return _made[0]
+    if not _made:
+        with forks.building:
+            if not _made:
+                _made.append(_make())
+    return _made[0]
 
 
 def _make() -> Entry | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import forks
 from tilewright.plans.amx import TILE_WORDS, choose_tiles
 from tilewright.plans.choose import choose, choose_complex, choose_converting
 from tilewright.plans.cpu import CpuPlan, Shape
@@ -62,7 +63,8 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, tiles, conj)
     found = _recipes.get(key)
     if found is None:
-        found = _remember(key, a, b, c, threads, plan, target, tiles, conj)
+        with forks.building:
+            found = _remember(key, a, b, c, threads, plan, target, tiles, conj)
     return _run(*found, a, b, c, alpha, beta)
 
 
@@ -111,7 +113,8 @@ def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: floa
            "", conj)
     found = _recipes.get(key)
     if found is None:
-        found = _remember(key, a[0], b[0], c[0], threads, plan, target, conj=conj)
+        with forks.building:
+            found = _remember(key, a[0], b[0], c[0], threads, plan, target, conj=conj)
     _run(*found, a, b, c, alpha, beta)
 
 

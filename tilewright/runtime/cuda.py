@@ -17,12 +17,12 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
-from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tilewright import forks
 from tilewright.compiler.ptxas import Usage, usage
 from tilewright.runtime.devices import Device, count, device
 from tilewright.runtime.driver import CudaError, Unavailable, api, call, entry, error, why_not
@@ -244,7 +244,7 @@ def launch(function: CudaFunction, grid: Sequence[int], threads: int | Sequence[
 
 
 _modules: dict[tuple[int, str | bytes], Module] = {}
-_lock = Lock()
+_lock = forks.Lock()
 
 
 def load(code: str | bytes, on: Device | None = None) -> Module:
@@ -278,9 +278,7 @@ def _first_kernel(image: bytes) -> str:
 
 
 def _forget() -> None:
-    global _lock
     _modules.clear()
-    _lock = Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -10,11 +10,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
-from threading import Lock
 from typing import Any, Literal, overload
 
-from tilewright import targets
+from tilewright import forks, targets
+from tilewright.forks import cached_property
 from tilewright.runtime.driver import Unavailable, api, call
 from tilewright.targets import CpuTarget, GpuTarget, nvidia
 
@@ -123,7 +122,7 @@ def count() -> int:
 
 
 _devices: dict[int, Device] = {}
-_lock = Lock()
+_lock = forks.Lock()
 
 
 def device(index: int = 0) -> Device:
@@ -149,9 +148,7 @@ def _record(capability: tuple[int, int]) -> GpuTarget | None:
 
 
 def _forget() -> None:
-    global _lock
     _devices.clear()
-    _lock = Lock()
 
 
 os.register_at_fork(after_in_child=_forget)  # contexts do not survive a fork

@@ -17,9 +17,9 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from threading import Lock
 from typing import Any
 
+from tilewright import forks
 from tilewright.runtime.hip_devices import Device, count, device
 from tilewright.runtime.hip_library import HipError, Unavailable, api, call, why_not
 from tilewright.runtime.hip_memory import Memory, download, upload
@@ -167,7 +167,7 @@ class Prepared:
 
 
 _modules: dict[tuple[int, bytes], Module] = {}
-_lock = Lock()
+_lock = forks.Lock()
 
 
 def load(code: bytes, on: Device) -> Module:
@@ -213,9 +213,7 @@ def in_turn(launches: Mapping[str, Launch], stream: Stream, turns: int, least: f
 
 
 def _forget() -> None:
-    global _lock
     _modules.clear()
-    _lock = Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
+from tilewright.forks import cached_property
 from tilewright.runtime.hip_library import Unavailable, api, call, properties, text
 from tilewright.targets import amd
 from tilewright.targets.amd import AmdTarget

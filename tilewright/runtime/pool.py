@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tilewright import forks
 from tilewright.runtime.count import default_threads
 
 # The block as kernels/cpu/pool.py lays it out; a test compares. Importing that module would cost the emission layer.
@@ -35,7 +36,7 @@ class _Local(threading.local):
     limit: int | None = None    # what `threads(n)` says in this thread
 
 
-_lock = threading.RLock()
+_lock = forks.Lock()
 _local = _Local()
 _chosen: int | None = None
 _default: int | None = None
@@ -104,7 +105,7 @@ def pool() -> Pool:
     """The one pool of this process."""
     global _pool
     if _pool is None:
-        with _lock:
+        with forks.building, _lock:
             if _pool is None:
                 _pool = Pool()
                 _publish()
@@ -214,13 +215,12 @@ def _publish() -> None:
         n, there = 0 if _local_limits else get_num_threads(), _pool.workers + 1
         _pool._number(LIMIT).value = n if n <= there else there if _pool._refused else 0
     if "threadpoolctl" in sys.modules:
-        from tilewright.runtime.control import register
-        register()
+        forks.imported("tilewright.runtime.control").register()
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _default, _local_limits
-    _lock, _default = threading.RLock(), None           # the parent's other threads, and their locks, are gone
+    global _default, _local_limits
+    _default = None
     _local_limits = int(_local.limit is not None)
     if _pool is not None:
         _pool.after_fork_in_child()

@@ -4,6 +4,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from tilewright import forks
 from tilewright.compiler.load import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans.choose import small_elements, stays_in_cache
@@ -44,10 +45,11 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
 
 
 def _publish() -> None:
-    if _entry is not None and _contexts:
-        _entry.limit(_largest(detect()))
-        for dtype, (address, context, _) in _contexts.items():
-            _entry.enable(dtype, address, context.buffer_info()[0])
+    with forks.building:
+        if _entry is not None and _contexts:
+            _entry.limit(_largest(detect()))
+            for dtype, (address, context, _) in _contexts.items():
+                _entry.enable(dtype, address, context.buffer_info()[0])
 
 
 def _ours(plan: CpuPlan, target: CpuTarget) -> bool:

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
+
+from tilewright import forks
 
 MOST = 128  # kept at a time
 LINE = 256  # what the counters of a space begin at a multiple of
@@ -43,12 +44,11 @@ class Spaces:
 
     def __init__(self, memory: Callable[[Any, int], Any], zero: Zero) -> None:
         """memory(device, size) has a `pointer`, and is freed when nobody has it any more."""
-        self._memory, self._zero = memory, zero
+        self._memory, self._zero, self._lock = memory, zero, forks.Lock()
         self.forget()
 
     def forget(self) -> None:
         self.found: dict[tuple[int, int], Space] = {}  # by device and stream, the oldest first
-        self._lock = Lock()
 
     def get(self, on: Any, number: int, workspace: int, counters: int, stream: int) -> Space:
         """Of at least so many bytes each. `number`: what tells this stream from all others.

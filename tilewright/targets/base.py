@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
+from tilewright.forks import cached_property
 from tilewright.targets.isa import find
 
 

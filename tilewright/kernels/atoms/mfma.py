@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tilewright.forks import cached_property
 from tilewright.formats import get, unpack
 from tilewright.ir.operations import Operation
 from tilewright.ir.types import Type, i32

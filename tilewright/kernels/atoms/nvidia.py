@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tilewright.forks import cached_property
 from tilewright.ir.operations import Operation
 from tilewright.ir.types import Type, f64
 
