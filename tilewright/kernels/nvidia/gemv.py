@@ -76,7 +76,7 @@ def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, s
     sums = k.tile(1, VECTOR, T)
     STEP = 32*VECTOR
 
-    TOGETHER = VECTOR if x.strides == (1,) else 1                       # elements of x in one load
+    TOGETHER = VECTOR if isinstance(x.strides[0], int) else 1           # elements of x in one load: its stride is 1
 
     def add(steps: list[Value]) -> None:
         found = [k.load(row + p, vec(T, VECTOR)) for p in steps]
