@@ -102,7 +102,10 @@ class Pattern:
         """(passes over the banks of shared memory, the fewest that could deliver the distinct words)."""
         split = banks.split(piece, load)
         threads = np.arange(where.shape[1])
-        turn = threads // self.warp * split.phases + np.asarray(split.phase)[threads % self.warp]
+        phase = np.broadcast_to(np.asarray(split.phase)[threads % self.warp], where.shape)
+        if load and banks.pairs and split.phases > 1:
+            phase = np.where(self._paired(where, split.phases), phase & ~1, phase)
+        turn = threads // self.warp * split.phases + phase
         parts = np.arange(where.shape[0]) * self.item // piece          # instructions that the access takes
         groups = (turn * (int(parts[-1]) + 1) + parts[:, None])[self.on]
         start = where[self.on]
@@ -114,3 +117,15 @@ class Pattern:
         size = (int(group.max()) + 1) * split.banks
         load_of = np.bincount(group * split.banks + bank, minlength=size).reshape(-1, split.banks)
         return int(load_of.max(1).sum()), int((-(-load_of.sum(1) // split.banks)).sum())
+
+    def _paired(self, where: NDArray[np.int64], phases: int) -> NDArray[np.bool_]:
+        """Of each lane: do its phase of the warp and the one beside it go together? If all their lanes read the same
+        addresses as their neighbours, or as the next but one; lanes that read nothing are in no one's way."""
+        threads = np.arange(where.shape[1])
+        together = np.zeros(where.shape, bool)
+        span = 2 * self.warp // phases
+        for other in (threads ^ 1, threads ^ 2):
+            same = (where == where[:, other]) | ~self.on | ~self.on[:, other]
+            whole = same.reshape(len(where), -1, span).all(2)
+            together |= np.repeat(whole, span, axis=1)
+        return together

@@ -4,8 +4,8 @@ For each k a warp reads the rows and columns of its tile from shared memory: unt
 columns of B, from now on 32 rows and 64 columns. 96 different numbers instead of 144 for the same multiply-adds.
 
 Inside the warp the lanes are 4 x 8, numbered so that no vector is wanted by more than two neighbouring lanes: lanes
-0 and 1 share columns, and lanes 0, 2, 4 ... 14 share rows. Hardware answers a 16-byte load of a warp in four passes,
-or, as others have measured, in two if each lane shares its vector with the one beside it or the next but one.
+0 and 1 share columns, and lanes 0, 2, 4 ... 14 share rows. A 16-byte load of a warp takes four passes over the
+banks, or two if each lane shares its vector with the one beside it or the next but one (targets/banks.py).
 """
 from tilewright.ir import f32
 from tilewright.kernels.ladder.gpu06_padded import L, Share, V

@@ -1,0 +1,124 @@
+"""Hardware counters of small launches, for comparison with the simulator's counts.
+
+    ncu --clock-control none --metrics $(python bench/counters.py metrics) --csv --page raw --log-file ncu.csv \
+        python bench/counters.py launch
+    python bench/counters.py read ncu.csv bench/results/counters_h100.json
+
+A launch is one of `cases()`: a step of the GPU ladder or a product by the planner's choice, on sizes that the simulator
+runs in a second. `read` writes one row per launch: what it was, and its counters by `METRICS`. The file is what
+tests/test_counters.py holds the simulator against.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+# our name → Nsight Compute's, each summed over the chip
+METRICS = {
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "shared_load_instructions": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_store_instructions": "smsp__inst_executed_op_shared_st.sum",
+    "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "dfma": "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum",
+}
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+Case = dict[str, Any]
+
+
+def cases() -> list[Case]:
+    """Launches, as data: {"step", "sizes"} of the ladder, or {"dtype", "layout", "sizes", "plan"} of a product."""
+    from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+
+    found: list[Case] = [{"step": step, "sizes": sizes} for step in GPU_STEPS
+                         for sizes in ((128, 256, 16), (132, 140, 24))]  # fmt: skip
+    products = [("f32", layout, sizes, None) for layout in LAYOUTS for sizes in ((128, 128, 64), (97, 131, 35))]
+    large = (256, 256, 32), (128, 260, 24), (140, 256, 24), (256, 128, 16)
+    products += [("f32", layout, sizes, "4096") for layout, sizes in zip(LAYOUTS, large)]
+    products += [("f32", "nt", (129, 67, 130), "split_k=5"), ("f32", "tn", (128, 128, 128), "split_k=4")]
+    products += [("f64", layout, (66, 72, 40), None) for layout in ("nn", "tn")]
+    products += [("f32", "nn", sizes, None) for sizes in ((1, 300, 200), (300, 1, 200))]
+    return found + [dict(zip(("dtype", "layout", "sizes", "plan"), product)) for product in products]
+
+
+def plan_of(case: Case, problem: Any, target: Any) -> Any:
+    """The planner's choice for these sizes, or for 4096 x 4096 x 4096, or with the parts of k that the case asks for."""
+    import dataclasses
+
+    import tilewright as tw
+
+    plan: Any = tw.plan(problem, target)
+    if case["plan"] == "4096":
+        large = tw.Gemm(4096, 4096, 4096, case["dtype"], layout=case["layout"])
+        plan = dataclasses.replace(tw.plan(large, target), vector=plan.vector)
+    elif case["plan"]:
+        name, _, value = case["plan"].partition("=")
+        plan = dataclasses.replace(plan, **{name: int(value)})
+    return plan
+
+
+def operands(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any]:
+    rng = np.random.default_rng(m + n + k)
+    kind = "f" if dtype == "f32" else "d"
+    return rng.integers(-3, 4, (m, k)).astype(kind), rng.integers(-3, 4, (k, n)).astype(kind)
+
+
+def launch() -> None:
+    import tilewright as tw
+    from tilewright.runtime import cuda, device_memory, ladder_gpu
+
+    on, stream = cuda.device(), cuda.Stream()
+    for case in cases():
+        m, n, k = case["sizes"]
+        a, b = operands(m, n, k, case.get("dtype", "f32"))
+        if "step" in case:
+            c = np.full((m, n), np.nan, a.dtype)
+            blocks = [device_memory.upload(on, x, stream) for x in (a, b, c)]
+            ladder_gpu.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, n, blocks[2].pointer, n)(
+                stream.handle)
+            device_memory.download(blocks[2], c)
+        else:
+            problem = tw.Gemm(m, n, k, case["dtype"], layout=case["layout"])
+            kernel: Any = tw.compile(problem, cuda.target(), plan_of(case, problem, cuda.target()))
+            c = kernel(*(np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), case["layout"])))
+        assert np.array_equal(c, a.astype("d") @ b), case
+
+
+def read(source: str, target: str) -> None:
+    with open(source) as file:
+        lines = [line for line in file if line.startswith('"')]
+    rows = [row for row in csv.DictReader(lines) if row["ID"]]
+    found = cases()
+    if len(rows) != len(found):
+        raise SystemExit(f"{len(rows)} launches in {source}, {len(found)} cases: {[r['Kernel Name'] for r in rows]}")
+    out = [case | {"kernel": row["Kernel Name"]}
+           | {name: int(float(row[metric].replace(",", ""))) for name, metric in METRICS.items()}
+           for case, row in zip(found, rows)]
+    Path(target).write_text("[\n" + ",\n".join(json.dumps(row) for row in out) + "\n]\n")
+    print(f"{len(out)} launches in {target}")
+
+
+if __name__ == "__main__":
+    match sys.argv[1]:
+        case "metrics":
+            print(",".join(METRICS.values()))
+        case "launch":
+            launch()
+        case "read":
+            read(*sys.argv[2:4])
