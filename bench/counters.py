@@ -58,7 +58,7 @@ def cases() -> list[Case]:
 
 
 def plan_of(case: Case, problem: Any, target: Any) -> Any:
-    """The planner's choice for these sizes, or for 4096 x 4096 x 4096, or with the parts of k that the case asks for."""
+    """The planner's choice for these sizes, or for 4096 x 4096 x 4096, or with as many parts of k as the case says."""
     import dataclasses
 
     import tilewright as tw
