@@ -310,7 +310,7 @@ def test_a_real_run(own_store):
     ("problem", "options", "error", "words"),
     [
         (tw.Gemm(0, 3, 3), {}, ValueError, "empty product"),
-        (tw.Gemm(3, 3, 3, "f32", "f64"), {}, ValueError, "one number format"),
+        (tw.Gemm(3, 3, 3, "f32", "f64"), {}, ValueError, "in f32 or f64, the same for a, b and out, and"),
         (PROBLEM, {"time_limit": 0}, ValueError, "time_limit must be a positive number"),
         (PROBLEM, {"target": next(t for t in map(tw.target, ("neon", "x86-avx2")) if not t.runnable)}, RuntimeError,
          "cannot run on this machine"),

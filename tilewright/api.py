@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from tilewright import arguments, batch, complex_product, engines, forks, packed, scaled_operands
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
+from tilewright.plans import asked
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
 # bounds only). Giving up costs a temporary.
@@ -65,8 +66,8 @@ def matmul(
     trans_a, trans_b  True or "t": swap the last two axes of the operand first. "c": conjugate it, too, which costs
                 nothing (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
     threads     how many threads at most, for this call; by default tilewright.get_num_threads().
-    plan        the plan to run, instead of the one tilewright.plan would choose. With one for a GPU, NumPy arrays are
-                copied to the first CUDA device or AMD GPU and the result is copied back.
+    plan        the plan to run, or its text, instead of the one tilewright.plan would choose. With one for a GPU, NumPy
+                arrays are copied to the first CUDA device or AMD GPU and the result is copied back.
     deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
     algorithm   how products are computed, of f32 or f16 operands on CPUs: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
                 f32 into bf16 terms and multiplies those, "bf16_bf16_f32_x4" f16; "fastest" chooses what is expected to
@@ -121,6 +122,7 @@ def matmul(
             and _run(a, b, out, whole=True)
         ):
             return out
+    plan = asked.plan(plan)
     engine = engines.of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
     if engine is None and engines.is_amd(plan):
         arguments.not_yet(algorithm=algorithm, scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
@@ -157,6 +159,7 @@ def gemm(
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
     arguments.not_yet(epilogue=epilogue)
+    plan = asked.plan(plan)
     engine = engines.of_arrays(a, b, c)
     if engine is None and engines.is_amd(plan):
         arguments.not_yet(algorithm=algorithm, scale_a=scale_a, scale_b=scale_b)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import shape_of
+from tilewright.plans import asked, shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, registers
 from tilewright.plans.model import Cost, cost, total
-from tilewright.targets import AmdTarget, CpuTarget, detect
+from tilewright.targets import AmdTarget, CpuTarget, coerce
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -177,49 +177,50 @@ class Explanation(Sections):
         return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
 
 
-def explain(problem: Gemm, target: CpuTarget | AmdTarget | None = None, plan: Any = None, measure: bool = False,
+def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, plan: Any = None, measure: bool = False,
             threads: int | None = None) -> Explanation | AmdExplanation:
     """Why `problem` runs by this plan on `target` (default: this machine), and how fast that should be.
 
-    target    a CPU or one of AMD's GPUs; NotImplementedError for others
-    plan      one to explain, or the text of one, instead of the one that tilewright.matmul would use
+    target    a CPU or one of AMD's GPUs, or its name; NotImplementedError for others
+    plan      one to explain, or its text, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
     threads   of a CPU, how many the plan may use; by default as many as matmul would
     """
     from tilewright.runtime import pool, probes
     from tilewright.tuner import store
-    target = target or detect()
-    if isinstance(target, AmdTarget):
+    asked.problem(problem)
+    chip = coerce(target)
+    plan = asked.plan(plan, chip)
+    if isinstance(chip, AmdTarget):
         if measure:
             raise RuntimeError("kernels for AMD's GPUs are measured by `tilewright doctor --selftest`")
         from tilewright import explanation_amd
-        return explanation_amd.explain(problem, target, plan)
-    if not isinstance(target, CpuTarget):
-        raise NotImplementedError(f"this version explains plans for CPUs and for AMD's GPUs, not for {target.name}")
+        return explanation_amd.explain(problem, chip, plan)
+    if not isinstance(chip, CpuTarget):
+        raise NotImplementedError(f"this version explains plans for CPUs and for AMD's GPUs, not for {chip.name}")
     if measure:
-        target.require_runnable()
-    if isinstance(plan, str):
-        plan = CpuPlan.parse(plan)
-    threads = threads or (plan.threads if plan else pool.get_num_threads() if target.runnable else target.cores)
+        chip.require_runnable()
+    asked.supported(problem, chip.name)
+    threads = threads or (plan.threads if plan else pool.get_num_threads() if chip.runnable else chip.cores)
     shape = shape_of(problem, threads)
     if not (shape.m and shape.n and shape.k):
-        return Explanation(problem, target, shape, plan or choose(shape, target), "the product is empty: nothing is "
+        return Explanation(problem, chip, shape, plan or choose(shape, chip), "the product is empty: nothing is "
                            "multiplied", ())
     if plan is None:
-        tuned = store.best(shape, target)
-        plan = tuned or choose(shape, target)
+        tuned = store.best(shape, chip)
+        plan = tuned or choose(shape, chip)
         origin = ("measured to be the fastest (tilewright tune show), or in the tables that come with tilewright"
                   if tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
     else:
         origin = "given"
-    violations = tuple(plan.violations(shape, target))
+    violations = tuple(plan.violations(shape, chip))
     if violations:
-        return Explanation(problem, target, shape, plan, origin, violations)
-    ceilings = probes.ceilings(target) if target.runnable else None
-    expected = cost(shape, plan, target, ceilings.model_ceilings(target, shape.dtype) if ceilings else None)
-    considered, rejected = _rejected(shape, plan, target)
-    seconds = _measure(problem, target, plan) if measure else None
-    return Explanation(problem, target, shape, plan, origin, (), expected, considered, rejected, ceilings, seconds)
+        return Explanation(problem, chip, shape, plan, origin, violations)
+    ceilings = probes.ceilings(chip) if chip.runnable else None
+    expected = cost(shape, plan, chip, ceilings.model_ceilings(chip, shape.dtype) if ceilings else None)
+    considered, rejected = _rejected(shape, plan, chip)
+    seconds = _measure(problem, chip, plan) if measure else None
+    return Explanation(problem, chip, shape, plan, origin, (), expected, considered, rejected, ceilings, seconds)
 
 
 def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:

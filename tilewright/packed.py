@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tilewright import arguments, batch, forks, formats
+from tilewright import arguments, batch, forks, formats, targets
 from tilewright.arguments import Array
 from tilewright.formats.quantized import Quantized
-from tilewright.plans.cpu import CpuPlan
+from tilewright.plans import asked
 from tilewright.runtime.arrays import kind, library_of
 from tilewright.targets import CpuTarget
 
@@ -37,7 +37,7 @@ def pack(
     rows: int = ROWS,
     threads: int | None = None,
     plan: Any = None,
-    target: CpuTarget | None = None,
+    target: CpuTarget | str | None = None,
 ) -> Packed:
     """b, packed for products `matmul(a, b)` and `gemm` on this processor: all that packing does is done here, once.
 
@@ -50,9 +50,9 @@ def pack(
     rows        about how many rows left operands have, by which the plan is chosen. All numbers of rows can be
                 multiplied, by any number of threads, always with the same bits.
     threads     how many threads pack; by default tilewright.get_num_threads()
-    plan        the plan to run, a packed one, instead of the one that tilewright would choose for so many rows; then
-                operands are converted before they are multiplied, as in matmul
-    target      an instruction set that this machine has, instead of the one that it was found to have
+    plan        the plan to run, a packed one, or its text, instead of the one that tilewright would choose for so many
+                rows; then operands are converted before they are multiplied, as in matmul
+    target      an instruction set that this machine has, or its name, instead of the one that it was found to have
 
     Products have the bits that matmul gives with b itself where it takes this plan: the same kernels read the same
     panels. These may take more memory than b: `packed.nbytes`.
@@ -71,10 +71,8 @@ def pack(
     array = arguments.transposed(array, trans_b, "b")
     threads = arguments.thread_count(threads)
     rows = arguments.count(rows, "rows")
-    if plan is not None and not isinstance(plan, CpuPlan):
-        raise TypeError(f"plan must be a CpuPlan or None, not {kind(plan)}")
-    if target is not None and not isinstance(target, CpuTarget):
-        raise TypeError(f"target must be a CpuTarget or None, not {kind(target)}")
+    chip = targets.coerce(target, CpuTarget)
+    plan = asked.plan(plan, chip)
     left = array.dtype if a is None else formats.get(a, "a").dtype
     sums, _ = arguments.dtypes(np.empty(0, left), array, None, out_dtype)
 
@@ -82,7 +80,7 @@ def pack(
     taken_a, taken_b = (x if plan is None and packed.converts(x, sums) else sums for x in (left, array.dtype))
     return packed.prepare(
         arguments.converted(array, taken_b), left, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
-        plan=plan, target=target, conj=trans_b == "c" and array.dtype.kind == "c",
+        plan=plan, target=chip, conj=trans_b == "c" and array.dtype.kind == "c",
     )  # fmt: skip
 
 

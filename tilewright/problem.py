@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +68,6 @@ class Gemm:
         if _block_format(self.a):
             return "f32"
         return formats.promote(*(formats.FORMATS[f] for f in (self.a, self.b, self.out))).name
-
-    def require(self, among: Collection[str]) -> None:
-        """ValueError unless a, b and out are all among these formats."""
-        for name in ("a", "b", "out"):
-            formats.get(getattr(self, name), name, among)
 
     @property
     def flops(self) -> int:

@@ -28,7 +28,12 @@ Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64; for AMD's
 Layout = Annotated[str, typer.Option("--layout", "-l", help="How A and B are stored: nn, nt, tn, tt.")]
 TargetName = Annotated[
     str,
-    typer.Option("--target", "-t", help="native, cuda, or a name such as x86-avx2, sm_90a or gfx950.", metavar="NAME"),
+    typer.Option(
+        "--target",
+        "-t",
+        help="native, nvidia or amd: what is here; or a name such as x86-avx2, sm_90a or gfx950.",
+        metavar="NAME",
+    ),
 ]
 
 
@@ -98,10 +103,10 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
 
 
 def target(name: str) -> Any:
-    if name == "cuda":
+    if name in ("nvidia", "cuda", "amd", "rocm"):
         from tilewright.runtime import devices
 
-        return devices.detect("cuda")
+        return devices.detect(name)
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.compiler import amd, amd_contract, hsaco
 from tilewright.compiler.recorded import EMPTY, Launch, RecordedGemm, planned
 from tilewright.forks import cached_property
+from tilewright.plans import asked
 from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ class AmdKernel(RecordedGemm):
 
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:
     """As tilewright.compile says, for one of AMD's GPUs. Operands are taken to be contiguous."""
-    if isinstance(plan, str):
-        plan = AmdPlan.parse(plan)
+    plan = asked.plan(plan, target)
     if problem.batch != 1:
         raise ValueError(f"a kernel for {target.name} computes one product, and {problem} has {problem.batch}")
     return AmdKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.compiler import ptx, ptxas, recorded
 from tilewright.compiler.recorded import EMPTY, RecordedGemm, planned
 from tilewright.forks import cached_property
-from tilewright.formats import MULTIPLIED
+from tilewright.plans import asked
 from tilewright.plans.gpu import GpuPlan, choose, shape_of
 
 if TYPE_CHECKING:
@@ -115,10 +115,6 @@ class GpuKernel(RecordedGemm):
 
 def compile(problem: Gemm, target: GpuTarget, plan: GpuPlan | str | None = None) -> GpuKernel:
     """As tilewright.compile says, for a GPU. Operands are taken to be contiguous and aligned to 16 bytes."""
-    problem.require(MULTIPLIED)
-    if not problem.a == problem.b == problem.out:
-        raise ValueError(f"this version compiles problems of one number format, and {problem} has a = {problem.a}, "
-                         f"b = {problem.b}, out = {problem.out}; tilewright.matmul converts what it gets")
-    if isinstance(plan, str):
-        plan = GpuPlan.parse(plan)
+    asked.supported(problem, target.name, single=True)
+    plan = asked.plan(plan, target)
     return GpuKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))

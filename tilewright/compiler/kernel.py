@@ -16,11 +16,12 @@ from tilewright import formats
 from tilewright.compiler import llvm, resources
 from tilewright.forks import cached_property
 from tilewright.kernels.cpu import jobs
+from tilewright.plans import asked
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime import cpu, pool
 from tilewright.runtime.recipe import Strides, order
-from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, detect
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -156,29 +157,27 @@ class Kernel:
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None) -> Any:
-    """The kernel for a problem on a target (default: this machine) by a plan, or by the text of one: a Kernel for
-    a CPU, a GpuKernel (compiler.gpu) for a GPU of NVIDIA's, an AmdKernel (compiler.amd_gemm) for one of AMD's.
+    """The kernel for a problem on a target (default: this machine) by a plan: a Kernel for a CPU, a GpuKernel
+    (compiler.gpu) for a GPU of NVIDIA's, an AmdKernel (compiler.amd_gemm) for one of AMD's. Target and plan are
+    records, or the texts of these: "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080".
 
     Without a plan it is the one that tilewright.matmul runs: what the tuner measured to be best, else what the model of
     the caches expects to be, for as many threads as matmul would use. ValueError with every reason if the plan cannot
     run the problem on the target.
     """
-    target = target or detect()
+    asked.problem(problem)
+    target = coerce(target)
+    plan = asked.plan(plan, target)
     if isinstance(target, GpuTarget):
         from tilewright.compiler import gpu
         return gpu.compile(problem, target, plan)
     if isinstance(target, AmdTarget):
         from tilewright.compiler import amd_gemm
         return amd_gemm.compile(problem, target, plan)
-    problem.require(formats.MULTIPLIED)
-    if not problem.a == problem.b == problem.out:
-        raise ValueError(f"this version compiles problems of one number format, and {problem} has a = {problem.a}, "
-                         f"b = {problem.b}, out = {problem.out}; tilewright.matmul converts what it gets")
+    asked.supported(problem, target.name, single=True)
     if plan is None:
         shape = _laid_out(problem, pool.get_num_threads())[0]
         plan = cpu.tuned(shape, target) or choose(shape, target)
-    elif isinstance(plan, str):
-        plan = CpuPlan.parse(plan)
     shape = _laid_out(problem, plan.threads)[0]
     reasons = plan.violations(shape, target) if shape.m and shape.n and shape.k else []    # else nothing will run
     if reasons:

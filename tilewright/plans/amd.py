@@ -221,9 +221,11 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         yield f"xf32 multiplies f32, and this is {shape.a} by {shape.b}."
         return
     if plain:
-        if narrow := [x for x, bits in zip((shape.a, shape.b), shape.bits) if bits < 8]:
-            named = " or ".join(f.name for f in BLOCK_FORMATS.values() if f.mx and f.element.name in narrow)
-            yield f"{' by '.join(dict.fromkeys(narrow))} comes with scales here: a problem of {named}."
+        scaled = [f for f in BLOCK_FORMATS.values()
+                  if f.mx and f.element.bits < 8 and f.element.name in (shape.a, shape.b)]
+        if scaled:
+            narrow = dict.fromkeys(f.element.name for f in scaled)
+            yield f"{' by '.join(narrow)} comes with scales here: a problem of {' or '.join(f.name for f in scaled)}."
             return
         for format in dict.fromkeys(("xf32",) if p.algorithm == "xf32" else (shape.a, shape.b)):
             if format not in formats_here:

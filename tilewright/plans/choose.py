@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.formats import MULTIPLIED
+from tilewright.plans import asked
 from tilewright.plans.amx import choose_tiles
 from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
 from tilewright.plans.model import Ceilings, cost, packing_words
@@ -24,6 +24,7 @@ from tilewright.plans.tiles import (
     tiles_of,
 )
 from tilewright.plans.words import BY_NAME
+from tilewright.targets import coerce
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
@@ -37,24 +38,31 @@ SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for o
 
 def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
     """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a GpuPlan or AmdPlan.
-    ValueError if no plan fits, with the reasons."""
-    if target is None:
-        from tilewright.targets import detect
-        target = detect()
-    if isinstance(target, GpuTarget):
-        from tilewright.plans import gpu
-        return gpu.choose(gpu.shape_of(problem), target)  # type: ignore[arg-type]
-    if isinstance(target, AmdTarget):
+
+    target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
+
+    TypeError for anything but a Gemm. ValueError for formats that the target has no kernels for, or if no plan fits,
+    with the reasons.
+    """
+    chip = coerce(target)
+    if isinstance(problem, Shape):
+        return choose(problem, coerce(chip, CpuTarget))
+    asked.problem(problem)
+    if isinstance(chip, AmdTarget):
         from tilewright.plans import amd
-        return amd.choose(amd.shape_of(problem), target)  # type: ignore[arg-type]
-    return choose(problem if isinstance(problem, Shape) else shape_of(problem, threads), target)
+        return amd.choose(amd.shape_of(problem), chip)
+    asked.supported(problem, chip.name)
+    if isinstance(chip, GpuTarget):
+        from tilewright.plans import gpu
+        return gpu.choose(gpu.shape_of(problem), chip)
+    return choose(shape_of(problem, threads), chip)
 
 
 def shape_of(problem: Any, threads: int = 1) -> Shape:
     """A Gemm with contiguous operands, as the planner sees it. A vector has both orders: it counts as rows."""
     def order(letter: str, rows: int, cols: int) -> Order:
         return "rows" if letter == "n" or 1 in (rows, cols) else "columns"
-    problem.require(MULTIPLIED)
+    problem = asked.supported(problem, "a CPU")
     m, n, k = problem.m, problem.n, problem.k
     return Shape(problem.compute, m, n, k, order(problem.layout[0], m, k), order(problem.layout[1], k, n), threads)
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from tilewright.plans import asked
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class GpuShape(NamedTuple):
 def shape_of(problem: Gemm, alignment: int = WIDEST) -> GpuShape:
     """A problem whose operands are contiguous, or have leading dimensions that are aligned as well; addresses are
     multiples of `alignment` bytes."""
-    p = problem
+    p = asked.supported(problem, "an NVIDIA GPU")
     inner = (p.k if p.layout[0] == "n" else p.m, p.n if p.layout[1] == "n" else p.k, p.n)
     vector = WIDEST // ITEMSIZE[p.compute]
     while vector > 1 and (any(size % vector for size in inner) or alignment % (vector*ITEMSIZE[p.compute])):

@@ -15,24 +15,33 @@ from typing import Any, Literal, overload
 from tilewright import forks, targets
 from tilewright.forks import cached_property
 from tilewright.runtime.driver import Unavailable, api, call
-from tilewright.targets import CpuTarget, GpuTarget, nvidia
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, nvidia
 
 
 @overload
 def detect(family: Literal["cpu"] = "cpu") -> CpuTarget: ...
 @overload
-def detect(family: Literal["cuda"]) -> GpuTarget: ...
-def detect(family: str = "cpu") -> CpuTarget | GpuTarget:
-    """What this machine computes with: the record of its processor, or with "cuda" that of its first CUDA device.
+def detect(family: Literal["nvidia", "cuda"]) -> GpuTarget: ...
+@overload
+def detect(family: Literal["amd", "rocm"]) -> AmdTarget: ...
+@overload
+def detect(family: str) -> Any: ...
+def detect(family: str = "cpu") -> Any:
+    """What this machine computes with: the record of its processor, or with "nvidia" or "cuda" that of its first CUDA
+    device, with "amd" or "rocm" that of its first AMD GPU.
 
     The processor's is the widest instruction set that it can run, or the one that TILEWRIGHT_TARGET names. RuntimeError
-    if there is none, or no CUDA.
+    if there is none, no such GPU, or no driver or package to reach it.
     """
     if family == "cpu":
         return targets.detect()
-    if family == "cuda":
+    if family in ("nvidia", "cuda"):
         return device().target
-    raise ValueError(f"family must be 'cpu' or 'cuda', not {family!r}")
+    if family in ("amd", "rocm"):
+        from tilewright.runtime import hip_devices
+
+        return hip_devices.device().target
+    raise ValueError(f"family must be 'cpu', 'nvidia' (or 'cuda') or 'amd' (or 'rocm'), not {family!r}")
 
 
 class Device:

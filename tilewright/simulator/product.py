@@ -22,13 +22,13 @@ from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.report import Report
-from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
 
 Array = NDArray[Any]
 
 
 def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
-             grid: Sequence[int] | None = None, target: GpuTarget | AmdTarget | None = None) -> Report:
+             grid: Sequence[int] | None = None, target: GpuTarget | AmdTarget | str | None = None) -> Report:
     """Run a kernel on NumPy, and report what each line of it moved and did; a Fault if it did wrong.
 
     simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
@@ -36,8 +36,8 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
                                                 a and b: arrays [m, k] and [k, n] of the problem's formats; of
                                                 a block-scaled one Quantized, with blocks along k
     simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
-                                                with a `target` the report tells the occupancy, and counts
-                                                conflicts over that chip's banks
+                                                with a `target`, a GPU or its name, the report tells the
+                                                occupancy, and counts conflicts over that chip's banks
 
     Threads, warps and CTAs run as on the machine, and a race between them is a Fault, as is any access outside the
     arrays or of what nobody has written. For any target, on any machine. For problems of a few hundred rows and
@@ -46,7 +46,11 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     if isinstance(kernel, Function):
         if out is not None or (alpha, beta) != (1.0, 0.0):
             raise TypeError("a recorded function takes its arguments in order: out, alpha and beta are among them")
-        return _function(kernel, args, grid, target)
+        chip = None if target is None else coerce(target, GpuTarget | AmdTarget)
+        return _function(kernel, args, grid, chip)
+    if not hasattr(kernel, "problem"):
+        raise TypeError("kernel must be what tilewright.compile made, or a recorded function, not "
+                        f"{type(kernel).__name__} {kernel!r}")
     if grid is not None or target is not None:
         raise TypeError("a compiled kernel knows its grid and its target")
     if not 2 <= len(args) <= 3 or (len(args) == 3 and out is not None):

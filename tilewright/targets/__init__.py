@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 from tilewright.targets import amd, isa, machine, nvidia
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
-__all__ = ["AmdTarget", "CpuTarget", "GpuTarget", "Target", "detect", "names", "target"]
+__all__ = ["AmdTarget", "CpuTarget", "GpuTarget", "Target", "coerce", "detect", "names", "target"]
 Target = CpuTarget | GpuTarget | AmdTarget
+T = TypeVar("T")
 CpuName = Literal["x86-avx512", "x86-avx2", "neon"]
 GpuName = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
 AmdName = Literal["gfx942", "gfx950"]
@@ -43,16 +44,21 @@ def target(name: GpuName) -> GpuTarget: ...
 @overload
 def target(name: AmdName) -> AmdTarget: ...
 @overload
-def target(name: str) -> Any: ...
-def target(name: str) -> Any:
+def target(name: Target | str) -> Any: ...
+def target(name: Target | str) -> Any:
     """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64"), or of a
     GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200"), "gfx942", "gfx950" (or
     a chip, such as "mi325x").
 
     A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
     chip and one core; a GPU's has the numbers of a well-known chip. Whether this machine can run it is another
-    question: `.runnable`. ValueError for any other name.
+    question: `.runnable`. A record is what it is. ValueError for any other name, TypeError for what is no name.
     """
+    if isinstance(name, Target):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"target must be a name, such as 'x86-avx2', 'sm_90a' or 'gfx950', or a record, as "
+                        f"tilewright.target and tilewright.detect give it, not {type(name).__name__} {name!r}")
     gpu = nvidia.find(name) or amd.find(name)
     return gpu if gpu is not None else _target(isa.find(name).name)
 
@@ -80,6 +86,30 @@ def detect() -> CpuTarget:
                            f"{', '.join(found[-1].missing)}.")
     raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: "
                        f"{', '.join(names('cpu'))}.")
+
+
+@overload
+def coerce(what: Target | str | None) -> Target: ...
+@overload
+def coerce(what: Target | str | None, kind: type[T]) -> T: ...
+@overload
+def coerce(what: Target | str | None, kind: Any) -> Any: ...
+def coerce(what: Target | str | None, kind: Any = Target) -> Any:
+    """The record that an argument stands for: a record, the name of one, or None for this machine's processor.
+
+    kind        what the caller works with: CpuTarget, GpuTarget, AmdTarget or a union of them
+
+    TypeError and ValueError as from `target`; ValueError for a record of another kind.
+    """
+    found = detect() if what is None else target(what)
+    if not isinstance(found, kind):
+        families: dict[type, tuple[str, list[Any]]] = {
+            CpuTarget: ("a CPU", names("cpu")), GpuTarget: ("an NVIDIA GPU", names("gpu")),
+            AmdTarget: ("an AMD GPU", names("amd"))}
+        wanted = [family for record, family in families.items() if issubclass(record, kind)]
+        raise ValueError(f"target must be {' or '.join(name for name, _ in wanted)}, and {found.name} is "
+                         f"{families[type(found)][0]}; there are: {', '.join(x for _, some in wanted for x in some)}")
+    return found
 
 
 @cache

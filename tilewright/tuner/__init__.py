@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from tilewright.tuner.search import Result
 
 
-def tune(problem: Gemm, target: CpuTarget | None = None, *, threads: int | None = None, time_limit: float = 30.0,
+def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int | None = None, time_limit: float = 30.0,
          candidates: int = 12, listen: Any = None) -> Result:
     """Measure the plans for a problem that the model ranks best; tilewright.matmul uses the fastest from then on.
 
+    target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives
     threads      how many the products to be tuned use; by default tilewright.get_num_threads()
     time_limit   seconds. Measuring stops then, with what is known
     candidates   how many plans are tried, beside the one in use

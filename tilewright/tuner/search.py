@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import measure, quiet
-from tilewright.plans import shape_of
+from tilewright.plans import asked, shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.model import cost
 from tilewright.runtime import cpu, pool
-from tilewright.targets import CpuTarget, detect
+from tilewright.targets import CpuTarget, coerce
 from tilewright.tuner import contest, store
 from tilewright.tuner.child import Job
 from tilewright.tuner.contest import REFERENCE, Phase
@@ -90,16 +90,15 @@ class Result:
         return "\n".join([*lines, *self.notes, self.verdict])
 
 
-def tune(problem: Gemm, target: CpuTarget | None, *, threads: int | None, time_limit: float, candidates: int,
+def tune(problem: Gemm, target: CpuTarget | str | None, *, threads: int | None, time_limit: float, candidates: int,
          listen: Listener | None) -> Result:
     """See tilewright.tune."""
-    target = target or detect()
+    asked.problem(problem)
+    target = coerce(target, CpuTarget)
+    asked.supported(problem, target.name, single=True)
     target.require_runnable()
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
-    if not problem.a == problem.b == problem.out:
-        raise ValueError(f"problems of one number format can be tuned, and {problem} has a = {problem.a}, "
-                         f"b = {problem.b}, out = {problem.out}")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
     threads = threads or pool.get_num_threads()
