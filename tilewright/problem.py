@@ -10,6 +10,7 @@ import numpy as np
 from tilewright import formats
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
+MOST_BYTES = (1 << 63) - 1  # of a matrix, and of a size
 
 
 @dataclass(frozen=True, init=False)
@@ -21,8 +22,10 @@ class Gemm:
               ("mxfp8", "mxfp6", "mxfp4": formats.BLOCK_FORMATS) have layout "nt" and blocks along k
     out       number format of the result; defaults to what NumPy would give for a and b
     layout    one letter for A and one for B: "n" is stored as multiplied ([m, k] or [k, n], rows contiguous),
-              "t" is stored transposed ([k, m] or [n, k])
+              "t" is stored transposed ([k, m] or [n, k]). Defaults to "nn", of block-scaled formats to "nt"
     batch     how many such products
+
+    ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
     """
 
     m: int
@@ -42,13 +45,15 @@ class Gemm:
         a: object = "f32",
         b: object = None,
         out: object = None,
-        layout: str = "nn",
+        layout: str | None = None,
         batch: int = 1,
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
+        names = [_block_format(x) for x in (a, a if b is None else b)]
+        if layout is None:
+            layout = "nt" if any(names) else "nn"
         if layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
-        names = [_block_format(x) for x in (a, a if b is None else b)]
         if any(names):
             if not all(names):
                 raise ValueError(f"a and b are both block-scaled or neither is, and here they are {a!r} and {b!r}")
@@ -61,6 +66,17 @@ class Gemm:
         fields = {**sizes, "a": format_a.name, "b": format_b.name, "out": format_out.name, "layout": layout}
         for name, value in fields.items():
             object.__setattr__(self, name, value)  # the class is frozen for everybody else
+        self._check_bytes()
+
+    def _check_bytes(self) -> None:
+        """Kernels and plans count in 64 bits, with a sign."""
+        m, n, k = self.m, self.n, self.k
+        for name, rows, columns, kind in (("a", m, k, self.a), ("b", k, n, self.b), ("the result", m, n, self.out)):
+            bits = (formats.FORMATS.get(kind) or _block_format(kind)).bits
+            if max(self.batch, 1) * rows * columns * bits > 8 * MOST_BYTES:
+                many = f" in each of {self.batch} products" if self.batch > 1 else ""
+                raise ValueError(f"{name} must have less than 2^63 bytes, and {rows} x {columns} of {kind}{many} have "
+                                 "more")
 
     @property
     def compute(self) -> str:
@@ -133,4 +149,6 @@ def _size(name: str, value: object) -> int:
         raise TypeError(f"{name} must be an integer, not {value!r}") from None
     if size < 0:
         raise ValueError(f"{name} must be 0 or more, not {size}")
+    if size > MOST_BYTES:
+        raise ValueError(f"{name} must be less than 2^63, not {size}")
     return int(size)

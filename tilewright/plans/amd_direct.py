@@ -1,4 +1,4 @@
-"""Which operands come straight into LDS on a GPU of AMD's, and in which tiles: what is wrong with plans that say so."""
+"""Direct-to-LDS copies on AMD's GPUs (copy=direct): which operands and tiles they need, as violations of a plan."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -18,25 +18,29 @@ TURNED = (8, 16)        # bits of numbers that reads of LDS turn, on chips that 
 def violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
     """Sentences; none if there is nothing wrong."""
     if PIECE not in target.direct:
-        yield f"{target.name} copies at most {max(target.direct)} bytes of a lane straight into LDS, not {PIECE}."
+        yield (f"copy=direct loads {PIECE} bytes per lane into LDS, and {target.name} loads at most "
+               f"{max(target.direct)}.")
     if p.algorithm == "bf16_emulated":
-        yield "operands that are decoded do not come straight into LDS as they are."
+        yield "copy=direct copies operands as they are, and bf16_emulated decodes them."
         return
     sides = (("m", p.cta_m, shape.m, shape.bits[0], shape.layout[0] == "n"),
              ("n", p.cta_n, shape.n, shape.bits[1], shape.layout[1] == "t"))
     for name, rows, extent, bits, along_k in sides:
         if not along_k and not (target.has("lds.turned") and bits in TURNED):
-            yield (f"only rows along k come straight into LDS as they are, and on gfx950 rows along m or n of numbers "
-                   f"of 8 or 16 bits: not rows along {name} of {bits} bits on {target.name}.")
+            yield (f"copy=direct needs k contiguous (on gfx950 also m or n, for 8- and 16-bit elements); here {name} "
+                   f"is contiguous, the elements have {bits} bits and the target is {target.name}.")
             return
         if p.cta_k*rows*bits // (SIX if bits == 6 else 8*PIECE) % p.threads:
-            yield f"tiles of {p.cta_m}x{p.cta_n}x{p.cta_k} leave some of {p.threads} threads nothing to copy straight."
+            piece = SIX // 8 if bits == 6 else PIECE
+            yield (f"copy=direct needs every thread to copy as many pieces of {piece} bytes; a "
+                   f"{p.cta_m}x{p.cta_n}x{p.cta_k} tile does not divide into them among {p.threads} threads.")
             return
         what, size = ("k", shape.k) if along_k else (name, extent)
         if bits != 6 and size*bits % (8*PIECE):
-            yield f"rows that come straight into LDS are multiples of {PIECE} bytes, and {what} = {size} makes others."
+            yield (f"copy=direct needs rows of a multiple of {PIECE} bytes; with {what} = {size} they have "
+                   f"{size*bits / 8:g}.")
             return
         if (rows*shape.k if along_k else p.cta_k*extent)*bits // 8 > REACH:
-            yield (f"what comes straight into LDS lies within {REACH} bytes, and rows of a tile, of {what} = {size}, "
-                   "are further apart.")
+            yield (f"copy=direct reaches {REACH} bytes from a tile's first row, and with {what} = {size} its rows are "
+                   "further apart.")
             return

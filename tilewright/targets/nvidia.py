@@ -5,7 +5,7 @@ how fast memory is belongs to a chip: `runtime.cuda.target()` fills in those of 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _GUIDE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications"
 _THROUGHPUT = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions"
@@ -113,10 +113,15 @@ TARGETS: dict[str, GpuTarget] = {t.name: t for t in (
               1.98e9, 50 << 20, 4800e9, model="NVIDIA H200",
               sources=_chip("https://www.nvidia.com/en-us/data-center/h200/")),
 )}
-ALIASES = {"sm_90": "sm_90a", "hopper": "sm_90a", "h100": "sm_90a", "h200": "sm_90a", "ada": "sm_89", "a100": "sm_80",
+# Chips whose numbers are not those of the architecture's record above.
+CHIPS: dict[str, GpuTarget] = {
+    "h100": replace(TARGETS["sm_90a"], bandwidth=3350e9, model="NVIDIA H100",
+                    sources=_chip("https://www.nvidia.com/en-us/data-center/h100/"))}
+ALIASES = {"sm_90": "sm_90a", "hopper": "sm_90a", "h200": "sm_90a", "ada": "sm_89", "a100": "sm_80",
            "ampere": "sm_80", "turing": "sm_75", "t4": "sm_75"}
 
 
 def find(name: str) -> GpuTarget | None:
-    """The record of this name, or None if it is not one of NVIDIA's."""
-    return TARGETS.get(ALIASES.get(name.lower(), name))
+    """The record of this architecture or chip, or None if it is not one of NVIDIA's."""
+    lower = name.lower()
+    return CHIPS.get(lower) or TARGETS.get(ALIASES.get(lower, lower))

@@ -8,6 +8,7 @@ Not here: sparse instructions (SMFMAC), and the modes that broadcast or negate o
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 
@@ -138,13 +139,18 @@ def of(arch: str) -> list[Mfma]:
 
 @cache
 def find(name: str, arch: str | None = None, a: str | None = None, b: str | None = None) -> Mfma:
-    """The instruction that assembly calls `name`: of this architecture, with these formats of A and B, where the name
-    leaves them open. ValueError if there is none, with what there is instead."""
-    named = [atom for atom in CATALOGUE if atom.name == name]
+    """The instruction of this name: of this architecture, with these formats of A and B, where the name leaves them
+    open. ValueError if there is none, with what there is instead.
+
+    `name` is what assembly calls it, v_mfma_f32_32x32x2_f32, or LLVM's intrinsic, llvm.amdgcn.mfma.f32.32x32x2f32, or
+    the builtin that Clang has for it, __builtin_amdgcn_mfma_f32_32x32x2f32."""
+    called = _bare(name)
+    named = [atom for atom in CATALOGUE if called in (_bare(atom.name), _bare(atom.intrinsic))
+             and atom.scaled == called.startswith("mfma_scale_")]
     if not named:
-        same = [atom.name for atom in CATALOGUE if name.removeprefix("v_mfma_") in atom.name]
-        raise ValueError(f"there is no dense matrix instruction {name!r}"
-                         + (f"; there is {', '.join(dict.fromkeys(same))}" if same else ""))
+        same = [atom.name for atom in CATALOGUE if called.removeprefix("mfma_") in atom.name]
+        raise ValueError(f"there is no dense matrix instruction {name!r}; " + (
+            f"there is {', '.join(dict.fromkeys(same))}" if same else "`tilewright mfma list` shows all of them"))
     found = [atom for atom in named if arch in (None, *atom.cycles) and a in (None, atom.a_format)
              and b in (None, atom.b_format)]
     if not found:
@@ -153,6 +159,13 @@ def find(name: str, arch: str | None = None, a: str | None = None, b: str | None
         wanted = " ".join(filter(None, [a and f"for A in {a}", b and f"for B in {b}", arch and f"on {arch}"]))
         raise ValueError(f"there is no {name} {wanted}; there is {have}")
     return found[0]
+
+
+def _bare(name: str) -> str:
+    """Without what assembly, LLVM and Clang each put around it: mfma_f32_32x32x2f32, or mfma_f32_32x32x2_f32."""
+    for prefix in ("v_", "llvm.amdgcn.", "__builtin_amdgcn_"):
+        name = name.removeprefix(prefix)
+    return re.sub(r"(_v\d+i32)*$", "", name.replace(".", "_"))
 
 
 @cache
