@@ -18,7 +18,7 @@ PACKAGE = ROOT / "tilewright"
 # The longest matching name counts.
 LAYERS = [
     ["forks"],
-    ["extras", "formats", "problem", "targets"],
+    ["extras", "formats", "problem", "targets", "text"],
     ["plans"],
     ["ir"],
     ["kernels"],

@@ -406,8 +406,9 @@ def test_doctor_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_emit_writes_every_form(tmp_path: Path) -> None:
-    printed = call("emit", 20, 30, 40, "--target", "neon").output
+    printed = call("emit", 20, 30, 40, "--target", "neon", "--llvm").output
     assert "define void @" in printed
+    assert "fmla" in call("emit", 20, 30, 40, "--target", "neon").output
     for suffix, start in ((".ll", printed[:20].encode()), (".s", b"\t"), (".o", b"\x7fELF")):
         path = tmp_path / f"kernel{suffix}"
         assert call("emit", 20, 30, 40, "--target", "neon", "-o", path).exit_code == 0
@@ -428,7 +429,7 @@ class Compiled:
             total.set(k.fma(a[i * 32 + k.thread[0]], b[i], total.get()))
         a[k.thread[0]] = k.warp_sum(total.get())
         self.llvm, self.ptx = llvm.text(k.function, chip), ptx.compile(k.function, chip)
-        self.chip = chip
+        self.chip, self.asm = chip, self.ptx
 
     @property
     def cubin(self) -> bytes:
@@ -437,7 +438,8 @@ class Compiled:
 
 def test_emit_writes_every_form_for_amd(tmp_path: Path) -> None:
     """A kernel that is no GEMM, by name; a manifest beside the code object."""
-    assert "define amdgpu_kernel void @" in call("emit", "--kernel", "axpy", "--target", "gfx950").output
+    assert "define amdgpu_kernel void @" in call("emit", "--kernel", "axpy", "--target", "gfx950", "--llvm").output
+    assert "axpy_f32:" in call("emit", "--kernel", "axpy", "--target", "gfx950").output
     assert call("emit", "--kernel", "axpy", "-t", "gfx950", "-o", tmp_path / "axpy.s").exit_code == 0
     assert "axpy_f32:" in (tmp_path / "axpy.s").read_text()
     result = call("emit", "--kernel", "axpy", "-t", "gfx950", "-o", tmp_path / "axpy.hsaco")
@@ -454,11 +456,11 @@ def test_emit_names_kernels_for_amd_only(tmp_path: Path) -> None:
     assert "must end in .ll (IR), .s (assembly) or .hsaco" in refused(
         "emit", "--kernel", "f16", "-t", "gfx942", "-o", tmp_path / "f16.o")  # fmt: skip
     assert "there are: axpy, f32, f16, fp8" in refused("emit", "--kernel", "f17", "-t", "gfx942")
-    assert "its instruction is one of gfx950" in refused("emit", "--kernel", "mxfp4", "-t", "gfx942")
+    assert "gfx942 lacks the instruction of step 5 mxfp4" in refused("emit", "--kernel", "mxfp4", "-t", "gfx942")
     assert "--kernel is for AMD's GPUs" in refused("emit", "--kernel", "axpy", "-t", "neon")
-    assert "m n k or --kernel, not both" in refused("emit", 8, 8, 8, "--kernel", "axpy", "-t", "gfx942")
+    assert "M N K or --kernel, not both" in refused("emit", 8, 8, 8, "--kernel", "axpy", "-t", "gfx942")
     for command in ("emit", "asm"):
-        assert "give m, n and k" in refused(command, 8, 8, "-t", "neon")
+        assert "give M, N and K" in refused(command, 8, 8, "-t", "neon")
 
 
 def test_asm_of_an_amd_kernel() -> None:
@@ -471,7 +473,8 @@ def test_asm_of_an_amd_kernel() -> None:
 
 def test_emit_writes_every_form_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tilewright, "compile", Compiled)
-    assert "define ptx_kernel void @" in call("emit", 20, 30, 40, "--target", "h200").output
+    assert "define ptx_kernel void @" in call("emit", 20, 30, 40, "--target", "h200", "--llvm").output
+    assert ".visible .entry dot(" in call("emit", 20, 30, 40, "--target", "h200").output
     for suffix, start in ((".ll", b"; ModuleID"), (".ptx", b"//"), (".cubin", b"\x7fELF")):
         path = tmp_path / f"kernel{suffix}"
         result = call("emit", 20, 30, 40, "--target", "sm_80", "-o", path)

@@ -333,9 +333,9 @@ def test_the_command(monkeypatch, tmp_path):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA4,))
     monkeypatch.setattr(selftest_child, "KERNELS", (CDNA4,))
 
-    def events(numbers, start, patience):
+    def events(numbers, start, patience, timed):
         said = []
-        selftest_child.run(numbers, lambda event, **details: said.append({"event": event, **details}))
+        selftest_child.run(numbers, lambda event, **details: said.append({"event": event, **details}), timed)
         return said
 
     monkeypatch.setattr(selftest, "_events", events)
@@ -344,7 +344,7 @@ def test_the_command(monkeypatch, tmp_path):
     assert done.exit_code == 0, done.output
     assert "No AMD GPU: none here." in done.output
     assert "simulated, not run on hardware: 4 cases right" in done.output
-    assert "1 of 1 kernels right; 0 ran on hardware, 1 did not." in done.output
+    assert "1 of 1 kernel right; 0 ran on hardware, 1 did not." in done.output
     found = json.loads(path.read_text())
     assert found["kernels"][0]["target"] == "gfx950"
     assert "tilewright" in found["versions"]

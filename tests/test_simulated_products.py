@@ -226,8 +226,8 @@ def test_a_cpu_kernel_on_the_command_line():
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (("--step", "naive"), "for GPUs"),
-    (("--step", "nonsense", "-t", "sm_80"), "there is no step 'nonsense' of the GPU ladder; the steps are naive"),
+    (("--step", "warps"), "there is no step 'warps' of the CPU ladder, which is x86-avx2's; the steps are naive"),
+    (("--step", "nonsense", "-t", "sm_80"), "there is no step 'nonsense' of the GPU ladder, which is sm_80's"),
     (("--step", "naive", "-t", "sm_80", "-l", "nt"), "--dtype f32 --layout nn"),
 ])  # fmt: skip
 def test_bad_input(words, message):

@@ -7,7 +7,7 @@ multiply-adds are measured once (runtime/probes.py) and remembered.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, registers
 from tilewright.plans.model import Cost, cost, total
 from tilewright.targets import AmdTarget, CpuTarget, coerce
+from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,6 +39,10 @@ class Sections:
         """(heading, lines)."""
         raise NotImplementedError
 
+    def record(self) -> dict[str, Any]:
+        """As plain data, for JSON: the numbers, and the text."""
+        raise NotImplementedError
+
     def __str__(self) -> str:
         return "\n".join(line for line, _ in self.lines())
 
@@ -52,6 +57,21 @@ class Sections:
             yield "", False
             for number, line in enumerate(lines):
                 yield f"{'' if number else heading:<12}{line}".rstrip(), number == 0
+
+
+def recorded(found: Any, traffic: Mapping[str, Iterable[tuple[str, int, int, str]]]) -> dict[str, Any]:
+    """What explanations for all targets have in common, for `record`."""
+    cost = found.cost
+    return {
+        "problem": str(found.problem), "target": found.target.name, "model": found.target.model,
+        "plan": str(found.plan), "origin": found.origin, "violations": list(found.violations),
+        "predicted_seconds": cost and cost.seconds, "parts": dict(cost.parts) if cost else {},
+        "bytes": {level: [{"what": what, "bytes": size, "times": times} for what, size, times, _ in terms]
+                  for level, terms in traffic.items()},
+        "considered": found.considered,
+        "alternatives": [{"plan": str(plan), "slower_by": more, "cause": why} for plan, more, why in found.rejected],
+        "text": str(found).splitlines(),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,7 @@ class Explanation(Sections):
 
     def title(self) -> str:
         batch = f", each of {self.problem.batch} products" if self.problem.batch != 1 else ""
-        threads = f"{self.shape.threads} thread{'s' * (self.shape.threads != 1)}"
+        threads = plural(self.shape.threads, "thread")
         return f"{self.problem} on {self.target.name} ({self.target.model}), {threads}{batch}"
 
     def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
@@ -85,13 +105,18 @@ class Explanation(Sections):
             yield "bytes", self._bytes(self.cost)
             yield "time", self._time(self.cost)
 
+    def record(self) -> dict[str, Any]:
+        traffic = self.cost.traffic if self.cost else {}
+        seconds = self.measured.median if self.measured else None
+        return recorded(self, traffic) | {"threads": self.shape.threads, "measured_seconds": seconds}
+
     # ---- sections
 
     def _plan(self) -> Iterator[str]:
         yield str(self.plan)
         yield self.origin
         if self.plan.swap:
-            yield "swap: C^T = B^T @ A^T is computed, so A and B, rows and columns change places below"
+            yield "swap: C^T = B^T @ A^T is computed, so below A and B, and rows and columns, are exchanged"
         if self.plan.copy:
             yield f"copy: B is copied first, so that its {self.plan.reads_b} are contiguous"
 
@@ -111,24 +136,25 @@ class Explanation(Sections):
                 yield _fills(f"block of A, mc x kc = {mc} x {kc} x {s} bytes", mc*kc*s, t, "l2")
                 yield _fills(f"block of B, kc x nc = {kc} x {nc} x {s} bytes", kc*nc*s, t, "l3" if t.l3 else "l2")
         elif p.algorithm == "stream":
-            yield f"{p.mr} rows of C stay in L1 while B passes by, {p.nr} of its rows at a time"
+            yield f"{p.mr} rows of C stay in L1 while B is streamed, {p.nr} rows of B at a time"
         else:
             yield f"{p.mr} rows of A by {p.nr} columns of B at a time: {p.mr}*{p.nr} vectors of sums along k"
         if p.threads > 1:
             loops = (p.jc_ways, "columns (jc)"), (p.ic_ways, "rows (ic)"), (p.jr_ways, "panels of columns (jr)")
             yield f"{p.threads} threads: " + " x ".join(f"{ways} runs of {what}" for ways, what in loops if ways > 1)
         elif self.shape.threads > 1:
-            yield "one thread: to wake others would take longer"
+            yield "one thread: waking further threads would take longer than they save"
 
     def _rejected(self) -> Iterator[str]:
         if not self.rejected:
-            yield "no other plan was considered"
+            yield "there is no alternative"
             return
         width = max(len(str(plan)) for plan, _, _ in self.rejected)
         for plan, more, why in self.rejected:
             yield f"{plan!s:<{width}}  {more:+7.1%}  {why}".rstrip()
-        yield "time beside the plan's and what most of the difference is due to, by the figures that the planner takes"
-        yield f"every chip to have; of {self.considered} others. The planner keeps to one tile, the tuner tries more"
+        yield "predicted time relative to the plan's, and the largest cause, with the model's default constants;"
+        yield (f"the best of {plural(self.considered, 'alternative')}. Only `tilewright tune` varies the register "
+               "tile further")
 
     def _arithmetic(self) -> Iterator[str]:
         shape = self.shape.swapped if self.plan.swap else self.shape
@@ -155,7 +181,7 @@ class Explanation(Sections):
             yield (f"{'ceiling':<10} {_time(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, what "
                    f"{_count(self.plan.threads)} reached with nothing but multiply-adds")
         else:
-            yield "no ceilings: this machine cannot run the target. The planner's figures, of no chip in particular:"
+            yield "no ceilings: this machine cannot run the target. Predicted with the model's default constants:"
         yield self._rate("predicted", cost.seconds)
         for what, seconds in cost.parts:
             if seconds:

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tilewright.explanation import REJECTED, Sections, _time
+from tilewright.explanation import REJECTED, Sections, _time, recorded
 from tilewright.plans import amd
 from tilewright.plans.amd import LANES, PIECE, AmdPlan, AmdShape
 from tilewright.plans.amd_model import Cost, operations
+from tilewright.text import plural
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -34,6 +35,9 @@ class AmdExplanation(Sections):
     considered: int = 0
     rejected: tuple[tuple[AmdPlan, float, str], ...] = ()       # plan, by how much it is slower, what bounds it
 
+    def record(self) -> dict[str, Any]:
+        return recorded(self, self.traffic if self.cost else {})
+
     def title(self) -> str:
         return f"{self.problem} on {self.target.name} ({self.target.model}, {self.target.cus} compute units)"
 
@@ -54,7 +58,7 @@ class AmdExplanation(Sections):
         tiles, steps, waves = p.tiles(s.m, s.n), ceil(s.k / p.cta_k), p.threads // LANES
         moved, every = tiles * steps, f"{tiles:,} tiles x {steps:,} steps along k"
         parts = f" for each of {p.split_k} parts"*(p.split_k > 1)
-        a_ahead, b_ahead = ((moved + int(tiles * p.split_k * early), f"{every}, and {early:g} that nobody needs{parts}")
+        a_ahead, b_ahead = ((moved + int(tiles * p.split_k * early), f"{every}, and {early:g} past the end{parts}")
                             for early in self._early())
         a_written, b_written = (a_ahead, b_ahead) if p.copy == "direct" else 2*((moved, every),)
         (row_a, row_b), (a, b) = p.rows(s), (p.cta_k * bits // 8 for bits in s.bits)
@@ -89,7 +93,8 @@ class AmdExplanation(Sections):
         resident = max(t.occupancy(p.threads, p.estimate(s), lds), 1)
         yield (f"workgroup {p.cta_m}x{p.cta_n}, {p.cta_k} deep: {waves} waves of {p.warp_m}x{p.warp_n}, each "
                f"{p.warp_m // p.mfma} x {p.warp_n // p.mfma} instructions of {p.mfma}x{p.mfma}")
-        yield f"about {p.estimate(s)} registers a lane of {t.vgprs // max(waves // t.simds, 1)}, if one workgroup runs"
+        yield (f"about {p.estimate(s)} registers of each lane, of {t.vgprs // max(waves // t.simds, 1)} where one "
+               "workgroup runs")
         yield f"{p.stages} stages in LDS: {lds:,} bytes of {t.lds:,}, {lds / t.lds:.0%}"
         whole = p.tiles(s.m, s.n)
         yield (f"{whole:,} tiles of C" + (f" in {p.split_k} parts each" if p.split_k > 1 else "")
@@ -100,7 +105,8 @@ class AmdExplanation(Sections):
         width = max((len(str(plan)) for plan, _, _ in self.rejected), default=0)
         for plan, more, bound in self.rejected:
             yield f"{plan!s:<{width}}  {more:+7.1%}  {bound}"
-        yield f"time beside the plan's, and what bounds it; of {self.considered} others, the best of other tiles"
+        yield (f"predicted time relative to the plan's, and what bounds it: the best of other tiles among "
+               f"{plural(self.considered, 'alternative')}")
 
     def _bytes(self) -> Iterator[str]:
         for level, terms in self.traffic.items():
@@ -117,7 +123,8 @@ class AmdExplanation(Sections):
         bound = _bound(cost)
         for what, seconds in cost.parts:
             yield f"{'':<10} {_time(seconds):>9}  {what}{': this bounds it' * (what == bound)}"
-        yield f"{'':<10} {_time(cost.seconds - max(cost.parts, key=lambda part: part[1])[1]):>9}  beside the longest"
+        rest = cost.seconds - max(seconds for _, seconds in cost.parts)
+        yield f"{'':<10} {_time(rest):>9}  launch, and work that does not overlap with the bound above"
 
 
 def explain(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdExplanation:

@@ -22,8 +22,8 @@ from tilewright.bench.formats_child import FormatsJob
 from tilewright.bench.formats_results import ABSENT, timed
 from tilewright.bench.measure import Rules
 from tilewright.bench.peers import NATIVE
-from tilewright.bench.report import plural
 from tilewright.bench.results import OURS, Report
+from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright import simulator, targets
-from tilewright.bench.report import plural
 from tilewright.bench.results import Report, save
+from tilewright.kernels.ladder.gpu13_dispatch import choose
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+from tilewright.kernels.ladder.names import DISPATCH, GPU_LADDER
 from tilewright.runtime import ladder_gpu
+from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,6 +86,14 @@ def count(name: str, n: int, target: GpuTarget) -> Counts:
     )  # fmt: skip
 
 
+def _dispatched(found: list[Counts], target: GpuTarget) -> Counts:
+    """Step 13, which is no kernel: the counts of the one that it chooses for these sizes."""
+    n, last = found[0].n, GPU_LADDER[DISPATCH]
+    chosen = choose(target, n, n, n, 0, n, 0, n)
+    (counts,) = (c for c in found if c.step == chosen)
+    return replace(counts, step=DISPATCH, title=last.title, idea=f"{last.idea}; here {counts.title}")
+
+
 def _run(name: str, n: int, granule: int | None = None) -> simulator.Report:
     step = GPU_STEPS[name]
     a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
@@ -131,7 +141,7 @@ def simulate(n: int, target_name: str, json: Path | None, plot: Path | None, con
             found.append(count(name, n, target))
             bar.advance(task)
     report.extra["simulated"] = [asdict(c) for c in found]
-    for shown in tables(found, target):
+    for shown in tables([*found, _dispatched(found, target)], target):
         console.print(shown)
     if json:
         save(report, json)

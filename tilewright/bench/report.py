@@ -11,6 +11,7 @@ from tilewright.bench.measure import Spread, geomean
 from tilewright.bench.results import BESIDE, OURS, Report, Result
 from tilewright.bench.shapes import size
 from tilewright.runtime.doctor import size as bytes_of
+from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,10 +31,6 @@ def groups(results: Iterable[Result]) -> Iterator[tuple[Group, list[Result]]]:
 def title(group: Group) -> str:
     suite, dtype, threads, isa = group
     return f"{suite}, {dtype}, {plural(threads, 'thread')}" + ("" if isa == "native" else f", held to {isa}")
-
-
-def plural(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def names(results: Iterable[Result]) -> list[str]:

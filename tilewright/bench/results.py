@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -155,8 +156,11 @@ class Report:
 
 
 def save(report: Report, path: Path) -> None:
-    """Write the JSON whole or not at all, since it may have taken an hour to measure."""
+    """Write the JSON whole or not at all, since it may have taken an hour to measure. `-` is standard output."""
     text = json.dumps(report.to_json(), indent=1) + "\n"
+    if path == Path("-"):
+        sys.stdout.write(text)
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:

@@ -6,13 +6,15 @@ that `tilewright --help` answers at once.
     machine.py   doctor, cache: what there is
     formats.py   formats: the number formats, one of them, or one number of it
     mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
-    kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  listing.py finds the hot loop
+    kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  code.py: files and hot loops
     files.py     run: multiply .npy files;  npy.py does it
-    ladder.py    ladder: teaching kernels for AMD's Matrix Cores, compiled, simulated and checked
+    ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
     simulate.py  simulate: run the kernels on NumPy, checked and counted
     tuning.py    tune
     benches.py   bench and its studies
     common.py    what they share: errors in one line, lists in options, target and problem from options
+    output.py    text or JSON (`--json`), tables that fit the terminal
+    command.py   what typer lacks: help that wraps, negative numbers, closed pipes
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import benches, files, formats, kernels, ladder, machine, mfma, simulate, tuning
+from tilewright.cli.command import App
 
-app = typer.Typer(
+app = App(
     name="tilewright",
     help="Matrix multiplication written in readable Python, as fast as the chip allows.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -51,7 +53,7 @@ def _options(
 
 
 app.command()(machine.doctor)
-app.command(context_settings={"ignore_unknown_options": True})(formats.formats)  # -1 is a bad pattern, no option
+app.command()(formats.formats)
 app.command()(mfma.mfma)
 app.command()(mfma.peak)
 app.command()(kernels.plan)

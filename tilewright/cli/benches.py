@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import common, output
+from tilewright.cli.command import App
 
-app = typer.Typer(invoke_without_command=True)
+app = App(invoke_without_command=True)
 
 Threads = Annotated[
     list[str] | None,
@@ -18,13 +19,21 @@ Threads = Annotated[
 Dtypes = Annotated[
     list[str] | None, typer.Option("--dtype", "-d", help="f32, f64 or both.", metavar="LIST", show_default=False)
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Write every sample, with machine and versions.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Write a plot, such as out.png (needs matplotlib).")]
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="[FILE]", help="Write every sample, with machine and versions, to FILE; to standard "
+                 "output, with the tables on standard error, if FILE is - or left out.", show_default=False),
+]  # fmt: skip
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs matplotlib).",
+                 show_default=False),
+]  # fmt: skip
 Peers = Annotated[
     list[str] | None,
     typer.Option("--peers", help="numpy, openblas, mkl, blis, torch.", metavar="LIST", show_default="all found"),
 ]
-Isa = Annotated[str, typer.Option("--isa", help="native, or avx2 to hold every library to AVX2.")]
+Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to hold every library to AVX2.")]
 
 
 @app.callback()
@@ -50,14 +59,14 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    with common.errors():
+    with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands
 
         chosen = commands.Options(
             suites=common.listed(suite, []), dtypes=common.listed(dtype, []), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
         )  # fmt: skip
-        raise typer.Exit(commands.bench(chosen, common.console()))
+        raise typer.Exit(commands.bench(chosen, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -80,26 +89,26 @@ def ladder(
     The steps without blocking sit out the sizes where one call would take more than two seconds.  All fifty sizes up
     to 10000 take hours.
     """
-    with common.errors():
+    with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands
 
         if device == "simulate":
             from tilewright.bench import ladder_gpu
 
             size = common.numbers(sizes, [str(ladder_gpu.SIZE)], "--sizes")
-            raise typer.Exit(ladder_gpu.simulate(size[0], "sm_90a", json, plot, common.console()))
+            raise typer.Exit(ladder_gpu.simulate(size[0], "sm_90a", json, plot, common.console(json == output.STDOUT)))
         if device == "cuda":
             from tilewright.bench import ladder_cuda
 
             wanted = common.numbers(sizes, [], "--sizes")
-            raise typer.Exit(ladder_cuda.run(wanted, quick, json, plot, common.console()))
+            raise typer.Exit(ladder_cuda.run(wanted, quick, json, plot, common.console(json == output.STDOUT)))
         if device != "cpu":
             raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
             dtypes=common.listed(dtype, []), threads=_counts(threads), sizes=common.numbers(sizes, [], "--sizes"),
             peers=common.listed(peers, []) or None, quick=quick, json=json, plot=plot,
         )  # fmt: skip
-        raise typer.Exit(commands.ladder(chosen, common.console()))
+        raise typer.Exit(commands.ladder(chosen, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -125,14 +134,14 @@ def formats(
     All contenders multiply the same random numbers of the format into the same format of result, are checked, and take
     turns.  What this version or machine does not have is a row that says so.  docs/benchmarking.md has the rules.
     """
-    with common.errors():
+    with common.errors(lambda: "no result was kept"):
         from tilewright.bench import formats as study
 
         chosen = study.FormatsOptions(
             only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
         )  # fmt: skip
-        raise typer.Exit(study.bench(chosen, common.console()))
+        raise typer.Exit(study.bench(chosen, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -169,7 +178,7 @@ def gpu(
     cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
     takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
     """
-    with common.errors():
+    with common.errors(lambda: "no result was kept"):
         from tilewright.bench import gpu as study
 
         chosen = study.GpuOptions(
@@ -177,7 +186,7 @@ def gpu(
             sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
             cases=case or [], quick=quick, flush=flush, device=device, json=json, plot=plot,
         )  # fmt: skip
-        raise typer.Exit(study.bench(chosen, common.console()))
+        raise typer.Exit(study.bench(chosen, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -188,10 +197,11 @@ def tiles(
     json: Json = None,
 ) -> None:
     """Measure every legal register tile: registers used, FMAs per load, rate."""
-    with common.errors():
+    with common.errors(lambda: "no result was kept"):
         from tilewright.bench import tiles as study
 
-        raise typer.Exit(study.run(common.cpu(target), dtype, quick=quick, json=json, console=common.console()) or 0)
+        console = common.console(json == output.STDOUT)
+        raise typer.Exit(study.run(common.cpu(target), dtype, quick=quick, json=json, console=console) or 0)
 
 
 @app.command()
@@ -200,10 +210,10 @@ def startup(
     json: Json = None,
 ) -> None:
     """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
-    with common.errors():
+    with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands
 
-        raise typer.Exit(commands.startup(rounds, json, common.console()))
+        raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
 
 
 def _counts(threads: list[str] | None) -> list[int]:

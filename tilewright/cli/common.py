@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,25 +16,70 @@ if TYPE_CHECKING:
     from tilewright.targets import CpuTarget
 
 BAD_INPUT = 2  # the exit status of anything the caller can put right, as of a mistyped option
+INTERRUPTED = 130  # what a shell shows for SIGINT
 
-M = Annotated[int, typer.Argument(min=0, help="Rows of A and C.", show_default=False)]
-N = Annotated[int, typer.Argument(min=0, help="Columns of B and C.", show_default=False)]
-K = Annotated[int, typer.Argument(min=0, help="Columns of A, rows of B.", show_default=False)]
+
+def target_names() -> list[str]:
+    from tilewright.targets import amd, names, nvidia
+
+    return ["native", "nvidia", "amd", *names(), *nvidia.ALIASES, *nvidia.CHIPS, *amd.CHIPS]
+
+
+def format_names() -> list[str]:
+    from tilewright.formats import BLOCK_FORMATS, FORMATS
+
+    return [*FORMATS, *BLOCK_FORMATS]
+
+
+def step_names(context: typer.Context) -> list[str]:
+    from tilewright.kernels.ladder.names import ladder
+
+    try:
+        return [*ladder(target(context.params.get("target") or "native"))[1]]
+    except (ValueError, RuntimeError):
+        return []
+
+
+def completed(every: Callable[..., list[str]]) -> dict[str, Any]:
+    """For an Option or Argument: what a shell completes it with."""
+
+    def matching(ctx: typer.Context, incomplete: str) -> list[str]:
+        found = every(ctx) if every is step_names else every()
+        return [name for name in found if name.startswith(incomplete)]
+
+    return {"autocompletion": matching}
+
+
+M = Annotated[int, typer.Argument(metavar="M", help="Rows of A and C.", show_default=False)]
+N = Annotated[int, typer.Argument(metavar="N", help="Columns of B and C.", show_default=False)]
+K = Annotated[int, typer.Argument(metavar="K", help="Columns of A, rows of B.", show_default=False)]
 # The same, where a kernel can be named instead.
-SomeM = Annotated[int | None, typer.Argument(min=0, help="Rows of A and C.", show_default=False)]
-SomeN = Annotated[int | None, typer.Argument(min=0, help="Columns of B and C.", show_default=False)]
-SomeK = Annotated[int | None, typer.Argument(min=0, help="Columns of A, rows of B.", show_default=False)]
-Dtype = Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64; for AMD's GPUs f16, e4m3fn, mxfp4, ... too.")]
-Layout = Annotated[str, typer.Option("--layout", "-l", help="How A and B are stored: nn, nt, tn, tt.")]
+SomeM = Annotated[int | None, typer.Argument(metavar="M", help="Rows of A and C.", show_default=False)]
+SomeN = Annotated[int | None, typer.Argument(metavar="N", help="Columns of B and C.", show_default=False)]
+SomeK = Annotated[int | None, typer.Argument(metavar="K", help="Columns of A, rows of B.", show_default=False)]
+Dtype = Annotated[
+    str,
+    typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B: f32 or f64; on AMD's GPUs also "
+                 "f16, bf16, e4m3fn, mxfp4, ... (tilewright formats).", **completed(format_names)),
+]  # fmt: skip
+Layout = Annotated[
+    str | None,
+    typer.Option("--layout", "-l", metavar="LAYOUT", help="How A and B are stored, n as multiplied or t transposed: "
+                 "nn, nt, tn, tt.", show_default="nn; nt for block-scaled formats",
+                 **completed(lambda: ["nn", "nt", "tn", "tt"])),
+]  # fmt: skip
 TargetName = Annotated[
     str,
-    typer.Option(
-        "--target",
-        "-t",
-        help="native, nvidia or amd: what is here; or a name such as x86-avx2, sm_90a or gfx950.",
-        metavar="NAME",
-    ),
-]
+    typer.Option("--target", "-t", metavar="NAME", help="native, nvidia or amd: the CPU or GPU of this machine; or a "
+                 "name such as x86-avx2, sm_90a, h100, gfx950 or mi325x.", **completed(target_names)),
+]  # fmt: skip
+
+
+Step = Annotated[
+    str | None,
+    typer.Option("--step", "-s", metavar="NAME", help="A step of the target's ladder (tilewright ladder cpu, gpu, amd) "
+                 "instead of a plan.", show_default=False, **completed(step_names)),
+]  # fmt: skip
 
 
 class BadInput(Exception):
@@ -42,15 +87,19 @@ class BadInput(Exception):
 
 
 @contextmanager
-def errors() -> Iterator[None]:
-    """Turn what bad input raises into one line on standard error and exit status 2.
+def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[None]:
+    """Turn what bad input raises into one line on standard error and exit status 2, and Ctrl-C into one line that says
+    what was `kept`, and status 130. A closed pipe is left to command.Group.
 
     TILEWRIGHT_TRACEBACK=1 lets the exception through, for whoever suspects a bug behind it.
     """
     try:
         yield
-    except typer.Exit:  # itself a RuntimeError
+    except (typer.Exit, BrokenPipeError):  # themselves a RuntimeError and an OSError
         raise
+    except KeyboardInterrupt:
+        typer.echo(f"tilewright: interrupted; {kept()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     except (BadInput, ValueError, TypeError, OSError, RuntimeError) as error:
         if os.environ.get("TILEWRIGHT_TRACEBACK"):
             raise
@@ -89,14 +138,7 @@ def numbers(
     return list(dict.fromkeys(found))
 
 
-def aligned(rows: list[list[str]]) -> str:
-    """A table as text, columns as wide as they need to be."""
-    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
-    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
-    return "\n".join(lines).rstrip()
-
-
-def problem(m: int, n: int, k: int, dtype: str, layout: str) -> Gemm:
+def problem(m: int, n: int, k: int, dtype: str, layout: str | None) -> Gemm:
     from tilewright.problem import Gemm
 
     return Gemm(m, n, k, dtype, layout=layout)
@@ -110,6 +152,20 @@ def target(name: str) -> Any:
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)
+
+
+def kind(chip: Any) -> str:
+    """What family a target is of: "cpu", "gpu" (NVIDIA's) or "amd", as targets.names calls them."""
+    from tilewright.targets import AmdTarget, CpuTarget
+
+    return "cpu" if isinstance(chip, CpuTarget) else "amd" if isinstance(chip, AmdTarget) else "gpu"
+
+
+def sizes(m: int | None, n: int | None, k: int | None) -> tuple[int, int, int]:
+    """Those of a problem, where a command can do without."""
+    if m is None or n is None or k is None:
+        raise BadInput("give M, N and K: rows of A, columns of B, columns of A")
+    return m, n, k
 
 
 def cpu(name: str) -> CpuTarget:

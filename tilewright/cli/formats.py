@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import common, output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,35 +16,48 @@ if TYPE_CHECKING:
 
 def formats(
     name: Annotated[
-        str | None, typer.Argument(help="A format, such as e4m3fn, f16, int8 or mxfp4.", show_default="all, as a table")
+        str | None,
+        typer.Argument(metavar="NAME", help="A format, such as e4m3fn, f16, int8 or mxfp4.",
+                       show_default="all, as a table", **common.completed(common.format_names)),
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Argument(help="Bits of a number in it: 0xc5, 0b11000101 or 197.", show_default="the format itself"),
+        typer.Argument(metavar="PATTERN", help="Bits of a number in it: 0xc5, 0b11000101 or 197.",
+                       show_default="the format itself"),
     ] = None,
-) -> None:
+    json: output.Json = None,
+) -> None:  # fmt: skip
     """Print the table of number formats, one format in detail, or the steps from a bit pattern to its value.
 
     tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and its value.
     In the table S stands for either sign.
     """
     with common.errors():
-        if name is None:
-            _table()
-            return
         from tilewright.formats import block_format, explain, find, get, overview
+
+        if name is None:
+            output.show(lambda: [dict(zip(overview.HEADINGS, row)) for row in overview.rows()], _table, json)
+            return
 
         if name.lower().startswith(("mx", "nv")):
             if pattern is not None:
                 raise ValueError(f"PATTERN must be left out: a number of {name} has no bits of its own")
             blocks = block_format(name.lower(), "NAME")
-            _listed(blocks.name, overview.block_details(blocks))
+            _show(blocks.name, overview.block_details(blocks), json)
             return
         found = get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
         if pattern is not None:
-            typer.echo(explain(found, found.check(_number(pattern), "PATTERN")))
+            bits = found.check(_number(pattern), "PATTERN")
+            output.show(lambda: {"format": found.name, "pattern": bits, "value": found.decode(bits),
+                                 "steps": str(explain(found, bits)).splitlines()},
+                        lambda: typer.echo(explain(found, bits)), json)  # fmt: skip
             return
-        _listed(found.name, overview.details(found))
+        _show(found.name, overview.details(found), json)
+
+
+def _show(name: str, lines: list[tuple[str, str]], json: Path | None) -> None:
+    output.show(lambda: {"format": name, "lines": [[what, that] for what, that in lines]}, lambda: _listed(name, lines),
+                json)  # fmt: skip
 
 
 def _listed(name: str, lines: list[tuple[str, str]]) -> None:

@@ -1,4 +1,8 @@
-"""tilewright ladder: teaching kernels for chips that this machine may not have, compiled, simulated and checked."""
+"""tilewright ladder: the teaching kernels of each ladder, compiled, run or simulated, and checked.
+
+`tilewright bench ladder` measures the CPU's and the GPU's; their documents are docs/cpu-ladder.md, docs/gpu-ladder.md
+and docs/matrix-cores.md.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import common, output
+from tilewright.cli.command import App
 
 if TYPE_CHECKING:
     from tilewright.targets import AmdTarget
 
-app = typer.Typer(no_args_is_help=True, help="Teaching kernels for AMD's Matrix Cores, checked without a GPU.")
+app = App(no_args_is_help=True, help="The teaching kernels for CPUs, NVIDIA's GPUs and AMD's Matrix Cores, each step "
+          "checked; `tilewright bench ladder` measures them.")  # fmt: skip
 
 SIMULATED = "simulated, not run on hardware"
 HEADINGS = ["step", "target", "instruction", "A by B", "cycles", "loads", "stores", "vector", "VGPRs", "spills",
@@ -20,6 +26,75 @@ LEGEND = """\
 One wave and one matrix instruction each, whose cycles are those of a Matrix Core. Loads, stores and vector instructions
 are counted in the machine code. Linked: bytes of the code object. Random numbers: the largest error, as a share of the
 bound, which allows every product and every sum to be cut short to f32."""
+CPU_SIZE = (97, 101, 103)  # m, n, k: primes, beyond one tile of every step
+
+
+@app.command()
+def cpu(
+    dtype: Annotated[str, typer.Option("--dtype", "-d", metavar="FORMAT", help="f32 or f64.")] = "f32",
+    target: common.TargetName = "native",
+    json: output.Json = None,
+) -> None:
+    """Six steps from three loops to a parallel, packed product on a CPU: the hot loop of each, and a product checked.
+
+    Each step is compiled for the target, the loop with the most FMAs is counted, and where this machine can run the
+    code, a product of whole numbers is compared with NumPy's. `tilewright asm --step NAME` prints the loop, `simulate
+    --step NAME` runs the step in the simulator, `bench ladder` measures all of them.
+    """
+    with common.errors():
+        from tilewright.kernels.ladder import STEPS
+
+        chip = common.cpu(target)
+        found = [_cpu_step(name, step, chip, dtype) for name, step in STEPS.items()]
+        headings = ["step", "FMAs", "loads", "registers", "spills", "product", "idea"]
+        rows = [[str(row[heading]) for heading in headings] for row in found]
+        output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
+                    lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
+                                       + output.table([headings, *rows], right=range(1, 5))), json)  # fmt: skip
+        if any(row["product"] == "WRONG" for row in found):
+            raise typer.Exit(1)
+
+
+def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
+    import numpy as np
+
+    from tilewright.runtime import ladder, steps
+
+    compiled: Any = steps.compiled(name, chip, dtype)
+    loop, (m, n, k) = compiled.resources, CPU_SIZE
+    product = "not run"
+    if chip.runnable:
+        draw = np.random.default_rng(0)
+        a, b = (draw.integers(-4, 5, shape).astype(f"f{int(dtype[1:]) // 8}") for shape in ((m, k), (k, n)))
+        c = np.full((m, n), np.nan, a.dtype)
+        ladder.prepare(name, m, n, k, dtype, chip)(a, b, c)
+        product = "exact" if np.array_equal(c, a @ b) else "WRONG"
+    return {"step": step.title, "name": name, "idea": step.idea, "FMAs": loop.fma,
+            "loads": loop.loads + loop.elements, "registers": loop.registers, "spills": loop.spills,
+            "product": product}  # fmt: skip
+
+
+@app.command()
+def gpu(
+    size: Annotated[int, typer.Option("--size", min=1, metavar="N", help="m = n = k.")] = 256,
+    target: Annotated[
+        str, typer.Option("--target", "-t", metavar="NAME", help="One of NVIDIA's.",
+                          **common.completed(common.target_names))
+    ] = "sm_90a",
+    json: output.Json = None,
+) -> None:  # fmt: skip
+    """Thirteen steps on an NVIDIA GPU, in the simulator: what each moves, and what bounds it.
+
+    The last one is the choice among the three before it. This is `tilewright bench ladder --device simulate`; with
+    `--device cuda` they are timed.
+    """
+    with common.errors():
+        from tilewright.bench import ladder_gpu
+
+        chip = common.target(target)
+        if common.kind(chip) != "gpu":
+            raise common.BadInput(f"these steps are for NVIDIA's GPUs, and not for {chip.name}")
+        raise typer.Exit(ladder_gpu.simulate(size, chip.name, json, None, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -29,9 +104,11 @@ def amd(
         typer.Argument(metavar="STEP", help="f32, f16, fp8, mxfp8 or mxfp4: more about one.", show_default="all"),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", "-t", help="gfx942 or gfx950.", show_default="both", metavar="NAME")
+        str | None, typer.Option("--target", "-t", help="gfx942 or gfx950.", show_default="both", metavar="NAME",
+                                 **common.completed(common.target_names))
     ] = None,
     asm: Annotated[bool, typer.Option("--asm", help="Print the machine code too.")] = False,
+    json: output.Json = None,
 ) -> None:  # fmt: skip
     """Five products by one wave, from f32 to fp4 with block scales, by one matrix instruction each.
 
@@ -56,10 +133,10 @@ def amd(
             for chip in chips
             if (name and target) or each not in AMD_STEPS or chip.name in AMD_STEPS[each].targets
         ]
-        try:
-            rows = [_row(*each) for each in chosen]
+
+        def text() -> None:
             typer.echo(f"{SIMULATED}\n")
-            typer.echo(common.aligned([HEADINGS, *(row for row, _ in rows)]))
+            typer.echo(output.table([HEADINGS, *(row for row, _ in rows)]))
             typer.echo(f"\n{LEGEND}")
             for each, chip in chosen if name or asm else ():
                 typer.echo(f"\n{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}")
@@ -67,6 +144,10 @@ def amd(
                     typer.echo(f"\n{ladder_amd.simulate(each, chip.name)[0]}")
                 if asm:
                     typer.echo(f"\n{_listing(each, chip)}")
+
+        try:
+            rows = [_amd_step(*each) for each in chosen]
+            output.show(lambda: [dict(zip(HEADINGS, row)) | {"right": right} for row, right in rows], text, json)
         except Fault as fault:
             typer.echo(f"tilewright: {fault}", err=True)
             raise typer.Exit(1) from None
@@ -75,7 +156,7 @@ def amd(
             raise typer.Exit(1)
 
 
-def _row(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
+def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     """What a step did, in cells, and whether all was right."""
     from tilewright.runtime import ladder_amd
 

@@ -2,66 +2,122 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import common, output
+from tilewright.cli.command import App
+from tilewright.text import plural
 
 SELFTEST = Path("tilewright-selftest.json")
-cache_app = typer.Typer(help="The compiled kernels on disk.", no_args_is_help=True)
+cache_app = App(help="Show or remove the compiled kernels on disk.", no_args_is_help=True)
 
 
 def doctor(
-    quick: Annotated[bool, typer.Option("--quick", help="Measure for one second instead of ten.")] = False,
-    measure: Annotated[bool, typer.Option(help="Measure now, or show what was measured before.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure for one second instead of ten. With --selftest: axpy, the ladder, "
+                           "and one product of each format.")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Measure now, or show what was measured before. With "
+                           "--selftest: time each kernel, or only verify it.")
+    ] = True,
     selftest: Annotated[bool, typer.Option("--selftest", help="Try all kernels for AMD's GPUs instead.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the selftest's JSON goes.")] = SELFTEST,
-) -> None:
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the selftest's JSON goes.",
+                                  show_default=str(SELFTEST))
+    ] = None,
+    json: output.Json = None,
+) -> None:  # fmt: skip
     """Print what this machine is and can do: instruction sets, caches, threads, peers, measured ceilings.
 
-    With --selftest: compile, link, run, verify and time every kernel for AMD's GPUs, and write what came of it as JSON,
-    a file to attach to an issue of the project. Without such a GPU they are simulated. Status 1 if a kernel is wrong or
-    fails.
+    With --selftest: compile, link, run, verify and time every kernel for AMD's GPUs, and write the results as JSON, to
+    be attached to an issue. Without such a GPU they are simulated, which takes about two minutes. The file is complete
+    JSON at any time: after Ctrl-C it has the kernels tried so far, and names the others as missing. Status 1 if a
+    kernel is wrong or fails.
     """
+    if selftest:
+        _selftest(file or SELFTEST, quick, measure, json)
+        return
     with common.errors():
-        if selftest:
-            _selftest(output)
-            return
         from tilewright.runtime import doctor
 
+        if file is not None:
+            raise common.BadInput("--output is the selftest's file; --json FILE writes this report")
+        if quick and not measure:
+            raise common.BadInput("give --quick or --no-measure, not both: one measures, the other does not")
         found = doctor.report(quick, measure)
-        if json:
-            import json as notation
-
-            typer.echo(notation.dumps(found, indent=1))
-        else:
-            typer.echo(doctor.text(found))
+        output.show(lambda: found, lambda: typer.echo(doctor.text(found)), json)
 
 
-def _selftest(output: Path) -> None:
-    import json
+def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None:
+    found: dict[str, Any] = {}
 
-    from tilewright.runtime import selftest
+    def kept() -> str:
+        if not found:
+            return "nothing was written"
+        return f"{plural(len(found['kernels']), 'kernel')} of {len(found['kernels'] + found['missing'])} are in {path}"
 
-    found = selftest.report(lambda kernel: typer.echo(selftest.line(kernel)), typer.echo)
-    output.write_text(json.dumps(found, indent=1) + "\n")
-    typer.echo(f"{selftest.summary(found)} All of it is in {output}.")
-    if not all(kernel["right"] for kernel in found["kernels"]):
-        raise typer.Exit(1)
+    def keep(so_far: dict[str, Any]) -> None:
+        output.write_json(so_far, path)
+        found.update(so_far)
+
+    with common.errors(kept):
+        from tilewright.runtime import selftest
+
+        if json not in (None, output.STDOUT):
+            raise common.BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
+        output.check_writable(path)
+        quiet = json == output.STDOUT  # then only the record goes to standard output
+        with _Line() as line:
+
+            def say(text: str) -> None:
+                line.clear()
+                typer.echo(text, err=quiet)
+
+            result = selftest.report(
+                lambda kernel: say(selftest.line(kernel)), say, chosen=selftest.quick() if quick else None,
+                timed=measure, keep=keep, watch=lambda progress: line.show(str(progress)),
+            )  # fmt: skip
+        say(f"{selftest.summary(result)} All of it is in {path}.")
+        if quiet:
+            output.write_json(result, output.STDOUT)
+        if not all(kernel["right"] for kernel in result["kernels"]):
+            raise typer.Exit(1)
+
+
+class _Line:
+    """One line of progress on standard error: written over on a terminal, a line each time elsewhere."""
+
+    def __enter__(self) -> _Line:
+        self.terminal = sys.stderr.isatty()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        if self.terminal:
+            typer.echo("\r\033[K", nl=False, err=True)
+
+    def show(self, text: str) -> None:
+        self.clear()
+        typer.echo(text, nl=not self.terminal, err=True)
 
 
 @cache_app.command("info")
-def cache_info() -> None:
-    """Where the cache is, how many kernels it holds, how large it is."""
+def cache_info(json: output.Json = None) -> None:
+    """Print the cache's directory, how many kernels it holds, and its size."""
     with common.errors():
         from tilewright.compiler import cache
         from tilewright.runtime.doctor import size
 
-        for name, value in cache.info().items():
-            typer.echo(f"{name:<10} {size(value) if name == 'bytes' and isinstance(value, int) else value}")
+        info = cache.info()
+        shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
+        output.show(lambda: info, lambda: typer.echo(output.aligned([[k, str(v)] for k, v in shown.items()])), json)
 
 
 @cache_app.command("clear")
@@ -71,4 +127,4 @@ def cache_clear() -> None:
         from tilewright.compiler import cache
 
         count = cache.clear()
-        typer.echo(f"{count} kernel{'s' * (count != 1)} removed")
+        typer.echo(f"{plural(count, 'kernel')} removed")

@@ -8,33 +8,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import common, output
 
 if TYPE_CHECKING:
     from tilewright.kernels.atoms.mfma import Mfma, Operand
 
 
+def instruction_names() -> list[str]:
+    from tilewright.kernels.atoms.amd import CATALOGUE
+
+    return ["list", *dict.fromkeys(atom.name for atom in CATALOGUE)]
+
+
 def mfma(
-    name: Annotated[str, typer.Argument(help="An instruction, such as v_mfma_f32_32x32x2_f32, or list.")] = "list",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="list, or an instruction: as in assembly (v_mfma_f32_32x32x2_f32), in LLVM "
+                       "IR (llvm.amdgcn.mfma.f32.32x32x2f32) or in C (__builtin_amdgcn_mfma_f32_32x32x2f32).",
+                       **common.completed(instruction_names)),
+    ] = "list",
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="Of this chip or architecture only.", show_default="all", metavar="NAME"),
+        typer.Option("--target", "-t", help="Of this chip or architecture only.", show_default="all", metavar="NAME",
+                     **common.completed(common.target_names)),
     ] = None,
-    a: Annotated[str | None, typer.Option("--a", help="Format of A where the name leaves it open: e2m1.")] = None,
-    b: Annotated[str | None, typer.Option("--b", help="Format of B.", show_default="A's")] = None,
-    matrix: Annotated[str | None, typer.Option("--matrix", "-m", help="Tables of this matrix: A, B, C or D.")] = None,
+    a: Annotated[
+        str | None, typer.Option("--a", metavar="FORMAT", help="Format of A, where the name leaves it open: e2m1.")
+    ] = None,
+    b: Annotated[str | None, typer.Option("--b", metavar="FORMAT", help="Format of B.", show_default="A's")] = None,
+    matrix: Annotated[
+        str | None, typer.Option("--matrix", "-m", metavar="LETTER", help="Tables of this matrix: A, B, C or D.")
+    ] = None,
     element: Annotated[
-        str | None, typer.Option("--element", "-e", help="Only where this one is: row,column or row,column,block.")
+        str | None, typer.Option("--element", "-e", metavar="I,J", help="Only the lane and register of one element: "
+                                 "row,column or row,column,block.")
     ] = None,
-    lane: Annotated[int | None, typer.Option("--lane", "-l", help="Only what this lane holds.")] = None,
-    tables: Annotated[bool, typer.Option(help="Print the tables of layouts.")] = True,
+    lane: Annotated[int | None, typer.Option("--lane", "-l", metavar="N", help="Only the elements of this lane.")
+                    ] = None,
+    tables: Annotated[bool, typer.Option("--tables/--no-tables", help="Print the tables of layouts.")] = True,
     svg: Annotated[
-        Path | None, typer.Option("--svg", help="Draw the layouts into this file.", show_default=False)
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the layouts into this file.", show_default=False)
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", help="The same as PNG, which needs matplotlib.", show_default=False)
+        Path | None, typer.Option("--png", metavar="FILE", help="The same as PNG, which needs matplotlib.",
+                                  show_default=False)
     ] = None,
-    mark: Annotated[str, typer.Option("--mark", help="Lanes to colour there, such as 0,5.", show_default="0")] = "",
+    mark: Annotated[
+        str, typer.Option("--mark", metavar="LIST", help="Lanes to colour in the drawing, such as 0,5.",
+                          show_default="0")
+    ] = "",
+    json: output.Json = None,
 ) -> None:  # fmt: skip
     """List the matrix instructions of AMD's CDNA chips, or show one: its shape, cycles, and which lane holds what.
 
@@ -43,7 +66,8 @@ def mfma(
     with common.errors():
         arch = None if target is None else _amd(target).name
         if name == "list":
-            _list(arch)
+            rows = _list(arch)
+            output.show(lambda: [dict(zip(rows[0], row)) for row in rows[1:]], lambda: _print(rows), json)
             return
         from tilewright.kernels.atoms import describe
         from tilewright.kernels.atoms.amd import find
@@ -56,6 +80,12 @@ def mfma(
                 raise common.BadInput(f"--matrix must be A, B, C or D, got {matrix!r}")
             chosen = {matrix.upper(): every[matrix.upper()]}
         _draw(atom, svg, png, mark)
+        if json is not None:
+            output.write_json({"name": atom.name} | dict(describe.details(atom)) | {"where": {
+                n: [{"block": block, "row": row, "column": column, "lane": at[0], "element": at[1]}
+                    for (block, row, column), at in x.where.items()] for n, x in chosen.items()}}, json)  # fmt: skip
+            if json == output.STDOUT:
+                return
         if element is not None:
             block, row, column = _coordinates(element)
             for n, x in chosen.items():
@@ -79,7 +109,7 @@ def _amd(name: str) -> Any:
     return found
 
 
-def _list(arch: str | None) -> None:
+def _list(arch: str | None) -> list[list[str]]:
     from tilewright.kernels.atoms.amd import CATALOGUE
     from tilewright.targets.amd import MANUALS
 
@@ -90,7 +120,11 @@ def _list(arch: str | None) -> None:
             rows.append([atom.name, f"{atom.m}x{atom.n}x{atom.k}", str(atom.blocks), kinds, atom.c_format,
                          "+".join(str(x.registers) for x in (atom.a, atom.b, atom.c)),
                          *(str(atom.cycles.get(each, "-")) for each in MANUALS)])  # fmt: skip
-    typer.echo(common.aligned(rows))
+    return rows
+
+
+def _print(rows: list[list[str]]) -> None:
+    typer.echo(output.table(rows))
     typer.echo(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
                "tilewright mfma NAME shows one.")  # fmt: skip
 
@@ -107,9 +141,9 @@ def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
         for block in range(x.blocks):
             row, column = describe.ROLES[n]
             typer.echo(f"\n{n}[{row}][{column}]{f'.B{block}' * (x.blocks > 1)}, {x.format}: lane:register")
-            typer.echo(common.aligned(describe.by_element(x, block)))
+            typer.echo(output.aligned(describe.by_element(x, block)))
         typer.echo(f"\nregisters of {n}, {x.type} in each lane")
-        typer.echo(common.aligned(describe.by_register(n, x)))
+        typer.echo(output.aligned(describe.by_register(n, x)))
 
 
 def _coordinates(text: str) -> tuple[int, int, int]:
@@ -134,7 +168,13 @@ def _draw(atom: Mfma, svg: Path | None, png: Path | None, mark: str) -> None:
             layouts.png(picture, png)
 
 
-def peak(chip: Annotated[str, typer.Argument(help="A chip or architecture: mi325x, mi355x, h200, gfx942.")]) -> None:
+def peak(
+    chip: Annotated[
+        str, typer.Argument(metavar="CHIP", help="A chip or architecture: mi325x, mi355x, h100, h200, gfx942.",
+                            **common.completed(common.target_names))
+    ],
+    json: output.Json = None,
+) -> None:  # fmt: skip
     """Print the theoretical peaks of a GPU's matrix instructions, by number format, and how they follow."""
     with common.errors():
         from tilewright import targets
@@ -145,13 +185,21 @@ def peak(chip: Annotated[str, typer.Argument(help="A chip or architecture: mi325
             raise common.BadInput(f"{found.name} is a CPU's; what this machine reaches is measured: tilewright doctor")
         amd = isinstance(found, targets.AmdTarget)
         units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
-        typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
         rows = peaks.peaks(found)
-        base = next(x.flops for x in rows if x.format == "f32")
-        typer.echo(common.aligned(_peak_rows(rows, base, amd)))
-        typer.echo(_formula(next((x for x in rows if x.format == "f16"), rows[0]), amd))
-        typer.echo(f"rates: {peaks.source(found)}")
-        typer.echo(f"clock: {found.source('clock').removeprefix('default: ')}")
+        clock = found.source("clock").removeprefix("default: ")
+
+        def text() -> None:
+            typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
+            base = next(x.flops for x in rows if x.format == "f32")
+            typer.echo(output.table(_peak_rows(rows, base, amd)))
+            typer.echo(_formula(next((x for x in rows if x.format == "f16"), rows[0]), amd))
+            typer.echo(f"rates: {peaks.source(found)}")
+            typer.echo(f"clock: {clock}")
+
+        output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
+                             "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
+                                       for x in rows], "rates_source": peaks.source(found), "clock_source": clock},
+                    text, json)  # fmt: skip
 
 
 def _peak_rows(rows: Iterable[Any], base: float, amd: bool) -> list[list[str]]:

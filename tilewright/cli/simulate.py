@@ -6,54 +6,112 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli import common, output
 
 MOST = {"cpu": 2e8, "gpu": 2e9}  # multiply-adds: a few minutes
 
 
 def simulate(
-    m: common.M, n: common.N, k: common.K,
-    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
+    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
     plan: Annotated[
         str | None,
-        typer.Option("--plan", "-p", help="A plan, as `tilewright plan` prints it.", show_default="the model's choice"),
+        typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
+                     show_default="the model's choice"),
     ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option("--step", "-s", help="A step of the GPU ladder instead of a plan, by name.", show_default=False),
-    ] = None,
-    beta: Annotated[float, typer.Option(help="Add so many times what C holds before.")] = 0.0,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Even if it will take long.")] = False,
+    step: common.Step = None,
+    beta: Annotated[
+        float, typer.Option(metavar="X", help="Compute A B + X C, where C holds whole numbers before.")
+    ] = 0.0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Simulate a large problem too, which takes long.")] = False,
+    json: output.Json = None,
 ) -> None:  # fmt: skip
     """Run the kernels of a problem in the simulator, which needs no GPU, on whole numbers.
 
     Prints what each line of the kernels moved and what that cost (sectors, cache lines, passes over the banks), the
-    instructions, and for a GPU the occupancy. A mistake in a kernel, such as a race or an access outside an array, is
-    reported with its line, and a wrong product too, both with exit status 1.
+    instructions, and for a GPU the occupancy. With --step it is a kernel of the target's ladder; M, N and K may be left
+    out for those of AMD's, whose sizes are those of one matrix instruction.
+
+    A mistake in a kernel, such as a race or an access outside an array, is reported with its line, and a wrong product
+    too, both with exit status 1.
     """
     with common.errors():
         from tilewright.simulator import Fault
-        from tilewright.targets import CpuTarget
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-        most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
-        if m * n * k > most and not anyway:
-            raise common.BadInput(
-                f"{m} x {n} x {k} are {m * n * k:.1e} multiply-adds, and the simulator does some millions a second: "
-                f"at most {most:.0e}, or more with --anyway"
-            )
-        a, b, c, expected = _matrices(problem, beta)
+        chip = common.target(target)
+        if step and plan:
+            raise common.BadInput("give --plan or --step, not both: a step of a ladder has no plan")
         try:
-            report = _step(step, problem, chip, a, b, c, beta) if step else _kernel(problem, chip, plan, a, b, c, beta)
+            if step and common.kind(chip) == "amd":
+                title, report, note, exact = _amd_step(step, chip, (m, n, k), beta)
+            else:
+                title, report, note, exact = _problem(step, common.sizes(m, n, k), dtype, layout, chip, plan, beta,
+                                                      anyway)  # fmt: skip
         except Fault as fault:
             typer.echo(f"tilewright: {fault}", err=True)
             raise typer.Exit(1) from None
-        typer.echo(f"{problem} on {chip.name}\n")
-        typer.echo(str(report))
-        if not (c == expected).all():
+
+        def text() -> None:
+            typer.echo(f"{title} on {chip.name}\n")
+            if note:
+                typer.echo(f"{note}\n")
+            typer.echo(str(report))
+            if exact:
+                typer.echo("the product is exact")
+
+        output.show(lambda: _record(title, chip, note, report, exact), text, json)
+        if not exact:
             typer.echo("tilewright: the product is wrong", err=True)
             raise typer.Exit(1)
-        typer.echo("the product is exact")
+
+
+def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str, layout: str | None, chip: Any,
+             plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:  # fmt: skip
+    """What was simulated, the report, a remark, and whether the product is exact."""
+    import tilewright as tw
+
+    (m, n, k), problem = sizes, common.problem(*sizes, dtype, layout)
+    most = MOST["cpu" if common.kind(chip) == "cpu" else "gpu"]
+    if m * n * k > most and not anyway:
+        raise common.BadInput(
+            f"{m} x {n} x {k} are {m * n * k:.1e} multiply-adds, and the simulator does some millions a second: at "
+            f"most {most:.0e}, or more with --anyway"
+        )
+    kernel = None if step else tw.compile(problem, chip, plan)
+    a, b, c, expected = _matrices(problem, beta)
+    if step:
+        from tilewright.runtime import steps
+
+        report, note = steps.simulate(step, problem, chip, a, b, c, beta)
+    else:
+        report, note = tw.simulate(kernel, a, b, c, beta=beta), ""
+    return str(problem), report, note, bool((c == expected).all())
+
+
+def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, bool]:
+    """The same of a step of AMD's ladder, one matrix instruction, on operands of its own."""
+    from tilewright.runtime import ladder_amd
+
+    atom = ladder_amd.step(step, chip.name).atom(chip.name)
+    if any(given not in (None, size) for given, size in zip(sizes, (atom.m, atom.n, atom.k))) or beta:
+        raise common.BadInput(f"step {step} on {chip.name} is one instruction, {atom.name}: C = A B of {atom.m} x "
+                              f"{atom.n} x {atom.k}, and nothing else")  # fmt: skip
+    report, operands = ladder_amd.simulate(step, chip.name)
+    return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", bool((operands.c == operands.expected).all())
+
+
+def _record(title: str, chip: Any, note: str, report: Any, exact: bool) -> dict[str, Any]:
+    return {
+        "problem": title, "target": chip.name, "note": note, "exact": exact,
+        "traffic": [
+            {"file": site.line.file, "line": site.line.number, "array": site.array, "space": site.space,
+             "verb": site.verb, "requests": t.requests, "elements": t.elements, "bytes": t.bytes,
+             "distinct": t.distinct, "moved": t.moved, "ideal": t.ideal}
+            for site, t in sorted(report.traffic.items()) if t.requests
+        ],
+        "instructions": dict(report.instructions), "flops": report.flops,
+        "occupancy": None if report.occupancy is None else str(report.occupancy),
+    }  # fmt: skip
 
 
 def _matrices(problem: Any, beta: float) -> tuple[Any, Any, Any, Any]:
@@ -79,28 +137,3 @@ def _of_format(x: Any, name: str, axis: int) -> Any:
     if name in formats.BLOCK_FORMATS:
         return tw.quantize(x.astype("f4"), name, axis)
     return x.astype(formats.FORMATS[name].dtype)
-
-
-def _kernel(problem: Any, chip: Any, plan: str | None, a: Any, b: Any, c: Any, beta: float) -> Any:
-    import tilewright as tw
-
-    return tw.simulate(tw.compile(problem, chip, plan), a, b, c, beta=beta)
-
-
-def _step(name: str, problem: Any, chip: Any, a: Any, b: Any, c: Any, beta: float) -> Any:
-    import tilewright as tw
-    from tilewright import simulator
-    from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
-    from tilewright.targets import GpuTarget
-
-    if name not in GPU_STEPS:
-        raise common.BadInput(f"there is no step {name!r} of the GPU ladder; the steps are {', '.join(GPU_STEPS)}")
-    if not isinstance(chip, GpuTarget):
-        raise common.BadInput(f"the GPU ladder's steps are for GPUs of NVIDIA's, not for {chip.name}: --target sm_90a")
-    if problem.key() != type(problem)(problem.m, problem.n, problem.k).key():
-        raise common.BadInput("the steps of the GPU ladder are for --dtype f32 --layout nn")
-    step, (m, n, k) = GPU_STEPS[name], (problem.m, problem.n, problem.k)
-    operands = (a.ravel(), b.ravel()) if step.textures else (a, b)
-    given = c if beta else simulator.uninitialised(c)
-    return tw.simulate(step.emit(), m, n, k, 1.0, operands[0], k, operands[1], n, beta, given, n, grid=step.grid(m, n),
-                       target=chip)  # fmt: skip

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from tilewright.cli import common
+from tilewright.cli import common, output
+from tilewright.cli.command import App, Group
+from tilewright.text import plural
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tilewright.tuner.row import Row
     from tilewright.tuner.search import Result
 
 
-class _Group(TyperGroup):
+class _Group(Group):
     """`tilewright tune 512 512 512` is `tilewright tune measure 512 512 512`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -26,7 +25,7 @@ class _Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = App(
     cls=_Group,
     help="Measure the most promising plans for a problem, and use the fastest from then on: tilewright tune M N K.",
     no_args_is_help=True,
@@ -41,30 +40,62 @@ Threads = Annotated[
 @app.command()
 def measure(
     m: common.M, n: common.N, k: common.K,
-    dtype: common.Dtype = "f32", layout: common.Layout = "nn", target: common.TargetName = "native",
+    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
     threads: Threads = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds for each thread count.", min=0.1)] = 30.0,
-    candidates: Annotated[int, typer.Option(help="How many plans to try, beside the one in use.", min=1)] = 12,
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for each thread count.", min=0.1)] = 30.0,
+    candidates: Annotated[
+        int, typer.Option(metavar="N", help="How many plans to try, beside the one in use.", min=1)
+    ] = 12,
+    json: output.Json = None,
 ) -> None:  # fmt: skip
     """Measure plans for one problem.  The word "measure" may be left out.
 
     Plans take turns with matmul as it is, in a process of their own; only one that is faster beyond doubt replaces what
     matmul does.  `tilewright tune show` prints what was kept.
     """
-    with common.errors():
+    found: list[Result] = []
+
+    def kept() -> str:
+        done = ", ".join(plural(each.threads, "thread") for each in found)
+        return f"what was measured with {done} is kept" if done else "nothing of this run was kept"
+
+    with common.errors(kept):
         import tilewright as tw
         from tilewright.bench.commands import all_threads
 
-        problem, chip, console = common.problem(m, n, k, dtype, layout), common.cpu(target), common.console()
+        problem, chip = common.problem(m, n, k, dtype, layout), common.cpu(target)
+        console = common.console(json == output.STDOUT)
         for count in common.numbers(threads, ["all"], "--threads", {"all": all_threads()}):
             with _Bar(console, time_limit, count) as bar:
                 result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
                                  listen=bar.hear)  # fmt: skip
-            console.print(_table(result))
-            for plan, why in result.failed.items():
-                console.print(f"left out: {plan}: {why}", highlight=False, markup=False)
-            for line in (*result.notes, result.verdict):
-                console.print(line, highlight=False, markup=False)
+            found.append(result)
+            if json != output.STDOUT:
+                _print(result)
+        if json is not None:
+            output.write_json([_record(result) for result in found], json)
+
+
+def _print(result: Result) -> None:
+    """Plans on lines of their own, to be copied; below them their times."""
+    typer.echo(f"{result.problem} on {result.target}, {plural(result.threads, 'thread')}")
+    for number, r in enumerate(result.rows, 1):
+        typer.echo(f"{number:>2}  {r.plan}{f'  ({r.role})' * bool(r.role)}{'  *' * (r is result.best)}")
+    typer.echo()
+    rows = [[str(number), *_figures(r)] for number, r in enumerate(result.rows, 1)]
+    typer.echo(output.table([["plan", *FIGURES], *rows], right=range(len(FIGURES) + 1)))
+    typer.echo("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; median and "
+               "quartiles. *: the best")  # fmt: skip
+    for plan, why in result.failed.items():
+        typer.echo(f"left out: {plan}: {why}")
+    for line in (*result.notes, result.verdict):
+        typer.echo(line)
+
+
+def _record(result: Result) -> dict[str, Any]:
+    return {"problem": str(result.problem), "target": str(result.target), "threads": result.threads,
+            "rows": [vars(r) for r in result.rows], "best": result.best and result.best.plan, "failed": result.failed,
+            "notes": list(result.notes), "verdict": result.verdict}  # fmt: skip
 
 
 class _Bar:
@@ -73,7 +104,8 @@ class _Bar:
     def __init__(self, console: Any, time_limit: float, threads: int) -> None:
         from tilewright.bench.commands import progress
 
-        self.bar, self.limit, self.threads = progress(console), time_limit, f"{threads} thread{'s' * (threads != 1)}"
+        self.bar, self.limit, self.threads = progress(console), time_limit, plural(threads, "thread")
+        self.tried = 0
 
     def __enter__(self) -> _Bar:
         import time
@@ -88,27 +120,15 @@ class _Bar:
 
     def hear(self, event: dict[str, Any]) -> None:
         spent = round(min(self.clock() - self.began, self.limit), 1)
+        self.tried += event["event"] == "trying"
         what = {
-            "trying": lambda: f"{self.threads}: trying {event['name']}",
-            "phase": lambda: f"{self.threads}: {len(event['names'])} contenders take turns",
+            "trying": lambda: f"{self.threads}: plan {self.tried}",
+            "phase": lambda: f"{self.threads}: {plural(len(event['names']), 'plan')} in turn",
         }.get(event["event"])
         self.bar.update(self.task, completed=spent, **({"description": what()} if what else {}))
 
 
-def _table(result: Result) -> Table:
-    from rich.table import Table
-
-    count = f"{result.threads} thread{'s' * (result.threads != 1)}"
-    table = Table(title=f"{result.problem} on {result.target}, {count}", title_justify="left",
-                  caption="times matmul: matmul's time over the plan's within a round, above 1 the plan is faster; "
-                  "medians and quartiles", caption_justify="left")  # fmt: skip
-    table.add_column("plan", no_wrap=True)
-    table.add_column("")
-    for heading in ("ms", "GFLOP/s", "times matmul", "rounds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for r in result.rows:
-        table.add_row(r.plan, r.role, *_figures(r), style="bold" if r is result.best else "")
-    return table
+FIGURES = ("ms", "GFLOP/s", "times matmul", "rounds")
 
 
 def _figures(r: Row) -> tuple[str, ...]:
@@ -119,34 +139,29 @@ def _figures(r: Row) -> tuple[str, ...]:
 @app.command()
 def show(
     every: Annotated[bool, typer.Option("--all", help="Every plan that was timed, not only the best.")] = False,
+    json: output.Json = None,
 ) -> None:
     """Print what was measured on this and other machines: the best plan of each problem."""
     with common.errors():
-        from rich.table import Table
-
         from tilewright.tuner import store
 
         rows = store.rows()
-        if not rows:
-            typer.echo(f"nothing has been tuned yet ({store.path() or 'switched off by TILEWRIGHT_TUNE_DB'})")
-            return
-        table = Table(title=str(store.path()), title_justify="left")
-        for heading in ("target", "problem", "threads", "plan", ""):
-            table.add_column(heading, no_wrap=heading != "target")
-        for heading in ("ms", "GFLOP/s", "times matmul", "rounds"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for heading in ("date", "tilewright", "processor"):
-            table.add_column(heading)
         better = {(r.target, r.model, r.shape) for r in rows if r.role == "best"}
-        for r in rows:
-            chosen = r.role == "best" or (r.role == "model" and (r.target, r.model, r.shape) not in better)
-            if chosen or every:
-                layout = "".join("n" if order == "rows" else "t" for order in (r.a, r.b))
-                version = f"{r.tilewright} {(r.commit or '')[:7]}".strip()
-                table.add_row(r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, r.role,
-                              *_figures(r), r.date[:10], version, r.model,
-                              style="bold" if every and chosen else "")  # fmt: skip
-        common.console().print(table)
+        chosen = [r for r in rows
+                  if every or r.role == "best" or (r.role == "model" and (r.target, r.model, r.shape) not in better)]
+        output.show(lambda: [vars(r) for r in chosen], lambda: typer.echo(_shown(chosen, store.path())), json)
+
+
+def _shown(rows: list[Row], path: Path | None) -> str:
+    if not rows:
+        return f"nothing has been tuned yet ({path or 'switched off by TILEWRIGHT_TUNE_DB'})"
+    cells = [["", "target", "problem", "threads", "plan", "", *FIGURES, "date", "tilewright", "processor"]]
+    for number, r in enumerate(rows, 1):
+        layout = "".join("n" if order == "rows" else "t" for order in (r.a, r.b))
+        version = f"{r.tilewright} {(r.commit or '')[:7]}".strip()
+        cells.append([str(number), r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, r.role,
+                      *_figures(r), r.date[:10], version, r.model])  # fmt: skip
+    return f"{path}\n\n{output.table(cells, right=(0, 3, 6, 7, 8, 9))}"
 
 
 @app.command()
@@ -156,13 +171,13 @@ def clear() -> None:
         from tilewright.tuner import store
 
         count = store.clear()
-        typer.echo(f"{count} row{'s' * (count != 1)} removed")
+        typer.echo(f"{plural(count, 'row')} removed")
 
 
 @app.command()
 def export(
-    output: Annotated[
-        Path | None, typer.Argument(help="A file of JSON lines.", show_default="standard output")
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A file of JSON lines.", show_default="standard output")
     ] = None,
 ) -> None:  # fmt: skip
     """Write everything that was measured as JSON lines, for another machine of this kind."""
@@ -170,16 +185,16 @@ def export(
         from tilewright.tuner import store
 
         lines = [row.to_json() + "\n" for row in store.rows()]
-        if output is None:
+        if file is None:
             typer.echo("".join(lines), nl=False)
         else:
-            output.write_text("".join(lines))
-            typer.echo(f"{len(lines)} row{'s' * (len(lines) != 1)} written to {output}", err=True)
+            file.write_text("".join(lines))
+            typer.echo(f"{plural(len(lines), 'row')} written to {file}", err=True)
 
 
 @app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="Files that export wrote.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that export wrote.", show_default=False)],
 ) -> None:
     """Add what was measured elsewhere.  Of two runs for one problem and processor the newer one counts."""
     with common.errors():
@@ -191,4 +206,4 @@ def import_(
                 added += store.merge(file.read_text().splitlines())
             except ValueError as error:
                 raise common.BadInput(f"{file}: {error}") from None
-        typer.echo(f"{added} row{'s' * (added != 1)} added")
+        typer.echo(f"{plural(added, 'row')} added")

@@ -9,12 +9,11 @@ from tilewright.ir import Function
 from tilewright.kernels.ladder.gpu11_texture import aligned, texels
 from tilewright.kernels.ladder.gpu13_dispatch import choose
 from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+from tilewright.kernels.ladder.names import DISPATCH
 from tilewright.runtime import cuda
 from tilewright.runtime.cuda import Device
 from tilewright.runtime.textures import TEXEL, LinearTexture
 from tilewright.targets import GpuTarget
-
-DISPATCH = "dispatch"  # instead of a step's name: the one that step 13 chooses
 
 
 def prepare(

@@ -1,7 +1,8 @@
 """The process in which `tilewright doctor --selftest` tries kernels: a fault on a GPU, like an operation that LLVM
 cannot select, ends the process it happens in. selftest.py starts it, listens to it and starts another for the rest.
 
-It takes the numbers of kernels in `amd_kernels.KERNELS` as arguments, and writes one JSON object a line:
+It takes the numbers of kernels in `amd_kernels.KERNELS` as arguments, and UNTIMED if nothing is to be timed; it writes
+one JSON object a line:
 
     {"event": "trying", "kernel"}               about to begin with the kernel of this number
     {"event": "found", "kernel", "found"}       what came of it: selftest_steps.examine, or {"failed": why}
@@ -14,20 +15,24 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.runtime import hip, selftest_steps
 from tilewright.runtime.amd_kernels import KERNELS, Entry
 
+UNTIMED = "untimed"
 
-def run(numbers: Sequence[int], emit: Callable[..., None]) -> None:
+
+def run(numbers: Sequence[int], emit: Callable[..., None], timed: bool = True) -> None:
     """Examine these kernels, each on the first GPU of its architecture, or without one."""
     gpus = _gpus()
     for number in numbers:
         kernel = KERNELS[number]
         emit("trying", kernel=number)
         try:
-            found = selftest_steps.examine(kernel, gpus.get(kernel.target))
+            entry = kernel if timed else replace(kernel, large=None)
+            found = selftest_steps.examine(entry, gpus.get(kernel.target))
         except Exception as error:
             found = failed(kernel, f"{type(error).__name__}: {error}", traceback.format_exc())
         emit("found", kernel=number, found=found)
@@ -55,4 +60,5 @@ def main() -> None:
     def emit(event: str, **details: Any) -> None:
         out.write(json.dumps({"event": event, **details}) + "\n")
 
-    run([int(number) for number in sys.argv[1:]], emit)
+    numbers = [int(word) for word in sys.argv[1:] if word != UNTIMED]
+    run(numbers, emit, UNTIMED not in sys.argv[1:])

@@ -1,0 +1,106 @@
+"""What all commands have in common on top of typer: help that wraps, negative numbers as arguments, closed pipes.
+
+    App       a typer.Typer whose commands and groups are these
+    Command   one command
+    Group     commands under one name; its `main` is what the process runs
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+CLOSED = 141  # exit status when the reader of a pipe is gone: what a shell shows for SIGPIPE
+NEGATIVE = re.compile(r"-\d[\d.e+-]*")
+JSON = "--json"  # the one option whose value may be left out: see `with_values`
+
+
+def wrapped(text: str | None) -> str | None:
+    """Help without the line breaks of its source inside a paragraph, so that any width of terminal wraps it well.
+
+    Paragraphs whose lines are indented stay as they are.
+    """
+    if text is None:
+        return None
+    import inspect
+
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if p.startswith(" ") else " ".join(p.split()) for p in paragraphs)
+
+
+def with_values(arguments: list[str]) -> list[str]:
+    """`--json` as the last argument, or in front of another option, is `--json -`: standard output."""
+    found: list[str] = []
+    for i, argument in enumerate(arguments):
+        found.append(argument)
+        following = arguments[i + 1] if i + 1 < len(arguments) else "--"
+        if argument == JSON and following.startswith("-") and following != "-" and not NEGATIVE.fullmatch(following):
+            found.append("-")
+    return found
+
+
+class _Common:
+    """Of commands and groups."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, help=wrapped(help), **options)  # type: ignore[call-arg]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found = list(super().get_params(ctx))  # type: ignore[misc]
+        for parameter in found:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""  # a flag takes no value, and typer's help would say <bool>
+        return found
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:  # rich's answer to a closed pipe
+            raise typer.Exit(CLOSED) from None
+
+
+class Command(_Common, TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(map(NEGATIVE.fullmatch, args)):
+            ctx.ignore_unknown_options = True  # -5 is a size that is refused in a sentence, not an option
+        return list(super().parse_args(ctx, with_values(args)))
+
+
+class Group(_Common, TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, with_values(args) if self.invoke_without_command else args))
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """As typer's. A reader who closes the pipe early (`| head`) ends the command quietly, with status 141."""
+        try:
+            try:
+                return super().main(*arguments, **options)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            silence()
+            raise SystemExit(CLOSED) from None
+
+
+class App(typer.Typer):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"cls": Group, **options})
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, **{"cls": Command, **options})
+
+
+def silence() -> None:
+    """Whatever is still in the buffers of standard output and standard error has no reader: to /dev/null with it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,133 @@
+"""How commands print: text or JSON, and plain tables that fit the terminal.
+
+A table that is wider than the terminal goes on below in further columns, each part beginning with the same first
+column, so that no cell is ever cut or broken: a plan can be copied back onto the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli.common import BadInput
+
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="[FILE]", help="Write the result as JSON to FILE; to standard output, instead of "
+                 "text, if FILE is - or left out.", show_default=False),
+]  # fmt: skip
+STDOUT = Path("-")
+GAP = 2  # blanks between columns
+
+
+def show(record: Callable[[], Any], text: Callable[[], object], json: Path | None) -> None:
+    """Print the text, and write the record where --json asks for it: in the text's stead if that is standard output."""
+    if json != STDOUT:
+        text()
+    if json is not None:
+        write_json(record(), json)
+
+
+def write_json(record: Any, path: Path) -> None:
+    """The record as JSON, to a file or, as `-`, to standard output."""
+    import json
+
+    notation = json.dumps(plain(record), indent=1, allow_nan=False)
+    if path == STDOUT:
+        typer.echo(notation)
+    else:
+        write(path, notation + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all. What is no regular file, a device or a pipe, is written to as it is."""
+    path = path.resolve()  # of a symbolic link the file that it points to
+    if path.exists() and not path.is_file():
+        path.write_text(text)
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """BadInput if a file cannot be written there: before the work whose results it is to hold."""
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise BadInput(f"{path} cannot be written: it is a directory")
+    if not folder.is_dir():
+        raise BadInput(f"{path} cannot be written: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise BadInput(f"{path} cannot be written: permission denied")
+
+
+def plain(x: Any) -> Any:
+    """What JSON has words for: infinities and nan as text, records and mappings as objects, the rest by its text."""
+    if isinstance(x, dict):
+        return {str(key): plain(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple, set, frozenset)):
+        return [plain(each) for each in x]
+    if is_dataclass(x) and not isinstance(x, type):
+        return plain(asdict(x))
+    if hasattr(x, "item") and getattr(x, "ndim", 1) == 0:  # a NumPy scalar
+        x = x.item()
+    if isinstance(x, float) and (x != x or x in (float("inf"), -float("inf"))):
+        return str(x)
+    return x if x is None or isinstance(x, (bool, int, float, str)) else str(x)
+
+
+def width() -> int | None:
+    """Columns of the terminal, or those that COLUMNS asks for; None for a pipe, where lines may be of any length."""
+    if "COLUMNS" not in os.environ and not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table as text, columns as wide as they need to be; those with these numbers to the right."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
+    lines = (
+        (" " * GAP).join(f"{cell:{'>' if i in right else '<'}{w}}" for i, (cell, w) in enumerate(zip(row, widths)))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines).rstrip()
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), fit: int | None = None) -> str:
+    """As `aligned`, in as many parts as a width of `fit` (default: the terminal's) needs, each led by the first column.
+    """
+    most = fit or width()
+    if most is None:
+        return aligned(rows, right)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    parts: list[list[int]] = []
+    room = 0
+    for i in range(1, len(widths)):
+        if not parts or widths[i] + GAP > room:
+            parts.append([])
+            room = most - widths[0]
+        parts[-1].append(i)
+        room -= widths[i] + GAP
+    shown = []
+    for part in parts or [[]]:
+        chosen = [0, *part]
+        to_the_right = [place for place, i in enumerate(chosen) if i in right]
+        shown.append(aligned([[row[i] for i in chosen] for row in rows], to_the_right))
+    return "\n\n".join(shown)
+
