@@ -22,8 +22,12 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
         "eq": lambda: k.select(x == y, x, y), "ne": lambda: k.select(x != y, x, y),
         "min": lambda: k.min(x, y), "max": lambda: k.max(x, y),
     }  # fmt: skip
+    if T.bits > 1:
+        found |= {"neg": lambda: -x, "abs": lambda: abs(x)}
     if T.is_float:
-        found |= {"fma": lambda: k.fma(x, y, x)}
+        found |= {"fma": lambda: k.fma(x, y, x), "divide": lambda: x / y, "sqrt": lambda: k.sqrt(x)}
+        if T.length == 1:           # expressions of operations that are here in all lengths
+            found |= {"exp": lambda: k.exp(x), "log": lambda: k.log(x), "tanh": lambda: k.tanh(x)}
         whole = {16: i16, 32: i32, 64: i64}[T.bits]
         found |= {"bits": lambda: k.bits_as(k.bits_as(x, vec(whole, T.length)), T)}
         if not T.length & (T.length - 1):

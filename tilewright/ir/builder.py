@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.ir import atomics, words
 from tilewright.ir import operations as ops
+from tilewright.ir.elementary import Elementary
 from tilewright.ir.grid import Grid
 from tilewright.ir.operations import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
@@ -18,7 +19,7 @@ from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, vec
 from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
 
 
-class Kernel(Grid):
+class Kernel(Grid, Elementary):
     """Records a Function. `params` are types by name.
 
     A kernel for the CTAs of a GPU says how they run (what it can do more is in `ir.grid`); a CPU function does not:

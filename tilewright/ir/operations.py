@@ -112,6 +112,10 @@ def _lanes_llvm(low, t, n):
 
 ADD, SUB, MUL = _arithmetic("add", operator.add), _arithmetic("sub", operator.sub), _arithmetic("mul", operator.mul)
 DIV, REM = _unsigned("div", "udiv", operator.floordiv), _unsigned("rem", "urem", operator.mod)
+DIVIDE = Operation("divide", lambda low, t, x, y: low.b.fdiv(x, y, name="divide"), lambda t, x, y: x / y)
+NEGATE = Operation("neg", lambda low, t, x: low.b.fneg(x, name="neg"), lambda t, x: -x)
+ABS = Operation("abs", lambda low, t, x: low.call(f"llvm.fabs.{t}", t, x, name="abs"), lambda t, x: np.abs(x))
+SQRT = Operation("sqrt", lambda low, t, x: low.call(f"llvm.sqrt.{t}", t, x, name="sqrt"), lambda t, x: np.sqrt(x))
 LT, LE = _compare("lt", "<", operator.lt), _compare("le", "<=", operator.le)
 EQ, NE = _compare("eq", "==", operator.eq), _compare("ne", "!=", operator.ne)
 AND, OR = _bitwise("and", "and_", operator.and_), _bitwise("or", "or_", operator.or_)

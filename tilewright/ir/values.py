@@ -30,7 +30,7 @@ def caller() -> Line:
 class Value:
     """A value inside the kernel. `p + i` moves a pointer by i elements, `p[i]` is its element; the rest is arithmetic.
 
-    Division and remainder are for indices: operands must not be negative.
+    `/` is of floats, rounded as IEEE 754 says; `//` and `%` are for indices: operands must not be negative.
     """
     __slots__ = ("array", "constant", "id", "k", "strides", "type")
 
@@ -53,6 +53,10 @@ class Value:
     def __rsub__(self, other: Any) -> Value: return self.k._binary(ops.SUB, other, self)
     def __floordiv__(self, other: Any) -> Value: return self.k._binary(ops.DIV, self, other)
     def __mod__(self, other: Any) -> Value: return self.k._binary(ops.REM, self, other)
+    def __truediv__(self, other: Any) -> Value: return self.k._divide(self, other)
+    def __rtruediv__(self, other: Any) -> Value: return self.k._divide(other, self)
+    def __neg__(self) -> Value: return self.k._negate(self)
+    def __abs__(self) -> Value: return self.k.abs(self)
     def __and__(self, other: Any) -> Value: return self.k._binary(ops.AND, self, other)
     def __or__(self, other: Any) -> Value: return self.k._binary(ops.OR, self, other)
     def __xor__(self, other: Any) -> Value: return self.k._binary(ops.XOR, self, other)

@@ -209,7 +209,7 @@ def _kind(node: Any) -> str | None:
     return None                             # registers cost nothing: a Read or Write only names a value
 
 
-_FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1}
+_FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
 
 
 def _flops(node: Any) -> int:

@@ -1,0 +1,181 @@
+"""How far exp, log and tanh of kernels are from the exact ones, and where their coefficients come from.
+
+    python bench/elementary.py                  the largest errors: of f32 over all numbers, of f64 over samples
+    python bench/elementary.py --coefficients   minimax polynomials by Remez's algorithm, in 80 decimal digits
+
+An error is |y - exact| in ulp: units in the last place of the exact result, which for subnormal ones is that of the
+smallest normal number. The exact ones are NumPy's in float64 and in long double, of which this needs 64 bits of
+precision (x86).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal, getcontext
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
+from tilewright.ir.elementary import TANH_SMALL
+from tilewright.runtime.recorded import run
+
+NAMES = ("exp", "log", "tanh")
+BLOCK = 1 << 18  # numbers at once: they stay in cache
+SAMPLES = 1 << 24  # of f64, in each range
+RANGES = {"exp": ((-750, 712), (-1, 1), (-746, -708)), "log": ((0.5, 2), (0, 1e6)), "tanh": ((-1, 1), (-20, 20))}
+
+
+def emit(name: str, T: Any, V: int) -> Function:
+    """y[i] = exp(x[i]) in vectors of V; n is a multiple of it."""
+    k = Kernel(f"{name}_{T}", n=i64, x=ptr(T), y=ptr(T))
+    n, x, y = k.args
+    with k.loop(n, step=V) as i:
+        k.store(y + i, getattr(k, name)(k.load(x + i, vec(T, V), T.bytes)), T.bytes)
+    return k.function
+
+
+def errors(y: Any, exact: Any) -> Any:
+    """In ulp; infinite where an infinity, a NaN or a sign is wrong."""
+    info = np.finfo(y.dtype)
+    rounded = exact.astype(y.dtype)
+    ulp = np.spacing(np.maximum(np.abs(rounded), info.smallest_normal)).astype(exact.dtype)
+    over = np.abs(rounded) > np.abs(exact)  # which may have made it a power of two, where ulps double
+    ulp = np.where(over & (np.abs(rounded) > info.smallest_normal) & (np.frexp(rounded)[0] == 0.5), ulp / 2, ulp)
+    finite = np.isfinite(rounded) & np.isfinite(y)
+    found = np.where(finite, np.abs(y.astype(exact.dtype) - exact) / ulp, np.where(y == rounded, 0, np.inf))
+    both_nan = np.isnan(y) & np.isnan(exact)
+    return np.where(both_nan, 0, np.where(np.signbit(y) == np.signbit(exact), found, np.inf))
+
+
+def worst(name: str, T: Any, wide: Any, blocks: Iterator[Any]) -> tuple[float, Any]:
+    """The largest error, and of which x."""
+    function, y, found = emit(name, T, 32 // T.bytes), np.empty(BLOCK, T.numpy), (-1.0, None)
+    for x in blocks:
+        run(function, BLOCK, x, y)
+        error = errors(y, getattr(np, name)(x.astype(wide)))
+        at = int(error.argmax())
+        if error[at] > found[0]:
+            found = float(error[at]), x[at]
+    return found
+
+
+def every_f32() -> Iterator[Any]:
+    for start in range(0, 1 << 32, BLOCK):
+        yield np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
+
+
+def some_f64(name: str) -> Iterator[Any]:
+    """Of each range, and of all patterns of bits."""
+    rng = np.random.default_rng(1)
+    for _ in range(SAMPLES // BLOCK):
+        for low, high in RANGES[name]:
+            yield rng.uniform(low, high, BLOCK)
+        yield rng.integers(0, 1 << 64, BLOCK, dtype=np.uint64).view(np.float64)
+
+
+# ---- coefficients
+
+
+def remez(f: Callable[[Decimal], Decimal], low: Decimal, high: Decimal, degree: int) -> tuple[list[Decimal], Decimal]:
+    """The polynomial whose largest error against f is the smallest, and that error."""
+    n = degree + 2
+    points = _chebyshev(low, high, n - 1)
+    for _ in range(12):
+        rows = [[Decimal(1), *(x**j for j in range(1, degree + 1)), Decimal((-1) ** i)] for i, x in enumerate(points)]
+        *c, _ = _solve(rows, [f(x) for x in points])
+        runs: list[tuple[Decimal, Decimal]] = []  # (error, x): the largest error between two changes of its sign
+        for x in _chebyshev(low, high, 40 * n):
+            error = _horner(c, x) - f(x)
+            if not runs or (runs[-1][0] > 0) != (error > 0):
+                runs.append((error, x))
+            elif abs(error) > abs(runs[-1][0]):
+                runs[-1] = error, x
+        sizes = [abs(error) for error, _ in runs]
+        if len(runs) < n or max(sizes) < min(sizes) * Decimal("1.0001"):
+            break
+        first = max(range(len(runs) - n + 1), key=lambda i: min(sizes[i : i + n]))
+        points = [x for _, x in runs[first : first + n]]
+    return c, max(sizes)
+
+
+def _horner(c: list[Decimal], x: Decimal) -> Decimal:
+    total = Decimal(0)
+    for each in reversed(c):
+        total = total * x + each
+    return total
+
+
+def _chebyshev(low: Decimal, high: Decimal, intervals: int) -> list[Decimal]:
+    """Points that are dense at the ends."""
+    places = (Decimal(float(np.cos(np.pi * i / intervals))) for i in range(intervals + 1))
+    return [(low + high) / 2 - (high - low) / 2 * place for place in places]
+
+
+def _solve(rows: list[list[Decimal]], right: list[Decimal]) -> list[Decimal]:
+    rows = [[*row, y] for row, y in zip(rows, right)]
+    for i in range(len(rows)):
+        pivot = max(range(i, len(rows)), key=lambda r: abs(rows[r][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(len(rows)):
+            if r != i:
+                factor = rows[r][i] / rows[i][i]
+                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[i])]
+    return [row[-1] / row[i] for i, row in enumerate(rows)]
+
+
+def _exp(r: Decimal) -> Decimal:
+    return (r.exp() - 1 - r) / (r * r) if abs(r) > Decimal("1e-25") else Decimal("0.5")
+
+
+def _log(z: Decimal) -> Decimal:
+    if z < Decimal("1e-25"):
+        return Decimal(2) / 3
+    s = z.sqrt()
+    return (((1 + s) / (1 - s)).ln() / s - 2) / z
+
+
+def _tanh(y: Decimal) -> Decimal:
+    if y < Decimal("1e-25"):
+        return -Decimal(1) / 3
+    x = y.sqrt()
+    e = (2 * x).exp()
+    return ((e - 1) / (e + 1) / x - 1) / y
+
+
+def coefficients() -> None:
+    getcontext().prec = 80
+    little = Decimal("1.0001")  # beyond the range, for how it is rounded
+    r, s = Decimal(2).ln() / 2 * little, (Decimal(2).sqrt() - 1) / (Decimal(2).sqrt() + 1) * little
+    for name, f, low, high, degrees in (
+        ("exp", _exp, -r, r, (5, 10)),
+        ("log", _log, Decimal(0), s * s, (3, 6)),
+        ("tanh", _tanh, Decimal(0), Decimal(str(TANH_SMALL)) ** 2, (4, 10)),
+    ):
+        for T, degree in zip((np.float32, np.float64), degrees):
+            c, error = remez(f, low, high, degree)
+            print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--coefficients", action="store_true")
+    parser.add_argument("--only", choices=NAMES, nargs="*", default=NAMES)
+    options = parser.parse_args()
+    if options.coefficients:
+        coefficients()
+        return
+    with np.errstate(all="ignore"):
+        for name in options.only:
+            for T, wide, blocks in ((f64, np.longdouble, some_f64(name)), (f32, np.float64, every_f32())):
+                error, x = worst(name, T, wide, blocks)
+                print(f"{name} {T}: {error:.3f} ulp, of {float(x).hex()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

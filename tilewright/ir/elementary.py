@@ -1,0 +1,228 @@
+"""abs, sqrt, exp, log and tanh: `Kernel` inherits them.
+
+exp, log and tanh are expressions over the layer's own operations, without a library or a branch: a range reduction, a
+polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says on every
+target and in the simulator, so results have the same bits everywhere. Errors are measured by bench/elementary.py, for
+f32 over all numbers, and held by tests/test_elementary.py.
+
+Formats of 16 bits are computed in f32 and rounded once more.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir import operations as ops
+from tilewright.ir.types import Type, f32, i32, i64, vec
+from tilewright.ir.values import Value
+
+if TYPE_CHECKING:
+    from tilewright.ir.operations import Operation
+
+
+class Elementary:
+    if TYPE_CHECKING:
+        _op: Any
+        _value: Any
+        bits_as: Any
+        cast: Any
+        constant: Any
+        fma: Any
+        max: Any
+        min: Any
+        select: Any
+
+    def abs(self, x: Value) -> Value:
+        """|x|; of a float its sign bit is cleared."""
+        t = _number("abs", x)
+        return self._op(ops.ABS, t, x) if t.is_float else self.select(x < 0, -x, x)
+
+    def sqrt(self, x: Value) -> Value:
+        """The square root of floats, correctly rounded: NaN of negative numbers, -0 of -0."""
+        return self._rounded(ops.SQRT, _float("sqrt", x), x)
+
+    def exp(self, x: Value) -> Value:
+        """e^x of floats, within 1 ulp; infinite from where the result overflows, subnormal and then 0 below."""
+        return self._through_f32(_exp, _float("exp", x), x)
+
+    def log(self, x: Value) -> Value:
+        """The natural logarithm of floats, within 1 ulp: -inf of 0 and -0, NaN of negative numbers."""
+        return self._through_f32(_log, _float("log", x), x)
+
+    def tanh(self, x: Value) -> Value:
+        """The hyperbolic tangent of floats, within 1.5 ulp; its sign is that of x, -0 of -0."""
+        return self._through_f32(_tanh, _float("tanh", x), x)
+
+    # ---- what the operators of values record
+
+    def _negate(self, x: Value) -> Value:
+        t = _number("-", x)
+        return self._op(ops.NEGATE, t, x) if t.is_float else 0 - x
+
+    def _divide(self, x: Any, y: Any) -> Value:
+        t = next(v.type for v in (x, y) if isinstance(v, Value))
+        if not isinstance(t, Type) or not t.is_float:
+            raise TypeError(f"/ divides floats, not {t}: // is the quotient of indices, k.cast(x, f32) makes a float")
+        return self._rounded(ops.DIVIDE, t, self._value(x, t), self._value(y, t))
+
+    def _rounded(self, operation: Operation, t: Type, *operands: Value) -> Value:
+        """A correctly rounded operation. In f32 and rounded once more it is so in 16 bits, too: f32 has more than twice
+        as many bits of precision, and two more (Figueroa, "When is double rounding innocuous?", 1995)."""
+        return self._through_f32(lambda k, *xs: k._op(operation, xs[0].type, *xs), t, *operands)
+
+    def _through_f32(self, expression: Callable[..., Value], t: Type, *operands: Value) -> Value:
+        if t.bits >= 32:
+            return expression(self, *operands)
+        return self.cast(expression(self, *(self.cast(x, vec(f32, t.length)) for x in operands)), t)
+
+
+def _number(name: str, x: Any) -> Type:
+    if not isinstance(x, Value) or not isinstance(x.type, Type) or x.type.bits == 1:
+        raise TypeError(f"{name} takes a number of the kernel, not {x.type if isinstance(x, Value) else repr(x)}")
+    return x.type
+
+
+def _float(name: str, x: Any) -> Type:
+    t = _number(name, x)
+    if not t.is_float:
+        raise TypeError(f"{name} takes floats, not {t}: k.cast(x, f32) makes one")
+    return t
+
+
+# ---- the expressions, of f32 and f64
+
+@dataclass(frozen=True)
+class _Format:
+    """A format, and the constants that its precision and its range decide. Coefficients, of rising powers, are minimax:
+    bench/elementary.py computes them."""
+    whole: Type                     # integers of as many bits
+    mantissa: int                   # bits of it that are stored
+    bias: int                       # of the exponent
+    ln2: tuple[float, float]        # two parts; a product of the first and an exponent is exact
+    per_ln2: float                  # 1 / ln 2
+    exp_ends: tuple[float, float]   # e^x is 0 from here down when rounded, infinite from here up
+    tanh_end: float                 # tanh x is 1 from here up when rounded
+    exp: Sequence[float]            # (e^r - 1 - r) / r^2, |r| <= ln 2 / 2
+    log: Sequence[float]            # (log((1 + s) / (1 - s)) / s - 2) / z of z = s^2, |s| <= (sqrt 2 - 1)/(sqrt 2 + 1)
+    tanh: Sequence[float]           # (tanh(x) / x - 1) / y of y = x^2, |x| <= TANH_SMALL
+
+    @property
+    def round(self) -> float:
+        """Added to a small number it leaves no bits for fractions: the sum is rounded to a whole number, which its
+        lowest bits are, as an integer."""
+        return 1.5 * 2.0 ** self.mantissa
+
+    @property
+    def round_bits(self) -> int:
+        return (self.bias + self.mantissa << self.mantissa) + (1 << self.mantissa - 1)
+
+
+TANH_SMALL = 0.55                   # just beyond atanh(1/2)
+
+F32 = _Format(
+    i32, 23, 127, (float.fromhex("0x1.62e4p-1"), float.fromhex("0x1.7f7d1cp-20")),
+    float.fromhex("0x1.715476p0"), (-104.0, 89.0), 10.0,
+    exp=tuple(map(float.fromhex, (
+        "0x1p-1", "0x1.555556p-3", "0x1.5554eap-5", "0x1.1110acp-7", "0x1.6d432ap-10", "0x1.a17dd6p-13"))),
+    log=tuple(map(float.fromhex, ("0x1.555556p-1", "0x1.9999ecp-2", "0x1.245c08p-2", "0x1.ddd97cp-3"))),
+    tanh=tuple(map(float.fromhex, (
+        "-0x1.555554p-2", "0x1.110ff4p-3", "-0x1.b9a2eep-5", "0x1.5d3e2ap-6", "-0x1.b1eec2p-8"))))
+
+F64 = _Format(
+    i64, 52, 1023, (float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
+    float.fromhex("0x1.71547652b82fep0"), (-746.0, 710.0), 20.0,
+    exp=tuple(map(float.fromhex, (
+        "0x1p-1", "0x1.5555555555557p-3", "0x1.5555555555558p-5", "0x1.11111111100dbp-7", "0x1.6c16c16c151fap-10",
+        "0x1.a01a01abe8228p-13", "0x1.a01a01acfb134p-16", "0x1.71de02313675ep-19", "0x1.27e4ccce00c64p-22",
+        "0x1.af4dea2b0662ap-26", "0x1.1f8b4b233e912p-29"))),
+    log=tuple(map(float.fromhex, (
+        "0x1.5555555555558p-1", "0x1.9999999995219p-2", "0x1.2492492e05192p-2", "0x1.c71c62ceabb53p-3",
+        "0x1.7462ba9b2324cp-3", "0x1.39fdaa5495c25p-3", "0x1.2b60775166c9fp-3"))),
+    tanh=tuple(map(float.fromhex, (
+        "-0x1.5555555555555p-2", "0x1.111111111103cp-3", "-0x1.ba1ba1b9ffdcep-5", "0x1.664f48776e800p-6",
+        "-0x1.226e32ff59d50p-7", "0x1.d6d33c258f71cp-9", "-0x1.7d97fc0a875cap-10", "0x1.34c743830b1c7p-11",
+        "-0x1.ec2296d8fe7e3p-13", "0x1.65358f7da5a4ap-14", "-0x1.5a3c42b62cd24p-16"))))
+
+
+def _format(t: Type) -> _Format: return F32 if t.bits == 32 else F64
+
+
+def _polynomial(k: Any, coefficients: Sequence[float], x: Value) -> Value:
+    total = k.constant(x.type, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        total = k.fma(total, x, k.constant(x.type, c))
+    return total
+
+
+def _power(k: Any, exponent: Value, t: Type) -> Value:
+    """2^exponent, of an exponent with its bias."""
+    return k.bits_as(exponent << _format(t).mantissa, t)
+
+
+def _reduced_exp(k: Any, x: Value) -> tuple[Value, Value]:
+    """(p, n): e^x = p 2^n, n an integer, p from 0.7 to 1.42. Of a NaN p is one."""
+    F, t = _format(x.type), x.type
+    rounded = k.fma(x, k.constant(t, F.per_ln2), k.constant(t, F.round))
+    n = rounded - F.round
+    high, low = (k.constant(t, -part) for part in F.ln2)
+    rest = k.fma(n, high, x)                                # exact
+    r = k.fma(n, low, rest)
+    lost = k.fma(n, low, rest - r)                          # r + lost has twice the precision
+    p = k.fma(r*r, _polynomial(k, F.exp, r), lost) + r + 1.0
+    return p, k.bits_as(rounded, vec(F.whole, t.length)) - F.round_bits
+
+
+def _exp(k: Any, x: Value) -> Value:
+    F, t = _format(x.type), x.type
+    low, high = F.exp_ends
+    p, n = _reduced_exp(k, k.min(high, k.max(x, low)))      # in this order a NaN stays
+    # 2^n is infinite or 0 before the result is: two factors. Only the second product is rounded, if it is subnormal.
+    n = n + 2*F.bias
+    half = n >> 1
+    return p * _power(k, half, t) * _power(k, n - half, t)
+
+
+def _log(k: Any, x: Value) -> Value:
+    """x = m 2^e, m from sqrt(1/2) to sqrt(2); f = m - 1, s = f / (2 + f), log m = f - f^2/2 + s (f^2/2 + ...), which
+    is fdlibm's way; e log 2 + f is summed without an error."""
+    F, t = _format(x.type), x.type
+    whole = vec(F.whole, t.length)
+    shift = F.mantissa + 1
+    subnormal = x < 2.0 ** (1 - F.bias)
+    scaled = k.select(subnormal, x * 2.0**shift, x)
+    half = _root_of_half(F)
+    bits = (k.bits_as(scaled, whole) & (1 << F.whole.bits - 1) - 1) - half
+    m = k.bits_as((bits & (1 << F.mantissa) - 1) + half, t)
+    e = k.bits_as((bits >> F.mantissa) + F.round_bits, t) - F.round
+    e = k.select(subnormal, e - shift, e)
+    f = m - 1.0
+    s = f / (f + 2.0)
+    z = s * s
+    square = f * f * 0.5
+    high, low = F.ln2
+    total = k.fma(e, k.constant(t, high), f)
+    lost = f - (total - e*high)
+    series = s * k.fma(z, _polynomial(k, F.log, z), square) - square
+    result = total + (k.fma(e, k.constant(t, low), lost) + series)
+    result = k.select(x < math.inf, result, x)              # of infinity, and of a NaN
+    result = k.select(x <= 0.0, k.constant(t, -math.inf), result)
+    return k.select(x < 0.0, k.constant(t, math.nan), result)
+
+
+def _root_of_half(F: _Format) -> int:
+    """The bits of sqrt(1/2)."""
+    return (F.bias - 1 << F.mantissa) + int((math.sqrt(2) - 1) * 2**F.mantissa)
+
+
+def _tanh(k: Any, x: Value) -> Value:
+    """Of |x|: a polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1). Then the sign of x, which 0 has, too."""
+    F, t = _format(x.type), x.type
+    whole = vec(F.whole, t.length)
+    size, y = k.abs(x), x * x
+    small = k.fma(size*y, _polynomial(k, F.tanh, y), size)
+    p, n = _reduced_exp(k, k.min(2*F.tanh_end, size + size))
+    large = 1.0 - 2.0 / (p * _power(k, n + F.bias, t) + 1.0)
+    sign = k.bits_as(x, whole) & -1 << F.whole.bits - 1
+    return k.bits_as(k.bits_as(k.select(size < TANH_SMALL, small, large), whole) | sign, t)
