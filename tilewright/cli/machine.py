@@ -117,7 +117,7 @@ def cache_info(json: output.Json = None) -> None:
 
         info = cache.info()
         shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
-        output.show(lambda: info, lambda: typer.echo(output.aligned([[k, str(v)] for k, v in shown.items()])), json)
+        output.show(lambda: info, lambda: typer.echo(output.aligned([[k, str(v)] for k, v in shown.items() if v != ""])), json)
 
 
 @cache_app.command("clear")

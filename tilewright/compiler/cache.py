@@ -1,8 +1,10 @@
 """Compiled kernels on disk: one file per content address, safe for concurrent processes and for a killed writer.
 
-A file is written under a temporary name and renamed, so that readers see all of it or nothing. It opens with the
-SHA-256 of the rest: a damaged entry is noticed, and built and written again. When the directory cannot be written,
-because it is read-only or the disk is full, kernels stay in memory and one warning says so.
+A file is written under a temporary name and renamed, so that readers see all of it or nothing. It opens with a
+SHA-256 of its address and the rest: a damaged entry, or one under another's name, is noticed, and built and written
+again. What is read is run, so that it is taken only from files and a directory that are this user's own (owned.py).
+When the directory is not, or cannot be written because it is read-only or the disk is full, kernels stay in memory and
+one warning says so.
 """
 from __future__ import annotations
 
@@ -15,25 +17,32 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from tilewright.compiler import owned
+
 SUFFIX = ".o"
-WRITING = ".writing-"               # how the name of an unfinished file begins
 ABANDONED_S = 3600.0                # an unfinished file this old has lost its writer
 _DIGEST = hashlib.sha256().digest_size
+PACKAGE = Path(__file__).parent.parent
+# What emitters, and what makes code of what they record, import. A test holds them to it.
+SOURCES = ("ir", "kernels", "compiler", "plans", "formats", "targets", "forks.py", "extras.py", "problem.py")
 
 
 def directory() -> Path:
-    """TILEWRIGHT_CACHE_DIR, else the user's cache directory."""
+    """TILEWRIGHT_CACHE_DIR, else the user's cache directory. Relative paths do not count, as the XDG specification has
+    it: machine code would come from whatever directory a program is started in."""
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     if chosen:
-        return Path(chosen)
-    caches = os.environ.get("XDG_CACHE_HOME")
-    if caches:
+        if os.path.isabs(chosen):
+            return Path(chosen)
+        _warn_once(Path(chosen), f"TILEWRIGHT_CACHE_DIR={chosen} is ignored: it must be an absolute path.")
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(caches):
         return Path(caches) / "tilewright"
     try:
         home = Path.home()
     except RuntimeError:            # a user without a name and without HOME, as in some containers
         home = Path("/")
-    return home / ".cache" / "tilewright"
+    return Path("/", home if home.is_absolute() else "") / ".cache" / "tilewright"
 
 
 @cache
@@ -44,10 +53,10 @@ def fingerprint() -> str:
     from tilewright import __version__
     # importlib.metadata would take 30 ms for llvmlite's version
     digest = hashlib.sha256(f"llvmlite {llvmlite.__version__} tilewright {__version__}".encode())
-    package = Path(__file__).parent.parent
-    for folder in ("ir", "kernels", "compiler"):
-        for source in sorted((package / folder).rglob("*.py")):
-            digest.update(source.read_bytes())
+    for name in SOURCES:
+        source = PACKAGE / name
+        for file in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -56,35 +65,41 @@ def key(*parts: object) -> str:
 
 
 def fetch(address: str, build: Callable[[], bytes]) -> bytes:
-    """The entry at `address`, built and stored when it is not there or damaged."""
+    """The entry at `address`, built and stored when it is not there, damaged, or not this user's own."""
     path = directory() / (address + SUFFIX)
     try:
-        entry = path.read_bytes()
+        entry = owned.read(path)
+    except owned.Refused as refused:
+        _warn_once(path.parent, f"tilewright does not load compiled kernels that others could have written: {refused}. "
+                                "They are compiled anew.")
+        entry = b""
     except OSError:
         entry = b""
     digest, content = entry[:_DIGEST], entry[_DIGEST:]
-    if content and hashlib.sha256(content).digest() == digest:
+    if content and _digest(address, content) == digest:
         return content
     content = build()
-    store(path, hashlib.sha256(content).digest() + content)
+    store(path, _digest(address, content) + content)
     return content
+
+
+def _digest(address: str, content: bytes) -> bytes:
+    digest = hashlib.sha256(address.encode() + b"\0")
+    digest.update(content)
+    return digest.digest()
 
 
 def store(path: Path, entry: bytes) -> bool:
     """Write a file whole or not at all; whether that was possible. If not, there is a warning, once per directory."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f"{WRITING}{os.getpid()}-{os.urandom(8).hex()}"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(entry)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        owned.write(path, entry)
+    except owned.Refused as refused:
+        _warn_once(path.parent, f"tilewright does not keep compiled kernels where others can write: {refused}.")
+        return False
     except OSError as error:
-        _warn_once(path.parent, error.strerror or str(error))
+        _warn_once(path.parent, f"tilewright cannot write its kernel cache in {path.parent} "
+                                f"({error.strerror or error}); kernels are compiled anew in every process. Set "
+                                "TILEWRIGHT_CACHE_DIR to a directory that can be written.")
         return False
     _sweep_once(path.parent)
     return True
@@ -94,12 +109,10 @@ _warned: set[Path] = set()
 _swept: set[Path] = set()
 
 
-def _warn_once(where: Path, why: str) -> None:
-    if where not in _warned:
-        _warned.add(where)
-        warnings.warn(f"tilewright cannot write its kernel cache in {where} ({why}); kernels are compiled anew in "
-                      "every process. Set TILEWRIGHT_CACHE_DIR to a directory that can be written.",
-                      RuntimeWarning, stacklevel=2)
+def _warn_once(about: Path, words: str) -> None:
+    if about not in _warned:
+        _warned.add(about)
+        warnings.warn(words, RuntimeWarning, stacklevel=3)
 
 
 def _sweep_once(where: Path) -> None:
@@ -107,7 +120,7 @@ def _sweep_once(where: Path) -> None:
     if where not in _swept:
         _swept.add(where)
         for path in _files(where):
-            if path.name.startswith(WRITING):
+            if path.name.startswith(owned.WRITING):
                 _remove_if_abandoned(path)
 
 
@@ -119,19 +132,19 @@ def _remove_if_abandoned(path: Path) -> None:
 
 def _files(where: Path) -> list[Path]:
     try:
-        return [path for path in where.iterdir() if path.suffix == SUFFIX or path.name.startswith(WRITING)]
+        return [path for path in where.iterdir() if path.suffix == SUFFIX or path.name.startswith(owned.WRITING)]
     except OSError:
         return []
 
 
 def info() -> dict[str, object]:
-    """Where the cache is, how many kernels it holds and how many bytes they take."""
+    """Where the cache is, how many kernels it holds and how many bytes they take; and why it is not used, or ""."""
     where, sizes = directory(), []
     for path in _files(where):
         with suppress(OSError):     # another process removed it just now
             if path.suffix == SUFFIX:
                 sizes.append(path.stat().st_size)
-    return {"directory": str(where), "entries": len(sizes), "bytes": sum(sizes)}
+    return {"directory": str(where), "entries": len(sizes), "bytes": sum(sizes), "refused": owned.refusal(where)}
 
 
 def clear() -> int:

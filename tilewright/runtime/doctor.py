@@ -199,6 +199,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield _row("threads", ", ".join(chosen) or "as many as CPUs; TILEWRIGHT_NUM_THREADS changes it",
                str(cpus["threads"]))
     state = "" if cache["writable"] else ", NOT WRITABLE: kernels are compiled anew in every process"
+    state = f", NOT USED: {cache['refused']}" if cache["refused"] else state
     yield _row("cache", f"{cache['directory']}, {size(cache['bytes'])}{state}", f"{cache['entries']} kernels")
     for name, version in found["peers"].items():
         extra = "peers-torch" if name == "torch" else "peers"

@@ -181,9 +181,10 @@ def remembered() -> Measured | None:
 
 @lru_cache(maxsize=8)
 def _parse(path: Path, stamp: int) -> Measured | None:
-    """None for a file that an older version wrote or that is damaged: it is measured again."""
+    """None for a file that an older version wrote, that is damaged or not this user's own: it is measured again."""
+    from tilewright.compiler import owned
     try:
-        fields = json.loads(path.read_text())
+        fields = json.loads(owned.read(path))
         for table in ("flops", "bandwidth"):
             fields[table] = {row: {key: tuple(map(float, pair)) for key, pair in columns.items()}
                              for row, columns in fields[table].items()}
