@@ -117,7 +117,8 @@ def cache_info(json: output.Json = None) -> None:
 
         info = cache.info()
         shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
-        output.show(lambda: info, lambda: typer.echo(output.aligned([[k, str(v)] for k, v in shown.items() if v != ""])), json)
+        rows = [[name, str(value)] for name, value in shown.items() if value != ""]  # nothing is refused
+        output.show(lambda: info, lambda: typer.echo(output.aligned(rows)), json)
 
 
 @cache_app.command("clear")
