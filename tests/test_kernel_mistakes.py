@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.readings import both
 from tilewright.ir import Kernel, f32, i1, i32, i64, ptr
 from tilewright.simulator import run
 
@@ -90,3 +91,102 @@ def test_numpy_numbers_are_operands_on_both_sides(k):
         assert value.type == i32
     for value in (np.int32(3) == t, t != np.int32(3), np.int32(3) < t):
         assert value.type == i1
+
+
+# ---- values belong to the block in which they are recorded
+
+
+def accumulator(k, n, x):
+    acc = 0.0
+    with k.loop(n) as j:
+        acc = acc + x[j]
+    x[0] = acc
+
+
+def index_after_the_loop(k, n, x):
+    with k.loop(n) as j:
+        pass
+    x[j] = 1.0
+
+
+def from_a_branch(k, n, x):
+    with k.when(n == 3):
+        value = x[1]
+    k.max(value, 0.0)
+
+
+def from_the_other_branch(k, n, x):
+    with k.when(n == 3):
+        i = n + 1
+    with k.otherwise():
+        k.load(x + i)
+
+
+def from_a_while(k, n, x):
+    with k.while_(lambda: x[0] < 3.0):
+        i = n + 1
+    with k.loop(i):
+        pass
+
+
+def from_an_outer_block_that_ended(k, n, x):
+    with k.loop(n) as i, k.when(i < 3):
+        condition = i == 1
+    with k.when(condition):
+        pass
+
+
+def through_a_view(k, n, x):
+    with k.loop(n) as i:
+        row = (x + i).view(8, 1)
+    row[0, 1] = 2.0
+
+
+# what makes the value, what uses it
+ESCAPES = {
+    accumulator: ("acc = acc + x[j]", "x[0] = acc"),
+    index_after_the_loop: ("with k.loop(n) as j:", "x[j] = 1.0"),
+    from_a_branch: ("value = x[1]", "k.max(value, 0.0)"),
+    from_the_other_branch: ("i = n + 1", "k.load(x + i)"),
+    from_a_while: ("i = n + 1", "with k.loop(i):"),
+    from_an_outer_block_that_ended: ("condition = i == 1", "with k.when(condition):"),
+    through_a_view: ("row = (x + i).view(8, 1)", "row[0, 1] = 2.0"),
+}
+
+
+@pytest.mark.parametrize("emit", ESCAPES)
+def test_a_value_used_after_its_block_is_refused_with_both_lines(emit):
+    k = Kernel("escaping", n=i64, x=ptr(f32))
+    with pytest.raises(ValueError, match=r"is used after the end of the .* k\.variable\(f32, 0\)") as error:
+        emit(k, *k.args)
+    message, *lines = str(error.value).splitlines()
+    (made, made_text), (used, used_text) = (line.strip().split(": ", 1) for line in lines)
+    assert (made_text, used_text) == ESCAPES[emit]
+    assert message.startswith(f"{used}: the value recorded at {made} ")
+
+
+def test_values_of_outer_blocks_and_of_the_head_of_a_while_are_usable():
+    k = Kernel("nested", n=i64, x=ptr(f32))
+    n, x = k.args
+    left = k.variable(i64, n)
+    heads = []
+
+    def more():
+        heads.append(left.get() - 1)
+        return heads[0] >= 0
+
+    with k.while_(more):
+        with k.when(heads[0] % 2 == 0):
+            x[heads[0]] = 1.0
+        left.set(heads[0])
+    both(k.function, 8, np.zeros(8, np.float32))
+
+
+def test_a_value_of_another_kernel_is_refused():
+    k, other = (Kernel(name, n=i64, x=ptr(f32)) for name in ("this", "other"))
+    (n, x), (m, y) = k.args, other.args
+    for use in (lambda: n + m, lambda: m + n, lambda: n == m, lambda: y[n], lambda: x[m], lambda: k.load(y),
+                lambda: x.__setitem__(0, y[0]), lambda: k.loop(m).__enter__(), lambda: k.when(m == 0).__enter__(),
+                lambda: k.variable(i64, m), lambda: k.call(k.function, m, x)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"test_kernel_mistakes.py:\d+: a value of .* is used in "):
+            use()

@@ -37,10 +37,9 @@ class Kernel(Grid, Elementary):
         shape = (threads, 1) if isinstance(threads, int) else threads
         if max_registers is not None and min_ctas != 1:
             raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
-        self.function = Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas,
-                                 max_registers=max_registers, cluster=cluster)
+        self._begin(Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas,
+                             max_registers=max_registers, cluster=cluster))
         self.warp = self.function.warp
-        self._body = self.function.body
         for param, type in params.items():
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
             self.function.params.append((param, Value(self, type, array=array)))
@@ -49,10 +48,6 @@ class Kernel(Grid, Elementary):
     def args(self) -> list[Value]: return [value for _, value in self.function.params]
 
     # ---- values
-
-    def _record(self, node: Any) -> Any:
-        self._body.append(node)
-        return node
 
     def _op(self, operation: Operation, type: Any, *operands: Value, array: Array | None = None) -> Value:
         return self._record(Op(operation, operands, (Value(self, type, array=array),), caller())).results[0]
@@ -68,8 +63,6 @@ class Kernel(Grid, Elementary):
         """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
         if not isinstance(x, Value):
             return self.constant(type, x)
-        if x.k is not self:
-            raise ValueError(f"a value of {x.k.function.name} is used in {self.function.name}")
         if x.type == i32 and type == i64:
             return self.cast(x, i64)
         if x.type != type and not (isinstance(type, Pointer) and isinstance(x.type, Pointer)):
@@ -277,12 +270,6 @@ class Kernel(Grid, Elementary):
     # ---- control
 
     @contextmanager
-    def _into(self, body: list) -> Iterator[None]:
-        outer, self._body = self._body, body
-        yield
-        self._body = outer
-
-    @contextmanager
     def loop(self, stop: Any, start: Any = 0, step: Any = 1, unroll: bool = True) -> Iterator[Value]:
         """for (index = start; index < stop; index += step)
 
@@ -293,7 +280,7 @@ class Kernel(Grid, Elementary):
         first, last, by = (self._value(v, type) for v in (start, stop, step))
         loop = Loop(index, first, last, by, [], caller(), unroll)
         self._record(loop)
-        with self._into(loop.body):
+        with self._into(loop.body, "loop", index):
             yield index
 
     def _condition(self, condition: Value) -> Value:
@@ -309,23 +296,25 @@ class Kernel(Grid, Elementary):
     def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
         """`condition` is called once, and what it records is evaluated before every round."""
         head: list = []
-        with self._into(head):
+        with self._into(head, "while") as block:
             value = self._condition(condition())
         node = self._record(While(head, value, [], caller()))
-        with self._into(node.body):
+        block.open = True                       # each round's body comes after its head
+        with self._into(node.body, "while"):
             yield
+        block.open = False
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         node = self._record(If(self._condition(condition), [], [], caller()))
-        with self._into(node.then):
+        with self._into(node.then, "branch"):
             yield
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
         if not self._body or not isinstance(self._body[-1], If):
             raise SyntaxError("k.otherwise() follows a k.when()")
-        with self._into(self._body[-1].otherwise):
+        with self._into(self._body[-1].otherwise, "branch"):
             yield
 
     def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Any:

@@ -9,7 +9,7 @@ import linecache
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.ir.operations import Operation
 from tilewright.ir.types import Pointer, Type
@@ -43,17 +43,40 @@ class Array:
         return (self.size or 0) * self.element.bytes
 
 
+def _present(*values: Any) -> tuple[Any, ...]:
+    return tuple(x for x in values if x is not None)
+
+
+class Node:
+    """One thing that is recorded. `uses` are the values it needs where it stands, `defines` those that it makes."""
+    __slots__ = ()
+    if TYPE_CHECKING:
+        line: Line
+
+    @property
+    def uses(self) -> tuple[Any, ...]: return ()
+
+    @property
+    def defines(self) -> tuple[Any, ...]: return ()
+
+
 @dataclass(eq=False, slots=True)
-class Op:
+class Op(Node):
     """results = operation(*operands); an effect has no result, a matrix instruction may have many."""
     operation: Operation
     operands: tuple[Any, ...]
     results: tuple[Any, ...]
     line: Line
 
+    @property
+    def uses(self) -> tuple[Any, ...]: return self.operands
+
+    @property
+    def defines(self) -> tuple[Any, ...]: return self.results
+
 
 @dataclass(eq=False, slots=True)
-class Load:
+class Load(Node):
     """`mask` says which elements are read, the others are 0: a vector of i1, one i1 for all of them, or None."""
     result: Any
     pointer: Any
@@ -61,15 +84,24 @@ class Load:
     mask: Any
     line: Line
 
+    @property
+    def uses(self) -> tuple[Any, ...]: return _present(self.pointer, self.mask)
+
+    @property
+    def defines(self) -> tuple[Any, ...]: return (self.result,)
+
 
 @dataclass(eq=False, slots=True)
-class Store:
+class Store(Node):
     pointer: Any
     value: Any
     align: int
     mask: Any
     line: Line
     streaming: bool = False     # a hint: do not keep the line in cache
+
+    @property
+    def uses(self) -> tuple[Any, ...]: return _present(self.pointer, self.value, self.mask)
 
 
 @dataclass(eq=False, slots=True)
@@ -79,21 +111,27 @@ class Register:
 
 
 @dataclass(eq=False, slots=True)
-class Read:
+class Read(Node):
     result: Any
     register: Register
     line: Line
 
+    @property
+    def defines(self) -> tuple[Any, ...]: return (self.result,)
+
 
 @dataclass(eq=False, slots=True)
-class Write:
+class Write(Node):
     register: Register
     value: Any
     line: Line
 
+    @property
+    def uses(self) -> tuple[Any, ...]: return (self.value,)
+
 
 @dataclass(eq=False, slots=True)
-class Loop:
+class Loop(Node):
     """for (index = start; index < stop; index += step) body"""
     index: Any
     start: Any
@@ -103,9 +141,12 @@ class Loop:
     line: Line
     unroll: bool = True         # whether the compiler may unroll it further than it is written
 
+    @property
+    def uses(self) -> tuple[Any, ...]: return (self.start, self.stop, self.step)
+
 
 @dataclass(eq=False, slots=True)
-class While:
+class While(Node):
     """head; while (condition) { body; head }: `head` computes the condition anew each time."""
     head: list
     condition: Any
@@ -114,11 +155,14 @@ class While:
 
 
 @dataclass(eq=False, slots=True)
-class If:
+class If(Node):
     condition: Any
     then: list
     otherwise: list
     line: Line
+
+    @property
+    def uses(self) -> tuple[Any, ...]: return (self.condition,)
 
 
 @dataclass(frozen=True)
@@ -129,18 +173,29 @@ class External:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class Call(Node):
     """result = callee(*operands). `callee` is a Function, a pointer value, or an External."""
     callee: Any
     operands: tuple[Any, ...]
     result: Any
     line: Line
 
+    @property
+    def uses(self) -> tuple[Any, ...]:
+        pointer = () if isinstance(self.callee, (Function, External)) else (self.callee,)
+        return (*pointer, *self.operands)
+
+    @property
+    def defines(self) -> tuple[Any, ...]: return _present(self.result)
+
 
 @dataclass(eq=False, slots=True)
-class Return:
+class Return(Node):
     value: Any
     line: Line
+
+    @property
+    def uses(self) -> tuple[Any, ...]: return _present(self.value)
 
 
 @dataclass(eq=False)

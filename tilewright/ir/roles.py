@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.ir import mbarriers as ops
 from tilewright.ir import sync
 from tilewright.ir.program import If
+from tilewright.ir.recording import Recording
 from tilewright.ir.types import i32, i64
 from tilewright.ir.values import Value, caller
-
-if TYPE_CHECKING:
-    from tilewright.ir.program import Function
 
 EVERYBODY = "the CTA"
 
@@ -41,15 +39,11 @@ class Role(If):
     warps: int = 0
 
 
-class Roles:
+class Roles(Recording):
     """What a kernel can say of roles and mbarriers. `Grid` inherits it."""
     if TYPE_CHECKING:
-        function: Function
         warp: int
-        _body: list
         _effect: Any
-        _into: Any
-        _record: Any
         _value: Any
         _array: Any
         when: Any
@@ -87,7 +81,7 @@ class Roles:
         low, high, t = first * self.warp, (first + count) * self.warp, self._linear_thread()
         condition = t < high if first == 0 else t >= low if first + count == there else (t >= low) & (t < high)
         node = self._record(Role(condition, [], [], caller(), name, first, count))
-        with self._into(node.then):
+        with self._into(node.then, "role"):
             self._role = node
             yield node
             self._role = None

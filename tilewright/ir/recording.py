@@ -1,0 +1,73 @@
+"""How nodes enter a record: into which block, and whether the values that they use may be used there.
+
+A value belongs to the block in which it is recorded: the body of a loop, a branch. When the block has ended it is not
+defined any more, in neither reading: LLVM calls that an instruction that does not dominate its uses, and threads that
+did not enter the block have no such value. So the line that uses it is refused when it is recorded.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir.values import Value, caller
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Function, Line, Node
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """A body that is being recorded, or has been."""
+    what: str
+    line: Line
+    open: bool = True
+
+
+class Recording:
+    """Where a kernel records to. `Roles` inherits it."""
+    if TYPE_CHECKING:
+        function: Function
+
+    def _begin(self, function: Function) -> None:
+        self.function, self._body = function, function.body
+        self._block: Block | None = None                    # None: the function itself
+        self._made: dict[int, tuple[Block, Line]] = {}      # value of a block → the block, and the line that made it
+
+    def _record(self, node: Node) -> Any:
+        for x in node.uses:
+            self._check(x, node.line)
+        if self._block is not None:
+            for x in node.defines:
+                self._made[x.id] = self._block, node.line
+        self._body.append(node)
+        return node
+
+    @contextmanager
+    def _into(self, body: list, what: str, *values: Value) -> Iterator[Block]:
+        """Record into this body; `values` belong to it from its start."""
+        outer = self._body, self._block
+        self._body, self._block = body, Block(what, caller())
+        for x in values:
+            self._made[x.id] = self._block, self._block.line
+        try:
+            yield self._block
+        finally:
+            self._block.open = False
+            self._body, self._block = outer
+
+    def _check(self, x: Any, line: Line) -> None:
+        """May this be an operand here?"""
+        if not isinstance(x, Value):
+            raise TypeError(f"{line}: an operand must be a value of the kernel, not {x!r}; k.constant(type, number) "
+                            f"makes one\n    {line.text}")
+        if x.k is not self:
+            raise ValueError(f"{line}: a value of {x.k.function.name} is used in {self.function.name}\n    {line.text}")
+        block, made = self._made.get(x.id, (None, line))
+        if block is not None and not block.open:
+            raise ValueError(
+                f"{line}: the value recorded at {made} is used after the end of the {block.what} at {block.line}, to "
+                "which it belongs. A variable carries a number out of it: `acc = k.variable(f32, 0)` before the block, "
+                f"`acc.set(acc.get() + x)` in it, `acc.get()` after it\n    {made}: {made.text}"
+                f"\n    {line}: {line.text}")
