@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests import pages
+import tilewright
+from tests import pages, reference
 from tilewright import simulator
 from tilewright.ir import Kernel, f32, i32, i64, ptr
 from tilewright.kernels.elementwise import each
@@ -22,10 +24,59 @@ def same(printed: str, written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "amd-code.md"]
+    "page",
+    ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "amd-code.md", "from-numpy.md"],
 )
 def test_a_page_prints_what_it_says(page):
     pages.check(DOCS / page, cuda.available(), same)
+
+
+def test_the_readme_runs(monkeypatch):
+    """Its Python, from top to bottom; only that `tune` does not measure."""
+    tuned = []
+    monkeypatch.setattr(tilewright, "tune", lambda *problem: tuned.append(problem), raising=False)
+    printed = [text for _, _, text in pages.outputs(DOCS.parent / "README.md", cuda.available())]
+    assert len(printed) >= 3
+    assert "GFLOP/s" in "".join(printed)  # explain's
+    assert len(tuned) == 1
+
+
+def test_the_reference_is_what_the_docstrings_say():
+    assert reference.PAGE.read_text() == reference.text(), "python -m tests.reference writes it anew"
+    shown = {name for names in reference.PARTS.values() for name in names}
+    assert shown == {name for name in tilewright.__all__ if not name.startswith("_")}
+
+
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that a Markdown page has."""
+    lines = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {"#" + re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for path, anchor in LINK.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {path}"
+        if anchor and target.suffix == ".md":
+            assert anchor in headings(target), f"{page.name} links to {path}{anchor}"
+
+
+def test_the_index_has_every_page():
+    index = (DOCS / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if f"({page.name}" not in index and page.name != "README.md"] == []
+
+
+def test_every_environment_variable_is_in_the_table():
+    sources = "".join(path.read_text() for path in Path(tilewright.__file__).parent.rglob("*.py"))
+    names = set(re.findall(r"\bTILEWRIGHT_[A-Z_]+\b", sources))
+    table = set(re.findall(r"^\| `(\w+)`", (DOCS / "install.md").read_text(), re.MULTILINE))
+    assert names - table == set()
+    assert {name for name in table if name.startswith("TILEWRIGHT")} - names == set()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from tilewright.bench.results import OURS, Report, Result
 PANELS = (("TFLOP/s", None), ("power, W", "watts"), ("SM clock, MHz", "sm_mhz"))
 
 
-def draw(report: Report, path: Path) -> None:
-    """Write a plot of every suite of squares to `path`, a column each; its suffix chooses the format."""
+def draw(report: Report, path: Path, panels: tuple[tuple[str, str | None], ...] = PANELS) -> None:
+    """Write a plot of every suite of squares to `path`, a column each, a row for each of `panels`; the suffix of `path`
+    chooses the format."""
     try:
         import matplotlib
     except ImportError:
@@ -26,7 +27,7 @@ def draw(report: Report, path: Path) -> None:
     suites = [(g, r) for g, r in suites if len({x.case.size for x in r}) == len(r)]  # one layout
     if not suites:
         raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
-    shown = [panel for panel in PANELS if panel[1] is None or any(_points(r, n, panel[1]) for _, r in suites
+    shown = [panel for panel in panels if panel[1] is None or any(_points(r, n, panel[1]) for _, r in suites
              for n in names(r))]  # fmt: skip
     figure, axes = plt.subplots(len(shown), len(suites), figsize=(7.5 * len(suites), 1.4 + 2.6 * len(shown)),
                                 squeeze=False, sharex="col", layout="constrained")  # fmt: skip
