@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,12 @@ os.environ["TILEWRIGHT_TUNE_DB"] = "off"  # plans are the model's, on every mach
 settings.register_profile("tilewright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.register_profile("thorough", settings.get_profile("tilewright"), max_examples=3000)
 settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough looks for longer
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on what else runs: without counts of CPU time no measurement is taken for disturbed."""
+    monkeypatch.setattr("tilewright.runtime.disturbance.STAT", Path("/nowhere"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,11 +18,13 @@ from tilewright.bench import (
     check,
     child,
     commands,
+    ladder,
     machine,
     measure,
     operands,
     peers,
     plot,
+    progress,
     quiet,
     readme,
     report,
@@ -36,6 +38,7 @@ from tilewright.bench.measure import Rules, Sample
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
 from tilewright.bench.shapes import Case
 from tilewright.problem import Gemm
+from tilewright.runtime.disturbance import BLOCK_S, Load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,6 +121,55 @@ def test_rounds_stop_when_the_budget_is_spent() -> None:
     samples = measure.interleave({"x": [clock.contender("x", 0.05)]}, rules, clock=clock)
     # 0.05 to calibrate; a round is one call to warm up and one that is timed
     assert len(samples["x"].seconds) == 9
+
+
+def test_rounds_that_others_disturbed_are_repeated_and_left_out() -> None:
+    clock = Clock()
+    slow = {"seconds": 0.01}
+
+    def call() -> None:
+        clock.now += slow["seconds"]
+
+    asked: list[float] = []
+
+    def disturbed() -> bool:
+        """At the start, after the calibration, and then of every block: others have the CPU in the first one."""
+        asked.append(clock.now)
+        slow["seconds"] = 1.0 if len(asked) == 2 else 0.01
+        return len(asked) == 3
+
+    heard: list[float] = []
+    rules = Rules(min_rounds=2, max_rounds=3, budget_s=9.0, warm_s=0.0, turn_s=0.01)
+    samples = measure.interleave(
+        {"x": [(call, ())]}, rules, clock=clock, disturbed=disturbed, heard=lambda _, s: heard.append(s)
+    )
+    assert samples["x"].seconds == pytest.approx((0.01, 0.01, 0.01))
+    assert (samples["x"].left_out, samples["x"].disturbed) == (1, False)
+    assert tuple(heard) == samples["x"].seconds
+
+
+def test_where_others_never_rest_all_rounds_are_given_and_marked() -> None:
+    clock = Clock()
+    heard: list[str] = []
+    samples = measure.interleave(
+        {name: [clock.contender(name, 0.05)] for name in "ab"}, Rules(min_rounds=3, max_rounds=5, budget_s=1.0),
+        clock=clock, disturbed=lambda: True, heard=lambda name, _: heard.append(name),
+    )  # fmt: skip
+    assert all(s.disturbed and not s.left_out and len(s.seconds) >= 3 for s in samples.values())
+    assert clock.now < 2.0  # no longer than the budget
+    assert heard.count("a") == heard.count("b") == len(samples["a"].seconds)
+
+
+def test_a_block_is_long_enough_to_be_judged() -> None:
+    clock = Clock()
+    asked: list[float] = []
+    rules = Rules(min_rounds=2, max_rounds=100, budget_s=2.0, turn_s=0.01, warm_s=0.0)
+    measure.interleave(
+        {"x": [clock.contender("x", 0.01)]}, rules, clock=clock, disturbed=lambda: bool(asked.append(clock.now))
+    )
+    gaps = np.diff(asked[2:-1])  # without the start, the calibration, and what is left at the end
+    assert len(gaps) > 3
+    assert gaps[:-1].min() >= BLOCK_S
 
 
 def test_settle_comes_before_every_turn() -> None:
@@ -239,12 +291,12 @@ def test_pinned_gives_the_affinity_back_after_an_error() -> None:
 
 
 def test_time_taken_by_others_between_two_looks() -> None:
-    before = quiet.Load(0.0, total=100, busy=50, stolen=2, own=10, at=0)
-    after = quiet.Load(0.0, total=120, busy=65, stolen=3, own=20, at=10)
+    before = Load(0.0, total=100, busy=50, stolen=2, own=10, at=0)
+    after = Load(0.0, total=120, busy=65, stolen=3, own=20, at=10)
     assert after.stolen_since(before) == pytest.approx(0.05)
     assert after.others_since(before) == pytest.approx(0.5)
     assert before.stolen_since(before) == before.others_since(before) == 0.0
-    assert quiet.Load.now().others_since(quiet.Load.now()) >= 0
+    assert Load.now().others_since(Load.now()) >= 0
 
 
 # ---- shapes and operands
@@ -562,6 +614,98 @@ def test_a_job_survives_json() -> None:
     assert child.Job.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
+# ---- commands
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[child.Job]:
+    """The jobs of a command, which measures nothing; it runs in a folder of its own."""
+    found: list[child.Job] = []
+
+    def run(kind: str, jobs: object, listen: object, **options: object) -> Report:
+        found.extend(jobs)  # type: ignore[call-overload]
+        return Report.start(kind)
+
+    monkeypatch.setattr(session, "run", run)
+    monkeypatch.setattr(commands, "measured_peaks", lambda *_: {})
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def quiet_console() -> object:
+    from rich.console import Console
+
+    return Console(quiet=True)
+
+
+def test_no_command_writes_a_file_that_was_not_asked_for(asked: list[child.Job], tmp_path: Path) -> None:
+    for quick in (True, False):
+        commands.bench(commands.Options(quick=quick), quiet_console())  # type: ignore[arg-type]
+    commands.ladder(commands.Options(quick=True), quiet_console())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    assert len(asked) == 3
+
+
+def test_the_ladder_can_be_held_to_avx2(asked: list[child.Job]) -> None:
+    options = commands.Options(isa="avx2", sizes=[200], threads=[1, 2])
+    commands.ladder(options, quiet_console())  # type: ignore[arg-type]
+    assert [(job.contenders, job.threads, job.isa) for job in asked] == [("ladder", 1, "avx2"), ("ladder", 2, "avx2")]
+
+
+def test_a_peer_that_is_not_installed_is_refused_at_once(
+    asked: list[child.Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_is_there", lambda name: name == "torch")
+    for command in (commands.bench, commands.ladder):
+        options = commands.Options(peers=["numpy", "mkl", "openblas"])
+        with pytest.raises(ValueError, match="mkl and openblas: not installed; pip install mkl scipy-openblas64"):
+            command(options, quiet_console())  # type: ignore[arg-type]
+    assert asked == []
+    assert peers.required(["torch", "numpy"]) == ["torch", "numpy"]
+    assert peers.required(None) is peers.required([]) is None
+
+
+def test_tilewright_is_measured_alone_only_when_that_is_asked_for() -> None:
+    assert peers.required(["none"]) == []
+    assert [c.name for c in peers.find(1, [])[0]] == ["tilewright"]
+    assert not {"numpy", "openblas"} & {c.name for c in ladder.contenders(1, [])[0]}
+
+
+def test_documents_and_help_say_when_a_step_sits_out() -> None:
+    from tilewright.cli import benches
+
+    assert ladder.MAX_CALL_S == 2.0  # "two", in words
+    for text in (benches.ladder.__doc__ or "", (ROOT / "docs" / "benchmarking.md").read_text()):
+        assert "would take more than two seconds" in " ".join(text.split())
+
+
+def test_progress_without_a_terminal_is_lines_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    with progress.progress(Console()) as bar:
+        task = bar.add_task("starting", total=2)
+        for label in ("f32 64", "f32 64", "f32 128"):
+            bar.update(task, description=label)
+        bar.advance(task)
+        bar.update(task, description="f32 256")
+        bar.say("f32 64: 3 GFLOP/s")
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line.split("s ", 1)[-1] for line in err.splitlines()]
+    assert lines == ["1 of 2  f32 64", "1 of 2  f32 128", "2 of 2  f32 256", "f32 64: 3 GFLOP/s"]
+
+
+def test_a_result_is_told_as_it_comes(measured: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    with progress.progress(Console()) as bar:
+        listen = commands._listener(bar, bar.add_task("", total=1))
+        listen(job([]), {"event": "result", "result": measured.results[0].to_json()})
+    assert capsys.readouterr().err == (
+        "1 thread: f32 nn 64: tilewright 524.3, numpy 262.1, mkl 476.6 GFLOP/s; 1.10 (0.83 to 1.10) mkl\n"
+    )
+
+
 # ---- session
 
 
@@ -724,11 +868,56 @@ def test_the_caption_says_how_we_compare_with_ourselves() -> None:
 
 def test_a_busy_machine_is_mentioned(measured: Report) -> None:
     assert not any("busy" in line for line in report.remarks(measured))
-    measured.sessions[0].others = 1.5
+    measured.sessions[0].others = 0.2
     measured.sessions[0].stolen = 0.1
     said = report.remarks(measured)
-    assert any("1.5 CPUs busy" in line for line in said)
+    assert any("0.2 CPUs busy" in line for line in said)
     assert any("10%" in line for line in said)
+    assert report.warnings(measured) == []
+
+
+def shown(found: Report) -> str:
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    report.show(found, console)
+    return console.export_text()
+
+
+def test_a_busy_machine_is_the_first_thing_a_report_says_and_it_states_no_mean(measured: Report) -> None:
+    assert "geometric mean" in shown(measured)
+    measured.sessions[0].others = 0.7
+    measured.machine["cpus"] = 2
+    said = shown(measured)
+    assert said.startswith("1 thread: other processes used 0.7 of 2 CPUs while this was measured: repeat on an idle")
+    assert "geometric mean" not in said
+    assert "1.10 (0.83 to 1.10) mkl" in said  # rounds that nobody disturbed still compare
+
+
+def test_disturbed_rounds_claim_no_ratio(measured: Report, tmp_path: Path) -> None:
+    rows = tuple(
+        replace(row, sample=replace(row.sample, disturbed=True)) if row.sample else row
+        for row in measured.results[0].rows
+    )
+    measured.results[0] = replace(measured.results[0], rows=rows)
+    results.save(measured, tmp_path / "r.json")
+    assert results.load(tmp_path / "r.json") == measured
+    assert report.best_ratio(measured.results[0]) is None
+    said = shown(measured)
+    assert "disturbed" in said
+    assert "geometric mean" not in said
+    assert "1.10 (0.83" not in said
+
+
+def test_a_rate_beyond_the_ceiling_says_that_the_ceiling_is_out_of_date(measured: Report) -> None:
+    group = ("square", "f32", 1, "native")
+    measured.extra["peak_gflops"] = {"f32 1 native": 510.0}  # the best rate is 524.3
+    assert report.peak_of(measured, group) == 510.0
+    measured.extra["peak_gflops"] = {"f32 1 native": 300.0}
+    assert report.peak_of(measured, group) is None
+    said = shown(measured)
+    assert "524.3 GFLOP/s, beyond the 300.0 that multiply-adds alone reached: that ceiling is out of date" in said
+    assert "alone reach 300" not in said
 
 
 def test_a_narrow_terminal_loses_spreads_but_no_figure(measured: Report) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -289,6 +291,9 @@ def test_lists_may_be_written_with_commas_or_repeated() -> None:
         (("--isa", "sse"), "isa must be one of native, avx2"),
         (("--json", "no/such/folder/x.json"), "there is no directory no/such/folder"),
         (("ladder", "--device", "tpu"), "--device must be cpu"),
+        (("--peers", "foo"), "unknown peer 'foo'; the peers are numpy, openblas, blis, torch, mkl"),
+        (("ladder", "--peers", "numpy,foo"), "unknown peer 'foo'"),
+        (("ladder", "--isa", "sse"), "isa must be one of native, avx2"),
         (("ladder", "--sizes", "0"), "--sizes takes a positive whole number"),
         (("formats", "--only", "bf16,half"), "nothing is timed of 'half'; name a format (f64, f32, f16, bf16, "),
         (("formats", "--sizes", "1k"), "--sizes takes a positive whole number"),
@@ -323,6 +328,30 @@ def test_plan_shows_the_plan_and_its_prediction() -> None:
     assert "gemm_f32_nn_512x512x512 on x86-avx2, 2 threads" in said
     assert "6x16" in said
     assert call("plan", 0, 4, 4).exit_code == 0
+
+
+def test_plan_and_explain_predict_the_same_of_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default on matmul's threads, from the machine's ceilings or the model's defaults, whichever both say."""
+    import tilewright as tw
+    from tests.test_explain import FAST
+    from tilewright.runtime import probes
+
+    here = tw.detect().name
+    threads = f"{tw.get_num_threads()} thread"
+    fast = dataclasses.replace(FAST, flops=dict.fromkeys(tw.targets.names("cpu"), FAST.flops["x86-avx2"]))
+    said: dict[str, str] = {}
+    sources = {"the model's defaults": None, "the ceilings of this machine, measured on 2026-01-01": fast}
+    for source, known in sources.items():
+        monkeypatch.setattr(probes, "remembered", lambda known=known: known)
+        plan, explained = (call(command, 1000, 600, 800).output for command in ("plan", "explain"))
+        assert f"{here}, {threads}" in plan.splitlines()[0]
+        assert threads in explained.splitlines()[0]
+        assert source in " ".join(plan.split())
+        assert source in explained
+        (rate,) = re.findall(r"predicted .* ([0-9.]+) GFLOP/s", explained)
+        assert f" {rate} " in plan
+        said[source] = rate
+    assert len(set(said.values())) == 2
 
 
 def test_plan_refuses_what_does_not_fit_with_the_arithmetic() -> None:

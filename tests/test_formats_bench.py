@@ -327,7 +327,7 @@ def test_three_formats_end_to_end(tmp_path: Path) -> None:
     report = results.load(path)
     timed = formats_results.timed(report)
     assert [(t.product.key, t.n) for t in timed] == [("f16-f16-f16", 64), ("i8-i8-i32", 64), ("c64-c64-c64", 64)]
-    assert all(t.rate() and t.ratio("numpy") and t.ratio(F32) for t in timed)
+    assert all(t.rate() and t.rate("numpy") and t.rate(F32) for t in timed)
     assert report.sessions[0].notes == []
     assert "i8 → i32" in (tmp_path / "shown").read_text()
 

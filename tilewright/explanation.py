@@ -3,7 +3,7 @@
     print(tw.explain(tw.Gemm(1000, 600, 800)))
 
 Everything is counted by plans/model.py; here it is put into words. The rates of this machine's memories and of its
-multiply-adds are measured once (runtime/probes.py) and remembered.
+multiply-adds are those that were measured (runtime/probes.py), or the model's defaults: runtime/prediction.py.
 """
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tilewright.plans import asked, shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, registers
 from tilewright.plans.model import Cost, cost, total
+from tilewright.runtime.ceilings import OUT_OF_DATE, exceeded
 from tilewright.targets import AmdTarget, CpuTarget, coerce
 from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tilewright.bench.measure import Spread
+    from tilewright.bench.measure import Sample, Spread
     from tilewright.explanation_amd import AmdExplanation
     from tilewright.problem import Gemm
-    from tilewright.runtime.probes import Measured
+    from tilewright.runtime.ceilings import Measured
+    from tilewright.runtime.prediction import Basis
 
 REJECTED = 4            # plans that are shown beside the one that runs
 
@@ -86,8 +88,9 @@ class Explanation(Sections):
     cost: Cost | None = None                    # by the model, with the ceilings of this machine if they are known
     considered: int = 0
     rejected: tuple[tuple[CpuPlan, float, str], ...] = ()       # plan, by how much it is slower, what takes longer
-    ceilings: Measured | None = None
+    basis: Basis | None = None                  # what the prediction rests on
     measured: Spread | None = None              # seconds
+    disturbed: bool = False                     # by other processes, while it was measured
 
     def title(self) -> str:
         batch = f", each of {self.problem.batch} products" if self.problem.batch != 1 else ""
@@ -105,10 +108,17 @@ class Explanation(Sections):
             yield "bytes", self._bytes(self.cost)
             yield "time", self._time(self.cost)
 
+    @property
+    def ceilings(self) -> Measured | None:
+        """This machine's, if they are known."""
+        return self.basis.ceilings if self.basis else None
+
     def record(self) -> dict[str, Any]:
         traffic = self.cost.traffic if self.cost else {}
         seconds = self.measured.median if self.measured else None
-        return recorded(self, traffic) | {"threads": self.shape.threads, "measured_seconds": seconds}
+        basis = {"basis": self.basis.source} if self.basis else {}
+        measured = {"measured_seconds": seconds} | ({"disturbed": True} if self.disturbed else {})
+        return recorded(self, traffic) | {"threads": self.shape.threads} | basis | measured
 
     # ---- sections
 
@@ -180,16 +190,21 @@ class Explanation(Sections):
         if peak:
             yield (f"{'ceiling':<10} {_time(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, what "
                    f"{_count(self.plan.threads)} reached with nothing but multiply-adds")
-        else:
-            yield "no ceilings: this machine cannot run the target. Predicted with the model's default constants:"
         yield self._rate("predicted", cost.seconds)
+        if self.basis:
+            yield f"{'':<10} by {self.basis.source}"
         for what, seconds in cost.parts:
             if seconds:
                 yield f"{'':<10} {_time(seconds):>9}  {what}"
         if self.measured:
             s = self.measured
             yield f"{self._rate('measured', s.median)} (quartiles {_time(s.q1)} to {_time(s.q3)})"
-            yield f"{'':<10} {s.median / cost.seconds:>8.2f}x  the prediction"
+            if self.disturbed:
+                yield f"{'':<10} other processes disturbed this: repeat on an idle machine"
+            else:
+                yield f"{'':<10} {s.median / cost.seconds:>8.2f}x  the prediction"
+            if self._peak and exceeded(flops / s.median, self._peak):
+                yield f"{'':<10} beyond the ceiling: {OUT_OF_DATE}"
 
     @property
     def _peak(self) -> float | None:
@@ -198,8 +213,9 @@ class Explanation(Sections):
         return self.ceilings.peak_flops(self.shape.dtype, self.plan.threads, self.target.name)
 
     def _rate(self, what: str, seconds: float) -> str:
-        flops = 2 * self.shape.m * self.shape.n * self.shape.k
-        share = f", {flops / seconds / self._peak:.1%} of the ceiling" if self._peak else ""
+        flops, peak = 2 * self.shape.m * self.shape.n * self.shape.k, self._peak
+        worthless = (self.disturbed and what == "measured") or (peak and exceeded(flops / seconds, peak))
+        share = f", {flops / seconds / peak:.1%} of the ceiling" if peak and not worthless else ""
         return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
 
 
@@ -211,8 +227,11 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     plan      one to explain, or its text, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
     threads   of a CPU, how many the plan may use; by default as many as matmul would
+
+    Predicted rates rest on what `tilewright doctor` measured of this machine, or on the model's defaults; the text says
+    which. With `measure`, the machine is measured too if it was not.
     """
-    from tilewright.runtime import pool, probes
+    from tilewright.runtime import prediction
     from tilewright.tuner import store
     asked.problem(problem)
     chip = coerce(target)
@@ -227,7 +246,7 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     if measure:
         chip.require_runnable()
     asked.supported(problem, chip.name)
-    threads = threads or (plan.threads if plan else pool.get_num_threads() if chip.runnable else chip.cores)
+    threads = threads or (plan.threads if plan else prediction.default_threads(chip))
     shape = shape_of(problem, threads)
     if not (shape.m and shape.n and shape.k):
         return Explanation(problem, chip, shape, plan or choose(shape, chip), "the product is empty: nothing is "
@@ -242,11 +261,12 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     violations = tuple(plan.violations(shape, chip))
     if violations:
         return Explanation(problem, chip, shape, plan, origin, violations)
-    ceilings = probes.ceilings(chip) if chip.runnable else None
-    expected = cost(shape, plan, chip, ceilings.model_ceilings(chip, shape.dtype) if ceilings else None)
+    basis = prediction.basis(chip, measure)
+    expected = basis.cost(shape, plan, chip)
     considered, rejected = _rejected(shape, plan, chip)
-    seconds = _measure(problem, chip, plan) if measure else None
-    return Explanation(problem, chip, shape, plan, origin, (), expected, considered, rejected, ceilings, seconds)
+    sample = _measure(problem, chip, plan) if measure else None
+    return Explanation(problem, chip, shape, plan, origin, (), expected, considered, rejected, basis,
+                       sample.spread if sample else None, sample is not None and sample.disturbed)
 
 
 def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:
@@ -270,7 +290,7 @@ def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tupl
     return len(others), tuple(sorted(found, key=lambda each: each[1]))
 
 
-def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Spread:
+def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
     """Seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with float64."""
     from dataclasses import replace
 
@@ -278,6 +298,7 @@ def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Spread:
     from tilewright.bench.measure import Rules, interleave
     from tilewright.compiler.kernel import compile
     from tilewright.problem import Gemm
+    from tilewright.runtime.disturbance import Watch
     p = problem
     kernel = compile(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), target, plan)
     o = operands.make(kernel.problem)
@@ -287,7 +308,8 @@ def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Spread:
         raise RuntimeError(f"{kernel} computes a wrong result: {wrong}")
     rules = replace(Rules.choose(plan.threads), budget_s=1.0)
     call: Any = (kernel, (o.a, o.b, o.c))
-    return interleave({"kernel": [call]}, rules, settle=quiet.settle)["kernel"].spread
+    watch = Watch()
+    return interleave({"kernel": [call]}, rules, settle=quiet.settle, disturbed=watch.disturbed)["kernel"]
 
 
 # ---- figures

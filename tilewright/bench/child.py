@@ -22,6 +22,7 @@ from tilewright.bench import check, machine, measure, operands, peers, quiet
 from tilewright.bench.measure import Call, Rules
 from tilewright.bench.results import BESIDE, OURS, Result, Row
 from tilewright.bench.shapes import Case
+from tilewright.runtime.disturbance import Load, Watch
 
 Emit = Callable[..., None]
 
@@ -122,7 +123,9 @@ class Bench:
                 errors[BESIDE] = error
             else:
                 calls[BESIDE] = bound
-        samples = measure.interleave(calls, self.job.rules, clock=self.clock, settle=quiet.settle)
+        samples = measure.interleave(
+            calls, self.job.rules, clock=self.clock, settle=quiet.settle, disturbed=Watch().disturbed
+        )
         for name, sample in samples.items():
             self.forecast.seen(name, case, sample.spread.median)
         names = [*(c.name for c in self.contenders), BESIDE]
@@ -145,7 +148,7 @@ class Bench:
 
 def run(job: Job, emit: Emit) -> None:
     """Measure everything the job asks for, an event for each step."""
-    before = quiet.Load.now()
+    before = Load.now()
     contenders, left_out = _contenders(job)
     described = [{"name": c.name, "version": c.version, "how": c.how} for c in contenders]
     emit("contenders", contenders=described, left_out=left_out, load=before.average)
@@ -157,7 +160,7 @@ def run(job: Job, emit: Emit) -> None:
             continue
         emit("case", number=number, label=case.label)
         emit("result", number=number, result=bench.run(case).to_json())
-    after = quiet.Load.now()
+    after = Load.now()
     emit("done", load=after.average, stolen=after.stolen_since(before), others=after.others_since(before))
 
 

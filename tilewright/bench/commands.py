@@ -1,4 +1,4 @@
-"""What `tilewright bench` and its studies do: which jobs, a progress bar over them, then tables, JSON and a plot."""
+"""What `tilewright bench` and its studies do: which jobs, their progress, then tables, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.bench import peers, results, session, shapes
 from tilewright.bench import plot as plots
 from tilewright.bench import report as tables
-from tilewright.bench import results, session, shapes
 from tilewright.bench.child import Job
 from tilewright.bench.measure import Rules
 from tilewright.bench.peers import NATIVE
+from tilewright.bench.progress import Progress, progress
 from tilewright.bench.results import Report
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 QUICK_S = 53.0  # what --quick promises is a minute, and there is a plot to draw
-QUICK_PLOT = Path("tilewright-bench.png")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ def measured_peaks(dtypes: Iterable[str], threads: Iterable[int], isa: str) -> d
     from tilewright.runtime import probes
 
     found = probes.ceilings()
+    if found.disturbed:
+        return {}
     name = session.ISA_ENVIRONMENT[isa].get("TILEWRIGHT_TARGET")
     return {f"{d} {n} {isa}": round(found.peak_flops(d, n, name) / 1e9, 2) for d in dtypes for n in threads}
 
@@ -70,6 +72,7 @@ def bench(options: Options, console: Console) -> int:
     """The comparison with the peers; returns the exit status."""
     check_outputs(options)
     session.environment(1, options.isa)  # an unknown isa is an error now, not in ten minutes
+    wanted = peers.required(options.peers)
     suites = options.suites or (["square"] if options.quick else list(shapes.DEFAULT_SUITES))
     dtypes = options.dtypes or (["f32"] if options.quick else list(shapes.DTYPES))
     cases = shapes.cases(suites, dtypes, register_tile())
@@ -80,7 +83,7 @@ def bench(options: Options, console: Console) -> int:
             remaining = len(options.threads) - number
             left = QUICK_S - (time.monotonic() - began)
             yield Job(
-                threads, options.isa, cases, Rules.choose(threads, options.quick), peers=options.peers,
+                threads, options.isa, cases, Rules.choose(threads, options.quick), peers=wanted,
                 max_call_s=4.0 if options.quick else 60.0,
                 max_case_s=16.0 if options.quick else None,
                 # Of two runs the first, on one thread, needs more than half of the time.
@@ -89,21 +92,22 @@ def bench(options: Options, console: Console) -> int:
 
     report = _run("bench", jobs(), len(cases) * len(options.threads), options, console)
     report.extra["peak_gflops"] = measured_peaks(dtypes, options.threads, options.isa)
-    picture = options.plot or (QUICK_PLOT if options.quick and plots.available() else None)
-    return _finish(report, options, picture, began, console)
+    return _finish(report, options, began, console)
 
 
 def ladder(options: Options, console: Console) -> int:
     """The teaching steps over the article's sizes."""
     began = time.monotonic()
     check_outputs(options)
+    session.environment(1, options.isa)
+    wanted = peers.required(options.peers)
     sizes = options.sizes or (shapes.LADDER_QUICK if options.quick else shapes.LADDER)
     cases = [case for dtype in options.dtypes or ["f32"] for case in shapes.squares("ladder", sizes, dtype)]
     rules = {threads: replace(Rules.choose(threads, options.quick), min_rounds=3) for threads in options.threads}
-    jobs = [Job(n, NATIVE, cases, rule, "ladder", options.peers) for n, rule in rules.items()]
+    jobs = [Job(n, options.isa, cases, rule, "ladder", wanted) for n, rule in rules.items()]
     report = _run("ladder", jobs, len(cases) * len(jobs), options, console)
-    report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads, NATIVE)
-    return _finish(report, options, options.plot, began, console)
+    report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads, options.isa)
+    return _finish(report, options, began, console)
 
 
 def startup(rounds: int, json: Path | None, console: Console) -> int:
@@ -137,7 +141,7 @@ def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: 
         return session.run(kind, jobs, _listener(bar, task), **options.recorded())
 
 
-def _listener(bar: Any, task: Any) -> Callable[[Job, dict[str, Any]], None]:
+def _listener(bar: Progress, task: Any) -> Callable[[Job, dict[str, Any]], None]:
     def listen(job: Job, event: dict[str, Any]) -> None:
         threads = tables.plural(job.threads, "thread")
         if event["event"] == "contenders":
@@ -146,16 +150,10 @@ def _listener(bar: Any, task: Any) -> Callable[[Job, dict[str, Any]], None]:
             bar.update(task, description=f"{threads}: {event['label']}")
         elif event["event"] in ("result", "left_out"):
             bar.advance(task)
+            if event["event"] == "result":
+                bar.say(tables.line(results.Result.from_json(event["result"])))
 
     return listen
-
-
-def progress(console: Console) -> Any:
-    """A bar that is redrawn twice a second: it runs on the cores that are being measured."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, refresh_per_second=2, transient=True)
 
 
 def check_outputs(options: Options) -> None:
@@ -167,7 +165,7 @@ def check_outputs(options: Options) -> None:
         raise ValueError(plots.MISSING)
 
 
-def _finish(report: Report, options: Options, picture: Path | None, began: float, console: Console) -> int:
+def _finish(report: Report, options: Options, began: float, console: Console) -> int:
     """Show and write; the status is 1 if something was wrong, broken or interrupted."""
     report.extra["seconds"] = round(time.monotonic() - began, 1)
     tables.show(report, console)
@@ -175,15 +173,13 @@ def _finish(report: Report, options: Options, picture: Path | None, began: float
     if options.json:
         results.save(report, options.json)
         console.print(f"results: {options.json}", highlight=False)
-    if picture and any(len(found) > 1 for _, found in tables.groups(report.results)):
+    if options.plot:
         try:
-            plots.draw(report, picture)
+            plots.draw(report, options.plot)
         except ValueError as nothing:
             console.print(str(nothing), highlight=False)
         else:
-            console.print(f"plot: {picture}", highlight=False)
-    elif options.quick and not plots.available():
-        console.print(f"no plot: {plots.MISSING}", highlight=False, markup=False)
+            console.print(f"plot: {options.plot}", highlight=False)
     failed = any(row.error and not row.error.startswith("left out") for r in report.results for row in r.rows)
     broken = any("ended early" in note or "interrupted" in note for s in report.sessions for note in s.notes)
     return 1 if failed or broken or not report.results else 0

@@ -17,11 +17,12 @@ from tilewright.bench import (
     results,
     session,
 )
-from tilewright.bench.commands import Options, check_outputs, progress
+from tilewright.bench.commands import Options, check_outputs
 from tilewright.bench.formats_child import FormatsJob
-from tilewright.bench.formats_results import ABSENT, timed
+from tilewright.bench.formats_results import ABSENT, Timed, timed
 from tilewright.bench.measure import Rules
 from tilewright.bench.peers import NATIVE
+from tilewright.bench.progress import progress
 from tilewright.bench.results import OURS, Report
 from tilewright.text import plural
 
@@ -57,7 +58,7 @@ def bench(options: FormatsOptions, console: Console) -> int:
     """Measure, show, write; the exit status."""
     check_outputs(Options(json=options.json, plot=options.plot))
     session.environment(1, options.isa)  # an unknown isa is an error now, not after the first run
-    peers.check_names(options.peers or [])
+    wanted = peers.required(options.peers)
     products = formats_products.chosen(options.only)
     sizes = options.sizes or list(formats_products.QUICK if options.quick else formats_products.SIZES)
     began = time.monotonic()
@@ -70,7 +71,7 @@ def bench(options: FormatsOptions, console: Console) -> int:
             while cases:
                 at.clear()
                 yield FormatsJob(
-                    threads, options.isa, cases, rules(threads, options.quick), options.peers,
+                    threads, options.isa, cases, rules(threads, options.quick), wanted,
                     call_s=0.25 if options.quick else 1.0,
                 )  # fmt: skip
                 # A library that crashes takes one product along, and the process after it does the rest.
@@ -89,6 +90,7 @@ def bench(options: FormatsOptions, console: Console) -> int:
             elif event["event"] == "product":
                 found.append(event["product"])
                 bar.advance(task)
+                bar.say(formats_report.line(Timed.from_json(event["product"])))
 
         report = session.run("formats", jobs(), listen, formats_child.__name__, **options.recorded())
     report.extra["products"] = found

@@ -19,6 +19,7 @@ from tilewright.bench.formats_products import Product
 from tilewright.bench.formats_results import ABSENT, F32, Row, Timed
 from tilewright.bench.measure import Call, Rules
 from tilewright.bench.results import OURS
+from tilewright.runtime.disturbance import Load, Watch
 
 FEWEST = 8  # rows of A per thread: the least that a slow peer is given
 SLOW = 10e9  # operations a second: less is a loop without vectors or blocks, whose rows of A all cost the same
@@ -79,7 +80,9 @@ class Bench:
         if OURS in calls and product.key != "f32-f32-f32":
             entrants.append(self._beside(n, calls))
             rows[F32] = n, 0.0
-        samples = measure.interleave(calls, self.job.rules, clock=self.clock, settle=quiet.settle)
+        samples = measure.interleave(
+            calls, self.job.rules, clock=self.clock, settle=quiet.settle, disturbed=Watch().disturbed
+        )
         found = []
         for e in entrants:
             row = Row(e.name, e.how, prepared=e.prepared)
@@ -164,7 +167,7 @@ def _absent(entrant: Entrant, product: Product) -> str | None:
 
 def run(job: FormatsJob, emit: Emit) -> None:
     """Measure everything the job asks for, an event for each step."""
-    before = quiet.Load.now()
+    before = Load.now()
     found, left_out = peers.find(job.threads, job.peers, job.isa)
     described = [{"name": c.name, "version": c.version, "how": c.how} for c in found]
     emit("contenders", contenders=described, left_out=left_out, load=before.average)
@@ -172,7 +175,7 @@ def run(job: FormatsJob, emit: Emit) -> None:
     for product, n in job.cases:
         emit("case", label=f"{product.label} {n}")
         emit("product", product=bench.run(product, n).to_json())
-    after = quiet.Load.now()
+    after = Load.now()
     emit("done", load=after.average, stolen=after.stolen_since(before), others=after.others_since(before))
 
 

@@ -37,6 +37,13 @@ def lines(found: list[Timed]) -> list[list[str]]:
     return [[*HEAD, REMARK][:width], *([*line, ""][:width] for line in body)]
 
 
+def line(t: Timed) -> str:
+    """One product as it is measured."""
+    named = zip(HEAD[1:], cells(t)[1:])
+    said = ", ".join(f"{cell} {heading}" for heading, cell in named if cell != "-")
+    return f"{t.product.label} {t.n}, {tables.plural(t.threads, 'thread')}: {said or cells(t)[-1]}"
+
+
 def cells(t: Timed) -> list[str]:
     """One line of the table, in the order of HEAD; with a remark where there is nothing else to say."""
     ours = t.row(OURS)
@@ -116,6 +123,7 @@ def show(report: Report, console: Console) -> None:
     """Print everything a reader needs to judge the figures."""
     from rich.markup import escape
 
+    tables.warn(report, console)
     for line in tables.heading(report):
         console.print(escape(line), highlight=False)
     found = timed(report)

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.bench.formats_products import Product
 from tilewright.bench.measure import Sample, Spread, ratios, spread
-from tilewright.bench.results import OURS, Report
+from tilewright.bench.results import OURS, Report, sample_from, sample_json
 
 F32 = "tilewright f32"  # our own f32 in the same rounds: what a format gains or costs
 NUMPY = "numpy"
@@ -42,7 +42,7 @@ class Row:
         median = self.sample.spread.median
         return {
             "name": self.name, "how": self.how, "m": self.m, "error": self.error, "prepared": self.prepared,
-            "reps": self.sample.reps, "seconds": list(self.sample.seconds), "median_s": median,
+            **sample_json(self.sample), "median_s": median,
             "gops": round(product.operations(self.m, n, n) / median / 1e9, 3),
         }  # fmt: skip
 
@@ -50,8 +50,7 @@ class Row:
     def from_json(cls, data: dict[str, Any]) -> Row:
         if "reason" in data:
             return cls(data["name"], data["how"], reason=data["reason"])
-        sample = Sample(tuple(data["seconds"]), data["reps"])
-        return cls(data["name"], data["how"], sample, data["m"], data["error"], data["prepared"])
+        return cls(data["name"], data["how"], sample_from(data), data["m"], data["error"], data["prepared"])
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class Timed:
         return self._product(name).operations(row.m, self.n, self.n) / row.sample.spread.median / 1e9
 
     def ratio(self, name: str) -> Spread | None:
-        """Our rate over theirs, round by round: above 1 we are faster."""
+        """Our rate over theirs, round by round: above 1 we are faster.  None where other processes disturbed them."""
         ours, theirs = self.row(OURS), self.row(name)
-        if ours is None or theirs is None or ours.sample is None or theirs.sample is None:
+        if ours is None or theirs is None or ours.sample is None or theirs.sample is None or ours.sample.disturbed:
             return None
         work = self.product.operations(ours.m, self.n, self.n) / self._product(name).operations(
             theirs.m, self.n, self.n

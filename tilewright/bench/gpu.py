@@ -116,7 +116,8 @@ def run(options: GpuOptions, listen: Listener = lambda event: None) -> Report:
 
 def bench(options: GpuOptions, console: Console) -> int:
     """`tilewright bench gpu`: measure, show, write; the exit status."""
-    from tilewright.bench.commands import Options, check_outputs, progress
+    from tilewright.bench.commands import Options, check_outputs
+    from tilewright.bench.progress import progress
 
     check_outputs(Options(json=options.json, plot=options.plot))
     unknown = [name for name in options.suites if name not in (*gpu_shapes.SUITES, *COSTS)]

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.bench import gpu_check, gpu_device, gpu_measure, gpu_peers, gpu_state, quiet
+from tilewright.bench import gpu_check, gpu_device, gpu_measure, gpu_peers, gpu_state
 from tilewright.bench.child import Emit, Forecast
 from tilewright.bench.gpu_device import Operands, TorchDevice
 from tilewright.bench.gpu_measure import GpuRules, Launch
@@ -20,6 +20,7 @@ from tilewright.bench.gpu_shapes import ARTICLE
 from tilewright.bench.measure import Sample
 from tilewright.bench.results import OURS, Result, Row
 from tilewright.bench.shapes import Case
+from tilewright.runtime.disturbance import Load
 
 Timed = tuple[dict[str, Sample], dict[str, dict[str, Any]], dict[str, list[Launch]]]
 
@@ -166,7 +167,7 @@ class _Left(Exception):
 
 def run(job: GpuJob, emit: Emit) -> None:
     """Measure everything the job asks for, an event for each step."""
-    before = quiet.Load.now()
+    before = Load.now()
     on = TorchDevice(job.device)
     source, why = gpu_state.find(on.bus_id)
     contenders, left_out = gpu_peers.find(on, job.peers, job.plans)
@@ -182,7 +183,7 @@ def run(job: GpuJob, emit: Emit) -> None:
     emit("clocks", setting=gpu_state.clock_setting(bench.readings, settings))
     if source:
         source.close()
-    after = quiet.Load.now()
+    after = Load.now()
     emit("done", load=after.average, stolen=after.stolen_since(before), others=after.others_since(before))
 
 

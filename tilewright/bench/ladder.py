@@ -20,7 +20,7 @@ def contenders(
     """tilewright, then the steps in their order, then the peers; with several threads only the step that uses them."""
     from tilewright.kernels.ladder import STEPS
 
-    found, left_out = peers.find(threads, wanted or ("numpy", "openblas"), isa)
+    found, left_out = peers.find(threads, ("numpy", "openblas") if wanted is None else wanted, isa)
     here = {name: step for name, step in STEPS.items() if step.parallel == (threads > 1)}
     others = ", ".join(step.title for name, step in STEPS.items() if name not in here)
     left_out[others] = "they run on one thread" if threads > 1 else "with one thread it is step 5"

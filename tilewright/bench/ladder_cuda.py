@@ -120,8 +120,9 @@ def _step(torch: Any, name: str, o: Operands) -> Launch:
 
 def run(sizes: list[int], quick: bool, json: Path | None, plot: Path | None, console: Console) -> int:
     """Check, time, show and write; the exit status is 1 if a step is wrong."""
-    from tilewright.bench.commands import Options, check_outputs, progress
+    from tilewright.bench.commands import Options, check_outputs
     from tilewright.bench.gpu_device import TorchDevice, require
+    from tilewright.bench.progress import progress
 
     require()
     check_outputs(Options(json=json, plot=plot))

@@ -126,7 +126,8 @@ def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
 
 def simulate(n: int, target_name: str, json: Path | None, plot: Path | None, console: Console) -> int:
     """Count every step, show and write; the exit status."""
-    from tilewright.bench.commands import Options, check_outputs, progress
+    from tilewright.bench.commands import Options, check_outputs
+    from tilewright.bench.progress import progress
     from tilewright.targets import GpuTarget
 
     check_outputs(Options(json=json, plot=plot))

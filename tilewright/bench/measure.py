@@ -4,6 +4,9 @@ A *call* is a function and its ready arguments.  A *turn* is as many calls of on
 *round* gives every contender one turn, in an order that rotates from round to round, so that a machine that slows down
 or a neighbour that wakes up hits all of them alike.  What is quoted is the median over rounds of the *ratio of times
 within one round*; absolute rates are medians too, and never go without their quartiles.
+
+Rounds that others disturbed are repeated while there is time, and left out if enough undisturbed ones were found; if
+not, all rounds are given and the sample says that it is `disturbed`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice, repeat
 from typing import Any, NamedTuple
+
+from tilewright.runtime.disturbance import BLOCK_S
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 Clock = Callable[[], float]
@@ -86,6 +91,8 @@ class Sample:
 
     seconds: tuple[float, ...]
     reps: int
+    left_out: int = 0  # rounds that others disturbed and that do not count
+    disturbed: bool = False  # others disturbed rounds that do count, since too few were undisturbed
 
     @property
     def spread(self) -> Spread:
@@ -149,38 +156,90 @@ def interleave(
     clock: Clock = time.perf_counter,
     settle: Callable[[], object] = lambda: None,
     heard: Callable[[str, float], object] = lambda name, seconds: None,
+    disturbed: Callable[[], bool] = lambda: False,
 ) -> dict[str, Sample]:
     """Time every contender, a turn each per round, and return its seconds per call, round by round.
 
     `settle` is called before every turn: quiet.settle waits there for the previous contender's threads to sleep.
-    `heard` is called after every turn, with what will be in the result: the tuner passes it on at once.
+    `disturbed` says whether others disturbed what ran since it was asked last: disturbance.Watch.disturbed. It is asked
+    of blocks of rounds, since rounds may be too short to be judged.
+    `heard` is called with every turn that will be in the result, once its block is judged: the tuner passes it on.
     Every call must have been made once before (the check against float64 does), so that nothing compiles in here.
     """
     if not contenders:
         return {}
     rules = rules or Rules()
     start = clock()
+    disturbed()
     tracks = {name: Track(calls, clock) for name, calls in contenders.items()}
     per_call = {}
     for name, track in tracks.items():
         settle()
         per_call[name] = track.calibrate(rules)
-    seconds: dict[str, list[float]] = {name: [] for name in tracks}
+    rounds = _Rounds(heard)
     if min(per_call.values()) >= rules.long_call_s:
         # Everybody's calibration was one long call, which is all that a turn would be: that was the first round.
-        seconds = {name: [took] for name, took in per_call.items()}
-        for name, took in per_call.items():
-            heard(name, took)
+        rounds.block.append(per_call)
+    else:
+        disturbed()
     names = list(tracks)
-    for turn in range(len(seconds[names[0]]), rules.max_rounds):
+    opened = clock() if not rounds.block else start
+    while len(rounds) < rules.max_rounds:
         began = clock()
-        for name in rotated(names, turn):
+        turns = {}
+        for name in rotated(names, rounds.number):
             settle()
             track = tracks[name]
             track.warm_up(rules, per_call[name])
-            seconds[name].append(track.run(track.reps) / track.reps)
-            heard(name, seconds[name][-1])
+            turns[name] = track.run(track.reps) / track.reps
+        rounds.block.append(turns)
         now = clock()
-        if turn + 1 >= rules.min_rounds and (now - start) + (now - began) > rules.budget_s:
+        spent = rounds.number >= rules.min_rounds and (now - start) + (now - began) > rules.budget_s
+        if spent or now - opened >= BLOCK_S or len(rounds) >= rules.max_rounds:
+            rounds.judge(disturbed())
+            opened = now
+        if spent:
             break
-    return {name: Sample(tuple(seconds[name]), tracks[name].reps) for name in tracks}
+    rounds.judge(disturbed())
+    kept, left_out, doubtful = rounds.result(rules.min_rounds)
+    return {
+        name: Sample(tuple(turns[name] for turns in kept), tracks[name].reps, left_out, doubtful) for name in names
+    }
+
+
+class _Rounds:
+    """Rounds as they are measured: those not judged yet, and the others with their judgement, in order."""
+
+    def __init__(self, heard: Callable[[str, float], object]) -> None:
+        self.heard = heard
+        self.block: list[dict[str, float]] = []
+        self.judged: list[tuple[dict[str, float], bool]] = []
+
+    def __len__(self) -> int:
+        """How many count, if nobody disturbed the last block."""
+        return len(self.block) + sum(not disturbed for _, disturbed in self.judged)
+
+    @property
+    def number(self) -> int:
+        return len(self.block) + len(self.judged)
+
+    def judge(self, disturbed: bool) -> None:
+        """Close the block."""
+        if not disturbed:
+            self._tell(self.block)
+        self.judged += [(turns, disturbed) for turns in self.block]
+        self.block = []
+
+    def result(self, enough: int) -> tuple[list[dict[str, float]], int, bool]:
+        """(the rounds that count, how many do not, whether others disturbed those that count)."""
+        clean = [turns for turns, disturbed in self.judged if not disturbed]
+        noisy = [turns for turns, disturbed in self.judged if disturbed]
+        if not noisy or len(clean) >= enough:
+            return clean, len(noisy), False
+        self._tell(noisy)
+        return [turns for turns, _ in self.judged], 0, True
+
+    def _tell(self, rounds: list[dict[str, float]]) -> None:
+        for turns in rounds:
+            for name, seconds in turns.items():
+                self.heard(name, seconds)

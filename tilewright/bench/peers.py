@@ -32,6 +32,8 @@ from tilewright.problem import Gemm
 
 OURS = "tilewright"
 PEERS = ("numpy", "openblas", "blis", "torch", "mkl")
+NONE = "none"  # of --peers: tilewright alone
+WHEELS = {"openblas": "scipy-openblas64", "blis": "blis", "torch": "torch", "mkl": "mkl"}
 NATIVE, AVX2 = "native", "avx2"
 CBLAS = "cblas_?gemm and ?gemv, compiled call"
 Functions = dict[str, tuple[Any, Any]]  # number format -> its gemm and its gemv
@@ -77,6 +79,30 @@ def find(
         except Unavailable as reason:
             left_out[name] = str(reason)
     return found, left_out
+
+
+def required(wanted: list[str] | None) -> list[str] | None:
+    """`--peers` as `find` takes it: None for all that are here, [] for "none", which measures tilewright alone.
+
+    ValueError at once for what is no peer, or is not installed, with what to do.
+    """
+    if not wanted:
+        return None
+    if wanted == [NONE]:
+        return []
+    check_names(wanted)
+    missing = [name for name in wanted if name in WHEELS and not _is_there(name)]
+    if missing:
+        install = " ".join(WHEELS[name] for name in missing)
+        raise ValueError(f"{' and '.join(missing)}: not installed; pip install {install}, or leave it out of --peers "
+                         f"(--peers {NONE} measures tilewright alone)")
+    return wanted
+
+
+def _is_there(name: str) -> bool:
+    if name == "mkl":
+        return bool(_mkl_places())
+    return importlib.util.find_spec(WHEELS[name].replace("-", "_")) is not None
 
 
 def check_names(wanted: Iterable[str]) -> None:
@@ -154,8 +180,8 @@ def mkl_library(threads: int) -> ctypes.CDLL:
     One thread takes the sequential layer, which has the cheapest call; several take Intel's OpenMP when it is there
     and TBB otherwise.  The layer must be chosen before the library is loaded.
     """
-    places = [Path(sys.prefix) / "lib", *_files_of("mkl")]
-    if not any(place.glob("libmkl_rt.so*") for place in places):
+    places = _mkl_places()
+    if not places:
         raise Unavailable("mkl is not installed")
     openmp = any(any(place.glob("libiomp5.so")) for place in [*places, *_files_of("intel-openmp")])
     layer = "SEQUENTIAL" if threads == 1 else "INTEL" if openmp else "TBB"
@@ -163,6 +189,12 @@ def mkl_library(threads: int) -> ctypes.CDLL:
     library = _load(file for place in places for file in place.glob("libmkl_rt.so*"))
     library.MKL_Set_Num_Threads(threads)
     return library
+
+
+def _mkl_places() -> list[Path]:
+    """Folders to find the wheel's libraries in; none if it is not installed."""
+    places = [Path(sys.prefix) / "lib", *_files_of("mkl")]
+    return places if any(any(place.glob("libmkl_rt.so*")) for place in places) else []
 
 
 def mkl(threads: int) -> Contender:

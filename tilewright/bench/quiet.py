@@ -1,4 +1,6 @@
-"""Keeping the rest of the machine still while one contender is timed, and saying how still it was.
+"""Keeping the rest of this process still while one contender is timed, and where to run it.
+
+What other processes do meanwhile is runtime/disturbance.py's part.
 
 A BLAS keeps its idle threads spinning in case the next call comes soon: OpenBLAS for about 0.1 s, MKL's OpenMP for
 0.2 s (both seen in /proc here).  Whoever is timed next shares the cores with them; at 2 threads on 2 cores that halves
@@ -12,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.targets.machine import cpus
@@ -101,39 +102,3 @@ def pinned(cpu: int | None = None) -> Iterator[int]:
         yield cpu
     finally:
         os.sched_setaffinity(0, before)
-
-
-@dataclass(frozen=True)
-class Load:
-    """How busy the machine is: the load average, and what /proc/stat has counted for all CPUs, in seconds."""
-
-    average: float | None
-    total: float  # CPU time there was
-    busy: float  # of it, used by any process
-    stolen: float  # of it, given to other machines by the hypervisor
-    own: float  # CPU time this process has used
-    at: float  # by the monotonic clock
-
-    @classmethod
-    def now(cls) -> Load:
-        try:
-            average: float | None = os.getloadavg()[0]
-        except OSError:
-            average = None
-        try:
-            ticks = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        except (OSError, ValueError):
-            ticks = []
-        user, nice, system, idle, waiting, hard, soft, stolen = (t / os.sysconf("SC_CLK_TCK") for t in ticks or [0] * 8)
-        busy = user + nice + system + hard + soft
-        return cls(average, busy + idle + waiting + stolen, busy, stolen, time.process_time(), time.monotonic())
-
-    def stolen_since(self, earlier: Load) -> float:
-        """The share of CPU time that the hypervisor gave to others between two looks, 0 to 1."""
-        total = self.total - earlier.total
-        return (self.stolen - earlier.stolen) / total if total > 0 else 0.0
-
-    def others_since(self, earlier: Load) -> float:
-        """How many CPUs other processes have kept busy between two looks."""
-        used = (self.busy - earlier.busy) - (self.own - earlier.own)
-        return max(0.0, used) / max(self.at - earlier.at, 1e-9) if self.total else 0.0

@@ -4,9 +4,12 @@
      "sessions": [{"threads", "isa", "contenders": [{"name", "version", "how"}], "left_out": {name: reason},
                    "load_before", "load_after", "stolen", "others", "notes"}],
      "results": [{"suite", "m", "n", "k", "dtype", "layout", "cold", "beside"?, "threads", "isa",
-                  "rows": [{"name", "reps", "seconds": [per round], "median_s", "q1_s", "q3_s", "gflops", "gpu"?}
+                  "rows": [{"name", "reps", "seconds": [per round], "left_out"?, "disturbed"?,
+                            "median_s", "q1_s", "q3_s", "gflops", "gpu"?}
                            or {"name", "error": sentence}]}]}
 
+"left_out" counts rounds that other processes disturbed and that are not in "seconds"; "disturbed" is true where they
+are in it, because too few others were found. "others" of a session: CPUs that other processes kept busy.
 On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and "isa" is its architecture.
 The derived figures (median_s to gflops) are there for readers of the file; `Report` computes them from `seconds`.
 """
@@ -30,6 +33,15 @@ BESIDE = "tilewright beside"  # the row of Case.beside
 COMPILED = ("openblas", "mkl", "blis")  # called without Python (thunk.py)
 
 
+def sample_json(sample: Sample) -> dict[str, Any]:
+    doubts = {"left_out": sample.left_out, "disturbed": sample.disturbed}
+    return {"reps": sample.reps, "seconds": list(sample.seconds), **{k: v for k, v in doubts.items() if v}}
+
+
+def sample_from(data: dict[str, Any]) -> Sample:
+    return Sample(tuple(data["seconds"]), data["reps"], data.get("left_out", 0), data.get("disturbed", False))
+
+
 @dataclass(frozen=True)
 class Row:
     """One contender on one case: its sample, or the sentence that says why there is none."""
@@ -45,13 +57,13 @@ class Row:
         s = self.sample.spread
         derived = {"median_s": s.median, "q1_s": s.q1, "q3_s": s.q3, "gflops": round(flops / s.median / 1e9, 3)}
         state = {} if self.gpu is None else {"gpu": self.gpu}
-        return {"name": self.name, "reps": self.sample.reps, "seconds": list(self.sample.seconds), **derived, **state}
+        return {"name": self.name, **sample_json(self.sample), **derived, **state}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
         if "error" in data:
             return cls(data["name"], error=data["error"])
-        return cls(data["name"], Sample(tuple(data["seconds"]), data["reps"]), gpu=data.get("gpu"))
+        return cls(data["name"], sample_from(data), gpu=data.get("gpu"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,11 @@ class Result:
     def sample(self, name: str) -> Sample | None:
         row = self.row(name)
         return row.sample if row else None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other processes disturbed the rounds that count: then no ratio is worth anything."""
+        return any(row.sample.disturbed for row in self.rows if row.sample)
 
     def flops(self, name: str = OURS) -> int:
         return self.case.beside.flops if name == BESIDE and self.case.beside else self.case.problem.flops

@@ -21,7 +21,9 @@ import numpy as np
 from tilewright.bench import check, measure, quiet, results
 from tilewright.bench.measure import Call, Rules, Spread
 from tilewright.formats import FORMATS, MULTIPLIED
+from tilewright.runtime.disturbance import BUSY, Load, Watch, words
 from tilewright.targets import CpuTarget
+from tilewright.targets.machine import cpus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,11 +112,11 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
         target.require_runnable()
     tiles = legal(target, FORMATS[dtype].itemsize)
     tiles = named(target, tiles) if quick else tiles
-    before = quiet.Load.now()
+    before = Load.now()
     found, peak = study(target, dtype, tiles, console)
-    after = quiet.Load.now()
+    after = Load.now()
     console.print(table(target, dtype, found))
-    for line in remarks(target, dtype, peak, after.stolen_since(before)):
+    for line in remarks(target, dtype, peak, after.stolen_since(before), after.others_since(before)):
         console.print(line, highlight=False)
     if json:
         whole = results.Report.start("tiles", target=target.name, dtype=dtype, quick=quick, kc=KC)
@@ -128,7 +130,7 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
 
 def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) -> tuple[list[Measured], Spread]:
     """All tiles, fastest first, and the GFLOP/s of the FMA loop that took turns with them."""
-    from tilewright.bench.commands import progress
+    from tilewright.bench.progress import progress
     from tilewright.runtime import timing
 
     calls: dict[str, list[Call]] = {}
@@ -145,7 +147,7 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
             bar.advance(compiling)
         enter(PEAK, *timing.fma(target, dtype))
         timed = bar.add_task(f"timing {len(calls)} loops in turn", total=None)
-        samples = measure.interleave(calls, RULES)
+        samples = measure.interleave(calls, RULES, disturbed=Watch().disturbed)
         bar.remove_task(timed)
     peak = [flops[PEAK] / s / 1e9 for s in samples[PEAK].seconds]
     rates = {t.name: [flops[t.name] / s / 1e9 for s in samples[t.name].seconds] for t in tiles}
@@ -219,7 +221,7 @@ def table(target: CpuTarget, dtype: str, found: list[Measured]) -> Table:
     return shown
 
 
-def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float) -> list[str]:
+def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float, others: float) -> list[str]:
     """What a reader must know to read the table."""
     lanes = target.lanes(FORMATS[dtype].itemsize)
     said = [
@@ -232,4 +234,6 @@ def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float) -> list[
         said.append(f"Of the article's tiles {', '.join(missing)} are no whole vectors here, or do not fit.")
     if stolen > 0.02:
         said.append(f"The hypervisor gave {stolen:.0%} of the CPU time away: trust the shares of peak only.")
+    if others > BUSY:
+        said.append(f"{words(others, cpus().online).capitalize()}: repeat on an idle machine.")
     return said

@@ -31,7 +31,8 @@ Plot = Annotated[
 ]  # fmt: skip
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peers", help="numpy, openblas, mkl, blis, torch.", metavar="LIST", show_default="all found"),
+    typer.Option("--peers", help="numpy, openblas, mkl, blis, torch; none: tilewright alone.", metavar="LIST",
+                 show_default="all found"),
 ]
 Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to hold every library to AVX2.")]
 
@@ -56,6 +57,7 @@ def bench(
 
     Contenders take turns on the same random matrices; what is quoted is the median of the ratios of each round.  The
     whole of it takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has the rules.
+    No file is written but those that --json and --plot name.
     """
     if context.invoked_subcommand is not None:
         return
@@ -80,10 +82,15 @@ def ladder(
     ] = "cpu",
     dtype: Dtypes = None,
     threads: Threads = None,
-    peers: Peers = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option("--peers", help="numpy, openblas, mkl, blis, torch; none: the steps alone.", metavar="LIST",
+                     show_default="numpy,openblas")
+    ] = None,
+    isa: Isa = "native",
     json: Json = None,
     plot: Plot = None,
-) -> None:
+) -> None:  # fmt: skip
     """Time the teaching steps of kernels/ladder beside NumPy and OpenBLAS: what each idea is worth.
 
     The steps without blocking sit out the sizes where one call would take more than two seconds.  All fifty sizes up
@@ -106,7 +113,7 @@ def ladder(
             raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
             dtypes=common.listed(dtype, []), threads=_counts(threads), sizes=common.numbers(sizes, [], "--sizes"),
-            peers=common.listed(peers, []) or None, quick=quick, json=json, plot=plot,
+            peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
         )  # fmt: skip
         raise typer.Exit(commands.ladder(chosen, common.console(json == output.STDOUT)))
 

@@ -21,7 +21,10 @@ Plan = Annotated[
 def plan(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of a CPU to split the work over.")] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Threads of a CPU to split the work over.", show_default="all"),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many plans to show, the best by the model first.")
                    ] = 1,
     check: Annotated[
@@ -38,11 +41,13 @@ def plan(
     with common.errors():
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         found = _cpu_plans if common.kind(chip) == "cpu" else _gpu_plans
+        if common.kind(chip) == "cpu":
+            threads = _threads(threads, check, chip)
         origin, plans, reasons = found(problem, chip, threads, top, check)
         record = {"problem": str(problem), "target": chip.name, "model": chip.model, "origin": origin,
                   "violations": reasons, "plans": plans}  # fmt: skip
         if common.kind(chip) == "cpu":
-            record["threads"] = threads
+            record |= {"threads": threads, "basis": _basis(chip).source}
         output.show(lambda: record, lambda: typer.echo(_text(record, chip)), json)
         if reasons:
             raise typer.Exit(1)
@@ -51,13 +56,27 @@ def plan(
 Planned = tuple[str, list[dict[str, Any]], list[str]]  # where the plans come from, what each costs, what is illegal
 
 
-def _cpu_plans(problem: Any, chip: Any, threads: int, top: int, check: str | None) -> Planned:
+def _threads(given: int | None, check: str | None, chip: Any) -> int:
+    from tilewright.plans import CpuPlan
+    from tilewright.runtime import prediction
+
+    return given or (CpuPlan.parse(check).threads if check is not None else prediction.default_threads(chip))
+
+
+def _basis(chip: Any) -> Any:
+    from tilewright.runtime import prediction
+
+    return prediction.basis(chip)
+
+
+def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
     from tilewright.plans import CpuPlan, shape_of
     from tilewright.plans.choose import plan as choose
     from tilewright.plans.choose import ranked
-    from tilewright.plans.model import cost
     from tilewright.runtime import cpu
 
+    assert threads is not None
+    basis = _basis(chip)
     shape, origin = shape_of(problem, threads), "chosen by the model of the caches"
     found: list[Any]
     if check is not None:
@@ -74,17 +93,17 @@ def _cpu_plans(problem: Any, chip: Any, threads: int, top: int, check: str | Non
     for plan in found:
         row: dict[str, Any] = {"plan": str(plan)}
         if problem.flops:
-            expected = cost(shape, plan, chip)
+            expected = basis.cost(shape, plan, chip)
             row |= {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
                     "bytes": dict(expected.bytes_by_level)}  # fmt: skip
         plans.append(row)
     return origin, plans, []
 
 
-def _gpu_plans(problem: Any, chip: Any, threads: int, top: int, check: str | None) -> Planned:
+def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
     from tilewright.plans import amd, gpu
 
-    if threads != 1:
+    if threads not in (None, 1):
         raise common.BadInput(f"--threads are a CPU's, and {chip.name} is a GPU")
     is_amd = common.kind(chip) == "amd"
     planner: Any = amd if is_amd else gpu
@@ -121,8 +140,13 @@ def _text(record: dict[str, Any], chip: Any) -> str:
         headings, cells = _columns(plans[0])
         rows = [["plan", *headings], *([str(number), *cells(row)] for number, row in enumerate(plans, 1))]
         rows = rows if many else [row[1:] for row in rows]
-        lines += ["", output.table(rows, right=range(len(rows[0]))), "as the model predicts them; nothing is measured"]
+        lines += ["", output.table(rows, right=range(len(rows[0]))), _source(record)]
     return "\n".join(lines)
+
+
+def _source(record: dict[str, Any]) -> str:
+    basis = record.get("basis")
+    return f"as the model predicts them, by {basis}" if basis else "as the model predicts them; nothing is measured"
 
 
 def _columns(like: dict[str, Any]) -> tuple[list[str], Any]:

@@ -25,6 +25,10 @@ def doctor(
         bool, typer.Option("--measure/--no-measure", help="Measure now, or show what was measured before. With "
                            "--selftest: time each kernel, or only verify it.")
     ] = True,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Forget the ceilings measured before, instead of keeping the larger of old "
+                           "and new.")
+    ] = False,
     selftest: Annotated[bool, typer.Option("--selftest", help="Try all kernels for AMD's GPUs instead.")] = False,
     file: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the selftest's JSON goes.",
@@ -39,17 +43,21 @@ def doctor(
     JSON at any time: after Ctrl-C it has the kernels tried so far, and names the others as missing. Status 1 if a
     kernel is wrong or fails.
     """
-    if selftest:
+    if selftest and not forget:
         _selftest(file or SELFTEST, quick, measure, json)
         return
     with common.errors():
+        if selftest:
+            raise common.BadInput("give --forget or --selftest, not both: the selftest measures no ceilings")
         from tilewright.runtime import doctor
 
         if file is not None:
             raise common.BadInput("--output is the selftest's file; --json FILE writes this report")
         if quick and not measure:
             raise common.BadInput("give --quick or --no-measure, not both: one measures, the other does not")
-        found = doctor.report(quick, measure)
+        if forget and not measure:
+            raise common.BadInput("give --forget or --no-measure, not both: what is forgotten is measured again")
+        found = doctor.report(quick, measure, forget)
         output.show(lambda: found, lambda: typer.echo(doctor.text(found)), json)
 
 

@@ -102,7 +102,7 @@ class _Bar:
     """How much of the time is over, and what is being done in it."""
 
     def __init__(self, console: Any, time_limit: float, threads: int) -> None:
-        from tilewright.bench.commands import progress
+        from tilewright.bench.progress import progress
 
         self.bar, self.limit, self.threads = progress(console), time_limit, plural(threads, "thread")
         self.tried = 0

@@ -10,18 +10,23 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright import extras
+from tilewright.runtime.disturbance import BUSY, words
 from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
+
+if TYPE_CHECKING:
+    from tilewright.runtime.ceilings import Measured
 
 ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
                "TILEWRIGHT_TUNE_DB")
 PEERS = {"OpenBLAS": "scipy-openblas64", "MKL": "mkl", "BLIS": "blis", "torch": "torch"}
 
 
-def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
-    """`quick` measures for a second instead of ten; without `measured`, only what was measured before is shown."""
+def report(quick: bool = False, measured: bool = True, forget: bool = False) -> dict[str, Any]:
+    """`quick` measures for a second instead of ten; without `measured`, only what was measured before is shown.
+    `forget` the ceilings measured before, instead of keeping the larger of old and new."""
     at, cpus = detect(), machine.cpus()
     return {
         "versions": _versions(),
@@ -37,7 +42,7 @@ def report(quick: bool = False, measured: bool = True) -> dict[str, Any]:
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "cache": _kernel_cache(),
         "peers": _peers(),
-        "ceilings": _ceilings(quick, measured),
+        **_ceilings(quick, measured, forget),
     }
 
 
@@ -154,14 +159,31 @@ def _peers() -> dict[str, str | None]:
     return found
 
 
-def _ceilings(quick: bool, measured: bool) -> dict[str, Any] | None:
+def _ceilings(quick: bool, measured: bool, forget: bool) -> dict[str, Any]:
+    """The ceilings that count from now on, and why they should not be trusted."""
     from dataclasses import asdict
 
     from tilewright.runtime import probes
     if measured:
-        return asdict(probes.ceilings(probes.widest(), cached=False, quick=quick, progress=_say))
+        kept, new = probes.renew(quick=quick, forget=forget, progress=_say)
+        return {"ceilings": asdict(kept), "warnings": _doubts(kept, new)}
     known = probes.remembered()
-    return None if known is None else asdict(known)
+    return {"ceilings": known and asdict(known), "warnings": _doubts(known, known) if known else []}
+
+
+def _doubts(kept: Measured, new: Measured) -> list[str]:
+    """Sentences; none where nothing disturbed the measurement."""
+    if not new.disturbed:
+        return []
+    said = [f"{words(new.others, machine.cpus().online)}"] if new.others > BUSY else []
+    said += [f"the figures contradict each other: {doubt}" for doubt in new.doubts()]
+    if kept.disturbed:
+        said.append("these are not this machine's ceilings: nothing is given as a share of them, and they are measured "
+                    "again when they are needed. Repeat on an idle machine")
+    else:
+        said.append(f"what was measured undisturbed on {kept.date[:10]} is kept. Repeat on an idle machine, or with "
+                    "--forget if the machine has changed")
+    return said
 
 
 def _say(what: str) -> None:
@@ -206,6 +228,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield _row("peer", "" if version else f"not installed: {extras.install(extra)}",
                    f"{name} {version or ''}".strip())
     yield ""
+    for line in found["warnings"]:
+        yield from wrap(f"WARNING: {line}.", 120)
     yield from _ceiling_lines(found["ceilings"])
 
 

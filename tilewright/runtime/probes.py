@@ -1,7 +1,8 @@
 """The ceilings of this machine, measured by emitted probes and remembered: what "percent of peak" is a percentage of.
 
 `ceilings()` answers from a file in tilewright's cache directory, one per kind of machine, and measures in about a
-second when there is none. `doctor()` is the report behind `tilewright doctor`.
+second when there is none. `doctor()` is the report behind `tilewright doctor`. What others disturbed is measured again,
+and never replaces what nobody disturbed.
 """
 from __future__ import annotations
 
@@ -9,88 +10,74 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tilewright.plans.model import Ceilings
+from tilewright.runtime.ceilings import DTYPES, Measured, Pair
+from tilewright.runtime.disturbance import Watch
 from tilewright.targets import CpuTarget, detect, names, target
 from tilewright.targets.machine import cpus
 
-Pair = tuple[float, float]                          # of one thread, of all threads at once
-DTYPES = {"f32": 4, "f64": 8}
 KINDS = {"L1": ("read", "copy"), "L2": ("read", "copy"), "L3": ("read", "copy"), "memory": ("read", "copy", "stream")}
+ATTEMPTS = 3            # at an undisturbed measurement
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Best figures of one machine. `threads` is how many "all" were."""
-    model: str
-    date: str
-    quick: bool
-    threads: int
-    clock: float                                    # cycles per second of one busy core
-    call: float                                     # seconds that an empty function costs through ctypes
-    flops: dict[str, dict[str, Pair]]               # instruction set → number format → operations per second
-    bandwidth: dict[str, dict[str, Pair]]           # level → "read", "copy", "stream" (past caches) → bytes per second
-    latency: dict[str, float]                       # level → seconds from one load to one that needs its result
-    sizes: dict[str, int]                           # level → bytes that one thread went through
-    notes: tuple[str, ...] = ()
+def ceilings(at: CpuTarget | None = None, *, progress: Callable[[str], None] = lambda what: None) -> Measured:
+    """What this machine can do, for every instruction set that it has: what is remembered, or measured in a second.
+    RuntimeError for a target it cannot run.
 
-    def peak_flops(self, dtype: str, threads: int = 1, isa: str | None = None) -> float:
-        """Operations per second of that many threads; the best of all instruction sets unless one is named."""
-        found = [self._at(row[dtype], threads) for name, row in self.flops.items() if isa in (None, name)]
-        if not found:
-            raise ValueError(f"no ceiling was measured for {isa}; there are: {', '.join(self.flops)}")
-        return max(found)
-
-    def peak_bandwidth(self, level: str, threads: int = 1, kind: str = "read") -> float | None:
-        """Bytes per second from a level; None where it could not be told from its neighbours."""
-        pair = self.bandwidth.get(level, {}).get(kind)
-        return None if pair is None else self._at(pair, threads)
-
-    def _at(self, pair: Pair, threads: int) -> float:
-        """Between one thread and all of them the figure grows evenly; beyond all it does not."""
-        one, everyone = pair
-        if threads <= 1 or self.threads == 1:
-            return one
-        return one + (everyone - one) * min((threads - 1) / (self.threads - 1), 1)
-
-    def model_ceilings(self, at: CpuTarget, dtype: str) -> Ceilings:
-        """The same, as the cost model wants it: of one core, multiply-add vectors and bytes per second."""
-        default = Ceilings()
-        l2, l3, memory = (self.peak_bandwidth(level) for level in ("L2", "L3", "memory"))
-        return Ceilings(self.peak_flops(dtype, 1, at.name) / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2,
-                        l3 or l2 or default.l3, memory or default.memory)
-
-
-def ceilings(at: CpuTarget | None = None, *, cached: bool = True, quick: bool = True,
-             progress: Callable[[str], None] = lambda what: None) -> Measured:
-    """What this machine can do, for every instruction set that it has. RuntimeError for a target it cannot run.
-
-    cached=False measures anew, and remembers that. `progress` is told what is measured next.
+    Figures that others disturbed are measured again. They may be given back all the same, if it is no better now:
+    `Measured.disturbed`. `progress` is told what is measured next.
     """
     at = at or detect()
     at.require_runnable()
-    found = remembered() if cached else None
-    if found is None or at.name not in found.flops:
-        found = measure(quick=quick, progress=progress)
-        _remember(_path(), found)
-    return found
+    known = remembered()
+    if known is not None and at.name in known.flops and not known.disturbed:
+        return known
+    return renew(quick=True, attempts=1 if known else ATTEMPTS, progress=progress)[0]
 
 
-def doctor(quick: bool = False, measured: bool = True) -> dict[str, Any]:
+def renew(*, quick: bool = False, forget: bool = False, attempts: int = ATTEMPTS,
+          progress: Callable[[str], None] = lambda what: None) -> tuple[Measured, Measured]:
+    """(what is remembered from now on, what was just measured). `forget` what was known, which may be too much."""
+    known = None if forget else remembered()
+    if known is not None and any(t.name not in known.flops for t in _runnable()):
+        known = None                                # of another version
+    new = measure(quick, progress, attempts)
+    kept = known.renewed(new) if known else new
+    _remember(_path(), kept)
+    return kept, new
+
+
+def doctor(quick: bool = False, measured: bool = True, forget: bool = False) -> dict[str, Any]:
     """Everything there is to know about this machine, as plain data; `runtime.doctor.text` makes lines of it."""
     from tilewright.runtime.doctor import report
-    return report(quick, measured)
+    return report(quick, measured, forget)
 
 
 # ---- measuring
 
-def measure(quick: bool = False, progress: Callable[[str], None] = lambda what: None) -> Measured:
-    """Run every probe: about a second when quick, else about ten."""
+def measure(quick: bool = False, progress: Callable[[str], None] = lambda what: None,
+            attempts: int = ATTEMPTS) -> Measured:
+    """Run every probe, about a second when quick, else about ten; and again, if others disturbed it."""
+    found = None
+    for _ in range(attempts):
+        if found is not None:
+            progress("again, since other processes use the CPUs")
+        watch = Watch()
+        new = _measure(quick, progress)
+        new = replace(new, others=round(watch.taken(), 2))
+        found = found.renewed(new) if found else new
+        if not found.disturbed:
+            break
+    assert found is not None
+    return found
+
+
+def _measure(quick: bool, progress: Callable[[str], None]) -> Measured:
     from tilewright.runtime import timing
     effort = timing.QUICK if quick else timing.FULL
     wide, allowed = widest(), cpus()
@@ -105,7 +92,7 @@ def measure(quick: bool = False, progress: Callable[[str], None] = lambda what: 
     clock = timing.best_rate(partial(timing.clock, wide), one, effort)
     call = 1 / timing.best_rate(partial(timing.call, wide), one, effort)
     flops: dict[str, dict[str, Pair]] = {}
-    for t in filter(lambda t: t.runnable, map(target, names("cpu"))):
+    for t in _runnable():
         progress(f"{t.name} multiply-adds")
         probes = {dtype: partial(timing.fma, t, dtype) for dtype in DTYPES}
         flops[t.name] = {dtype: pair(probe, probe) for dtype, probe in probes.items()}
@@ -150,7 +137,11 @@ def working_sets(t: CpuTarget, threads: int, quick: bool = False) -> tuple[dict[
 
 def widest() -> CpuTarget:
     """Whatever TILEWRIGHT_TARGET says: memory is fastest by the widest vectors."""
-    return next(t for t in map(target, names("cpu")) if t.runnable)
+    return _runnable()[0]
+
+
+def _runnable() -> list[CpuTarget]:
+    return [t for t in map(target, names("cpu")) if t.runnable]
 
 
 def _physical_memory() -> int:
@@ -188,7 +179,7 @@ def _parse(path: Path, stamp: int) -> Measured | None:
         for table in ("flops", "bandwidth"):
             fields[table] = {row: {key: tuple(map(float, pair)) for key, pair in columns.items()}
                              for row, columns in fields[table].items()}
-        return Measured(**fields | {"notes": tuple(fields["notes"])})
+        return Measured(**fields | {"notes": tuple(fields["notes"]), "others": float(fields["others"])})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

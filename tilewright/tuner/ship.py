@@ -70,7 +70,7 @@ def main(
 def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool,
              console: Console) -> list[tuple[Gemm, Row]]:
     """The row of the best plan of each problem, or of the model's where nothing beat it."""
-    from tilewright.bench.commands import progress
+    from tilewright.bench.progress import progress
     known = {} if again else _known(target)
     found = []
     todo = [(problem, count) for count in threads for problem in problems]
@@ -86,7 +86,7 @@ def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget
                 result = search.tune(problem, target, threads=count, time_limit=limit, candidates=12, listen=None)
                 row = result.best
                 faster = f"  {row.ratio:.3f} times as fast" if result.improved else ""
-                bar.console.print(f"{what}: {row.plan}{faster}", highlight=False)
+                bar.say(f"{what}: {row.plan}{faster}")
             if row.role == "best" or row.ratio > BUILTIN:
                 found.append((problem, row))
             bar.advance(task)
@@ -104,7 +104,7 @@ def _known(target: CpuTarget) -> dict[object, Row]:
 def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget,
             console: Console) -> list[tuple[Gemm, Row]]:
     """The same rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
-    from tilewright.bench.commands import progress
+    from tilewright.bench.progress import progress
     isa = NATIVE if target == detect() else AVX2
     report = Report.start("tables")
     with progress(console) as bar:
