@@ -437,7 +437,7 @@ def test_views_reach_the_engine_without_a_copy(spy):
 
 
 def test_options_reach_the_engine(spy):
-    plan = object()
+    plan = tilewright.plan(tilewright.Gemm(2, 2, 3, "f64"), "x86-avx2")
     matmul(X, X.T, threads=3, plan=plan)
     matmul(np.ones((4, 2, 3)), np.ones((4, 3, 2)), threads=3, plan=plan)
     assert [call.options for call in spy.calls] == [{"threads": 3, "plan": plan}] * 2

@@ -7,15 +7,18 @@ way that ends in the same engine. Nothing is written to the caller's array befor
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch, complex_product, engines, forks, packed, scaled_operands
+from tilewright import arguments, batch, complex_product, engines, forks, numpy_calls, packed, scaled_operands
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
+
+if TYPE_CHECKING:
+    from tilewright.runtime.packed import Packed
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare
 # bounds only). Giving up costs a temporary.
@@ -23,8 +26,8 @@ EFFORT: Any = 1000
 
 
 def matmul(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: ArrayLike | Quantized,
+    b: ArrayLike | Quantized | Packed,
     out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
     *,
     out_dtype: Any = None,
@@ -40,6 +43,7 @@ def matmul(
     deterministic: bool = False,
     threads: int | None = None,
     plan: Any = None,
+    **numpys: Any,
 ) -> Any:
     """The matrix product of a and b, as numpy.matmul gives it; in general alpha * (a @ b) + beta * c.
 
@@ -85,7 +89,12 @@ def matmul(
     Arrays in the host's memory go NumPy's way: torch's tensors give a tensor, those of other libraries a NumPy array.
 
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
-    except masked arrays and arrays that override __array_ufunc__, which are refused.
+    except masked arrays, which are refused. Classes that handle NumPy's functions themselves (__array_ufunc__: pandas'
+    DataFrames and Series, dask's arrays) are given to np.matmul, which asks them: what comes back, and what multiplies,
+    is theirs; np.asarray(a) is multiplied here.
+
+    numpys      np.matmul's other keywords (dtype, casting, order, axes, subok, signature) at their defaults; others are
+                a TypeError that says what there is instead.
 
     Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
     """
@@ -100,7 +109,7 @@ def matmul(
         and alpha == 1
         and type(beta) is int
         and beta == 0
-        and not (trans_a or trans_b)
+        and not (trans_a or trans_b or numpys)
         and (a_shape := a.shape)[-1] == (b_shape := b.shape)[-2]
         and a_shape[:-2] == b_shape[:-2]
         and a.flags.aligned
@@ -122,11 +131,18 @@ def matmul(
             and _run(a, b, out, whole=True)
         ):
             return out
+    if numpys:
+        numpy_calls.check_keywords(numpys)
     plan = asked.plan(plan)
     engine = engines.of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
     if engine is None and engines.is_amd(plan):
         arguments.not_yet(algorithm=algorithm, scale_a=scale_a, scale_b=scale_b, epilogue=epilogue)
         return engines.rocm().copied(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
+    if engine is None and numpy_calls.overridden(a, b, out):
+        return numpy_calls.product(a, b, out, {
+            "out_dtype": out_dtype, "alpha": None if alpha == 1 else alpha, "beta": beta or None, "c": c,
+            "trans_a": trans_a or None, "trans_b": trans_b or None, "scale_a": scale_a, "scale_b": scale_b,
+            "algorithm": algorithm, "threads": threads, "plan": plan, "epilogue": epilogue})  # fmt: skip
     if not (scale_a is scale_b is epilogue is None) or type(a) is Quantized or type(b) is Quantized:
         arguments.not_yet(epilogue=epilogue)
         a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
@@ -138,8 +154,8 @@ def matmul(
 
 def gemm(
     alpha: float,
-    a: ArrayLike,
-    b: ArrayLike,
+    a: ArrayLike | Quantized,
+    b: ArrayLike | Quantized | Packed,
     beta: float,
     c: NDArray[Any],
     *,

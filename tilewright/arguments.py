@@ -29,6 +29,8 @@ def operand(value: Any, name: str, least: int = 1) -> Array:
     array = np.asarray(value)
     if array.dtype.kind in "USTMm" or array.dtype.type is np.void:  # text, times, records: no numbers in NumPy either
         raise TypeError(f"{name} must hold numbers, but its dtype is {array.dtype}")
+    if array.ndim == 0 and array.dtype.kind == "O":
+        raise ValueError(f"{name} must be an array, not {_no_array(array[()], name)}")
     if array.ndim < least:
         raise ValueError(f"{name} must have at least {least} axis, but it is a scalar; to scale a matrix use *")
     return array
@@ -201,7 +203,8 @@ def not_yet(**options: Any) -> None:
     """Options whose names are settled but which this version does not have."""
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name} must be None in this version, not {value!r}")
+            shown = repr(value) if isinstance(value, (str, int, float)) else _kind(value)
+            raise ValueError(f"{name} must be None in this version, not {shown}")
 
 
 def ready(array: Array, dtype: np.dtype[Any]) -> bool:
@@ -236,6 +239,13 @@ def _refuse_foreign(value: Any, name: str) -> None:
             f"{name} is {_kind(value)}, which handles NumPy's functions itself (__array_ufunc__); "
             f"pass np.asarray({name}) to multiply it here"
         )
+
+
+def _no_array(value: Any, name: str) -> str:
+    """What an object is that NumPy makes no array of, and what to do with it."""
+    if type(value).__module__.partition(".")[0] == "scipy" and hasattr(value, "toarray"):
+        return f"a sparse one, {_kind(value)}: {name}.toarray() is an array, and scipy's @ multiplies it as it is"
+    return "None" if value is None else _kind(value)
 
 
 def _kind(value: Any) -> str:

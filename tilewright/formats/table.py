@@ -106,6 +106,16 @@ def _dtype(what: object) -> np.dtype[Any] | None:
         return None
 
 
+def _dtype_of_code(text: str) -> np.dtype[Any] | None:
+    """What NumPy takes the text for: "f4", "<i2", "d"."""
+    import numpy as np
+
+    try:
+        return np.dtype(text)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+
+
 def get(what: object, argument: str = "format", among: Collection[str] = FORMATS) -> Format:
     """As `find`, but an unknown format is a ValueError that names the argument and what it may be."""
     found = find(what, among)
@@ -134,6 +144,9 @@ def advice(what: object, among: Collection[str] = FORMATS) -> str:
         meant = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
         if meant:
             return f"; by {what} you may mean {' or '.join(meant)}"
+        coded = _find(_dtype_of_code(what))
+        if coded is not None:
+            return f"; NumPy's {what!r} is {coded.name!r} here, where names count bits"
         kind = ("c" if word.startswith("c") else "") + "longdouble" if word in _EXTENDED else word
     else:
         dtype = _dtype(what)

@@ -29,6 +29,7 @@ PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SI
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
 
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
+CO_VARKEYWORDS = 0x08                    # of a code object's flags: it takes **keywords
 PYTHON_API_VERSION, METH_FASTCALL, METH_KEYWORDS = 1013, 0x80, 0x02
 
 
@@ -137,8 +138,9 @@ def _signature(f: Any) -> str:
     positional = code.co_varnames[:code.co_argcount]
     named = code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
     defaults = dict(zip(positional[len(positional) - len(optional):], optional)) | (f.__kwdefaults__ or {})
-    return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "")
-                      for name in (*positional, *(("*",) if named else ()), *named)])
+    others = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & CO_VARKEYWORDS else ""
+    every = (*positional, *(("*",) if named else ()), *named, *((f"**{others}",) if others else ()))
+    return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "") for name in every])
 
 
 def _vectorcall() -> int:
