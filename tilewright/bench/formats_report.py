@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-HEAD = ["product", "G/s", "x our f32", "x NumPy", "x fastest peer", "x B packed before", "error", "its error"]
+HEAD = ["product", "G/s", "x our f32", "x NumPy", "x fastest peer", "x prepacked peer", "error", "peer's error"]
 REMARK = "remark"  # one more column where a product has no figures
 # What the head is too short for.
 CAPTION = (
-    "G/s: GFLOP/s, of integers GOP/s, counting 2 m n k, of complex numbers 8 m n k. x: our rate over theirs, the "
-    "median of the rounds. x B packed before: against peers that found B packed, which we did not. error, and the "
-    "fastest peer's: max |C - A B| / (u |A| |B|), u half the gap at 1 of the result's format; up to k is documented "
-    "for sums in it; integers are exact modulo 2^bits"
+    "G/s: 10^9 operations per second, 2 m n k operations in a product, 8 m n k of complex numbers. x: tilewright's rate "
+    "over the other's, median over the rounds. x prepacked peer: over the fastest peer that was given B packed in "
+    "advance; tilewright packs B in each call. error: max |C - A B| / (u |A| |B|) of tilewright and of the fastest peer, "
+    "where u is half the distance from 1 to the next number of the result's format; the documented bound is k. Integers "
+    "are exact modulo 2^bits"
 )
 
 
