@@ -18,11 +18,11 @@ HEAD = ["product", "G/s", "x our f32", "x NumPy", "x fastest peer", "x prepacked
 REMARK = "remark"  # one more column where a product has no figures
 # What the head is too short for.
 CAPTION = (
-    "G/s: 10^9 operations per second, 2 m n k operations in a product, 8 m n k of complex numbers. x: tilewright's rate "
-    "over the other's, median over the rounds. x prepacked peer: over the fastest peer that was given B packed in "
-    "advance; tilewright packs B in each call. error: max |C - A B| / (u |A| |B|) of tilewright and of the fastest peer, "
-    "where u is half the distance from 1 to the next number of the result's format; the documented bound is k. Integers "
-    "are exact modulo 2^bits"
+    "G/s: 10^9 operations per second, 2 m n k a product, 8 m n k of complex numbers. x: our rate over the "
+    "other's, median over the rounds. x prepacked peer: over the fastest peer that was given B packed in advance; "
+    "tilewright packs B in each call. error: max |C - A B| / (u |A| |B|), ours and the fastest peer's, where u is half "
+    "the distance from 1 to the next number of the result's format; the documented bound is k. Integers are exact "
+    "modulo 2^bits"
 )
 
 
