@@ -118,6 +118,40 @@ def test_alpha_beta_and_c(fake):  # noqa: F811
     assert not empty.host.any()
 
 
+@pytest.mark.parametrize(("name", "out"), [
+    ("i8", "i32"), ("i8", "f32"), ("i8", "i16"), ("f16", "f32"), ("f16", "f64"), ("f32", "f16"), ("bf16", "f64"),
+])  # fmt: skip
+def test_out_of_another_format_receives_the_result_cast(fake, name, out):  # noqa: F811
+    """As on the host: sums are wrapped or rounded to the result's format first."""
+    a, b = (np.full(s, 100 if name == "i8" else 300, dtype_of(name)) for s in ((9, 24), (24, 8)))
+    c, wanted = (np.zeros((9, 8), dtype_of(out)) for _ in range(2))
+    given = Tensor(c)
+    with np.errstate(all="ignore"):
+        wanted[...] = tw.matmul(a, b)
+        assert tw.matmul(Tensor(a), Tensor(b), given) is given
+        finish(fake)
+    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_scalars_of_any_size(fake):  # noqa: F811
+    a, b = (integers(*s, dtype=np.int8, seed=i) for i, s in enumerate(((13, 24), (24, 12))))
+    c = integers(13, 12, dtype=np.int32, seed=2)
+    for alpha, beta in ((2**31, 1), (1, 2**31), (2**40 + 3, -(2**70) - 1)):
+        for k in (24, 0):
+            there = Tensor(c.copy())
+            tw.gemm(alpha, Tensor(a[:, :k]), Tensor(b[:k]), beta, there)
+            finish(fake)
+            wide = np.frompyfunc(int, 1, 1)
+            exact_sums = alpha * (wide(a) @ wide(b) if k else 0) + beta * wide(c)
+            np.testing.assert_array_equal(there.host.astype(object) % 2**32, exact_sums % 2**32)
+    one = np.ones((8, 8), np.float16)
+    got = tw.matmul(Tensor(one), Tensor(one), alpha=1e39)
+    finish(fake)
+    assert np.isposinf(got.host).all()
+    with pytest.raises(TypeError, match="alpha = 1j is complex"):
+        tw.matmul(Tensor(one), Tensor(one), alpha=1j)
+
+
 def test_vectors_batches_and_transposes(fake):  # noqa: F811
     a, b = integers(3, 1, 5, 8), integers(2, 8, 7, seed=1)
     got = tw.matmul(Tensor(a), Tensor(b))

@@ -50,6 +50,15 @@ def splat(k: Kernel, T: Type, number: float, length: int) -> Value:
     return k.constant(vec(T, length), number)
 
 
+def scaled(k: Kernel, x: Value, by: Value, plus: Value | None = None) -> Value:
+    """x * by + plus of numbers that are data: of integers the lowest bits, as elements of vectors have them on a GPU,
+    where an i32 by itself is an index and has to fit."""
+    if x.type.scalar.is_float:
+        return x * by if plus is None else k.fma(by, x, plus)
+    x, by = k.pack(x, x), k.broadcast(by, 2)
+    return (x * by if plus is None else k.fma(by, x, k.pack(plus, plus)))[0]
+
+
 def stored_as(RESULT: str) -> Type:
     return f16 if RESULT == "f16" else {8: i8, 16: i16}[FORMATS[RESULT].bits]
 

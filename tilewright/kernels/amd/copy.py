@@ -8,7 +8,7 @@ from tilewright import formats
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, ptr
 from tilewright.kernels.amd.epilogue import kept_as
 from tilewright.kernels.amd.operand import LANES
-from tilewright.kernels.narrow import narrowed, widened
+from tilewright.kernels.narrow import narrowed, scaled, widened
 
 COLUMNS, ROWS = 32, 8       # of a workgroup
 
@@ -37,7 +37,7 @@ def emit_copy(SOURCE: str = "f32", TARGET: str = "f32") -> Function:
     with k.when(j < columns):
         with k.loop(rows, start=k.cast(block_y*ROWS + y, i64), step=k.cast(k.grid[1]*ROWS, i64)) as i:
             with k.when(scale != 0):
-                value.set(scale * _wide(k, source[i*rss + j*css], SOURCE, C))
+                value.set(scaled(k, _wide(k, source[i*rss + j*css], SOURCE, C), scale))
             target[i*rst + j*cst] = _narrow(k, value.get(), TARGET)
     return k.function
 

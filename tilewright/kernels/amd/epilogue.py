@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilewright.ir import Kernel, Tile, Type, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.amd.workgroup import Work
 from tilewright.kernels.atoms.mfma import Mfma
-from tilewright.kernels.narrow import narrowed, stored_as, widened
+from tilewright.kernels.narrow import narrowed, scaled, stored_as, widened
 from tilewright.kernels.parts import last_to_come
 
 WIDEST = 16                 # bytes that a lane writes at once
@@ -83,11 +83,11 @@ def store(k: Kernel, acc: Tile, place: Place, result: Result) -> None:
 
     def put(at: Value, sums: list[Value], read_c: bool, inside: Value) -> None:
         width = len(sums)
-        values = [x*alpha for x in sums]
+        values = [scaled(k, x, alpha) for x in sums]
         if read_c:
             old = _widened(k, k.load(at, vec(KEPT, width), align=KEPT.bytes, mask=inside), FORMAT, T)
             parts = [old[e] for e in range(width)] if width > 1 else [old]
-            values = [k.fma(beta, part, x) for part, x in zip(parts, values)]
+            values = [scaled(k, part, beta, x) for part, x in zip(parts, values)]
         whole = k.pack(*values) if width > 1 else values[0]
         k.store(at, _narrowed(k, whole, FORMAT, T), align=KEPT.bytes, mask=inside)
 
