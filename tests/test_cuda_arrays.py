@@ -236,6 +236,20 @@ def test_alpha_zero_never_reads_the_operands(fake):
     assert not c.any()
 
 
+def test_scalars_beyond_the_range_of_f32(fake):
+    a, b, c = (np.ones(shape, np.float32) for shape in ((4, 5), (5, 6), (4, 6)))
+    x, y = CuPyArray(a), CuPyArray(b)
+    for _ in range(2):  # the second time the short way, if there is one
+        infinite = [tw.matmul(x, y, alpha=1e39), tw.matmul(x, y, alpha=1, beta=1, c=1e39)]
+        tw.gemm(1, x, y, -(10**400), CuPyArray(c))
+        finish(fake)
+        assert all(np.isposinf(each.host).all() for each in infinite)
+        assert np.isneginf(c).all()
+        c[...] = 1
+    with pytest.raises(TypeError, match="alpha = 1j is complex, and the products are added up in float32"):
+        tw.matmul(x, y, alpha=1j)
+
+
 def test_an_output_that_overlaps(fake):
     a, b = integers(6, 6), integers(6, 6, seed=1)
     expected = a @ b
@@ -335,7 +349,7 @@ def test_refusals_name_the_argument(fake):
     refused(ValueError, r"a and b must agree in k", a, CuPyArray(integers(5, 4)))
     refused(ValueError, r"out must have the result's shape \(4, 4\)", a, a, CuPyArray(integers(5, 4)))
     refused(ValueError, r"a must have at least 1 axis", CuPyArray(np.ones((), np.float32)), a)
-    refused(ValueError, r"beta = 1.0 needs a c", a, a, beta=1)
+    refused(ValueError, r"beta = 1 needs a c", a, a, beta=1)
     refused(ValueError, r"c must broadcast to the result's shape \(4, 4\)", a, a, beta=1, c=CuPyArray(integers(3)))
     refused(ValueError, r"a tuple of one array, not a tuple of 2", a, a, (a, a))
     refused(TypeError, r"out has dtype float32, but out_dtype asks for float64", a, a, a, out_dtype="f64")

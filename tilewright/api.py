@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import arguments, batch, complex_product, engines, forks, numpy_calls, packed, scaled_operands
+from tilewright import (
+    arguments,
+    batch,
+    complex_product,
+    engines,
+    forks,
+    numpy_calls,
+    numpy_product,
+    packed,
+    scaled_operands,
+)
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
@@ -31,8 +41,8 @@ def matmul(
     out: NDArray[Any] | tuple[NDArray[Any] | None] | None = None,
     *,
     out_dtype: Any = None,
-    alpha: float = 1,
-    beta: float = 0,
+    alpha: complex = 1,
+    beta: complex = 0,
     c: ArrayLike | None = None,
     trans_a: bool | str = False,
     trans_b: bool | str = False,
@@ -55,7 +65,9 @@ def matmul(
                 trans_b make of these. Its numbers are multiplied exactly as f32's are; see docs/formats.md.
                 b may be packed beforehand: see tilewright.pack.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
-                dtype to which the result can be cast by NumPy's rule same_kind. It may overlap a, b and c.
+                dtype to which the result can be cast by NumPy's rule same_kind. It receives what
+                out[...] = matmul(a, b) gives it: sums become the result's dtype first, and are then cast. It may
+                overlap a, b and c.
                 It is written only if the call succeeds, and returned.
     out_dtype   a format ("f32", "i32", "bf16" ...) or a NumPy dtype instead of NumPy's choice. Sums run in a type that
                 holds both the operands and the result: f32 operands with out_dtype="f64" are multiplied in f64, f64
@@ -63,8 +75,10 @@ def matmul(
                 are added up in f32 and rounded once; integers modulo 2^32 (2^64 if one has 64 bits or the result has),
                 which is exact modulo the result's 2^bits: i8 with out_dtype="i32" is exact for k up to 131,071. See
                 docs/formats.md.
-    alpha, beta real numbers, whole ones where integers are multiplied. As in BLAS, beta == 0 never reads c, and
-                alpha == 0 never reads a or b.
+    alpha, beta numbers: complex ones where the result is complex, else real; where integers are multiplied whole ones
+                of any size, which count modulo 2^bits; beyond the range of the sums' dtype they are inf, as in NumPy.
+                They multiply sums over all of k and elements of c, never an operand's. As in BLAS, beta == 0 never
+                reads c, and alpha == 0 never reads a or b.
     c           what is added, broadcast to the result; not modified unless it is also out. Its dtype counts for the
                 result's like those of a and b.
     trans_a, trans_b  True or "t": swap the last two axes of the operand first. "c": conjugate it, too, which costs
@@ -153,10 +167,10 @@ def matmul(
 
 
 def gemm(
-    alpha: float,
+    alpha: complex,
     a: ArrayLike | Quantized,
     b: ArrayLike | Quantized | Packed,
-    beta: float,
+    beta: complex,
     c: NDArray[Any],
     *,
     trans_a: bool | str = False,
@@ -209,34 +223,44 @@ def _general(
     out = arguments.output(out_in, out_name)
     a = arguments.transposed(arguments.operand(a_in, "a"), trans_a, "a")
     prepacked, b = packed.right(b_in, trans_b, plan, algorithm)
-    alpha, beta = arguments.scalar(alpha_in, "alpha"), arguments.scalar(beta_in, "beta")
-    if c_in is not None:
-        c = arguments.operand(c_in, "c", least=0)
-    elif beta:
-        raise ValueError(f"beta = {beta} needs a c to multiply")
+    is_number = isinstance(c_in, (int, float))
+    c: Any = None if c_in is None or is_number else arguments.operand(c_in, "c", least=0)
     threads = arguments.thread_count(threads)
-    compute, result = arguments.dtypes(a, b, c_in, out_dtype)
+    by_numpy = prepacked is None and numpy_product.takes(a, b, c, out_dtype)
+    if by_numpy:
+        numpy_product.refuse(numpy_product.kind(a, b, c, out_dtype), plan=plan, algorithm=algorithm)
+        compute, result = numpy_product.dtypes(a, b, c_in if is_number else c, out_dtype)
+        alpha, beta = (numpy_product.factor(x, name, compute) for x, name in ((alpha_in, "alpha"), (beta_in, "beta")))
+    else:
+        compute, result = arguments.dtypes(a, b, c_in, out_dtype, out, out_name == "c")
+        alpha, beta = (arguments.factor(x, name, compute) for x, name in ((alpha_in, "alpha"), (beta_in, "beta")))
+    if c_in is None and beta:
+        raise ValueError(f"beta = {beta_in} needs a c to multiply")
     if algorithm is not None:
         arguments.check_algorithm(algorithm, a.dtype, b.dtype, compute, plan)
-    if compute.kind == "i":
-        alpha, beta = arguments.whole(alpha_in, "alpha"), arguments.whole(beta_in, "beta")
     if out is not None:
         arguments.check_cast(result, out.dtype, out_name)
         if out_dtype is not None and out.dtype != result:
             raise TypeError(f"out has dtype {out.dtype}, but out_dtype asks for {result}")
+    if is_number:
+        c = arguments.added(c_in, compute)
 
     # From here on a, b and the result have two axes or more; `vectors` are the axes to take away again.
     vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
     a, b = (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     shape = _result_shape(a, b, out, vectors, out_name)
     public = tuple(n for i, n in enumerate(shape) if i - len(shape) not in vectors)
-    if c_in is not None:
+    if c is not None:
         try:
             c = _as_matrices(c if c.shape == public else np.broadcast_to(c, public), vectors)
         except ValueError:
             raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
     if not alpha:  # as BLAS: not even a nan in a or b is looked at
         a, b, alpha = a[..., :0], b[..., :0, :], 1
+    if by_numpy:
+        a, b = (x.conj() if flag == "c" else x for x, flag in ((a, trans_a), (b, trans_b)))
+        product = np.broadcast_to(numpy_product.product(a, b, c, alpha, beta, compute), shape)
+        return _delivered(product, result, vectors, public, out, a_in, b_in, out_in)
     sizes = a.shape[-2], b.shape[-1], a.shape[-1]
     conj = ""
     if prepacked is not None:
@@ -253,29 +277,37 @@ def _general(
     run = complex_product.through(_run, conj) if compute.kind == "c" else _run
     if prepacked is not None:
         run = packed.through(prepacked)
+    if isinstance(alpha, complex) or isinstance(beta, complex):
+        run = complex_product.by_complex_scalars(run)
     if algorithm is not None and compute == F32:
         run = partial(_run, algorithm=algorithm)
 
-    kept = out.dtype if out is not None else result  # the dtype in which the engine leaves the product
+    kept = result  # the dtype in which the engine leaves the product
     told = beta or plan is not None or algorithm is not None
     if kept != compute and (told or not engines.cpu().finishes(compute, kept, *sizes)):
         kept = compute
     if out is not None:
         target = _as_matrices(out, vectors)
-        in_place = _writes_in_place(target, a, b, kept) and (not beta or _same(target, c))
+        in_place = kept == result and _writes_in_place(target, a, b, kept) and (not beta or _same(target, c))
         if in_place and run(a, b, target, alpha, beta, threads, plan, whole=True):
             return out_in[0] if isinstance(out_in, tuple) else out_in
     product = np.empty(shape, kept)
     if beta:
-        np.copyto(product, c, casting="unsafe")  # whose dtype has been heeded
+        with np.errstate(all="ignore"):
+            np.copyto(product, c, casting="unsafe")  # whose dtype has been heeded
     run(a, b, product, alpha, beta, threads, plan)
-    if out is not None:
-        # Sums are rounded to the result's format in silence; a cast to another one may raise (np.errstate), before the
-        # copy.
-        last = arguments.rounded(product, out.dtype) if out.dtype == result else product.astype(out.dtype, copy=False)
-        np.copyto(target, last)
-        return out_in[0] if isinstance(out_in, tuple) else out_in
-    return arguments.wrap(arguments.rounded(product, result).reshape(public), a_in, b_in)
+    return _delivered(product, result, vectors, public, out, a_in, b_in, out_in)
+
+
+def _delivered(product: Array, result: np.dtype[Any], vectors: tuple[int, ...], public: tuple[int, ...],
+               out: Array | None, a_in: Any, b_in: Any, out_in: Any) -> Any:  # fmt: skip
+    """The product in the format of the result, and then in out, if there is one, in its dtype."""
+    last = arguments.rounded(product, result)
+    if out is None:
+        return arguments.wrap(last.reshape(public), a_in, b_in)
+    # Sums are rounded to the result's format in silence; a cast to another may raise (np.errstate), before the copy.
+    np.copyto(_as_matrices(out, vectors), last.astype(out.dtype, copy=False))
+    return out_in[0] if isinstance(out_in, tuple) else out_in
 
 
 def _is_converted_later(x: Array, compute: np.dtype[Any], sizes: tuple[int, int, int]) -> bool:

@@ -6,6 +6,8 @@ numpy.matmul raises and that names the argument, what it got and what it may be.
 
 from __future__ import annotations
 
+import ctypes
+import math
 import operator
 from functools import lru_cache
 from typing import Any
@@ -74,24 +76,33 @@ def output(value: Any, name: str = "out") -> Array | None:
     return np.asarray(value)
 
 
-def dtypes(a: Array, b: Array, c: Any, out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """The dtype in which products are added up, and the dtype of the result.
+def dtypes(
+    a: Array, b: Array, c: Any, out_dtype: Any, out: Array | None = None, updates: bool = False
+) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """The dtype in which products are added up, and the dtype to which the sums are brought before anything else.
 
-    The result has the dtype NumPy would give, or `out_dtype`. Sums run in a type that holds the operands and the
-    result (formats.accumulator), so that asking for a narrow result rounds once, at the end, and asking for a wide one
-    gives all its digits. A Python number as c is as weak as in NumPy.
+    The latter is the dtype NumPy would give the result, or `out_dtype`; a cast to out's follows. Sums run in a type
+    that holds the operands and the result (formats.accumulator), so that asking for a narrow result rounds once, at the
+    end, and asking for a wide one gives all its digits. A Python number as c is as weak as in NumPy.
+
+    out: where the result goes. If it and the result are integers and it has no more bits, its dtype is the result's:
+    the lowest bits are the same. `updates`: out is gemm's C, and C is one of the operands; a product of integers in an
+    integer C is one modulo 2^bits even where NumPy's common dtype is f64.
     """
     if out_dtype is None and a.dtype is b.dtype in PLAIN and (c is None or getattr(c, "dtype", None) is a.dtype):
         return a.dtype, a.dtype
     added = c if c is None or isinstance(c, (bool, int, float)) else np.asarray(c).dtype
     wanted = None if out_dtype is None else formats.get(out_dtype, "out_dtype")
+    into = None if out is None else out.dtype
     if added is None or isinstance(added, np.dtype):
-        return _decided(a.dtype, b.dtype, added, wanted)
-    return _decide(a.dtype, b.dtype, added, wanted)
+        return _decided(a.dtype, b.dtype, added, wanted, into, updates)
+    return _decide(a.dtype, b.dtype, added, wanted, into, updates)
 
 
-def _decide(a: Any, b: Any, c: Any, wanted: formats.Format | None) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """`dtypes`, by the dtypes of a and b, that of c or a Python number, and the format that was asked for."""
+def _decide(
+    a: Any, b: Any, c: Any, wanted: formats.Format | None, out: Any, updates: bool
+) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """`dtypes`, by the dtypes of a and b, that of c or a Python number, the format that was asked for, and out's."""
     inputs = {"a": a, "b": b} | ({} if c is None else {"c": c})
     found = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
     known = [f for f in found if f is not None]
@@ -99,14 +110,22 @@ def _decide(a: Any, b: Any, c: Any, wanted: formats.Format | None) -> tuple[np.d
         raise TypeError(f"{_given(inputs)}, which tilewright does not multiply{_advice(*inputs.values())}")
     common = _common(*inputs.values())
     meeting = formats.promote(*known) if common is None else formats.get(common)
+    whole = not isinstance(c, float) and formats.integral(*known)
+    into = None if out is None or wanted is not None else formats.find(out)
+    if updates and whole and isinstance(into, formats.Integer):
+        wanted = into
     if wanted is None and common is None:
         raise TypeError(f"{_given(inputs)}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would "
                         "multiply them")  # fmt: skip
     result = wanted or meeting
-    if _rank(result) < _rank(meeting):
+    exact = whole and isinstance(result, formats.Integer)
+    if not exact and _rank(result) < _rank(meeting):
         raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {meeting.numpy_name} cannot "
                         "be cast (rule 'same_kind')")  # fmt: skip
-    return formats.accumulator(*known, meeting, result).dtype, result.dtype
+    sums = formats.accumulator(*known, result) if exact else formats.accumulator(*known, meeting, result)
+    if isinstance(result, formats.Integer) and isinstance(into, formats.Integer) and into.bits <= result.bits:
+        result = into if np.can_cast(result.dtype, into.dtype, "same_kind") else result
+    return sums.dtype, result.dtype
 
 
 _decided = lru_cache(maxsize=1024)(_decide)  # it asks NumPy about every pair: 20 us that a small product does not have
@@ -156,33 +175,85 @@ def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def check_cast(source: np.dtype[Any], target: np.dtype[Any], name: str) -> None:
-    if source is not target and not np.can_cast(source, target, "same_kind"):
+    """TypeError unless NumPy's rule same_kind allows the cast. The rule lets everything become a type of ml_dtypes, for
+    which NumPy has no kind; here these count as what they are: no imaginary part is dropped, and no float becomes an
+    integer."""
+    if source is target:
+        return
+    known, into = formats.find(source), formats.find(target)
+    narrower = known is not None and into is not None and _rank(into) < _rank(known)
+    if narrower or not np.can_cast(source, target, "same_kind"):
+        allowed = "any complex dtype" if source.kind == "c" else "any float or complex dtype"
         raise TypeError(
             f"{name} has dtype {target}, to which a result of dtype {source} cannot be cast (rule 'same_kind'); "
-            f"it may be any float or complex dtype"
+            f"it may be {allowed}"
         )
 
 
-def scalar(value: Any, name: str) -> float:
-    """alpha and beta: real numbers."""
+def number(value: Any, name: str) -> int | float | complex:
+    """alpha or beta as it was given: an integer with all its digits; complex only if the imaginary part is not 0."""
     if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
-        raise TypeError(f"{name} must be a real number, not {_kind(value)}")
+        raise TypeError(f"{name} must be a number, not {_kind(value)}")
     try:
-        return float(value)
+        return int(operator.index(value))
     except TypeError:
-        raise TypeError(f"{name} must be a real number, not {_kind(value)}") from None
+        pass
+    if not isinstance(value, complex) and getattr(getattr(value, "dtype", None), "kind", "") != "c":
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+        except (TypeError, ValueError, RuntimeError):  # torch's word for a complex number is a RuntimeError
+            pass
+    try:
+        found = complex(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a number, not {_kind(value)}") from None
+    return found if found.imag else found.real
 
 
-def whole(value: Any, name: str) -> int:
-    """alpha and beta of products of integers."""
-    number = scalar(value, name)
-    if not number.is_integer():
-        raise TypeError(f"{name} must be a whole number where integers are multiplied, not {value!r}; "
-                        "out_dtype='f64' multiplies them as floats")  # fmt: skip
+def real(value: Any, name: str) -> float:
+    """A real number, infinite if it is too large for a float."""
+    found = number(value, name)
+    if isinstance(found, complex):
+        raise TypeError(f"{name} must be a real number, not {value!r}")
+    return _float(found)
+
+
+def _float(x: float) -> float:
     try:
-        return operator.index(value)
-    except TypeError:
-        return int(number)
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
+
+
+def factor(value: Any, name: str, sums: np.dtype[Any]) -> Any:
+    """alpha or beta as a factor of sums in this dtype: in their precision, where a number beyond their range is inf, as
+    in NumPy; of integers modulo 2^bits, signed."""
+    found = number(value, name)
+    if sums.kind == "i":
+        if isinstance(found, complex) or not (isinstance(found, int) or found.is_integer()):
+            raise TypeError(f"{name} must be a whole number where integers are multiplied, not {value!r}; "
+                            f"out_dtype={'c128' if isinstance(found, complex) else 'f64'!r} multiplies them as "
+                            f"{'complex numbers' if isinstance(found, complex) else 'floats'}")  # fmt: skip
+        half = 1 << (8 * sums.itemsize - 1)
+        return (int(found) + half) % (2 * half) - half
+    if isinstance(found, complex):
+        if sums.kind != "c":
+            remedy = "c64" if sums == F32 else "c128"
+            raise TypeError(f"{name} = {value!r} is complex, and the products are added up in {sums}, which has no "
+                            f"imaginary part; with out_dtype={remedy!r} or a complex c they are complex")  # fmt: skip
+        return found
+    single = sums.itemsize == (8 if sums.kind == "c" else 4)
+    return ctypes.c_float(_float(found)).value if single else _float(found)
+
+
+def added(value: Any, dtype: np.dtype[Any]) -> Array:
+    """c, an array or a Python number of any size, as an array: what is too large for a float is inf, and of an integer
+    the lowest bits count."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return np.asarray(factor(value, "c", dtype) if dtype.kind in "ifc" else _float(value))
+    return np.asarray(value)
 
 
 def thread_count(value: Any) -> int | None:

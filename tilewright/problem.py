@@ -83,7 +83,10 @@ class Gemm:
         """The format the arithmetic runs in: wide enough for both operands and the result."""
         if _block_format(self.a):
             return "f32"
-        return formats.promote(*(formats.FORMATS[f] for f in (self.a, self.b, self.out))).name
+        found = self.a, self.b, self.out
+        meeting = formats.promote(*found)       # of i64 and u64 that is f64, in which no integer is added up
+        exact = formats.integral(*found) and not formats.integral(meeting)
+        return (formats.accumulator(*found) if exact else meeting).name
 
     @property
     def flops(self) -> int:

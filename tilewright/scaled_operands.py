@@ -32,7 +32,7 @@ def plain(
     b, factor_b = _operand(b, scale_b, trans_b, "b")
     for factor in (factor_a, factor_b):
         if factor is not None and factor != 1:
-            alpha = arguments.scalar(alpha, "alpha") * factor
+            alpha = _times(arguments.number(alpha, "alpha"), factor)
     if isinstance(a, Quantized) and isinstance(b, Quantized):
         narrow = native and _large(a, b) and not _flushed(a, b)
         return _decoded(a, narrow), _decoded(b, narrow), alpha
@@ -50,14 +50,19 @@ def _operand(x: Any, scale: Any, trans: Any, name: str) -> tuple[Any, float | No
     x, scales = arguments.operand(x, name), np.asarray(scale)
     if scales.ndim == 0:
         if not isinstance(formats.find(x.dtype), formats.Float):
-            raise TypeError(f"scale_{name} must be None for {name} of {x.dtype}, which is no floating-point format")
-        return x, arguments.scalar(scale, f"scale_{name}")
+            raise TypeError(f"scale_{name} must be None for {name} of {x.dtype}, which is none of tilewright's "
+                            "floating-point formats")  # fmt: skip
+        return x, arguments.real(scale, f"scale_{name}")
     axis = _k_axis(x.ndim, trans, name)
     try:
         return Quantized.of(x, scales, axis), None
     except (TypeError, ValueError) as error:
         raise type(error)(f"scale_{name} must be a number, or scales of blocks along k, axis {axis} of {name}: "
                           f"{error}") from None  # fmt: skip
+
+
+def _times(alpha: Any, factor: float) -> Any:
+    return (alpha if isinstance(alpha, complex) else arguments.real(alpha, "alpha")) * factor
 
 
 def _k_axis(ndim: int, trans: Any, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from tilewright.formats.records import Complex, Float, Format, Integer
+from tilewright.formats.records import Bool, Complex, Float, Format, Integer
 from tilewright.formats.table import FORMATS, get
 
 
@@ -34,14 +34,19 @@ def accumulator(*formats: object) -> Format:
     """The format in which products of such operands, for such a result, are added up: f32, f64, i32, i64, c64 or c128.
 
     It holds every product of two narrow floats, and 32 or 64 bits of a sum of integers, which is all of it modulo the
-    result's 2^bits.
+    result's 2^bits. Integers for an integer result are never added up as floats, though i64 and u64 meet in f64.
     """
+    if integral(*formats):
+        return FORMATS["i64" if max(get(f).bits for f in formats) > 32 else "i32"]
     common = promote(*formats)
     if isinstance(common, Complex):
         return common
-    if isinstance(common, Float):
-        return FORMATS["f64" if common.bits > 32 else "f32"]
-    return FORMATS["i64" if common.bits > 32 else "i32"]
+    return FORMATS["f64" if common.bits > 32 else "f32"]
+
+
+def integral(*formats: object) -> bool:
+    """Are all of these integers, or bool?"""
+    return all(isinstance(get(f), (Integer, Bool)) for f in formats)
 
 
 def narrowest(*formats: Format) -> Format:

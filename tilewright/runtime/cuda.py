@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
@@ -177,7 +176,8 @@ def bits(x: Any, size: int) -> int:
     """What a slot holds for a parameter of `size` bytes: a float in that precision, an integer in two's complement."""
     x = getattr(x, "value", x)  # a ctypes number, or a plain or NumPy one
     if isinstance(x, (float, np.floating)):
-        return int.from_bytes(struct.pack("=f" if size == 4 else "=d", x), "little")
+        # by way of ctypes, to which a number beyond f32's range is inf
+        return int.from_bytes(bytes((ctypes.c_float if size == 4 else ctypes.c_double)(float(x))), "little")
     return int(x) & 0xFFFF_FFFF_FFFF_FFFF
 
 

@@ -45,7 +45,8 @@ class Engine:
                 raise ValueError(f"{out_name} must be an array or a tuple of one array, not a tuple of {len(out_in)}")
             (out_in,) = out_in
         asked = None
-        if c_in is out_dtype is threads is None and not (beta or trans_a or trans_b) and type(alpha) in (int, float):
+        plain = type(alpha) in (int, float) and abs(alpha) < 2.0**31  # as it is, a number of any format of sums
+        if c_in is out_dtype is threads is None and not (beta or trans_a or trans_b) and plain:
             asked = known.question(a_in, b_in, out_in, plan)
             if asked is not None and alpha:
                 done = known.multiply(asked, a_in, out_in, float(alpha))
@@ -58,9 +59,9 @@ class Engine:
         device = operands.same_device(library, **named)
         stream = library.stream(a_in if out_in is None else out_in, device)
         arguments.thread_count(threads)
-        arguments.scalar(alpha, "alpha")
-        if arguments.scalar(beta, "beta") and c_in is None:
-            raise ValueError(f"beta = {float(beta)} needs a c to multiply")
+        arguments.number(alpha, "alpha")
+        if arguments.number(beta, "beta") and c_in is None:
+            raise ValueError(f"beta = {beta} needs a c to multiply")
         looks = {name: library.look(x, name, stream, name == out_name) for name, x in named.items() if x is not None}
         run = self.run(device, stream, plan)
         try:
@@ -81,13 +82,11 @@ class Engine:
 def _product(run: Run, library: Library, a: Array, b: Array, c: Any, out: Array | None, out_dtype: Any,
              scalars: tuple[Any, Any], out_name: str) -> Any:  # fmt: skip
     """The steps of api._general on shadows. The new array, if there is no out. `scalars`: alpha and beta."""
-    alpha, beta = (arguments.scalar(x, name) for x, name in zip(scalars, ("alpha", "beta")))
-    compute, result = arguments.dtypes(a, b, c, out_dtype)
+    compute, result = arguments.dtypes(a, b, c, out_dtype, out, out_name == "c")
     allowed = library.platform.dtypes
     if result not in allowed.values():
         raise TypeError(f"out_dtype must be one of {', '.join(allowed)} in {library.platform.memory}, not {result}")
-    if compute.kind == "i":
-        alpha, beta = (arguments.whole(x, name) for x, name in zip(scalars, ("alpha", "beta")))
+    alpha, beta = (arguments.factor(x, name, compute) for x, name in zip(scalars, ("alpha", "beta")))
     taken_a, taken_b, kept = run.takes(a, b, c if beta else None, compute, result)
     if out is not None and out_dtype is not None and out.dtype != result:
         raise TypeError(f"{out_name} has dtype {out.dtype}, but out_dtype asks for {result}")
@@ -116,9 +115,10 @@ def _product(run: Run, library: Library, a: Array, b: Array, c: Any, out: Array 
         return new
     a, b = (np.broadcast_to(run.typed(x, taken), (*shape[:-2], *x.shape[-2:]))
             for x, taken in ((a, taken_a), (b, taken_b)))  # fmt: skip
-    straight = arguments.ready(target, kept) and not any(
+    direct = out is None or out.dtype == result  # else the sums become a result before they are cast
+    straight = direct and arguments.ready(target, kept) and not any(
         np.may_share_memory(target, x, max_work=api.EFFORT) for x in (a, b)
-    )
+    )  # fmt: skip
     product = target if straight else run.temporary(shape, kept)
     if beta and not api._same(product, c):
         if np.may_share_memory(product, c, max_work=api.EFFORT):
@@ -126,7 +126,7 @@ def _product(run: Run, library: Library, a: Array, b: Array, c: Any, out: Array 
         run.copy(c, product)
     run.multiply(a, b, product, alpha, beta)
     if product is not target:
-        run.copy(product, target)
+        run.copy(product if direct else run.typed(product, result), target)
     return new
 
 
@@ -161,7 +161,8 @@ class Run:
     def number(self, x: Any, dtype: np.dtype[Any]) -> Array:
         """A number in device memory. It travels in the command, so that a graph that is recorded keeps it."""
         there = self.temporary((), dtype)
-        whole = np.array(x).astype(dtype).reshape(1).view(np.uint8)
+        with np.errstate(all="ignore"):
+            whole = arguments.added(x, dtype).astype(dtype).reshape(1).view(np.uint8)
         for i, word in enumerate(np.resize(whole, max(whole.size, 4)).view(np.uint32)):
             self.fill(address(there) + 4 * i, int(word))
         return there

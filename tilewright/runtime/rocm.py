@@ -133,7 +133,7 @@ def _quantized(a: Any, b: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: An
                          "kernels read both along k")  # fmt: skip
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a and b must agree in k, but a has {a.shape[1]} columns and b has {b.shape[0]} rows")
-    alpha, beta = arguments.scalar(alpha, "alpha"), arguments.scalar(beta, "beta")
+    alpha, beta = (arguments.factor(x, name, arguments.F32) for x, name in ((alpha, "alpha"), (beta, "beta")))
     if beta and c is None:
         raise ValueError(f"beta = {beta} needs a c to multiply")
     format = formats.get("f32" if out_dtype is None else out_dtype, "out_dtype")

@@ -8,6 +8,7 @@ after. Kernels take their arguments by the names that the manifest has; where ea
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -109,13 +110,16 @@ def _writer(parameter: dict[str, Any]) -> Callable[[Any, Any], None]:
     code, offset, name = CODES[parameter["type"]], parameter["offset"], parameter["name"]
     pack = struct.Struct("<" + code).pack_into
     if code in "bhiq":  # alpha and beta, where integers are multiplied
+        half = 1 << (8 * struct.calcsize("<" + code) - 1)
 
         def whole(block: Any, x: float) -> None:
             if not float(x).is_integer():
                 raise TypeError(f"{name} must be a whole number where integers are multiplied, not {x!r}")
-            pack(block, offset, int(x))
+            pack(block, offset, (int(x) + half) % (2 * half) - half)
 
         return whole
+    if code == "f":  # by way of ctypes, to which a number beyond its range is inf
+        return lambda block, x: pack(block, offset, ctypes.c_float(x).value)
     return lambda block, x: pack(block, offset, x)
 
 
