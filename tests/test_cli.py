@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import tilewright
 from tests.fake_cuda import install
-from tilewright import targets
+from tilewright import formats, targets
 from tilewright.cli import app, common, npy
 from tilewright.compiler import llvm, ptx, ptxas
 from tilewright.ir import Kernel, f32, i32, ptr
@@ -148,8 +148,49 @@ def test_run_takes_columns_first_and_foreign_byte_order(files: Path) -> None:
 def test_run_may_replace_its_own_input(files: Path) -> None:
     np.save(files / "a.npy", np.eye(7, dtype=np.float32) * 2)
     wanted = expected(files)
-    assert call("run", files / "a.npy", files / "b.npy", "-o", files / "b.npy").exit_code == 0
+    command = "run", files / "a.npy", files / "b.npy", "-o", files / "b.npy"
+    assert "b.npy is an input, which would be overwritten" in refused(*command)
+    assert call(*command, "--overwrite-input").exit_code == 0
     np.testing.assert_array_equal(np.load(files / "b.npy"), wanted)
+
+
+RUN_FORMATS = [("f2", "f4"), ("i1", "i1"), ("i8", "u4"), ("u8", "u8"), ("?", "?"), ("c8", "f4"), ("c16", "c16")]
+
+
+@pytest.mark.parametrize("dtypes", RUN_FORMATS, ids=" by ".join)
+def test_run_takes_every_number_of_numpy(tmp_path: Path, dtypes: tuple[str, str]) -> None:
+    draw = np.random.default_rng(2)
+    for name, shape, dtype in zip("ab", ((5, 7), (7, 3)), dtypes):
+        np.save(tmp_path / f"{name}.npy", draw.integers(0, 100, shape).astype(dtype))
+    result = multiply(tmp_path, "--check")
+    assert result.exit_code == 0, result.output
+    c, wanted = np.load(tmp_path / "c.npy"), expected(tmp_path)
+    assert c.dtype == wanted.dtype
+    np.testing.assert_array_equal(c, wanted)
+    assert "agrees with" in result.output
+
+
+@pytest.mark.parametrize("name", ["bf16", "e4m3fn", "i4"])
+def test_run_takes_the_raw_bytes_of_formats_that_numpy_has_no_name_for(files: Path, name: str) -> None:
+    x = np.random.default_rng(3).integers(-4, 5, (5, 7)).astype(formats.get(name).dtype)
+    np.save(files / "a.npy", x)
+    np.save(files / "b.npy", np.ones((7, 3), np.int8 if name == "i4" else np.float32))
+    assert "name the format with --a or --b" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+    assert multiply(files, "--check", "--a", name).exit_code == 0
+    np.testing.assert_array_equal(np.load(files / "c.npy"), np.tile(x.astype(np.int8).sum(1)[:, None], 3))
+    assert "elements of" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy", "--a", "f64")
+    assert "named only for raw bytes" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy",
+                                                 "--a", name, "--b", name)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["?", "i8", "f2", "c8"])
+def test_a_wrong_product_of_any_kind_is_noticed(dtype: str) -> None:
+    a = np.random.default_rng(4).integers(0, 2, (6, 7)).astype(dtype)
+    c = np.matmul(a, a.T)
+    npy._check(a, a.T, c)
+    c[3, 2] = ~c[3, 2] if dtype == "?" else c[3, 2] + 1
+    with pytest.raises(common.BadInput, match="the check against"):
+        npy._check(a, a.T, c)
 
 
 def test_run_gives_the_output_the_permissions_of_any_new_file(files: Path) -> None:
@@ -180,8 +221,12 @@ def broken(kind: str, path: Path) -> None:
     elif kind == "archive":
         with open(path, "wb") as file:
             np.savez(file, x=np.ones(2))
-    elif kind == "integers":
-        np.save(path, np.ones((5, 7), np.int64))
+    elif kind == "raw":
+        np.save(path, np.zeros((5, 7), "V2"))
+    elif kind == "times":
+        np.save(path, np.zeros((5, 7), "M8[s]"))
+    elif kind == "records":
+        np.save(path, np.zeros((5, 7), [("x", "f4")]))
     elif kind == "scalar":
         np.save(path, np.float32(3))
     elif kind == "forbidden":
@@ -198,7 +243,9 @@ BROKEN = {
     "header cut": "truncated",
     "objects": "it holds Python objects",
     "archive": "is an archive",
-    "integers": "holds int64; float32 or float64 is needed",
+    "raw": "holds raw bytes (|V2)",
+    "times": "holds datetime64[s], which are no numbers",
+    "records": "holds records",
     "scalar": "holds a single number",
     "forbidden": "may not be read",
 }

@@ -353,6 +353,96 @@ def test_the_command(monkeypatch, tmp_path):
     assert (done.exit_code, "FAILED: it broke" in done.output) == (1, True)
 
 
+@pytest.fixture
+def canned(monkeypatch):
+    """Three kernels whose records come at once, from no process."""
+    monkeypatch.setattr(hip, "why_not", lambda: "none here")
+    monkeypatch.setattr(selftest, "KERNELS", (CDNA3, CDNA4, CDNA3))
+    asked = []
+
+    def events(numbers, start, patience, timed):
+        asked.append((tuple(numbers), timed))
+        for number in list(numbers):
+            yield {"event": "trying", "kernel": number}
+            yield {"event": "found", "kernel": number, "found": selftest_child.failed(CDNA4, "it broke")}
+
+    monkeypatch.setattr(selftest, "_events", events)
+    return asked
+
+
+def doctored(*words):
+    return CliRunner().invoke(app, ["doctor", "--selftest", *map(str, words)])
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(canned, tmp_path):
+    for path, why in ((tmp_path / "no" / "x.json", "there is no directory"), (tmp_path, "it is a directory")):
+        done = doctored("-o", path)
+        assert (done.exit_code, why in done.stderr, canned) == (2, True, []), done.output
+
+
+def test_the_file_is_complete_after_every_kernel(canned, monkeypatch, tmp_path):
+    """Also after Ctrl-C, which is said in a line."""
+    path, seen = tmp_path / "out.json", []
+    line = selftest.line
+
+    def interrupt(kernel):
+        seen.append(json.loads(path.read_text()))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return line(kernel)
+
+    monkeypatch.setattr(selftest, "line", interrupt)
+    done = doctored("-o", path)
+    assert [(len(each["kernels"]), len(each["missing"])) for each in seen] == [(1, 2), (2, 1)]
+    assert done.exit_code == 130
+    assert done.stderr.splitlines()[-1] == f"tilewright: interrupted; 2 kernels of 3 are in {path}"
+    kept = json.loads(path.read_text())
+    assert (len(kept["kernels"]), kept["missing"]) == (2, ["axpy_f32 gfx942"])
+    assert [x.name for x in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_progress_is_told(canned, tmp_path):
+    done = doctored("-o", tmp_path / "out.json")
+    assert "3 kernels: 0:03 minutes on an idle machine" in done.stdout
+    assert "kernel 1 of 3, axpy_f32 gfx942: 0:00 so far, 0:03 left" in done.stderr
+    assert "kernel 3 of 3, axpy_f32 gfx942: " in done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["missing"] == []
+    progress = selftest.Progress(10, 4, "x")
+    progress.began -= 80.0
+    assert progress.left == pytest.approx(120, rel=0.01)
+
+
+def test_options_mean_something_with_the_selftest_or_are_refused(canned, tmp_path):
+    path = tmp_path / "out.json"
+    assert doctored("--no-measure", "-o", path).exit_code == 1
+    assert canned[-1][1] is False
+    printed = doctored("--json", "-o", path)
+    assert json.loads(printed.stdout) == json.loads(path.read_text())
+    assert "FAILED: it broke" in printed.stderr
+    assert "named by --output" in doctored("--json", tmp_path / "other.json", "-o", path).stderr
+    for words, why in ((("-o", path), "the selftest's file"), (("--quick", "--no-measure"), "not both")):
+        done = CliRunner().invoke(app, ["doctor", *map(str, words)])
+        assert (done.exit_code, why in done.stderr) == (2, True)
+
+
+def test_quick_is_a_part_of_every_kind():
+    chosen = [amd_kernels.KERNELS[number] for number in selftest.quick()]
+    assert 20 < len(chosen) < len(amd_kernels.KERNELS) / 2
+    every = {(k.target, k.name) for k in chosen}
+    assert {(k.target, k.name) for k in amd_kernels.KERNELS if "ladder" in k.name or "axpy" in k.name} <= every
+    for target, rates in RATES.items():
+        formats = {k.formats[0] for k in chosen if k.target == target}
+        assert set(rates) - {"xf32"} <= formats
+
+
+def test_nothing_is_timed_if_nothing_is_to_be(fake, monkeypatch):
+    monkeypatch.setattr(selftest_child, "KERNELS", (CDNA3,))
+    said = []
+    selftest_child.run([0], lambda event, **details: said.append(details), timed=False)
+    assert "time" not in said[-1]["found"]
+    assert said[-1]["found"]["ran"] == "on hardware"
+
+
 def test_real_processes():
     """One kernel, for real."""
     events = list(selftest._events([0], selftest._START, 60.0))

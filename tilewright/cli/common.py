@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli.command import CLOSED, silence
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -89,14 +91,17 @@ class BadInput(Exception):
 @contextmanager
 def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[None]:
     """Turn what bad input raises into one line on standard error and exit status 2, and Ctrl-C into one line that says
-    what was `kept`, and status 130. A closed pipe is left to command.Group.
+    what was `kept`, and status 130. A closed pipe ends the command quietly, with status 141.
 
     TILEWRIGHT_TRACEBACK=1 lets the exception through, for whoever suspects a bug behind it.
     """
     try:
         yield
-    except (typer.Exit, BrokenPipeError):  # themselves a RuntimeError and an OSError
+    except typer.Exit:  # itself a RuntimeError
         raise
+    except BrokenPipeError:  # whoever read standard output has left: `| head`
+        silence()
+        raise typer.Exit(CLOSED) from None
     except KeyboardInterrupt:
         typer.echo(f"tilewright: interrupted; {kept()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -108,11 +113,15 @@ def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[
 
 
 def console(stderr: bool = False) -> Console:
-    from rich.console import Console
+    from rich import console
+
+    class Quiet(console.Console):
+        def on_broken_pipe(self) -> None:  # rich would end the process, with status 1
+            raise BrokenPipeError
 
     # Piped into a file, a table is worth more unfolded than wrapped at 80 columns.
-    probe = Console(stderr=stderr)
-    return probe if probe.is_terminal else Console(stderr=stderr, width=200)
+    probe = Quiet(stderr=stderr)
+    return probe if probe.is_terminal or "COLUMNS" in os.environ else Quiet(stderr=stderr, width=200)
 
 
 def listed(values: list[str] | None, default: list[str]) -> list[str]:

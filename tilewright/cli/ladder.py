@@ -137,7 +137,7 @@ def amd(
         def text() -> None:
             typer.echo(f"{SIMULATED}\n")
             typer.echo(output.table([HEADINGS, *(row for row, _ in rows)]))
-            typer.echo(f"\n{LEGEND}")
+            typer.echo(f"\n{output.fill(LEGEND)}")
             for each, chip in chosen if name or asm else ():
                 typer.echo(f"\n{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}")
                 if name:

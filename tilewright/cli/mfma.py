@@ -125,8 +125,8 @@ def _list(arch: str | None) -> list[list[str]]:
 
 def _print(rows: list[list[str]]) -> None:
     typer.echo(output.table(rows))
-    typer.echo(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
-               "tilewright mfma NAME shows one.")  # fmt: skip
+    typer.echo(output.fill(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
+                           "tilewright mfma NAME shows one."))  # fmt: skip
 
 
 def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:

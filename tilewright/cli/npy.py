@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.cli.common import BadInput
+from tilewright.problem import Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,11 +28,14 @@ class Product:
     dtype: str
     flops: int
     seconds: float
-    checked: bool
+    checked: str  # what the result was compared with; "": nothing
 
 
-def open_matrix(path: Path) -> Array:
-    """The array in a .npy file, mapped read-only; BadInput says what is wrong with the file."""
+def open_matrix(path: Path, format: str | None = None) -> Array:
+    """The array in a .npy file, mapped read-only; BadInput says what is wrong with the file.
+
+    `format` is that of elements which the file has as raw bytes, since NumPy's files know none of ml_dtypes' formats.
+    """
     if path.is_dir():
         raise BadInput(f"{path} is a directory, not a .npy file")
     try:
@@ -47,12 +51,36 @@ def open_matrix(path: Path) -> Array:
     if not isinstance(array, np.ndarray):
         array.close()
         raise BadInput(f"{path} is an archive of arrays (.npz); one array in a .npy file is needed")
-    if formats.find(array.dtype, formats.MULTIPLIED) is None:
-        known = " or ".join(formats.FORMATS[name].numpy_name for name in formats.MULTIPLIED)
-        raise BadInput(f"{path} holds {array.dtype}; {known} is needed (numpy.ndarray.astype converts)")
+    if array.dtype.kind == "V":
+        array = _of_format(array, path, format)
+    elif format is not None and formats.find(array.dtype) != formats.get(format):
+        raise BadInput(f"{path} holds {array.dtype}, not {format}: a format is named only for raw bytes")
+    if array.dtype.kind in "OSUMm":
+        raise BadInput(f"{path} holds {array.dtype}, which are no numbers to multiply")
     if array.ndim == 0:
         raise BadInput(f"{path} holds a single number, which cannot be multiplied as a matrix")
     return array.view(np.ndarray)  # np.memmap's own class would only slow the call down
+
+
+def _of_format(array: Array, path: Path, format: str | None) -> Array:
+    """Raw bytes as numbers of a format."""
+    if array.dtype.names:
+        raise BadInput(f"{path} holds records ({array.dtype}), not numbers")
+    if format is None:
+        raise BadInput(f"{path} holds raw bytes ({array.dtype}), as NumPy stores bf16 and other formats of ml_dtypes; "
+                       "name the format with --a or --b")  # fmt: skip
+    dtype = formats.get(format).dtype
+    if dtype.itemsize != array.dtype.itemsize:
+        raise BadInput(f"{path} holds elements of {array.dtype.itemsize} bytes, and {format} has {dtype.itemsize}")
+    return array.view(dtype)
+
+
+def result_dtype(a: Array, b: Array) -> np.dtype[Any]:
+    """Of a @ b, as matmul gives it."""
+    first, second = (formats.find(x.dtype) for x in (a, b))
+    if first is None or second is None:  # long double, which is NumPy's own
+        return np.result_type(a, b)
+    return formats.FORMATS[Gemm(1, 1, 1, first, second).out].dtype
 
 
 def _reason(error: Exception) -> str:
@@ -81,13 +109,17 @@ def product_shape(a: Array, b: Array, names: tuple[Path, Path]) -> tuple[int, ..
     return (*batch, *(a.shape[-2:-1]), *(b.shape[-1:] if b.ndim > 1 else ()))
 
 
-def multiply(first: Path, second: Path, output: Path, *, threads: int | None = None, check: bool = False) -> Product:
-    """C = A @ B from file to file.  `output` appears, or is replaced, only when it is complete and right."""
+def multiply(first: Path, second: Path, output: Path, *, threads: int | None = None, check: bool = False,
+             named: tuple[str | None, str | None] = (None, None)) -> Product:  # fmt: skip
+    """C = A @ B from file to file.  `output` appears, or is replaced, only when it is complete and right. `named`: the
+    formats of raw bytes, see open_matrix."""
     import tilewright as tw
 
-    a, b = open_matrix(first), open_matrix(second)
+    a, b = open_matrix(first, named[0]), open_matrix(second, named[1])
     shape = product_shape(a, b, (first, second))
-    dtype = np.result_type(a, b)
+    dtype = result_dtype(a, b)
+    if dtype.isbuiltin == 2:
+        raise BadInput(f"the result is {dtype}, which a .npy file cannot name; convert {first} or {second} first")
     if output.is_dir():
         raise BadInput(f"{output} cannot be written: it is a directory")
     if not output.parent.is_dir():
@@ -96,9 +128,8 @@ def multiply(first: Path, second: Path, output: Path, *, threads: int | None = N
         start = time.perf_counter()
         tw.matmul(a, b, c, threads=threads)
         seconds = time.perf_counter() - start
-        if check:
-            _check(a, b, c)
-    return Product(shape, dtype.name, 2 * a.shape[-1] * int(np.prod(shape, dtype=object)), seconds, check)
+        checked = _check(a, b, c) if check else ""
+    return Product(shape, dtype.name, 2 * a.shape[-1] * int(np.prod(shape, dtype=object)), seconds, checked)
 
 
 @contextmanager
@@ -132,20 +163,52 @@ def _replacing(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iter
         raise
 
 
-def _check(a: Array, b: Array, c: Array) -> None:
-    """Every matrix of the product against float64."""
-    from tilewright.bench import check
-
+def _check(a: Array, b: Array, c: Array) -> str:
+    """Every matrix of the product against wider arithmetic, whose name is returned; BadInput if one is wrong."""
+    name, wrong = _reference(c.dtype)
     rows, columns = a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
     batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
     result = c.reshape(*batch, rows.shape[-2], columns.shape[-1])
     for index in np.ndindex(*batch):
-        wrong = check.wrong(
+        found = wrong(
             np.broadcast_to(rows, (*batch, *rows.shape[-2:]))[index],
             np.broadcast_to(columns, (*batch, *columns.shape[-2:]))[index],
             result[index],
-            random=False,
         )
-        if wrong:
+        if found:
             where = f"matrix {index} of the result: " if batch else ""
-            raise BadInput(f"the check against float64 failed, and nothing was written: {where}{wrong}")
+            raise BadInput(f"the check against {name} failed, and nothing was written: {where}{found}")
+    return name
+
+
+def _reference(dtype: np.dtype[Any]) -> tuple[str, Callable[[Array, Array, Array], str | None]]:
+    """What a result of this dtype is compared with, and how: a sentence, or None if it is right."""
+    from tilewright.bench import check
+
+    if dtype.kind == "b":
+        return "NumPy", _wrong_booleans
+    if dtype.kind in "iu":
+        return "exact integers", _wrong_integers
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return "float64", lambda a, b, c: check.wrong(a, b, c, random=False)
+    wide = np.result_type(dtype, np.complex128 if dtype.kind == "c" else np.longdouble)
+
+    def wrong(a: Array, b: Array, c: Array) -> str | None:
+        factor = 4 * (a.shape[1] + 3) * float(np.finfo(dtype).eps)
+        return check.Probe(a, b, wide=wide).missed(c, factor) if c.size else None
+
+    return wide.name, wrong
+
+
+def _wrong_booleans(a: Array, b: Array, c: Array) -> str | None:
+    wrong = np.argwhere(c != ((a.astype("f4") @ b.astype("f4")) > 0))
+    return f"C{wrong[0].tolist()} is {c[tuple(wrong[0])]}" if len(wrong) else None
+
+
+def _wrong_integers(a: Array, b: Array, c: Array) -> str | None:
+    """Freivalds' test modulo 2^bits, which is exact: C x = A (B x) for an x of random integers."""
+    low = np.uint64((1 << 8 * c.dtype.itemsize) - 1)
+    x = np.random.default_rng(1).integers(0, 1 << 64, c.shape[1], np.uint64)
+    a, b, wide = (y.astype(np.uint64) if y.dtype.kind == "u" else y.astype(np.int64).view(np.uint64) for y in (a, b, c))
+    wrong = np.flatnonzero((wide @ x ^ a @ (b @ x)) & low)
+    return f"row {wrong[0]} of C fails Freivalds' test" if len(wrong) else None

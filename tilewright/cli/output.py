@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -131,3 +132,8 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), fit: int | N
         shown.append(aligned([[row[i] for i in chosen] for row in rows], to_the_right))
     return "\n\n".join(shown)
 
+
+def fill(text: str) -> str:
+    """A sentence or more, wrapped at blanks to the terminal's width."""
+    most = width()
+    return text if most is None else textwrap.fill(" ".join(text.split()), most)

@@ -54,7 +54,7 @@ def simulate(
         def text() -> None:
             typer.echo(f"{title} on {chip.name}\n")
             if note:
-                typer.echo(f"{note}\n")
+                typer.echo(f"{output.fill(note)}\n")
             typer.echo(str(report))
             if exact:
                 typer.echo("the product is exact")

@@ -84,12 +84,12 @@ def _print(result: Result) -> None:
     typer.echo()
     rows = [[str(number), *_figures(r)] for number, r in enumerate(result.rows, 1)]
     typer.echo(output.table([["plan", *FIGURES], *rows], right=range(len(FIGURES) + 1)))
-    typer.echo("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; median and "
-               "quartiles. *: the best")  # fmt: skip
+    typer.echo(output.fill("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; "
+                           "median and quartiles. *: the best"))  # fmt: skip
     for plan, why in result.failed.items():
         typer.echo(f"left out: {plan}: {why}")
     for line in (*result.notes, result.verdict):
-        typer.echo(line)
+        typer.echo(output.fill(line))
 
 
 def _record(result: Result) -> dict[str, Any]:
