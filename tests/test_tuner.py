@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 
 import numpy as np
@@ -161,6 +160,30 @@ def test_the_reference_is_matmul_in_a_process_bound_to_one_cpu(monkeypatch):
     assert child._call(other, REFERENCE, o)[0] is not tw.matmul
 
 
+def test_plans_are_timed_by_the_call_that_users_would_make(monkeypatch):
+    """What matmul runs anyway is matmul: else a builtin's call would be compared with one through Python."""
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    for problem in (tw.Gemm(64, 64, 64), tw.Gemm(300, 300, 300), tw.Gemm(700, 700, 700)):
+        shape = shape_of(problem, 2)
+        model = choose(shape, HERE)
+        job, o = child.Job(problem, HERE, 2, (str(model), str(OTHER)), 1.0), child.operands.make(problem)
+        assert child._call(job, str(model), o) == child._call(job, REFERENCE, o) == (tw.matmul, (o.a, o.b, o.c))
+        assert child._call(job, str(OTHER), o)[0] is not tw.matmul
+        same = dataclasses.replace(model, jc_ways=3 - model.jc_ways)    # the builtin splits the work itself
+        assert (child._call(job, str(same), o)[0] is tw.matmul) == small.runs(shape, model, HERE)
+    assert small.runs(shape_of(tw.Gemm(64, 64, 64), 2), choose(shape_of(tw.Gemm(64, 64, 64), 2), HERE), HERE)
+
+
+def test_the_call_through_python_is_added_where_matmul_would_need_it(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    monkeypatch.setattr(child, "_overhead", lambda dtype: 1000.0)
+    model = str(choose(SHAPE, HERE))
+    told = events(child.Job(PROBLEM, HERE, 1, (model, str(OTHER)), 0.5))
+    turns = {name: [e["seconds"] for e in told if e["event"] == "turn" and e["name"] == name]
+             for name in (REFERENCE, model, str(OTHER))}
+    assert max(turns[REFERENCE] + turns[model]) < 1000 < min(turns[str(OTHER)])
+
+
 def test_wrong_and_raising_plans_are_out(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
     wrong, illegal = "packed 5x16 mc=25 kc=64 nc=64", "packed 99x16 mc=99 kc=64 nc=64"
@@ -202,6 +225,8 @@ for name in ("matmul", *job.plans):
     if "mc=888" in name:
         os.abort()
 tell("phase", names=["matmul", *job.plans])
+if any("mc=1234" in name for name in job.plans):
+    tell("disturbed")
 for turn in range(9):
     for name in ("matmul", *job.plans):
         if turn == 3 and "mc=999" in name:
@@ -218,9 +243,10 @@ HANGS, CRASHES, HANGS_LATER, CRASHES_LATER = (dataclasses.replace(OTHER, mc=mc) 
 def pretend(monkeypatch):
     """tune(), with these candidates and the pretender for a child."""
     monkeypatch.setattr(search, "_START", PRETENDER)
-    monkeypatch.setattr(search, "PATIENCE_S", 1.0)
 
     def tune(*candidates, time_limit=20.0, listen=None):
+        hangs = {HANGS, HANGS_LATER} & set(candidates)
+        monkeypatch.setattr(search, "PATIENCE_S", 4.0 if hangs else 60.0)      # the pretender hangs for 600 s
         monkeypatch.setattr(search, "promising", lambda shape, target, count: list(candidates))
         return tw.tune(PROBLEM, threads=1, time_limit=time_limit, listen=listen)
 
@@ -242,6 +268,16 @@ def test_the_winner_is_used_from_then_on(pretend):
     assert store.rows() == list(result.rows)
 
 
+def test_what_others_disturbed_is_not_stored(pretend):
+    result = pretend(OTHER, dataclasses.replace(OTHER, mc=1234))
+    assert result.disturbed
+    assert not result.improved
+    assert {r.ratio for r in result.rows} == {1.0, 2.0}                 # they are shown all the same
+    assert "Other processes disturbed this: nothing is stored, and matmul stays as it was" in str(result)
+    assert store.rows() == []
+    assert store.best(SHAPE, HERE) is None
+
+
 def test_nothing_better(pretend):
     result = pretend(ELSE)
     assert not result.improved
@@ -251,13 +287,11 @@ def test_nothing_better(pretend):
 
 @pytest.mark.parametrize(("plan", "why"), [(HANGS, "it was silent for too long"), (CRASHES, "SIGABRT")])
 def test_a_candidate_that_hangs_or_crashes_when_tried(pretend, plan, why):
-    began = time.monotonic()
     result = pretend(plan, OTHER)
     assert result.best.plan == str(OTHER)
     assert list(result.failed) == [str(plan)]
     assert why in result.failed[str(plan)]
     assert f"out    {plan}" in str(result)
-    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize(("plan", "why"), [(HANGS_LATER, "silent for too long"), (CRASHES_LATER, "SIGABRT")])
@@ -282,10 +316,8 @@ def test_a_child_that_does_not_start(pretend, monkeypatch):
 
 
 def test_the_time_is_over(pretend):
-    began = time.monotonic()
     with pytest.raises(RuntimeError, match="nothing could be measured"):
         pretend(HANGS, time_limit=0.1)
-    assert time.monotonic() - began < 10
 
 
 def test_events_are_passed_on(pretend):
@@ -299,9 +331,10 @@ def test_a_real_run(own_store):
     result = tw.tune(tw.Gemm(40, 50, 60, "f64", layout="nt"), threads=1, time_limit=2, candidates=4)
     assert len(result.rows) >= 2
     assert not result.notes
+    assert result.disturbed == ("Other processes disturbed this" in str(result))    # a child sees the real machine
     assert {r.dtype for r in result.rows} == {"f64"}
     assert [r.role for r in result.rows].count("model") == 1
-    assert all(0.05 < r.ratio < 20 for r in result.rows)
+    assert all(0 < r.ratio_q1 <= r.ratio <= r.ratio_q3 for r in result.rows)
     used = CpuPlan.parse(result.best.plan) if result.improved else None
     assert store.best(shape_of(result.problem, 1), HERE) == used
 

@@ -52,6 +52,11 @@ def _publish() -> None:
                 _entry.enable(dtype, address, context.buffer_info()[0])
 
 
+def runs(shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
+    """Whether the builtin multiplies this problem by this plan, with no Python between the call and the kernel."""
+    return shape.dtype in DTYPES and stays_in_cache(shape, target) and _ours(plan, target)
+
+
 def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin does what this plan says, but for the split over threads."""
     return plan.algorithm == "in_place" and not plan.kc and plan.mr == tiles_of(target, TILES)[0][0] and not plan.swap

@@ -5,7 +5,9 @@ It reads a pickled `Job` from standard input and writes one JSON object a line:
     {"event": "trying", "name"}                 about to compile and run this contender for the first time
     {"event": "out", "name", "reason"}          its result was wrong, it raised, or there is no time for it
     {"event": "phase", "names"}                 these contenders now take turns
-    {"event": "turn", "name", "seconds"}        per call, in one turn
+    {"event": "at_work"}                        about to time a turn
+    {"event": "turn", "name", "seconds"}        per call, in one turn that counts
+    {"event": "disturbed"}                      other processes disturbed the turns of this phase
     {"event": "done"}
 """
 from __future__ import annotations
@@ -24,9 +26,12 @@ import numpy as np
 
 from tilewright.bench import check, measure, operands, quiet
 from tilewright.bench.measure import Rules
+from tilewright.plans import shape_of
+from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
-from tilewright.runtime import cpu
+from tilewright.runtime import cpu, small
+from tilewright.runtime.disturbance import Watch
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import contest
 from tilewright.tuner.contest import REFERENCE
@@ -69,16 +74,25 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     if REFERENCE not in calls or len(calls) < 2:
         emit("done")
         return
-    overhead = _overhead(o.a.dtype)
+    reference = calls[REFERENCE][0][0]
+    direct = [name for name, ((call, _),) in calls.items() if call is not reference] if _is_here(job) else []
+    overhead = _overhead(o.a.dtype) if direct else 0.0
     rules = Rules.choose(job.threads)
+
+    def settle() -> None:
+        emit("at_work")
+        quiet.settle()
 
     def take_turns(names: list[str], until: float, least: int, most: int) -> dict[str, Any]:
         emit("phase", names=names)
         budget = until * job.time_limit - (clock() - began)
         samples = measure.interleave(
             {name: calls[name] for name in names},
-            Rules(rules.turn_s, rules.warm_s, rules.long_call_s, least, most, budget), clock=clock, settle=quiet.settle,
-            heard=lambda name, s: emit("turn", name=name, seconds=s + (overhead if name != REFERENCE else 0.0)))
+            Rules(rules.turn_s, rules.warm_s, rules.long_call_s, least, most, budget), clock=clock, settle=settle,
+            heard=lambda name, s: emit("turn", name=name, seconds=s + (overhead if name in direct else 0.0)),
+            disturbed=Watch().disturbed)
+        if any(sample.disturbed for sample in samples.values()):
+            emit("disturbed")
         return {name: sample.seconds for name, sample in samples.items()}
 
     heats = take_turns(list(calls), HEATS, 1, 3)
@@ -87,14 +101,26 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
 
 
 def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
-    if name != REFERENCE:
-        plan = CpuPlan.parse(name)
+    """The call that a user would make if this plan were matmul's.
+
+    What matmul runs anyway is that very call: the model's plan, and small products of whatever plan that the builtin
+    runs without Python. Other plans are reached through Python; here the engine is called at once, and what matmul's
+    checks take is added (`_overhead`).
+    """
+    shape = shape_of(job.problem, job.threads)
+    plan = None if name in (REFERENCE, str(choose(shape, job.target))) else CpuPlan.parse(name)
+    if plan and not (_is_here(job) and small.runs(shape, plan, job.target)):
         return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, plan=plan, target=job.target)), ()
-    here = detect()             # which sees one CPU, if this process is bound to one
-    if job.target == dataclasses.replace(here, cores=job.target.cores, smt=job.target.smt):
+    if _is_here(job):
         from tilewright.runtime.call import matmul
         return matmul, (o.a, o.b, o.c)
     return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, target=job.target)), ()
+
+
+def _is_here(job: Job) -> bool:
+    """Whether matmul in this process multiplies for the job's target."""
+    here = detect()             # which sees one CPU, if this process is bound to one
+    return job.target == dataclasses.replace(here, cores=job.target.cores, smt=job.target.smt)
 
 
 def _overhead(dtype: Any) -> float:

@@ -26,7 +26,7 @@ from tilewright.plans import asked, shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.model import cost
-from tilewright.runtime import cpu, pool
+from tilewright.runtime import cpu, pool, small
 from tilewright.targets import CpuTarget, coerce
 from tilewright.tuner import contest, store
 from tilewright.tuner.child import Job
@@ -40,6 +40,8 @@ Listener = Callable[[dict[str, Any]], object]
 TILES = 3                       # register tiles to choose from
 HOPELESS = 2.0                  # times the least predicted time, beyond which a plan is not worth a try
 SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
+WITHOUT_PYTHON = ("matmul runs products this small without Python; the times of plans that it cannot run so include "
+                  "the call through Python that they would need.")
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
 
 _START = """
@@ -55,7 +57,8 @@ main()
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found. `rows` are what is stored: every plan that was timed, the fastest first."""
+    """What a run found. `rows` are what is stored, unless it was disturbed: every plan that was timed, the fastest
+    first."""
     problem: Gemm
     target: str
     threads: int
@@ -63,6 +66,7 @@ class Result:
     rows: tuple[Row, ...]
     failed: dict[str, str] = field(default_factory=dict)        # plan → why it was not timed
     notes: tuple[str, ...] = ()
+    disturbed: bool = False                         # by other processes: then nothing of it is stored
 
     @property
     def best(self) -> Row:
@@ -75,6 +79,9 @@ class Result:
 
     @property
     def verdict(self) -> str:
+        if self.disturbed:
+            return ("Other processes disturbed this: nothing is stored, and matmul stays as it was. Repeat on an idle "
+                    "machine.")
         if not self.improved:
             return f"Nothing beats the model's choice by more than the noise: matmul stays with {self.model}."
         r = self.best
@@ -109,8 +116,9 @@ def tune(problem: Gemm, target: CpuTarget | str | None, *, threads: int | None, 
     plans = dict.fromkeys((model, now, *promising(shape, target, candidates)))
     run = _measure(Job(problem, target, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
     result = _result(problem, target, shape, str(model), run)
-    store.save(result.rows)
-    cpu.forget()
+    if not result.disturbed:
+        store.save(result.rows)
+        cpu.forget()
     return result
 
 
@@ -168,6 +176,7 @@ class _Run:
     phases: list[Phase] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    disturbed: bool = False
 
 
 def _measure(job: Job, listen: Listener) -> _Run:
@@ -217,6 +226,8 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
                         run.phases.append(Phase(tuple(event["names"])))
                     case "turn":
                         run.phases[-1].seconds[event["name"]].append(event["seconds"])
+                    case "disturbed":
+                        run.disturbed = True
                     case "done":
                         finished = True
             code = process.wait(PATIENCE_S)                 # it closed its output: it is about to end
@@ -270,7 +281,8 @@ def _why(code: int, errors: str) -> str:
 def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Run) -> Result:
     """A row for each plan from the last phase it took part in, and which of them is best."""
     last = run.phases[-1].complete()
-    roles = {model: "model"} | {winner: "best" for winner in [contest.winner(last, model)] if winner}
+    winner = None if run.disturbed else contest.winner(last, model)
+    roles = {model: "model"} | ({winner: "best"} if winner else {})
     origin = provenance()
     rows = {}
     for phase in run.phases:
@@ -284,7 +296,8 @@ def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Ru
     in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: {run.failed.get(model, 'there was no time')}")
-    return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(run.notes))
+    notes = [*run.notes, *([WITHOUT_PYTHON] if small.runs(shape, CpuPlan.parse(model), target) else [])]
+    return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed)
 
 
 def provenance() -> dict[str, Any]:
