@@ -366,7 +366,7 @@ def test_gil(spied: Spied, release: bool) -> None:
         thread = threading.Thread(target=set_flag)
         thread.start()
         spied(A, B, _out())
-        thread.join(30)
+        thread.join(60)
     finally:
         sys.setswitchinterval(interval)
     assert not spied.calls
