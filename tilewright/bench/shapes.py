@@ -105,6 +105,7 @@ def suites(tile: tuple[int, int] = (14, 32)) -> dict[str, Callable[[str], list[C
         "skinny": _skinny,
         "overhead": lambda dtype: squares("overhead", (4, 8, 16, 32, 64), dtype),
         "cold": _cold,
+        "article": lambda dtype: squares("article", LADDER, dtype),
     }
 
 

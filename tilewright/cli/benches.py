@@ -43,8 +43,8 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="The main sizes in f32, in under a minute.")] = False,
     suite: Annotated[
         list[str] | None,
-        typer.Option("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold.", metavar="LIST",
-                     show_default="all but cold"),
+        typer.Option("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, article.", metavar="LIST",
+                     show_default="all but cold and article"),
     ] = None,
     dtype: Dtypes = None,
     threads: Threads = None,
