@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.test_cli import COMMANDS, ROOT, call, refused
+from tilewright import text
 from tilewright.cli import app, command, common, output
 from tilewright.problem import Gemm
 from tilewright.runtime import doctor
@@ -35,9 +36,9 @@ def at(columns: int, *arguments: object) -> str:
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_fits_and_flags_take_no_value(path: tuple[str, ...]) -> None:
     for columns in (60, 80):
-        text = at(columns, *path, "--help")
-        assert max(map(len, text.splitlines())) <= columns
-        assert "<bool>" not in text
+        said = at(columns, *path, "--help")
+        assert max(map(len, said.splitlines())) <= columns
+        assert "<bool>" not in said
 
 
 def test_help_wraps_where_the_terminal_does_and_not_where_the_source_does() -> None:
@@ -52,11 +53,11 @@ def test_help_wraps_where_the_terminal_does_and_not_where_the_source_does() -> N
 
 def test_a_table_goes_on_below_and_breaks_no_cell() -> None:
     rows = [["", "plan", "seconds", "where"], ["1", "x" * 30, "2.5", "here"], ["2", "y", "10.5", "there"]]
-    assert output.table(rows, right=(2,), fit=40).splitlines() == [
+    assert text.table(rows, right=(2,), fit=40).splitlines() == [
         "   plan", "1  " + "x" * 30, "2  y", "", "   seconds  where", "1      2.5  here",
         "2     10.5  there"]  # fmt: skip
-    assert len(output.table(rows, fit=80).splitlines()) == 3
-    assert "x" * 30 in output.table(rows, fit=10)
+    assert len(text.table(rows, fit=80).splitlines()) == 3
+    assert "x" * 30 in text.table(rows, fit=10)
 
 
 @pytest.mark.parametrize("target", ["x86-avx2", "h200", "gfx942"])
@@ -91,6 +92,17 @@ def test_what_was_tuned_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(call("tune", "show", "--json").output)[0]["plan"] == best.plan
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("words", [
+    ("simulate", 5, 6, 7, "-t", "sm_90a"), ("ladder", "amd", "f32", "-t", "gfx942"), ("mfma", "list"),
+    ("formats", "e4m3fn"), ("formats",), ("explain", 64, 64, 64, "-t", "neon"),
+    ("mfma", "v_mfma_f32_16x16x4_f32", "--no-tables"), ("cache", "info"),
+], ids=lambda words: " ".join(map(str, words)))  # fmt: skip
+def test_output_fits(words: tuple[object, ...], columns: int) -> None:
+    for line in at(columns, *words).splitlines():
+        assert len(line) <= columns or len(line.split()) <= 2 or " on " in line, line
+
+
 # ---- JSON
 
 
@@ -110,10 +122,10 @@ def test_every_command_that_reports_prints_json(arguments: tuple[object, ...], t
     assert printed.exit_code == 0, printed.output
     found = json.loads(printed.stdout)
     assert json.loads(call(*arguments, "--json").stdout).__class__ is found.__class__
-    text = call(*arguments, "--json", tmp_path / "out.json")
-    assert text.exit_code == 0
-    assert text.stdout.strip()
-    assert not text.stdout.startswith(("{", "["))
+    said = call(*arguments, "--json", tmp_path / "out.json")
+    assert said.exit_code == 0
+    assert said.stdout.strip()
+    assert not said.stdout.startswith(("{", "["))
     assert json.loads((tmp_path / "out.json").read_text()).__class__ is found.__class__
     assert not (ROOT / "-").exists()
 
@@ -190,9 +202,9 @@ def test_shells_complete_names(line: str, wanted: set[str], monkeypatch: pytest.
 
 
 def test_completion_can_be_installed() -> None:
-    text = at(100, "--help")
-    assert "--install-completion" in text
-    assert "--show-completion" in text
+    said = at(100, "--help")
+    assert "--install-completion" in said
+    assert "--show-completion" in said
 
 
 # ---- ends

@@ -1,6 +1,43 @@
-"""Words for what is counted, the same wherever tilewright prints."""
+"""Words for what is counted, and tables in plain text, the same wherever tilewright prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GAP = 2  # blanks between columns
 
 
 def plural(count: int, noun: str) -> str:
     """1 case, 2 cases"""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table as text, columns as wide as they need to be; those with these numbers to the right."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
+    lines = (
+        (" " * GAP).join(f"{cell:{'>' if i in right else '<'}{w}}" for i, (cell, w) in enumerate(zip(row, widths)))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines).rstrip()
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), fit: int | None = None) -> str:
+    """As `aligned`, in as many parts below each other as a width of `fit` needs, each led by the first column."""
+    if fit is None:
+        return aligned(rows, right)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    parts: list[list[int]] = []
+    room = 0
+    for i in range(1, len(widths)):
+        if not parts or widths[i] + GAP > room:
+            parts.append([])
+            room = fit - widths[0]
+        parts[-1].append(i)
+        room -= widths[i] + GAP
+    shown = []
+    for part in parts or [[]]:
+        chosen = [0, *part]
+        to_the_right = [place for place, i in enumerate(chosen) if i in right]
+        shown.append(aligned([[row[i] for i in chosen] for row in rows], to_the_right))
+    return "\n\n".join(shown)

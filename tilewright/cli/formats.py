@@ -61,10 +61,8 @@ def _show(name: str, lines: list[tuple[str, str]], json: Path | None) -> None:
 
 
 def _listed(name: str, lines: list[tuple[str, str]]) -> None:
-    width = max(len(what) for what, _ in lines)
     typer.echo(name)
-    for what, that in lines:
-        typer.echo(f"{what:<{width}}  {that}".rstrip())
+    typer.echo(output.listed(lines))
 
 
 def _table() -> None:
@@ -78,11 +76,12 @@ def _table() -> None:
         encodings = [overview.HEADINGS.index(heading) for heading in ("zero", "nan", "inf", "packed")]
         tables = [_columns([i for i in all_columns if i not in encodings]), _columns([0, *encodings])]
     console.print(*tables)
-    typer.echo("normal and subnormal: the smallest of them. S: either sign. ≠0: every mantissa but 0.")
-    typer.echo("A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,")
-    typer.echo("and where the exponent field is 0, zero and subnormals, (-1)^sign * 2^(1 - bias) * 0.mantissa;")
-    typer.echo("e8m0 is 2^(exponent - 127) throughout.")
-    typer.echo("matmul takes them all; it adds up narrow floats in f32 and narrow integers in i32.")
+    typer.echo(output.fill("normal and subnormal: the smallest of them. S: either sign. ≠0: every mantissa but 0."))
+    typer.echo(output.fill("A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,"))
+    typer.echo(output.fill("and where the exponent field is 0, zero and subnormals, "
+                           "(-1)^sign * 2^(1 - bias) * 0.mantissa;"))  # fmt: skip
+    typer.echo(output.fill("e8m0 is 2^(exponent - 127) throughout."))
+    typer.echo(output.fill("matmul takes them all; it adds up narrow floats in f32 and narrow integers in i32."))
 
 
 def _columns(wanted: Sequence[int]) -> Table:

@@ -135,12 +135,12 @@ def _text(record: dict[str, Any], chip: Any) -> str:
     lines = [f"{record['problem']} on {chip.name}" + (f", {of}" if common.kind(chip) == "cpu" else f" ({of})"),
              record["origin"]]  # fmt: skip
     lines += [f"{f'{number}  ' * many}{row['plan']}" for number, row in enumerate(plans, 1)]
-    lines += [f"not legal: {sentence}" for sentence in record["violations"]]
+    lines += [output.fill(f"not legal: {sentence}") for sentence in record["violations"]]
     if plans and "seconds" in plans[0]:
         headings, cells = _columns(plans[0])
         rows = [["plan", *headings], *([str(number), *cells(row)] for number, row in enumerate(plans, 1))]
         rows = rows if many else [row[1:] for row in rows]
-        lines += ["", output.table(rows, right=range(len(rows[0]))), _source(record)]
+        lines += ["", output.table(rows, right=range(len(rows[0]))), output.fill(_source(record))]
     return "\n".join(lines)
 
 
@@ -182,9 +182,17 @@ def explain(
 
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
-        output.show(found.record, lambda: common.console().print(found, soft_wrap=True), json)
+        output.show(found.record, lambda: _print(found), json)
         if found.violations:
             raise typer.Exit(1)
+
+
+def _print(found: Any) -> None:
+    """An explanation, in lines that fit; those with a plan stay whole, so that it can be copied."""
+    plans = [str(found.plan), *(str(plan) for plan, _, _ in found.rejected)]
+    for line, heading in found.lines():
+        whole = any(plan in line for plan in plans)
+        typer.secho(line if whole else output.hanging(line, 24 if line.startswith(" " * 12) else 12), bold=heading)
 
 
 def emit(

@@ -121,6 +121,7 @@ def amd(
         from tilewright.kernels.ladder.amd_steps import AMD_STEPS
         from tilewright.runtime import ladder_amd
         from tilewright.simulator import Fault
+        from tilewright.simulator import table as traffic
 
         chips = [targets.target(chip) for chip in ([target] if target else targets.names("amd"))]
         for chip in chips:
@@ -139,9 +140,9 @@ def amd(
             typer.echo(output.table([HEADINGS, *(row for row, _ in rows)]))
             typer.echo(f"\n{output.fill(LEGEND)}")
             for each, chip in chosen if name or asm else ():
-                typer.echo(f"\n{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}")
+                typer.echo("\n" + output.fill(f"{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}"))
                 if name:
-                    typer.echo(f"\n{ladder_amd.simulate(each, chip.name)[0]}")
+                    typer.echo(f"\n{traffic.text(ladder_amd.simulate(each, chip.name)[0], output.width())}")
                 if asm:
                     typer.echo(f"\n{_listing(each, chip)}")
 

@@ -125,8 +125,8 @@ def cache_info(json: output.Json = None) -> None:
 
         info = cache.info()
         shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
-        rows = [[name, str(value)] for name, value in shown.items() if value != ""]  # nothing is refused
-        output.show(lambda: info, lambda: typer.echo(output.aligned(rows)), json)
+        rows = [(name, str(value)) for name, value in shown.items() if value != ""]  # nothing is refused
+        output.show(lambda: info, lambda: typer.echo(output.listed(rows)), json)
 
 
 @cache_app.command("clear")

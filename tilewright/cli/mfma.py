@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import common, output
+from tilewright.text import aligned
 
 if TYPE_CHECKING:
     from tilewright.kernels.atoms.mfma import Mfma, Operand
@@ -132,18 +133,15 @@ def _print(rows: list[list[str]]) -> None:
 def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
     from tilewright.kernels.atoms import describe
 
-    lines = [*describe.details(atom)]
-    width = max(len(what) for what, _ in lines)
     typer.echo(atom.name)
-    for what, that in lines:
-        typer.echo(f"{what:<{width}}  {that}")
+    typer.echo(output.listed(describe.details(atom)))
     for n, x in chosen.items() if tables else ():
         for block in range(x.blocks):
             row, column = describe.ROLES[n]
             typer.echo(f"\n{n}[{row}][{column}]{f'.B{block}' * (x.blocks > 1)}, {x.format}: lane:register")
-            typer.echo(output.aligned(describe.by_element(x, block)))
+            typer.echo(aligned(describe.by_element(x, block)))
         typer.echo(f"\nregisters of {n}, {x.type} in each lane")
-        typer.echo(output.aligned(describe.by_register(n, x)))
+        typer.echo(aligned(describe.by_register(n, x)))
 
 
 def _coordinates(text: str) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """How commands print: text or JSON, and plain tables that fit the terminal.
 
-A table that is wider than the terminal goes on below in further columns, each part beginning with the same first
-column, so that no cell is ever cut or broken: a plan can be copied back onto the command line.
+Tables are those of tilewright.text: one that is wider than the terminal goes on below, and no cell is cut or broken, so
+that a plan can be copied back onto the command line.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tilewright import text
 from tilewright.cli.common import BadInput
 
 Json = Annotated[
@@ -26,13 +27,12 @@ Json = Annotated[
                  "text, if FILE is - or left out.", show_default=False),
 ]  # fmt: skip
 STDOUT = Path("-")
-GAP = 2  # blanks between columns
 
 
-def show(record: Callable[[], Any], text: Callable[[], object], json: Path | None) -> None:
+def show(record: Callable[[], Any], say: Callable[[], object], json: Path | None) -> None:
     """Print the text, and write the record where --json asks for it: in the text's stead if that is standard output."""
     if json != STDOUT:
-        text()
+        say()
     if json is not None:
         write_json(record(), json)
 
@@ -48,16 +48,16 @@ def write_json(record: Any, path: Path) -> None:
         write(path, notation + "\n")
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str) -> None:
     """Write a file whole or not at all. What is no regular file, a device or a pipe, is written to as it is."""
     path = path.resolve()  # of a symbolic link the file that it points to
     if path.exists() and not path.is_file():
-        path.write_text(text)
+        path.write_text(content)
         return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
     try:
         with os.fdopen(handle, "w") as file:
-            file.write(text)
+            file.write(content)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private
@@ -100,40 +100,28 @@ def width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table as text, columns as wide as they need to be; those with these numbers to the right."""
-    widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]
-    lines = (
-        (" " * GAP).join(f"{cell:{'>' if i in right else '<'}{w}}" for i, (cell, w) in enumerate(zip(row, widths)))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines).rstrip()
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """text.table, as wide as the terminal."""
+    return text.table(rows, right, width())
 
 
-def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), fit: int | None = None) -> str:
-    """As `aligned`, in as many parts as a width of `fit` (default: the terminal's) needs, each led by the first column.
-    """
-    most = fit or width()
-    if most is None:
-        return aligned(rows, right)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    parts: list[list[int]] = []
-    room = 0
-    for i in range(1, len(widths)):
-        if not parts or widths[i] + GAP > room:
-            parts.append([])
-            room = most - widths[0]
-        parts[-1].append(i)
-        room -= widths[i] + GAP
-    shown = []
-    for part in parts or [[]]:
-        chosen = [0, *part]
-        to_the_right = [place for place, i in enumerate(chosen) if i in right]
-        shown.append(aligned([[row[i] for i in chosen] for row in rows], to_the_right))
-    return "\n\n".join(shown)
+def listed(lines: Iterable[tuple[str, str]]) -> str:
+    """What each thing is, in two columns of which the second is wrapped."""
+    pairs = list(lines)
+    first = max(len(what) for what, _ in pairs) + text.GAP
+    return "\n".join(hanging(f"{what:<{first}}{that}".rstrip(), first) for what, that in pairs)
 
 
-def fill(text: str) -> str:
+def hanging(line: str, indent: int) -> str:
+    """A line wrapped to the terminal's width, all but its first part behind so many blanks; words stay whole."""
+    most = width()
+    if most is None or len(line) <= most:
+        return line
+    return textwrap.fill(line, max(most, indent + 20), subsequent_indent=" " * indent, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
+
+
+def fill(sentence: str) -> str:
     """A sentence or more, wrapped at blanks to the terminal's width."""
     most = width()
-    return text if most is None else textwrap.fill(" ".join(text.split()), most)
+    return sentence if most is None else textwrap.fill(" ".join(sentence.split()), most)

@@ -37,6 +37,7 @@ def simulate(
     """
     with common.errors():
         from tilewright.simulator import Fault
+        from tilewright.simulator import table as traffic
 
         chip = common.target(target)
         if step and plan:
@@ -55,7 +56,7 @@ def simulate(
             typer.echo(f"{title} on {chip.name}\n")
             if note:
                 typer.echo(f"{output.fill(note)}\n")
-            typer.echo(str(report))
+            typer.echo(traffic.text(report, output.width()))
             if exact:
                 typer.echo("the product is exact")
 
