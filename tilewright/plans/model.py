@@ -117,7 +117,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     fits = (a + b + c) <= target.l3 // 2
     a_per_panel = Term("A", a, col_panels, "once per panel of columns")
     b_per_panel = Term("B", b, row_panels, "once per panel of rows")
-    c_passes = Term("C", c, 2*k_blocks, "there and back in each block of k")
+    c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
     b_per_block = Term("B", b, m_blocks, "once per block of rows")
     packing = (Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"),
                Term("B", b, 2, "packing: read and written"))
@@ -129,7 +129,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
                b_later, c_passes, *packing),
         "memory": (Term("A", a, 1 if fits else n_blocks, _ONCE if fits else "once per block of columns"),
                    Term("B", b, 1, _ONCE),
-                   Term("C", c, 1 if fits else 2*k_blocks, _ONCE if fits else "there and back in each block of k")),
+                   Term("C", c, 1 if fits else 2*k_blocks, _ONCE if fits else "read and written in each block of k")),
     }
     threads = plan.threads
     busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
@@ -182,7 +182,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     fits = a + b + c <= target.l3 // 2
     a_per_panel, a_once = Term("A", a, col_panels, "once per panel of columns"), Term("A", a, 1, _ONCE)
     b_per_panel, b_once = Term("B", b, row_panels, "once per panel of rows"), Term("B", b, 1, _ONCE)
-    c_passes = Term("C", c, 2*k_blocks, "there and back in each block of k")
+    c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
     often = "once per panel" if again > 1 else _ONCE
     a_again, b_again = (Term(x, size, again, often) for x, size in (("A", a), ("B", b)))
     traffic = {
