@@ -63,7 +63,7 @@ def job_of(layout, T, **fields):
                 x[index : index + 1].view(T.numpy)[0] = value
             else:
                 x[index] = value if isinstance(value, int) else address(value)
-        return x
+        return x.view(np.int8)
     return job
 
 

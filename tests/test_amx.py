@@ -90,7 +90,8 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
         packing = Prepacking(shape, strides, plan, AMX, code, sources, k)
         panels = memory.address(np.zeros(packing.bytes, np.uint8), "panels")
         for part in range(3):
-            Machine(code.function(emit_prepack), memory, {}).run_thread([np.array(packing.job(b_at, panels, 3)), part])
+            job = np.array(packing.job(b_at, panels, 3)).view(np.int8)
+            Machine(code.function(emit_prepack), memory, {}).run_thread([job, part])
         b[...], b_at = 0, panels  # nobody reads B again
     job = np.array(recipe.job(b_at, a_at, c_at, alpha, beta))  # operands change places: the plan says swap
     for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
@@ -98,7 +99,8 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
                         ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
         job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
     machine = Machine(driver, memory, {})
-    machine.run_team([job], plan.threads) if plan.threads > 1 else machine.run_thread([job, 0])
+    struct = job.view(np.int8)
+    machine.run_team([struct], plan.threads) if plan.threads > 1 else machine.run_thread([struct, 0])
     return c, bool(job[recipe.at["special"]])
 
 

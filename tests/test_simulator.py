@@ -67,7 +67,7 @@ def test_neighbouring_arrays_do_not_hide_an_overrun():
 
 def test_rows_of_a_view_are_found_through_its_strides():
     """C[m, n] inside a wider array: the kernel must not leave it, but may step from row to row."""
-    k = Kernel("rows", m=i64, n=i64, ldc=i64, c=ptr(f32))
+    k = Kernel("rows", m=i64, n=i64, ldc=i64, c=ptr(f32, strided=True))
     m, n, ldc, c = k.args
     with k.loop(m) as i, k.loop(n) as j:
         c.view(ldc, 1)[i, j] = 1
@@ -169,9 +169,9 @@ def test_calls_with_other_types():
     callee.ret()
 
     def body(k, n, x, y):
-        k.call(k.load(x.as_(i64)).k.pointer(k.load(x.as_(i64)), i8), n)
+        k.call(k.pointer(k.load(x.as_(i64)), i8), n)
     memory = Memory()
-    table = np.array([memory.address(callee.function)])
+    table = np.array([memory.address(callee.function)]).view(np.float32)
     faults("signature", "a call of callee with other types", body, 8, table, table, memory=memory)
 
 

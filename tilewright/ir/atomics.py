@@ -57,14 +57,16 @@ def load(order: str) -> Operation:
 @cache
 def store(order: str) -> Operation:
     return Operation("atomic_store", lambda low, t, p, x: _store(low, order, p, x),
-                     lambda gang, node, p, x: gang.machine.atomics.store(gang, node, p, x, order), "atomic", "effect")
+                     lambda gang, node, p, x: gang.machine.atomics.store(gang, node, p, x, order), "atomic", "effect",
+                     writes=True)
 
 
 @cache
 def add(order: str) -> Operation:
     """p[0] += x; what it was before."""
     return Operation("atomic_add", lambda low, t, p, x: _add(low, t, p, x, order),
-                     lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect")
+                     lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect",
+                     writes=True)
 
 
 @cache
@@ -72,7 +74,7 @@ def replace(order: str) -> Operation:
     """p[0] = new if p[0] == old; whether it was so. When it was not, nothing is ordered."""
     return Operation("atomic_replace", lambda low, t, p, old, new: _replace(low, t, p, old, new, order),
                      lambda gang, node, p, old, new: gang.machine.atomics.replace(gang, node, p, old, new, order),
-                     "atomic", "effect")
+                     "atomic", "effect", writes=True)
 
 
 @cache

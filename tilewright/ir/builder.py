@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics, words
+from tilewright.ir import atomics, declaring, words
 from tilewright.ir import operations as ops
 from tilewright.ir.elementary import Elementary
 from tilewright.ir.grid import Grid
@@ -34,13 +34,20 @@ class Kernel(Grid, Elementary):
     def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1,
                  max_registers: int | None = None, cluster: tuple[int, int, int] = (1, 1, 1), warp: int = 32,
                  result: Any = None, noalias: bool = True, **params: Any) -> None:
-        shape = (threads, 1) if isinstance(threads, int) else threads
+        if not isinstance(name, str):
+            raise TypeError(f"a kernel's name must be text, not {name!r}")
+        shape, warp = declaring.shape(name, threads), declaring.warp(name, warp)
         if max_registers is not None and min_ctas != 1:
             raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
-        self._begin(Function(name, shape, result, noalias=noalias, warp=warp if shape else 1, min_ctas=min_ctas,
-                             max_registers=max_registers, cluster=cluster))
+        if result is not None:
+            declaring.parameter("result", result)
+        self._begin(Function(
+            name, shape, result, noalias=noalias, warp=warp if shape else 1,
+            min_ctas=declaring.positive(name, "min_ctas", min_ctas), max_registers=max_registers,
+            cluster=declaring.cluster(name, cluster)))
         self.warp = self.function.warp
         for param, type in params.items():
+            declaring.parameter(param, type)
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
             self.function.params.append((param, Value(self, type, array=array)))
 

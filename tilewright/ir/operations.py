@@ -36,6 +36,7 @@ class Operation:
     partial: bool = False       # its meaning raises ArithmeticError for operands that LLVM leaves undefined
     needs: str = ""             # what a target must list among its instructions or features; "a or b": one of them;
                                 # "cpu", "gpu": any of these
+    writes: bool = False        # memory, through its first operand
     flops: int = 0              # of each thread, where neither name nor type tells: a lane's share of a matrix product
 
 

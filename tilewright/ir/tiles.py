@@ -24,13 +24,14 @@ DOTS = {"bf16": "tdpbf16ps", "ss": "tdpbssd", "su": "tdpbsud", "us": "tdpbusd", 
 _CONFIG = {0: 1, 2: 0x0040004000400040, 3: 0x0040004000400040, 6: 0x1010101010101010}   # palette, row bytes, rows
 
 
-def _effect(name: str, intrinsic: str, method: str, *numbers: int, needs: str = "amx-tile") -> Operation:
+def _effect(name: str, intrinsic: str, method: str, *numbers: int, needs: str = "amx-tile",
+            writes: bool = False) -> Operation:
     def spelling(low: Any, t: Any, *operands: Any) -> None:
         low.call(f"llvm.x86.{intrinsic}", None, *(low.integer(8)(number) for number in numbers), *operands)
 
     def meaning(gang: Any, node: Any, *operands: Any) -> None:
         getattr(gang.machine.tiles, method)(gang, node, *numbers, *operands)
-    return Operation(name, spelling, meaning, "tile", "effect", needs=needs)
+    return Operation(name, spelling, meaning, "tile", "effect", needs=needs, writes=writes)
 
 
 CONFIGURE = _effect("ldtilecfg", "ldtilecfg", "configure")
@@ -42,7 +43,7 @@ def zero(t: int) -> Operation: return _effect("tilezero", "tilezero", "zero", t)
 @cache
 def load(t: int) -> Operation: return _effect("tileloadd", "tileloadd64", "load", t)
 @cache
-def store(t: int) -> Operation: return _effect("tilestored", "tilestored64", "store", t)
+def store(t: int) -> Operation: return _effect("tilestored", "tilestored64", "store", t, writes=True)
 
 
 @cache

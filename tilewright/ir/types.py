@@ -48,6 +48,7 @@ class Pointer:
     """
     element: Type
     space: str = "global"
+    strided: bool = False       # a parameter's: the array may have any strides, which other parameters tell
 
     def __str__(self) -> str:
         return f"{self.space} {self.element}*"
@@ -71,9 +72,18 @@ f16, bf16, f32, f64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64
 i1, i8, i16, i32, i64 = (Type("i", bits) for bits in (1, 8, 16, 32, 64))
 
 
+def scalar(t: object) -> Type:
+    """t, if it is the type of one number; TypeError if it is not."""
+    if not isinstance(t, Type) or t.length != 1:
+        raise TypeError(f"elements must have a type of tilewright.ir, such as f32, i32 or i8, not {t!r}")
+    return t
+
+
 def vec(scalar: Type, length: int) -> Type:
     return replace(scalar, length=length)
 
 
-def ptr(element: Type, space: str = "global") -> Pointer:
-    return Pointer(element, space)
+def ptr(element: Type, space: str = "global", strided: bool = False) -> Pointer:
+    """The type of a parameter that is an array. `strided`: of any strides, which the kernel is given by other
+    parameters; else the array must be contiguous."""
+    return Pointer(scalar(element), space, strided)

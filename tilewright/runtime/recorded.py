@@ -16,28 +16,35 @@ from typing import Any
 import numpy as np
 
 from tilewright import targets
-from tilewright.ir import Function, Pointer
+from tilewright.ir import Function, Pointer, Texture, arguments
+from tilewright.ir.written import written
 
 _NUMBERS = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
             "f32": ctypes.c_float, "f64": ctypes.c_double}  # fmt: skip
 
 
-def run(function: Function, *args: Any, grid: Sequence[int] = (1,)) -> Any:
+def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None) -> Any:
     """Call `function` with numbers for its number parameters and arrays, or addresses as int, for its pointers.
 
-    What is recorded for the CTAs of a GPU is launched once for each CTA of `grid`, on the stream that the arrays'
-    library (torch, CuPy, whatever has DLPack or __cuda_array_interface__) works on, and may not be over when this
-    returns. Nothing is copied or converted, and nothing checked: run it in the simulator first. TypeError for arguments
-    that do not fit the parameters; RuntimeError if this machine cannot run the function.
+    What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
+    number; one CTA unless given), on the stream that the arrays' library (torch, CuPy, whatever has DLPack or
+    __cuda_array_interface__) works on, and may not be over when this returns. Nothing is copied or converted: arrays
+    are contiguous and of the parameters' element types, and writable where the function writes. What the function does
+    with them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that
+    do not fit the parameters; RuntimeError if this machine cannot run the function.
     """
-    if len(args) != len(function.params):
-        names = ", ".join(name for name, _ in function.params)
-        raise TypeError(f"{function.name} takes {len(function.params)} arguments ({names}), not {len(args)}")
-    return _on_cpu(function, args) if function.threads is None else _on_gpu(function, args, grid)
+    arguments.count(function, args)
+    extents = arguments.grid(function, grid)
+    return _on_cpu(function, args) if function.threads is None else _on_gpu(function, args, extents)
 
 
 def _on_cpu(function: Function, args: Sequence[Any]) -> Any:
-    return _compiled(function)(*(_host(name, value.type, x) for (name, value), x in zip(function.params, args)))
+    for name, t in [*((name, value.type) for name, value in function.params), ("the result", function.result)]:
+        if not (t is None or isinstance(t, Pointer) or str(t) in _NUMBERS):
+            raise TypeError(f"{name} is of type {t}; between Python and compiled code go pointers and numbers of type "
+                            f"{', '.join(_NUMBERS)}")
+    given = [_host(function, name, value.type, x) for (name, value), x in zip(function.params, args)]
+    return _compiled(function)(*given)
 
 
 @cache
@@ -56,12 +63,18 @@ def _ctype(t: Any) -> Any:
     return ctypes.c_void_p if isinstance(t, Pointer) else _NUMBERS[str(t)]
 
 
-def _host(name: str, t: Any, x: Any) -> Any:
+def _host(function: Function, name: str, t: Any, x: Any) -> Any:
     """x as ctypes takes it."""
-    if not isinstance(t, Pointer) or isinstance(x, int):
+    if not isinstance(t, Pointer):
+        return arguments.number(name, t, x).item()
+    if isinstance(x, int):
         return x
-    if not isinstance(x, np.ndarray) or x.dtype != t.element.numpy:
+    if not isinstance(x, np.ndarray):
         raise TypeError(f"{name} must be a NumPy array of {t.element.numpy}, not {_kind(x)}")
+    arguments.array(name, t, x)
+    line = written(function).get(name)
+    if line is not None and not x.flags.writeable:
+        raise ValueError(f"{name} is read-only, and {function.name} writes it at {line}\n    {line.text}")
     return x.ctypes.data
 
 
@@ -69,15 +82,17 @@ def _kind(x: Any) -> str:
     return f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
 
 
-def _on_gpu(function: Function, args: Sequence[Any], grid: Sequence[int]) -> None:
+def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
     from tilewright.runtime import arrays, cuda
 
     assert function.threads is not None
     device, stream, looks = None, 0, []
     given: list[Any] = []
     for (name, value), x in zip(function.params, args):
+        if isinstance(value.type, Texture):
+            raise TypeError(f"{name} is a {value.type}, which only compiled products of tilewright are given")
         if not isinstance(value.type, Pointer):
-            given.append(float(x) if value.type.is_float else int(x))
+            given.append(arguments.number(name, value.type, x).item())
             continue
         if isinstance(x, int):
             given.append(x)
@@ -88,7 +103,8 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: Sequence[int]) -> Non
         if device is None:
             device = cuda.device(library.device(x))
             stream = library.stream(x, device.index)
-        looks.append(library.look(x, name, stream))  # which keep what they look at
+        looks.append(library.look(x, name, stream, name in written(function)))  # which keep what they look at
+        arguments.array(name, value.type, looks[-1].shadow)
         given.append(looks[-1].pointer)
     device = device or cuda.device()
     kernel = cuda.load(_ptx(function, device.target), device).function(function.name)

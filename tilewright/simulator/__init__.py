@@ -29,28 +29,27 @@ from tilewright.simulator.report import Report, Traffic
 __all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitialised"]
 
 
-def run(function: Function, *args: Any, grid: Sequence[int] = (1, 1), memory: Memory | None = None,
+def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None, memory: Memory | None = None,
         externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None,
         target: str | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
-    A pointer parameter takes an array of any type and strides (what it points to is the first element), a recorded
-    function, or an address from `memory`, which is needed only where addresses are stored in arrays:
+    A pointer parameter takes a contiguous array of its element type, a recorded function, or an address from `memory`,
+    which nothing is checked of, and which is needed only where addresses are stored in arrays:
 
         memory = simulator.Memory()
         table[:] = [memory.address(f) for f in functions]
         simulator.run(caller, table, memory=memory)
 
     `externals` gives C functions a meaning by name, to be called with NumPy scalars. What is recorded for the CTAs of a
-    GPU runs once for each CTA of `grid`. `granule`: the bytes of global memory that are counted as moving together;
-    unless given a GPU's sector (32) or a CPU's cache line (64). `target`: the name of the chip whose shared memory is
-    meant, where waves of the same size have several kinds: "gfx950", or "gfx942", which is meant unless said.
+    GPU runs once for each CTA of `grid`: (x, y, z), fewer of them, or a number; one CTA unless given. `granule`: the
+    bytes of global memory that are counted as moving together; unless given a GPU's sector (32) or a CPU's cache line
+    (64). `target`: the name of the chip whose shared memory is meant, where waves of the same size have several kinds:
+    "gfx950", or "gfx942", which is meant unless said.
     """
-    if function.threads is None and any(n != 1 for n in grid):
-        raise ValueError(f"{function.name} is a CPU function: it has no grid")
     machine = Machine(function, memory or Memory(), externals or {}, None if granule is None else Report(granule),
                       target)
-    return machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid)
+    return machine.run_grid(args, grid)
 
 
 def run_team(function: Function, *args: Any, threads: int, memory: Memory | None = None,

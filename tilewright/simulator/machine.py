@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.ir import arguments as given
 from tilewright.ir.program import Array, Function
 from tilewright.ir.types import Pointer, Texture
 from tilewright.simulator.agents import Clocks
@@ -31,6 +32,7 @@ CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU,
 TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
 
 Block = tuple[int, int, int]
+Grid = int | Sequence[int] | None
 
 
 class Machine:
@@ -71,11 +73,13 @@ class Machine:
         gangs = [Gang(self, np.array([t])) for t in range(threads)]
         return self._launch(gangs, [self.arguments([*arguments, t]) for t in range(threads)])
 
-    def run_grid(self, arguments: Sequence[Any], grid: Sequence[int]) -> Report:
-        """All CTAs of a grid, as many of them at once as make large gangs."""
+    def run_grid(self, arguments: Sequence[Any], grid: Grid) -> Report:
+        """All CTAs of a grid, as many of them at once as make large gangs; of a CPU function its one thread."""
+        self.grid, size = given.grid(self.function, grid), self.clusters.size
+        if not self.gpu:
+            return self.run_thread(arguments)
         operands = self.arguments(arguments)
-        x, y, z = (*map(int, grid), 1, 1)[:3]
-        self.grid, size = (x, y, z), self.clusters.size
+        x, y, z = self.grid
         if any(extent % ctas for extent, ctas in zip(self.grid, self.function.cluster)):
             raise ValueError(f"{self.function.name}: a grid of {self.grid} CTAs is not whole clusters of "
                              f"{self.function.cluster}")
@@ -174,18 +178,18 @@ class Machine:
     # ---- what the code of a call finds in its slots
 
     def arguments(self, arguments: Sequence[Any]) -> list[Any]:
-        params = self.function.params
-        if len(arguments) != len(params):
-            names = ", ".join(param for param, _ in params)
-            raise TypeError(f"{self.function.name} takes {len(params)} arguments ({names}), not {len(arguments)}")
-        return [self.argument(param, value.type, x) for (param, value), x in zip(params, arguments)]
+        given.count(self.function, arguments)
+        return [self.argument(param, value.type, x) for (param, value), x in zip(self.function.params, arguments)]
 
     def argument(self, param: str, t: Any, x: Any) -> Any:
         if isinstance(x, (np.ndarray, Uninitialised, Function)):
             if isinstance(t, Texture):
                 self.textures.check(param, t, x)
             elif not isinstance(t, Pointer):
-                raise TypeError(f"{param} must be a number ({t}), not an array")
+                what = "a function" if isinstance(x, Function) else "an array"
+                raise TypeError(f"{param} must be a number ({t}), not {what}")
+            elif not isinstance(x, Function):
+                given.array(param, t, x.array if isinstance(x, Uninitialised) else x)
             return np.int64(self.memory.address(x, param))
         if isinstance(t, Texture):
             raise TypeError(f"{param} is a {t}: it must be an array, not {x!r}")
@@ -193,9 +197,7 @@ class Machine:
             if not isinstance(x, (int, np.integer)):
                 raise TypeError(f"{param} must be an array, a recorded function or an address, not {x!r}")
             return np.int64(x)
-        if t.length > 1:
-            return np.asarray(x, t.numpy).reshape(t.length, 1)
-        return t.numpy.type(x)
+        return given.number(param, t, x)
 
     def builtin(self, name: str, threads: NDArray[np.int64]) -> Any:
         """thread.x, block.z, grid.y, cluster.ctarank ... of these threads."""

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
-             grid: Sequence[int] | None = None, target: GpuTarget | AmdTarget | str | None = None) -> Report:
+             grid: int | Sequence[int] | None = None, target: GpuTarget | AmdTarget | str | None = None) -> Report:
     """Run a kernel on NumPy, and report what each line of it moved and did; a Fault if it did wrong.
 
     simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
@@ -86,12 +86,10 @@ def _check(name: str, x: Any, shape: tuple[int, ...], format: str) -> None:
         raise ValueError(f"{name} must be {dtype} of shape {shape}, not {x.dtype} of {x.shape}")
 
 
-def _function(function: Function, args: Sequence[Any], grid: Sequence[int] | None,
+def _function(function: Function, args: Sequence[Any], grid: int | Sequence[int] | None,
               target: GpuTarget | AmdTarget | None) -> Report:
-    if function.threads is None and grid is not None:
-        raise ValueError(f"{function.name} is a CPU function: it has no grid")
     machine = Machine(function, Memory(), {}, target=target.name if target else None)
-    report = machine.run_thread(args) if function.threads is None else machine.run_grid(args, grid or (1, 1))
+    report = machine.run_grid(args, grid)
     if target is not None:
         from tilewright.simulator.occupancy import assembled
         report.occupancy = assembled(function, target)
@@ -132,13 +130,14 @@ class _Product:
         job = np.array(recipe.job(address(x, x_name), address(y, y_name), address(c, "out"), self.alpha, beta))
         if plan.algorithm != "packed":
             for part in range(plan.threads):
-                self.machine.run_thread([job, part])
+                self.machine.run_thread([job.view(np.int8), part])
             return
         for field, name, size in (("a_space", "packed A", plan.jc_ways * plan.ic_ways * recipe.a_block),
                                   ("b_space", "packed B", plan.jc_ways * recipe.b_block),
                                   ("barriers", "barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
             job[recipe.at[field]] = address(np.zeros(size, np.uint8), name)
-        self.machine.run_team([job], plan.threads) if plan.threads > 1 else self.machine.run_thread([job, 0])
+        struct = job.view(np.int8)
+        self.machine.run_team([struct], plan.threads) if plan.threads > 1 else self.machine.run_thread([struct, 0])
 
 
 class _Code:

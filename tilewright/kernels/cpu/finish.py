@@ -20,7 +20,7 @@ def emit_finish(target: CpuTarget, NR: int, RESULT: str) -> Function:
     """
     T, S = f32 if isinstance(FORMATS[RESULT], Float) else i32, stored_as(RESULT)
     V = target.lanes(T.bytes)
-    k = Kernel(finish_name(NR, RESULT), tile=ptr(T), c=ptr(S), ldc=i64, i=i64, j=i64, rows=i64, cols=i64)
+    k = Kernel(finish_name(NR, RESULT), tile=ptr(T), c=ptr(S, strided=True), ldc=i64, i=i64, j=i64, rows=i64, cols=i64)
     tile, c, ldc, i, j, rows, cols = k.args
     tile, c = tile.view(NR, 1), c.view(ldc, 1)
 

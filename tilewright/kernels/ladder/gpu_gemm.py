@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from tilewright.ir import Kernel, Value, f32, i32, i64, ptr
 
 # As all kernels for GPUs here; the launcher fills them in by this order.
-PARAMETERS: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": f32, "a": ptr(f32), "lda": i64, "b": ptr(f32),
-                              "ldb": i64, "beta": f32, "c": ptr(f32), "ldc": i64}
+_MATRIX = ptr(f32, strided=True)
+PARAMETERS: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": f32, "a": _MATRIX, "lda": i64, "b": _MATRIX,
+                              "ldb": i64, "beta": f32, "c": _MATRIX, "ldc": i64}
 
 
 class Gemm(NamedTuple):

@@ -1,0 +1,91 @@
+"""What a function may be given: arguments that fit its parameters, and a grid. One check for both readings.
+
+A kernel sees of an array the address of its first element, so elements must be of the parameter's type and lie in C
+order; nothing is converted or copied.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.ir.declaring import is_count
+from tilewright.ir.program import Function
+from tilewright.ir.types import Pointer, Type
+
+Array = NDArray[Any]
+
+
+def count(function: Function, args: Sequence[Any]) -> None:
+    """TypeError unless there are as many arguments as parameters."""
+    if len(args) != len(function.params):
+        names = ", ".join(name for name, _ in function.params)
+        raise TypeError(f"{function.name} takes {len(function.params)} arguments ({names}), not {len(args)}")
+
+
+def grid(function: Function, extents: Any) -> tuple[int, int, int]:
+    """How many CTAs are launched along x, y, z: a whole number, or up to three of them; None: one CTA."""
+    given = (1,) if extents is None else (extents,) if isinstance(extents, Integral) else extents
+    if not isinstance(given, Sequence) or not 1 <= len(given) <= 3 or not all(map(is_count, given)):
+        raise ValueError(f"{function.name}: grid must be a number of CTAs from 1 on, or (x, y) or (x, y, z) of them, "
+                         f"not {extents!r}")
+    x, y, z = (*map(int, given), 1, 1)[:3]
+    if function.threads is None and (x, y, z) != (1, 1, 1):
+        raise ValueError(f"{function.name} is a CPU function: it has no grid, not {extents!r}")
+    return x, y, z
+
+
+def number(name: str, t: Type, x: Any) -> Any:
+    """x as NumPy's number of this type, or [length, 1] of them. A whole number must fit; others are rounded to t."""
+    if t.length > 1:
+        if np.shape(x) != (t.length,):
+            raise TypeError(f"{name} is a {t}: it must be {t.length} numbers, not {x!r}")
+        return np.array([number(f"{name}[{e}]", t.scalar, x[e]) for e in range(t.length)])[:, None]
+    if isinstance(x, np.generic) and x.dtype.isbuiltin == 2:        # one of ml_dtypes', which are no Real
+        x = float(x)
+    if not isinstance(x, Real):
+        raise TypeError(f"{name} must be a number ({t}), not {_kind(x)}")
+    if t.is_float:
+        with np.errstate(over="ignore"):
+            y = t.numpy.type(x)
+        if math.isfinite(x) and not np.isfinite(y):
+            raise OverflowError(f"{name} is of type {t}, which cannot hold {x!r}")
+        return y
+    whole = int(x) if isinstance(x, Integral) else int(float(x)) if float(x).is_integer() else None
+    low, high = (0, 2) if t.bits == 1 else (-1 << t.bits - 1, 1 << t.bits - 1)
+    if whole is None or not low <= whole < high:
+        raise (TypeError if whole is None else OverflowError)(
+            f"{name} is of type {t}: it must be a whole number from {low} to {high - 1}, not {x!r}")
+    return t.numpy.type(whole)
+
+
+def array(name: str, t: Pointer, x: Array) -> None:
+    """TypeError or ValueError unless x can be what parameter `name` points to. A shadow will do: nothing is read."""
+    element = t.element
+    if not _elements(element, x.dtype):
+        wanted = f"{element.numpy}" + (" or another format of 8 bits" if element.bits == 8 else "")
+        raise TypeError(f"{name} points to {element}: it must be an array of {wanted}, not of {x.dtype}; convert it "
+                        f"with {name}.astype")
+    if t.strided or x.flags.c_contiguous:
+        return
+    order = f"; {name}.T is, for a kernel that reads it by columns" if x.flags.f_contiguous else ""
+    raise ValueError(f"{name} is not contiguous (shape {x.shape}, strides of {x.strides} bytes), and a kernel sees the "
+                     f"address of its first element: pass np.ascontiguousarray({name}){order}; or declare {name} as "
+                     f"ptr({element}, strided=True), and its strides as parameters")
+
+
+def _elements(t: Type, dtype: np.dtype[Any]) -> bool:
+    """Exactly this type. Integers have no sign here, and formats of 8 bits that the layer has no type for are i8."""
+    if dtype == t.numpy:
+        return True
+    if t.is_float or t.bits == 1 or dtype.itemsize != t.bytes or not dtype.isnative:
+        return False
+    return dtype.kind in "iu" or (t.bits == 8 and (dtype.kind == "b" or dtype.isbuiltin == 2))
+
+
+def _kind(x: Any) -> str:
+    return f"an array of {x.dtype}" if isinstance(x, np.ndarray) else repr(x)
