@@ -81,10 +81,10 @@ def test_declared_strides_are_the_kernels_affair(run):
 def test_read_only_arrays_are_refused_where_the_kernel_writes():
     x, z = np.ones(4, np.float32), np.zeros(4, np.float32)
     z.flags.writeable = False
-    with pytest.raises(ValueError, match=r"z is read-only, and copying_f32 writes it at test_arguments.py:\d+\n.*z\[i\] = x"):
+    with pytest.raises(ValueError, match=r"z is read-only, and copying_f32 writes it at test_arg.*\d\n.*z\[i\] = x"):
         recorded.run(COPY[f32], 4, x, z)
     assert not z.any()
-    with pytest.raises(simulator.Fault, match="read-only .* store of z"):
+    with pytest.raises(simulator.Fault, match=r"read-only .* store of z"):
         simulator.run(COPY[f32], 4, x, z)
 
 
@@ -156,7 +156,7 @@ def test_numbers_that_fit_are_taken_whatever_their_type(run):
 def test_types_that_compiled_code_is_not_given_from_python():
     for t in (f16, bf16, i1, vec(f32, 4)):
         k = Kernel("odd", x=t)
-        with pytest.raises(TypeError, match=f"x is of type {t}; between Python and compiled code go pointers and .* i8, "):
+        with pytest.raises(TypeError, match=f"x is of type {t}; between Python and compiled code go .* i8, "):
             recorded.run(k.function, 1)
     k = Kernel("vector", x=vec(f32, 4), z=ptr(f32))
     k.store(k.args[1], k.args[0])
@@ -184,7 +184,7 @@ def test_grids_that_cannot_be(run, grid):
 
 
 @pytest.mark.parametrize("run", READINGS[1:], ids=ids["ids"][1:])
-@pytest.mark.parametrize(("grid", "ctas"), [(None, 1), (3, 3), (np.int64(2), 2), ((3,), 3), ([2, 2], 4), ((2, 1, 3), 6)])
+@pytest.mark.parametrize(("grid", "ctas"), [(None, 1), (3, 3), (np.int8(2), 2), ((3,), 3), ([2, 2], 4), ((2, 1, 3), 6)])
 def test_grids_that_can_be(run, grid, ctas):
     z = np.zeros(1, np.int32)
     run(counting(threads=32), z, grid=grid)
@@ -218,15 +218,16 @@ def test_shapes_of_ctas_that_can_be():
 
 @pytest.mark.parametrize("t", ["i64", float, np.float32, 3, None], ids=str)
 def test_parameters_that_are_no_types(t):
-    with pytest.raises(TypeError, match=r"parameter n must have a type of tilewright.ir, such as i64, f32 or ptr"):
+    with pytest.raises(TypeError, match=r"parameter n must have a type of tilewright\.ir, such as i64, f32 or ptr"):
         Kernel("k", n=t)
-    with pytest.raises(TypeError, match="elements must have a type of tilewright.ir"):
+    with pytest.raises(TypeError, match=r"elements must have a type of tilewright\.ir"):
         ptr(t)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"), [({"warp": 16}, "warp must be 32, or 64"), ({"min_ctas": 0}, "min_ctas must be"),
-                              ({"cluster": 2}, r"cluster must be three"), ({"result": "i32"}, "parameter result")])  # fmt: skip
+                              ({"cluster": 2}, "cluster must be three"), ({"result": "i32"}, "parameter result")],
+)  # fmt: skip
 def test_options_that_cannot_be(options, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence):
         Kernel("k", threads=32, **options)
@@ -235,5 +236,5 @@ def test_options_that_cannot_be(options, sentence):
 @pytest.mark.parametrize("run", READINGS[1:], ids=ids["ids"][1:])
 @pytest.mark.parametrize("options", [{"threads": 2048}, {"threads": (64, 32)}, {"threads": 1088, "warp": 64}], ids=str)
 def test_more_threads_than_a_chip_has(run, options):
-    with pytest.raises(ValueError, match="counting has CTAs of (2048|1088) threads, and GPUs allow 1 to 1024"):
+    with pytest.raises(ValueError, match=r"counting has CTAs of (2048|1088) threads, and GPUs allow 1 to 1024"):
         run(counting(**options), np.zeros(1, np.int32))

@@ -30,7 +30,7 @@ class AmdGate(GpuGate):
         x, y = function.threads or (1, 1)
         threads = x * y
         waves, most = -(-threads // target.warp), target.simds * target.waves_simd
-        if not 0 < threads <= target.threads_group:
+        if threads > target.threads_group:
             yield f"{name} has workgroups of {threads} threads, and {target.name} allows 1 to {target.threads_group}"
         elif function.min_ctas * waves > most:
             yield (f"{name} wants {function.min_ctas} workgroups of {waves} waves on a compute unit, and one of "

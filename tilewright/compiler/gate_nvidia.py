@@ -9,9 +9,8 @@ from tilewright.ir.operations import OPAQUE
 from tilewright.ir.program import Function
 from tilewright.ir.textures import TEXELS
 from tilewright.ir.types import Pointer, Texture, Type
-from tilewright.targets.nvidia import CLUSTER, GpuTarget
+from tilewright.targets.nvidia import CLUSTER, THREADS, GpuTarget
 
-THREADS = 1024                  # of a CTA, at most
 WIDEST = 128                    # bits that a thread can load, store or keep as one vector
 FORMATS = ("f16", "f32", "f64")         # of floating-point numbers that this version lowers
 
@@ -28,7 +27,7 @@ class NvidiaGate(GpuGate):
         name, target = function.name, self.target
         x, y = function.threads or (1, 1)
         threads = x * y
-        if not 0 < threads <= THREADS:
+        if threads > THREADS:
             yield f"{name} has CTAs of {threads} threads, and {target.name} allows 1 to {THREADS}"
         elif function.min_ctas * threads > target.threads_sm or function.min_ctas > target.ctas_sm:
             yield (f"{name} wants {function.min_ctas} CTAs of {threads} threads on a multiprocessor, and one of "

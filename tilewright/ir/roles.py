@@ -79,7 +79,7 @@ class Roles(Recording):
         if count < 1 or first + count > there:
             raise ValueError(f"role {name} would be warps {first} to {first + count - 1} of a CTA that has {there}")
         low, high, t = first * self.warp, (first + count) * self.warp, self._linear_thread()
-        condition = t < high if first == 0 else t >= low if first + count == there else (t >= low) & (t < high)
+        condition = t < high if first == 0 else t >= low if high == self._threads() else (t >= low) & (t < high)
         node = self._record(Role(condition, [], [], caller(), name, first, count))
         with self._into(node.then, "role"):
             self._role = node
@@ -172,8 +172,8 @@ class Mbarriers:
 
     def _count(self, by: str) -> None:
         k, role = self.k, self.k._role
-        name, warps = (role.name, role.warps) if role else (EVERYBODY, k._threads() // k.warp)
-        arrivals = {"thread": warps * k.warp, "warp": warps, "role": 1}.get(by)
+        name, threads = (role.name, role.warps * k.warp) if role else (EVERYBODY, k._threads())
+        arrivals = {"thread": threads, "warp": -(-threads // k.warp), "role": 1}.get(by)
         if arrivals is None:
             raise ValueError(f'arrive by="thread", "warp" or "role", not {by!r}')
         if _is_conditional(role.then if role else k.function.body, k._body):

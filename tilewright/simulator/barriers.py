@@ -84,15 +84,17 @@ def cta_barrier(gang: Gang, node: Op) -> PhaseWait:
         threads = gang.threads[gang.threads // machine.cta == cta]
         agents = np.unique(threads // machine.warp)
         barrier = machine.barriers[cta]
-        phases.append((barrier, barrier.arrive(machine.clocks.release(agents), len(threads)), agents))
+        arriving = int(np.count_nonzero(machine.exist(threads)))
+        phases.append((barrier, barrier.arrive(machine.clocks.release(agents), arriving), agents))
     return PhaseWait(node.line, phases)
 
 
 def whole_warps(gang: Gang, node: Op) -> None:
     """All lanes come to a barrier together."""
-    if not gang.active().all():
+    skipping = gang.skipping()
+    if skipping.any():
         raise Fault("divergent", node.line, gang.frame.code.name, "a barrier that some lanes of a warp skip"
-                    + gang.by(int(np.argmin(gang.active()))))
+                    + gang.by(int(np.argmax(skipping))))
 
 
 class PhaseWait:

@@ -34,7 +34,8 @@ class Clusters:
     def begin(self) -> None:
         """Others run now."""
         machine, self.threads = self.machine, self.size * self.machine.cta
-        self.barriers = [PhaseBarrier(f"the barrier of the cluster of block {machine.block(cta)}", self.threads)
+        self.barriers = [PhaseBarrier(f"the barrier of the cluster of block {machine.block(cta)}",
+                                      self.size * machine.there)
                          for cta in range(0, machine.ctas, self.size)]
         self.arrived: dict[int, int] = {}           # agent → the phase that it has arrived in and not yet waited for
         self.uses: dict[tuple[int, int], tuple[int, Any]] = {}      # (agent, CTA) → when it last used that one's memory
@@ -51,7 +52,8 @@ class Clusters:
         for cluster in np.unique(gang.threads // self.threads):
             threads = gang.threads[gang.threads // self.threads == cluster]
             agents = np.unique(threads // clocks.warp)
-            phase = self.barriers[cluster].arrive(clocks.release(agents), len(threads))
+            arriving = int(np.count_nonzero(self.machine.exist(threads)))
+            phase = self.barriers[cluster].arrive(clocks.release(agents), arriving)
             self.arrived |= dict.fromkeys(agents.tolist(), phase)
 
     def wait(self, gang: Gang, node: Op) -> None:
@@ -102,6 +104,7 @@ class Clusters:
     def leave(self, threads: NDArray[np.int64]) -> None:
         """These have ended, so that nobody waits for them any more."""
         if self.size > 1:
+            threads = threads[self.machine.exist(threads)]
             for cluster, count in zip(*np.unique(threads // self.threads, return_counts=True)):
                 self.barriers[cluster].leave(int(count))
 

@@ -62,6 +62,7 @@ class Gang:
         """`warps`: the agents of its warps as they lie in the gang; `agents`: the same in order."""
         self.warps = self.threads[::self.machine.warp] // self.machine.warp
         self.agents = np.sort(self.warps)
+        self.exist: Mask = None if self.machine.there == self.machine.cta else self.machine.exist(self.threads)
 
     # ---- who is active
 
@@ -85,6 +86,10 @@ class Gang:
     def active(self) -> NDArray[np.bool_]:
         return np.ones(self.size, bool) if self.mask is None else self.mask
 
+    def skipping(self) -> NDArray[np.bool_]:
+        """The threads that there are and that are not active."""
+        return ~self.active() if self.exist is None else self.exist & ~self.active()
+
     def acting(self) -> NDArray[np.int64]:
         """The agents of the warps that have an active lane."""
         if self.mask is None:
@@ -103,9 +108,10 @@ class Gang:
 
     def warp_barrier(self, node: Op) -> None:
         """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""
-        if not self.active().all():
+        skipping = self.skipping()
+        if skipping.any():
             raise Fault("divergent", node.line, self.frame.code.name, "a warp barrier that some lanes of a warp skip"
-                        + self.by(int(np.argmin(self.active()))))
+                        + self.by(int(np.argmax(skipping))))
         assert self.machine.clocks is not None
         self.machine.clocks.meet(self.acting())
 

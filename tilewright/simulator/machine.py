@@ -27,6 +27,7 @@ from tilewright.simulator.report import Report
 from tilewright.simulator.textures import Textures
 from tilewright.simulator.tiles import Tiles
 from tilewright.targets import banks
+from tilewright.targets.nvidia import THREADS
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
 TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
@@ -44,9 +45,10 @@ class Machine:
         self.shape = function.threads or (1, 1)
         self.warp = function.warp if self.gpu else 1
         self.banks = banks.of(target, self.warp)
-        self.cta = self.shape[0] * self.shape[1]
-        if self.cta % self.warp:
-            raise ValueError(f"{function.name}: {self.cta} threads are not whole warps of {self.warp}")
+        self.there = self.shape[0] * self.shape[1]              # threads of a CTA
+        if self.there > THREADS:
+            raise ValueError(f"{function.name} has CTAs of {self.there} threads, and GPUs allow 1 to {THREADS}")
+        self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
         self.direct = Direct(self)
@@ -59,6 +61,11 @@ class Machine:
         self.progress = 0                   # how often anything has been stored
         self.first = 0                      # of the CTAs that run now, in the grid
         self._codes: dict[Function, Code] = {}
+
+    def exist(self, threads: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these lanes are threads: the last warp of a CTA has fewer where its threads are not whole warps."""
+        found: NDArray[np.bool_] = threads % self.cta < self.there
+        return found
 
     # ---- runs
 
@@ -101,7 +108,8 @@ class Machine:
             told = self.atomics.begin(self.clocks)
             for history in self._everybodys.values():
                 history.next(self.clocks, before * self.cta, told)
-        self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.cta) for cta in range(self.ctas)]
+        self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.there)
+                         for cta in range(self.ctas)]
         self.copies.begin()
         self.mbarriers.begin()
         self.clusters.begin()
@@ -111,7 +119,7 @@ class Machine:
 
     def _launch(self, gangs: list[Gang], operands: list[list[Any]]) -> Report:
         for gang, xs in zip(gangs, operands):
-            gang.call(self.code(self.function), xs, None, None)
+            gang.call(self.code(self.function), xs, gang.exist, None)
         self.ready = gangs[::-1]
         waiting: list[Gang] = []
         with np.errstate(all="ignore"):     # infinities and NaNs are results
@@ -239,6 +247,8 @@ class Machine:
         if not self.gpu:
             return f" by thread {thread}" if self.threads > 1 else ""
         cta, inside = divmod(thread if thread >= 0 else -1 - thread - self.first * self.cta, self.cta)
+        if inside >= self.there:
+            return f": block {self.block(cta)} has {self.there} threads, which are not whole warps of {self.warp}"
         return f" by block {self.block(cta)} thread {(inside % self.shape[0], inside // self.shape[0])}"
 
 

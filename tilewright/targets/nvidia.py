@@ -11,6 +11,7 @@ _GUIDE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-te
 _THROUGHPUT = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions"
 _PTX = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
 KIB = 1 << 10
+THREADS = 1024      # of a CTA, at most, on every chip; of AMD's workgroups too
 CLUSTER = 8         # CTAs of a cluster that every chip can hold which has clusters
 
 

@@ -43,7 +43,8 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT, VE = NV * V, vec(T, V), vec(E, V)
     k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(E, strided=True), lda=i64,
-               b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T, ahead=ptr(i8 if A == "packed" else T), ahead_step=i64)
+               b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
+               ahead=ptr(i8 if A == "packed" else T), ahead_step=i64)
     kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
     c = c.view(ldc, 1)
     row_of_a = _rows_in_place(k, a, lda, MR) if A == "rows" else None

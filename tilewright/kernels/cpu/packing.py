@@ -25,8 +25,8 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
     T, S = TYPES[dtype], SOURCES[SOURCE or dtype]
     V = target.lanes(T.bytes)
     GROUPS = -(-WIDTH // V)
-    k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), kc=i64, width=i64, valid=i64, source=ptr(S, strided=True), step_i=i64,
-               step_p=i64, dst=ptr(T))
+    k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), kc=i64, width=i64, valid=i64, source=ptr(S, strided=True),
+               step_i=i64, step_p=i64, dst=ptr(T))
     kc, width, valid, source, step_i, step_p, dst = k.args
     source, dst = source.view(step_i, step_p), dst.view(width, 1)
 

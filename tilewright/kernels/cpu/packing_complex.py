@@ -29,8 +29,8 @@ def emit_pack_complex(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, ROLE
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     GROUPS, HALF, VT = -(-WIDTH // V), V // 2, vec(T, V)
-    k = Kernel(complex_packing_name(dtype, WIDTH, KIND, ROLE, CONJ), kc=i64, width=i64, valid=i64, source=ptr(T, strided=True),
-               step_i=i64, step_p=i64, dst=ptr(T))
+    k = Kernel(complex_packing_name(dtype, WIDTH, KIND, ROLE, CONJ), kc=i64, width=i64, valid=i64,
+               source=ptr(T, strided=True), step_i=i64, step_p=i64, dst=ptr(T))
     kc, width, valid, source, step_i, step_p, dst = k.args
     source, dst, steps = source.view(step_i, step_p), dst.view(width, 1), kc // 2
     SIGN_A, SIGN_B = (-1 if x in CONJ else 1 for x in "ab")

@@ -33,8 +33,8 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     """
     word, S = TILE_WORDS[dtype], SOURCES[SOURCE]
     STEPS, DEPTH = word.steps, GROUP * word.steps
-    k = Kernel(packing_name(dtype, SIDE, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64, source=ptr(S, strided=True),
-               step_i=i64, step_p=i64, dst=ptr(i32), left=i64, special=ptr(i64))
+    k = Kernel(packing_name(dtype, SIDE, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64,
+               source=ptr(S, strided=True), step_i=i64, step_p=i64, dst=ptr(i32), left=i64, special=ptr(i64))
     kc, _, valid, source, step_i, step_p, dst, left, special = k.args
     terms = _Terms(k, word, SOURCE)
 

@@ -26,8 +26,8 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     S, T, WORD = SOURCES[SOURCE], i32, PACKED_WORDS[dtype]
     V, BITS = target.lanes(T.bytes), 32 // WORD
     GROUPS, VT = -(-WIDTH // V), vec(T, V)
-    k = Kernel(packing_name(dtype, WIDTH, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64, source=ptr(S, strided=True),
-               step_i=i64, step_p=i64, dst=ptr(T), left=i64)
+    k = Kernel(packing_name(dtype, WIDTH, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64,
+               source=ptr(S, strided=True), step_i=i64, step_p=i64, dst=ptr(T), left=i64)
     kc, width, valid, source, step_i, step_p, dst, left = k.args
     source, start = source.view(step_i, step_p), dst
     dst = (dst + width if ROLE != "a" else dst).view(width, 1)
