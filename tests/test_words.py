@@ -321,7 +321,7 @@ def test_the_micro_kernel_of_words(chip, name):
         x, y = a.view(of_a).astype(np.int64), b.view(of_b).astype(np.int64)
     first = RNG.integers(-99, 99, 2 * V).astype(T)
     panel, cols = np.concatenate([first.view(np.int32), b]), 2 * V - 3
-    args = 11, a, 3, panel, 2 * V, np.full(3 * 40, 5, T), 40, cols, 2, -3, panel, 0
+    args = 11, a, 3, panel, 2 * V, np.full(3 * 40, 5, T), 40, cols, 2, -3, panel.view(np.int8), 0
     _, after = both(function, *args, code=compiled(function, chip))
     sums = np.einsum("pis,pjs->ij", x.reshape(11, 3, -1), y.reshape(11, 2 * V, -1)) + first.astype(np.int64)
     wanted = np.full((3, 40), 5, np.int64)

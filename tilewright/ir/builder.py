@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics, declaring, words
+from tilewright.ir import atomics, declaring, prints, words
 from tilewright.ir import operations as ops
 from tilewright.ir.elementary import Elementary
 from tilewright.ir.grid import Grid
@@ -273,6 +273,15 @@ class Kernel(Grid, Elementary):
 
     def fence(self, order: str = "seq_cst") -> None: self._effect(atomics.fence(order))
     def pause(self) -> None: self._effect(atomics.PAUSE)
+
+    def print(self, label: str, *values: Value, when: Value | None = None, most: int = 32) -> None:
+        """In the simulator: a line of text for each thread that comes by (and for which `when` holds), with these
+        values, up to `most` lines in a run; also in `report.printed`. Compiled code leaves it out."""
+        if not isinstance(label, str):
+            raise TypeError(f"k.print begins with a label, which is text, not {label!r}")
+        condition = () if when is None else (self._condition(when),)
+        self._effect(prints.show(label, declaring.positive("k.print", "most", most), when is not None),
+                     *condition, *values)
 
     # ---- control
 

@@ -11,6 +11,7 @@ code      a function as steps: `straight` for operations and accesses, `control`
 machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for; mbarriers: phases in shared memory; clusters: CTAs that share theirs
 agents    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
+prints    what kernels print
 report    traffic by line and array, instructions by kind; table: as text; occupancy
 product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates;
           launches: by the kernels of a GPU

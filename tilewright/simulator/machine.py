@@ -23,6 +23,7 @@ from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
 from tilewright.simulator.mbarriers import Mbarriers
 from tilewright.simulator.memory import Memory, Region, Uninitialised
+from tilewright.simulator.prints import Prints
 from tilewright.simulator.report import Report
 from tilewright.simulator.textures import Textures
 from tilewright.simulator.tiles import Tiles
@@ -51,7 +52,7 @@ class Machine:
         self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
-        self.direct = Direct(self)
+        self.direct, self.prints = Direct(self), Prints(self)
         self.mbarriers, self.clusters, self.tiles = Mbarriers(self), Clusters(self), Tiles(self)
         self.grid: Block = (1, 1, 1)
         self.clocks: Clocks | None = None
@@ -249,7 +250,17 @@ class Machine:
         cta, inside = divmod(thread if thread >= 0 else -1 - thread - self.first * self.cta, self.cta)
         if inside >= self.there:
             return f": block {self.block(cta)} has {self.there} threads, which are not whole warps of {self.warp}"
-        return f" by block {self.block(cta)} thread {(inside % self.shape[0], inside // self.shape[0])}"
+        return f" by block {self.block(cta)} thread {self._in_cta(inside)}"
+
+    def place_of(self, thread: int) -> tuple[tuple[int, ...], tuple[int, ...] | int]:
+        """The block and the thread in it; of a CPU's thread () and its number."""
+        if not self.gpu:
+            return (), thread
+        cta, inside = divmod(thread, self.cta)
+        return self.block(cta), self._in_cta(inside)
+
+    def _in_cta(self, inside: int) -> tuple[int, int]:
+        return inside % self.shape[0], inside // self.shape[0]
 
 
 def _unfold(index: int, x: int, y: int, z: int) -> Block:

@@ -13,6 +13,7 @@ from tilewright.ir.program import Line
 if TYPE_CHECKING:
     from tilewright.compiler.amd import Usage
     from tilewright.simulator.occupancy import Occupancy
+    from tilewright.simulator.prints import Printed
 
 
 class Site(NamedTuple):
@@ -95,6 +96,7 @@ class Report:
         self.result: Any = None                 # what the function returned
         self.traffic: dict[Site, Traffic] = {}
         self.blocks: list[Block] = []
+        self.printed: list[Printed] = []        # by k.print, in the order of the simulation
         self.occupancy: Occupancy | Usage | None = None     # of the kernel, where its target and resources are known
 
     def at(self, site: Site) -> Traffic:
