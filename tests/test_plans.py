@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.plans import CpuPlan, Shape, choose, plan, shape_of
+from tilewright import targets as chips
+from tilewright.plans import CpuPlan, Shape, asked, choose, plan, shape_of
 from tilewright.plans.choose import candidates, ranked, splits
 from tilewright.plans.model import Ceilings, cost, total
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES
@@ -358,3 +359,81 @@ def test_more_threads_shorten_large_problems():
     times = [cost(s, choose.choose(s, AVX512), AVX512).seconds
              for s in (Shape("f32", 4000, 4000, 4000, "rows", "rows", n) for n in (1, 2, 4, 8))]  # fmt: skip
     assert all(after < 0.6 * before for before, after in pairwise(times))
+
+
+# ---- bounds
+
+
+def test_splits_are_all_ways_to_share_threads():
+    for threads in (1, 2, 6, 12, 97, 360):
+        found = list(splits(threads))
+        every = [(jc, ic, threads // jc // ic) for jc in range(1, threads + 1) if threads % jc == 0
+                 for ic in range(1, threads // jc + 1) if threads // jc % ic == 0]  # fmt: skip
+        assert found == [(1, 1, 1), *(every if threads > 1 else [])]
+    assert len(list(splits(10**9))) < 10**5  # and not one step for each of 10**9
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 10**9, 10**30])
+def test_a_number_of_threads_is_1_to_1024(threads, monkeypatch):
+    a = np.ones((8, 8), "f4")
+    calls = [lambda: tw.plan(tw.Gemm(64, 64, 64), threads=threads), lambda: tw.matmul(a, a, threads=threads),
+             lambda: tw.gemm(1, a, a, 0, a.copy(), threads=threads), lambda: tw.set_num_threads(threads),
+             lambda: shape_of(tw.Gemm(8, 8, 8), threads)]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ValueError, match=r"(number of threads must be 1 to 1024|threads must be 1 or more).* not "):
+            call()
+
+
+@pytest.mark.parametrize("target", chips.names())
+@pytest.mark.parametrize("sizes", [(2, 0, 128), (0, 2, 128), (2, 2, 0), (0, 0, 0)])
+def test_an_empty_problem_has_the_plan_that_compile_takes(target, sizes):
+    problem = tw.Gemm(*sizes, "f32")
+    plan = tw.plan(problem, target)
+    if target not in chips.names("cpu"):  # which takes what the tuner says
+        assert plan == tw.compile(problem, target).plan
+    assert plan.violations(problem, tw.target(target)) == [] or target in chips.names("cpu")
+
+
+@pytest.mark.parametrize("format", ["f16", "i8", "mxfp4", "f64"])
+def test_an_empty_problem_of_amd(format):
+    for sizes in ((4, 0, 64), (0, 4, 64), (4, 4, 0)):
+        problem = tw.Gemm(*sizes, format)
+        assert tw.plan(problem, "gfx950") == tw.compile(problem, "gfx950").plan
+
+
+@pytest.mark.parametrize(
+    ("target", "plan", "words"),
+    [
+        ("sm_90a", "SIMT stages=3 split_k=1000000", "split_k is 1000000, and must not be"),
+        ("sm_90a", "SIMT stages=3 group_m=10000000000", "group_m is 10000000000, and must"),
+        ("sm_90a", "SIMT stages=3 registers=-9", "registers is -9, and must not be less"),
+        ("sm_90a", "SIMT stages=999999999", "bytes of shared memory"),
+        ("sm_90a", "simt 64x64x999999999 warp=32x32 thread=8x4 stages=3", "bytes of shared memory"),
+        ("gfx950", "MFMA stages=3 split_k=100000", "split_k is 100000, and must"),
+        ("gfx950", "MFMA stages=3 group_m=99999999999", "group_m is 99999999999"),
+        ("gfx950", "MFMA stages=99999999", "bytes of LDS"),
+        ("x86-avx2", "in_place 6x16 ways=1000000x1000000x1", "jc_ways is 1000000, and must not be more than 1024"),
+        ("x86-avx2", "in_place 6x16 ways=64x64x1", "ways of 64 x 64 x 1 are 4096 threads"),
+        ("x86-avx2", "packed 6x16 mc=100000000 kc=1024 nc=64", "mc x kc = 100000000 x 1024 elements of 4 bytes are"),
+    ],
+)
+def test_absurd_plans_are_refused_with_the_arithmetic(target, plan, words):
+    problem = tw.Gemm(4096, 4096, 1 << 23)
+    plan = plan.replace("SIMT", "simt 64x64x8 warp=32x32 thread=8x4")
+    plan = plan.replace("MFMA", "mfma 64x64x32 wave=32x32 mfma=32 copy=direct")
+    found = asked.plan(plan, tw.target(target)).violations(problem, tw.target(target))
+    assert any(words in sentence for sentence in found), found
+    with pytest.raises(ValueError, match=words):
+        tw.compile(problem, target, plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"cpu": "nonsense"}, "the cpu of x86-avx2 must be one of .*haswell.*, not 'nonsense'"),
+     ({"triple": "nonsense"}, "the triple of x86-avx2 must begin with x86_64 or aarch64, not 'nonsense'"),
+     ({"features": "-64bit"}, "features of x86-avx2 are .*, not '-64bit'"),
+     ({"features": "fma"}, "features of x86-avx2 are .*, not 'fma'")],
+)  # fmt: skip
+def test_a_target_that_llvm_would_end_the_process_at(change, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(AVX2, **change)

@@ -620,7 +620,7 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
     fourth = dataclasses.replace(OTHER, mc=72)
     store.save([row(fourth)])
     assert store.best(SHAPE, HERE) == fourth  # what was measured here counts most
-    assert store.plans(HERE)[SHAPE] == str(fourth)
+    assert store.plans(HERE)[SHAPE] == fourth
     store.save([row(fourth, role="model", date="2027-01-01")])
     assert store.best(SHAPE, HERE) is None  # also that the model's choice is as good
     assert SHAPE not in store.plans(HERE)
@@ -749,3 +749,151 @@ def test_a_bad_file_is_named(tmp_path):
     found = command("import", str(tmp_path / "rows.jsonl"))
     assert found.exit_code == 2
     assert "rows.jsonl: line 1: the row lacks 'target'" in found.output
+
+
+# ---- files that somebody else, or another version, has written
+
+HARMFUL = [
+    "future 14x32 kc=3 zc=9",
+    b"\xff\x00 a blob",
+    "in_place 6x16 ways=1000000x1000000x1",
+    "packed 6x16 mc=100000000 kc=1024 nc=64",
+    "packed 6x16 mc=99999999999999999999999 kc=8 nc=64",
+    "in_place 6x16 kc=99999999999999999999999999",
+    "packed 6x16 mc=6 kc=2000000000 nc=2000000000",
+]
+
+
+def written(own_store, **fields):
+    """A row that `save` would not write."""
+    import sqlite3
+
+    store.save([row()])
+    with sqlite3.connect(own_store) as db:
+        for name, value in fields.items():
+            db.execute(f'UPDATE plans SET "{name}" = ?', (value,))
+    db.close()
+
+
+@pytest.mark.parametrize("plan", HARMFUL, ids=str)
+@pytest.mark.filterwarnings("ignore:tilewright cannot read its tuning results")
+def test_a_harmful_plan_is_not_used(own_store, plan):
+    """Neither for its own problem nor by the builtin, which asks for the smallest problem with another plan."""
+    small_shape = SHAPE._replace(m=7, n=16, k=9)
+    every = small._largest(HERE)
+    written(own_store, plan=plan, m=7, n=16, k=9)
+    assert store.best(small_shape, HERE) is None
+    assert small._largest(HERE) == every
+    plan_in_use(7, 16, 9)
+
+
+@pytest.mark.parametrize("plan", [p for p in HARMFUL[2:] if isinstance(p, str)], ids=str)
+def test_a_harmful_plan_is_refused_by_its_arithmetic(plan):
+    a = np.ones((40, 40), "f4")
+    with pytest.raises(ValueError, match=r"must not be more than|are \d+ threads, and|are \d+ bytes, and a block"):
+        tw.matmul(a, a, plan=CpuPlan.parse(plan.replace("6x16", f"6x{2 * HERE.lanes(4)}")))
+    with pytest.raises(ValueError, match=r"line 1: the plan .* is none: .*(more than|threads|bytes)"):
+        store.merge([row(plan).to_json()])
+
+
+def test_blocks_are_no_larger_than_the_problem():
+    """So that a plan for large problems takes no more memory than a small one needs."""
+    lanes = HERE.lanes(4)
+    large = CpuPlan("packed", 6, 2 * lanes, 600, 1024, 400 * lanes)
+    a = np.random.default_rng(0).standard_normal((20, 30)).astype("f4")
+    cpu.forget()
+    np.testing.assert_allclose(tw.matmul(a, a.T, plan=large, threads=1), a @ a.T, rtol=1e-4, atol=1e-4)
+    ((recipe, _),) = cpu._recipes.values()
+    assert recipe.space <= 1 << 16
+
+
+@pytest.mark.parametrize("fields", [{"m": "many"}, {"dtype": b"f32"}, {"a": b"a"}, {"threads": 0.5}], ids=str)
+def test_a_row_of_wrong_types(own_store, fields):
+    written(own_store, **fields)
+    with pytest.warns(RuntimeWarning, match="it has a row that is none"):
+        assert store.best(SHAPE, HERE) is None
+    assert store.plans(HERE) == {}
+
+
+def test_a_format_of_a_newer_version(own_store):
+    written(own_store, dtype="f2")
+    assert store.best(SHAPE._replace(dtype="f2"), HERE) is None
+    small._largest(HERE)
+
+
+def test_a_view_that_never_ends(own_store):
+    import sqlite3
+
+    store.save([row()])
+    with sqlite3.connect(own_store) as db:
+        db.execute("DROP TABLE plans")
+        columns = ", ".join(f'1 AS "{name}"' for name in (*store.PROBLEM, "plan", "role"))
+        db.execute(f"CREATE VIEW plans AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+                   f"SELECT {columns} FROM n WHERE x < 0")  # fmt: skip
+    db.close()
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        assert store.best(SHAPE, HERE) is None
+
+
+def test_a_writer_does_not_delay_a_product(own_store):
+    import sqlite3
+
+    store.save([row()])
+    writer = sqlite3.connect(own_store, isolation_level=None)
+    writer.execute("PRAGMA locking_mode = EXCLUSIVE")
+    writer.execute("PRAGMA journal_mode = DELETE")
+    writer.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.warns(RuntimeWarning, match="database is locked"):
+            assert store.best(SHAPE, HERE) is None
+    finally:
+        writer.close()
+    assert store.GLANCE_S < 1 < store.PATIENCE_S
+
+
+@pytest.mark.parametrize("kind", ["fifo", "writable", "somebody's", "directory"])
+def test_a_file_that_is_not_this_users_own(own_store, kind):
+    if kind == "somebody's" and os.geteuid() != 0:
+        pytest.skip("only root can give files to somebody else")
+    if kind in ("fifo", "directory"):
+        os.mkfifo(own_store) if kind == "fifo" else own_store.mkdir()
+    else:
+        store.save([row()])
+        assert own_store.stat().st_mode & 0o777 == 0o600
+        own_store.chmod(0o666) if kind == "writable" else os.chown(own_store, 65534, 65534)
+    words = {"writable": "can be written by others .mode 0666", "somebody's": "belongs to user 65534"}
+    with pytest.warns(RuntimeWarning, match=words.get(kind, "is not a regular file")):
+        assert store.best(SHAPE, HERE) is None
+    with pytest.raises(OSError, match=words.get(kind, "is not a regular file")):
+        store.save([row()])
+
+
+def test_a_relative_path_does_not_count(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "here.sqlite")
+    with pytest.warns(RuntimeWarning, match="TILEWRIGHT_TUNE_DB=here.sqlite is ignored"):
+        assert store.best(SHAPE, HERE) is None
+    with pytest.raises(ValueError, match="no absolute path, so there is nowhere to keep them"):
+        store.check_writable()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[" * 100_000, "line 1: this is not JSON"),
+        ('{"m": ' + "9" * 5000 + "}", "line 1: this is not JSON"),
+        ({"m": 10**30}, "line 1: m must be 0 to 9223372036854775807, not 1000"),
+        ({"rounds": -1}, "line 1: rounds must be 0 to"),
+        ({"ratio": 10**400}, "line 1: ratio must be 0 to"),
+        ({"q1": float("nan")}, "line 1: q1 must be a finite number, not nan"),
+        ({"ratio": float("inf")}, "line 1: ratio must be a finite number"),
+        ({"machine": "\ud800"}, "line 1: machine must be a line of text"),
+        ({"threads": 2000}, "line 1: threads must be 1 to 1024, not 2000"),
+    ],
+    ids=["deep", "long integer", "huge", "negative", "huge float", "nan", "inf", "surrogate", "threads"],
+)
+def test_lines_that_no_row_can_hold(own_store, line, words):
+    text = line if isinstance(line, str) else json.dumps({**json.loads(row().to_json()), **line})
+    with pytest.raises(ValueError, match=words):
+        store.merge([text])
+    assert store.rows() == []

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.targets import machine
 
 Array = NDArray[Any]
 
@@ -257,7 +258,7 @@ def added(value: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def thread_count(value: Any) -> int | None:
-    return None if value is None else count(value, "threads", ", or None for the default,")
+    return None if value is None else machine.thread_count(count(value, "threads", ", or None for the default,"))
 
 
 def count(value: Any, name: str, otherwise: str = ",") -> int:

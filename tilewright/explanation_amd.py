@@ -133,8 +133,7 @@ def explain(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None)
     if isinstance(plan, str):
         plan = AmdPlan.parse(plan)
     if not (shape.m and shape.n and shape.k):
-        least = shape._replace(m=max(shape.m, 1), n=max(shape.n, 1), k=max(shape.k, amd.BLOCK))
-        return AmdExplanation(problem, target, shape, plan or amd.choose(least, target), "the product is empty: "
+        return AmdExplanation(problem, target, shape, plan or amd.choose(shape, target), "the product is empty: "
                               "nothing is multiplied")
     origin = "given" if plan else "the model's choice"
     if plan and (found := tuple(plan.violations(shape, target))):

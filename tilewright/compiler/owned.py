@@ -89,14 +89,15 @@ def create(path: Path, content: bytes = b"") -> None:
 
 def make(directory: Path) -> None:
     """The directory, and those above it that are not there."""
-    if not directory.is_dir():
-        if directory.parent != directory:
-            make(directory.parent)
-        with suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-            os.chmod(directory, 0o700)
+    try:
+        os.mkdir(directory, 0o700)
+        os.chmod(directory, 0o700)              # a umask may have taken more away
+    except FileNotFoundError:
+        make(directory.parent)
+        make(directory)
+    except FileExistsError:
         if not directory.is_dir():
-            raise NotADirectoryError(20, os.strerror(20), str(directory))
+            raise
 
 
 def _check(path: Path, opened: int, directory: bool = False) -> None:

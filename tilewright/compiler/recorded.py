@@ -41,7 +41,7 @@ def planned(plan: Any, problem: Gemm, shape: Any, target: Any, choose: Callable[
     cannot run it. An empty product, for which nothing runs, has any plan."""
     empty = 0 in (shape.m, shape.n, shape.k)
     if plan is None:
-        plan = choose(shape._replace(m=shape.m or 1, n=shape.n or 1, k=shape.k or BLOCK), target)
+        plan = choose(shape, target)
     reasons = [] if empty else plan.violations(shape, target)
     if reasons:
         raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))

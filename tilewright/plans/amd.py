@@ -11,6 +11,7 @@ from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.plans import amd_direct
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
+from tilewright.plans.gpu import bounds
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class AmdShape(NamedTuple):
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
                 + ", with scales"*self.scaled)
+
+    @property
+    def least(self) -> AmdShape:
+        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
+        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK)
 
     @property
     def sums(self) -> str:
@@ -196,7 +202,7 @@ class AmdPlan:
     def violations(self, problem: Gemm | AmdShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
-        return list(_violations(self, shape, target))
+        return list(_violations(self, shape.least, target))
 
 
 def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
@@ -204,6 +210,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         if getattr(p, name) < 1:
             yield f"{name} is {getattr(p, name)}, and must not be less than 1."
             return
+    yield from bounds(p)
     if p.mfma not in (16, 32) or (p.mfma == 32 and shape.a == "f64"):
         yield f"mfma = {p.mfma}: matrix instructions have tiles of 16 x 16 or 32 x 32, those of f64 of 16 x 16."
         return
@@ -324,7 +331,7 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
 
 def ranked(problem: Gemm | AmdShape, target: AmdTarget) -> list[AmdPlan]:
     """All legal candidates, the best by the model first. ValueError if there is none, with the reasons."""
-    shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
+    shape = (problem if isinstance(problem, AmdShape) else shape_of(problem)).least
     legal: list[AmdPlan] = []
     reasons: dict[str, None] = {}
     for p in dict.fromkeys(candidates(shape, target)):

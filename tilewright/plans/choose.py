@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, isqrt
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import asked
@@ -27,6 +27,7 @@ from tilewright.plans.words import BY_NAME
 from tilewright.targets import coerce
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.machine import thread_count
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def shape_of(problem: Any, threads: int = 1) -> Shape:
     """A Gemm with contiguous operands, as the planner sees it. A vector has both orders: it counts as rows."""
     def order(letter: str, rows: int, cols: int) -> Order:
         return "rows" if letter == "n" or 1 in (rows, cols) else "columns"
-    problem = asked.supported(problem, "a CPU")
+    problem, threads = asked.supported(problem, "a CPU"), thread_count(threads)
     m, n, k = problem.m, problem.n, problem.k
     return Shape(problem.compute, m, n, k, order(problem.layout[0], m, k), order(problem.layout[1], k, n), threads)
 
@@ -207,11 +208,15 @@ def small_elements(dtype: str, target: CpuTarget) -> int:
 def splits(threads: int) -> Iterator[tuple[int, int, int]]:
     """Every (jc, ic, jr) with that many threads, and one thread alone: a small problem is not worth waking others."""
     yield 1, 1, 1
-    for jc in range(1, threads + 1):
-        if threads % jc == 0:
-            for ic in range(1, threads // jc + 1):
-                if (threads // jc) % ic == 0 and threads > 1:
-                    yield jc, ic, threads // jc // ic
+    if threads > 1:
+        for jc in _divisors(threads):
+            for ic in _divisors(threads // jc):
+                yield jc, ic, threads // jc // ic
+
+
+def _divisors(n: int) -> list[int]:
+    small = [x for x in range(1, isqrt(n) + 1) if n % x == 0]
+    return sorted({*small, *(n // x for x in small)})
 
 
 def _up(x: int, multiple: int) -> int:

@@ -14,7 +14,10 @@ from typing import Literal, NamedTuple
 
 from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
+from tilewright.targets.machine import MOST_THREADS
 
+MOST_BLOCK = {"A": 64 << 20, "B": 1 << 30}      # bytes of a block: far beyond any L2, and any L3
+MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
 Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
 ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys(BY_NAME, 4)}
 
@@ -22,6 +25,11 @@ ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys(BY_NAME, 4)}
 def itemsize(dtype: str) -> int:
     """Bytes of what panels consist of: elements, or words for AMX."""
     return 4 if dtype.startswith("amx") else ITEMSIZE[dtype]
+
+
+def is_dtype(name: str) -> bool:
+    """Whether panels may consist of it."""
+    return name in ITEMSIZE or name.startswith("amx")
 
 
 class Shape(NamedTuple):
@@ -109,6 +117,23 @@ class CpuPlan:
     def key(self) -> str:
         return str(self)
 
+    def excess(self, itemsize: int) -> list[str]:
+        """What no machine has the threads or the memory for, whatever the problem: sentences."""
+        found = []
+        for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
+            least, most = (1, MOST_THREADS) if name.endswith("ways") else (0, MOST_LINES)
+            if not least <= (value := getattr(self, name)) <= most:
+                than = f"less than {least}" if value < least else f"more than {most}"
+                found.append(f"{name} is {value}, and must not be {than}.")
+        if self.threads > MOST_THREADS:
+            found.append(f"ways of {self.jc_ways} x {self.ic_ways} x {self.jr_ways} are {self.threads} threads, and a "
+                         f"process has at most {MOST_THREADS}.")
+        for operand, name, lines in (("A", "mc", self.mc), ("B", "nc", self.nc)):
+            if (size := lines * self.kc * itemsize) > MOST_BLOCK[operand]:
+                found.append(f"{name} x kc = {lines} x {self.kc} elements of {itemsize} bytes are {size} bytes, and a "
+                             f"block of {operand} may have {MOST_BLOCK[operand]}.")
+        return found
+
     def violations(self, problem: Shape | object, target: CpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         from tilewright.plans.choose import shape_of
@@ -118,10 +143,7 @@ class CpuPlan:
         if self.copy:
             shape = shape._replace(b=self.reads_b)
         found = list(_tile_violations(self, shape, target))
-        for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
-            least = 1 if name.endswith("ways") else 0
-            if getattr(self, name) < least:
-                found.append(f"{name} is {getattr(self, name)}, and must not be less than {least}.")
+        found += self.excess(shape.itemsize)
         if self.algorithm == "packed":
             found += _packed_violations(self)
         if self.algorithm == "in_place":

@@ -42,6 +42,11 @@ class GpuShape(NamedTuple):
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
 
+    @property
+    def least(self) -> GpuShape:
+        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
+        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or LANES)
+
 
 def shape_of(problem: Gemm, alignment: int = WIDEST) -> GpuShape:
     """A problem whose operands are contiguous, or have leading dimensions that are aligned as well; addresses are
@@ -175,10 +180,12 @@ class GpuPlan:
     def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
-        return list(_violations(self, shape, target))
+        return list(_violations(self, shape.least, target))
 
 
 MOST_PARTS = 16
+MOST_SPLIT = 256        # parts of k: each has sums of its own in a workspace, and one CTA of a tile adds them all up
+MOST_GROUP = 1 << 16    # tiles of C in a group, which are numbers of 32 bits in kernels
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 
 
@@ -191,6 +198,9 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
             yield f"{name} is {value}, and must not be less than 1."
     if any(value < 1 for value in least.values()):
         return
+    yield from bounds(p)
+    if p.registers < 0:
+        yield f"registers is {p.registers}, and must not be less than 0."
     if p.algorithm == "gemv":
         own = GEMV_WARPS if shape.layout[shape.n != 1] == "nt"[shape.n != 1] else LANES
         if (p.cta_m, p.cta_n) != ((own, 1) if shape.n == 1 else (1, own)):
@@ -240,6 +250,13 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         yield "the tiles of C are divided by split_k or by tail, not by both."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
         yield f"split_k = {p.split_k} is more than the tiles of k that there are."
+
+
+def bounds(plan: Any) -> Iterator[str]:
+    """What no plan for a GPU of any maker may exceed."""
+    for name, most in (("split_k", MOST_SPLIT), ("group_m", MOST_GROUP)):
+        if (value := getattr(plan, name)) > most:
+            yield f"{name} is {value}, and must not be more than {most}."
 
 
 # ---- what a plan costs
@@ -382,7 +399,7 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
 
 def ranked(problem: Gemm | GpuShape, target: GpuTarget) -> list[GpuPlan]:
     """All legal candidates, the one with the least predicted time first."""
-    shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
+    shape = (problem if isinstance(problem, GpuShape) else shape_of(problem)).least
     if 1 in (shape.m, shape.n):
         return sorted(_vectors(shape, target), key=lambda p: cost(shape, p, target).seconds)
     legal = [p for p in dict.fromkeys(candidates(shape, target)) if not p.violations(shape, target)]

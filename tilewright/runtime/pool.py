@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import mmap
-import operator
 import os
 import signal
 import sys
@@ -24,9 +23,11 @@ from typing import Any
 
 from tilewright import forks
 from tilewright.runtime.count import default_threads
+from tilewright.targets.machine import MOST_THREADS as MOST
+from tilewright.targets.machine import thread_count
 
 # The block as kernels/cpu/pool.py lays it out; a test compares. Importing that module would cost the emission layer.
-SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID, MOST = 131584, 384, 392, 400, 512, 128, 24, 32, 1024
+SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID = 131584, 384, 392, 400, 512, 128, 24, 32
 
 SPIN = 500_000              # ns that an idle worker spins before it sleeps: covers the gaps of a loop of products
 SPIN_CROWDED = 20_000       # the same when there are more threads than CPUs, and spinning takes one from who works
@@ -64,7 +65,7 @@ def set_num_threads(n: int | None) -> None:
     More threads than CPUs are allowed; they get in each other's way. Threads inside `threads()` keep their own number.
     """
     global _chosen, _default
-    n = None if n is None else _checked(n)
+    n = None if n is None else thread_count(n)
     with _lock:
         _chosen, _default = n, None
         _publish()
@@ -84,21 +85,11 @@ def threads(n: int) -> Iterator[None]:
 def set_local_limit(n: int | None) -> None:
     """The number for the calling thread alone, until it is set back to None."""
     global _local_limits
-    n = None if n is None else _checked(n)
+    n = None if n is None else thread_count(n)
     with _lock:
         _local_limits += (n is not None) - (_local.limit is not None)
         _local.limit = n
         _publish()
-
-
-def _checked(n: int) -> int:
-    try:
-        number = operator.index(n)
-    except TypeError:
-        raise TypeError(f"the number of threads must be an integer, not {type(n).__name__}") from None
-    if not 1 <= number <= MOST:
-        raise ValueError(f"the number of threads must be 1 to {MOST}, not {number}")
-    return number
 
 
 def pool() -> Pool:

@@ -48,12 +48,13 @@ class Blocks(NamedTuple):
 
 
 def blocks(shape: Shape, plan: CpuPlan, words: bool) -> Blocks:
-    """`words`: whether steps of k are packed in words or tiles."""
+    """The plan's, as far as there is something in them. `words`: whether steps of k are packed in words or tiles."""
     rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
-    kc = -(-plan.kc // rows) * rows
+    kc = min(-(-plan.kc // rows), -(-shape.k // rows)) * rows
+    panels_m, panels_n = -(-shape.m // plan.mr), -(-shape.n // plan.nr)
     first = plan.nr if words and not shape.tiles else 0                     # the row before a panel of words
     space = {"a": jobs.panel_space(kc, plan.mr), "b": jobs.panel_space(kc, plan.nr) + first}
-    return Blocks(-(-plan.mc // plan.mr), -(-plan.nc // plan.nr), kc, space)
+    return Blocks(min(-(-plan.mc // plan.mr), panels_m), min(-(-plan.nc // plan.nr), panels_n), kc, space)
 
 
 def packing(role: str, code: Any, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan,

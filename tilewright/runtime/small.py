@@ -65,8 +65,8 @@ def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
 def _largest(target: CpuTarget) -> int:
     """m*n*k up to which the builtin asks nobody: below the first small problem for which another plan was measured to
     be better."""
-    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target).items()
-              if stays_in_cache(s, target) and not _ours(CpuPlan.parse(plan), target))
+    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, lambda s: stays_in_cache(s, target)).items()
+              if not _ours(plan, target))
     return min(others, default=16 * small_elements("f32", target) ** 2)
 
 

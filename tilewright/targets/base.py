@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tilewright.forks import cached_property
-from tilewright.targets.isa import find
+from tilewright.targets.isa import CPUS, INSTRUCTIONS, ISAS, find
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,19 @@ class CpuTarget:
     missing: tuple[str, ...] = ()                   # what this machine lacks to run the code
     model: str = field(default="", compare=False)   # the processor's name for itself
     sources: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)     # (field, where from)
+
+    def __post_init__(self) -> None:
+        """ValueError for what LLVM would end the process at."""
+        family = self.triple.partition("-")[0]
+        if family not in CPUS:
+            raise ValueError(f"the triple of {self.name} must begin with {' or '.join(CPUS)}, not {self.triple!r}")
+        if self.cpu not in CPUS[family]:
+            raise ValueError(f"the cpu of {self.name} must be one of {', '.join(CPUS[family])}, not {self.cpu!r}")
+        known = {*INSTRUCTIONS, *(name[1:] for row in ISAS for name in row.features.split(",") if name)}
+        for feature in filter(None, self.features.split(",")):
+            if feature[0] not in "+-" or feature[1:] not in known:
+                raise ValueError(f"features of {self.name} are + or - and one of {', '.join(sorted(known))}, not "
+                                 f"{feature!r}")
 
     @cached_property
     def code_key(self) -> str:

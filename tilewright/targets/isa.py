@@ -67,6 +67,16 @@ NEON = Isa(
     _ARM, _ARM,
     spare_registers=3)          # LLVM loads elements of A in pairs, and moves one pair ahead of the FMAs of another
 
+# LLVM's names of chips that a hand-made target may have: it ends the process when it is asked for code for another.
+CPUS = {
+    "x86_64": ("x86-64-v3", "x86-64-v4", "haswell", "broadwell", "skylake", "skylake-avx512", "cascadelake",
+               "cooperlake", "icelake-client", "icelake-server", "tigerlake", "rocketlake", "alderlake", "raptorlake",
+               "meteorlake", "sapphirerapids", "emeraldrapids", "graniterapids", "znver1", "znver2", "znver3",
+               "znver4", "znver5"),
+    "aarch64": ("generic", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-n2", "neoverse-v1",
+                "neoverse-v2", "apple-m1", "apple-m2", "apple-m3"),
+}
+
 ISAS = (AVX512, AVX2, NEON)     # within a family the widest comes first
 INSTRUCTIONS = frozenset(name for row in ISAS for name in (*row.needs, *row.extensions))
 

@@ -5,14 +5,28 @@ system may hide any of it, so that every reader has something to fall back on.
 """
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tilewright.targets.isa import Caches
 
 CPUS = "/sys/devices/system/cpu"
+MOST_THREADS = 1024             # of the pool, of a plan, and of what a caller may ask for
 CPUINFO = Path("/proc/cpuinfo")
+
+
+def thread_count(what: Any) -> int:
+    """A number of threads: 1 to MOST_THREADS. TypeError or ValueError for anything else."""
+    try:
+        number = operator.index(what)
+    except TypeError:
+        raise TypeError(f"the number of threads must be an integer, not {type(what).__name__}") from None
+    if not 1 <= number <= MOST_THREADS:
+        raise ValueError(f"the number of threads must be 1 to {MOST_THREADS}, not {number}")
+    return number
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any
 
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan, Shape, is_dtype
+from tilewright.targets.machine import MOST_THREADS
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Row:
         """The row in one line; ValueError says what is wrong with it."""
         try:
             found = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:           # an integer of 5000 digits is a ValueError
             raise ValueError(f"this is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise ValueError("a row is an object, {...}")
@@ -81,17 +83,28 @@ class Row:
                 raise ValueError(f"the row lacks {name!r}")
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise ValueError(f"{name} must be {f.type}, not {value!r}")
+            if isinstance(value, int) and not 0 <= value <= MOST:
+                raise ValueError(f"{name} must be 0 to {MOST}, not {value}")
+            if isinstance(value, float) and not isfinite(value):
+                raise ValueError(f"{name} must be a finite number, not {value}")
+            if isinstance(value, str) and not value.isprintable():
+                raise ValueError(f"{name} must be a line of text, not {value!r}")
         row = cls(**found)
-        CpuPlan.parse(row.plan)
+        plan = CpuPlan.parse(row.plan)
         if row.role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
         if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
             raise ValueError(f"the row's problem is none: {row.shape}")
+        if reasons := plan.excess(row.shape.itemsize if is_dtype(row.dtype) else 8):
+            raise ValueError(f"the plan {row.plan} is none: {' '.join(reasons)}")
+        if row.threads > MOST_THREADS:
+            raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {row.threads}")
         if not 0 < row.seconds < float("inf"):
             raise ValueError(f"seconds must be a positive number, not {row.seconds}")
         return row
 
 
+MOST = (1 << 63) - 1            # that SQLite keeps
 ROLES = "best", "model", ""
 ORDERS = ("rows", "columns", "any")
 _NONE = type(None)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import cache as kernels
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.compiler import owned
+from tilewright.plans.cpu import CpuPlan, Shape, is_dtype
 from tilewright.targets.base import CpuTarget
 from tilewright.tuner import tables
 
@@ -29,16 +30,24 @@ if TYPE_CHECKING:
 
 OFF = "off"
 SCHEMA = 1
-PATIENCE_S = 30.0               # how long a process waits for another one that is writing
+PATIENCE_S = 30.0               # how long a process that writes waits for another one that does
+GLANCE_S = 0.1                  # how long a product waits for it
+MOST_STEPS = 50_000_000         # of SQLite's machine, about a second, that reading may take: a view might never end
 # (target's name, processor) → problem → the plan to use, "" where nothing beat the model's
 Plans = dict[tuple[str, str], dict[Shape, str]]
 
 
 def path() -> Path | None:
-    """The file, which may not exist yet; None when tuning results are switched off."""
+    """The file, which may not exist yet; None when tuning results are switched off, or a relative path names it."""
     chosen = os.environ.get("TILEWRIGHT_TUNE_DB")
+    if chosen == OFF:
+        return None
+    if chosen and not os.path.isabs(chosen):
+        _warn_once(Path(chosen), f"TILEWRIGHT_TUNE_DB={chosen} is ignored, and tuning results with it: it must be an "
+                                 "absolute path")
+        return None
     if chosen:
-        return None if chosen == OFF else Path(chosen)
+        return Path(chosen)
     return kernels.directory() / "tuning.sqlite"
 
 
@@ -53,20 +62,26 @@ def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
     text = _plans(file).get((target.name, target.model), {}).get(shape)
     if text is None:
         text = tables.best(shape, target)
+    return _usable(text, shape, target)
+
+
+def _usable(text: str | None, shape: Shape, target: CpuTarget) -> CpuPlan | None:
+    """The plan of this text; None if there is none, or another version wrote it, or it cannot run the problem."""
     if not text:
         return None
     try:
         plan = CpuPlan.parse(text)
-    except ValueError:                      # of another version
+    except ValueError:
         return None
     return None if plan.violations(shape, target) else plan
 
 
-def plans(target: CpuTarget) -> dict[Shape, str]:
-    """All that `best` may answer from, by problem."""
+def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
+    """All that `best` may answer, for the problems that are wanted."""
     file = path()
     found = {} if file is None else {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
-    return {shape: plan for shape, plan in found.items() if plan}
+    usable = ((shape, _usable(text, shape, target)) for shape, text in found.items() if text and wanted(shape))
+    return {shape: plan for shape, plan in usable if plan is not None}
 
 
 _read: tuple[object, Plans] = None, {}
@@ -94,20 +109,28 @@ def _stamp(file: Path | str) -> tuple[int, int, int] | None:
 def _load(file: Path) -> Plans:
     plans: Plans = {}
     try:
-        with _open(file, write=False) as db:
-            for target, model, *problem, plan, role in db.execute(
+        with _open(file, write=False, patience=GLANCE_S) as db:
+            steps = iter(range(MOST_STEPS // 1_000_000))
+            db.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
+            for row in db.execute(
                     f"SELECT {_columns((*PROBLEM, 'plan', 'role'))} FROM plans WHERE role != '' ORDER BY role DESC"):
-                plans.setdefault((target, model), {})[Shape(*problem)] = plan if role == "best" else ""
+                target, model, *problem, plan, role = row
+                shape = Shape(*problem)
+                if not all(isinstance(x, str) for x in (target, model, shape.dtype, shape.a, shape.b, plan, role)) or \
+                        not all(isinstance(x, int) and x > 0 for x in (shape.m, shape.n, shape.k, shape.threads)):
+                    raise ValueError(f"it has a row that is none: {row}")
+                if is_dtype(shape.dtype):                   # a newer version may tune others
+                    plans.setdefault((target, model), {})[shape] = plan if role == "best" else ""
     except Exception as error:              # a product must not fail because of it
-        _warn_once(file, str(error))
+        _warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without them. "
+                         "`tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.")
+        return {}
     return plans
 
 
 @cache
-def _warn_once(file: Path, why: str) -> None:
-    warnings.warn(f"tilewright cannot read its tuning results in {file} ({why}) and goes on without them. "
-                  "`tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.",
-                  RuntimeWarning, stacklevel=2)
+def _warn_once(file: Path, words: str) -> None:
+    warnings.warn(words, RuntimeWarning, stacklevel=2)
 
 
 # ---- writing, and looking through
@@ -187,7 +210,10 @@ def _columns(names: Iterable[str]) -> str:
 def _required() -> Path:
     file = path()
     if file is None:
-        raise ValueError("tuning results are switched off by TILEWRIGHT_TUNE_DB=off, so there is nowhere to keep them")
+        chosen = os.environ["TILEWRIGHT_TUNE_DB"]
+        why = "" if chosen == OFF else ", which is no absolute path"
+        raise ValueError(f"tuning results are switched off by TILEWRIGHT_TUNE_DB={chosen}{why}, so there is nowhere to "
+                         "keep them")
     return file
 
 
@@ -198,20 +224,24 @@ def check_writable() -> None:
 
 
 @contextmanager
-def _open(file: Path, write: bool = True) -> Iterator[sqlite3.Connection]:
-    """The database inside one transaction. OSError or ValueError for one that cannot be used."""
+def _open(file: Path, write: bool = True, patience: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
+    """The database inside one transaction. OSError or ValueError for one that cannot be used, or that others could
+    have written: it decides what is run."""
     import sqlite3
     if write:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            owned.make(file.parent)
         except OSError as error:
             raise OSError(f"there can be no directory {file.parent} ({error.strerror}) for tuning results") from None
+        with suppress(OSError):                             # sqlite3.connect has words for it
+            owned.create(file)
         uri = f"{file.absolute().as_uri()}?mode=rwc"
     else:
         # Readers of a file in WAL mode write beside it, too; where nobody can, it does not change either.
         uri = f"{file.absolute().as_uri()}?{'mode=ro' if os.access(file.parent, os.W_OK) else 'immutable=1'}"
+    _check_owned(file)
     try:
-        db = sqlite3.connect(uri, timeout=PATIENCE_S, isolation_level=None, uri=True)
+        db = sqlite3.connect(uri, timeout=patience, isolation_level=None, uri=True)
     except sqlite3.Error as error:
         raise OSError(f"{file} cannot be opened: {error}") from None
     try:
@@ -228,6 +258,14 @@ def _open(file: Path, write: bool = True) -> Iterator[sqlite3.Connection]:
         raise ValueError(f"{file} is not a store of tuning results: {error}") from None
     finally:
         db.close()          # what was not committed is undone
+
+
+def _check_owned(file: Path) -> None:
+    """owned.Refused for a file, or what SQLite has beside it, that is not this user's own or no regular file."""
+    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm"), Path(f"{file}-journal")):
+        with suppress(FileNotFoundError):
+            if why := owned.flaw(each, os.stat(each)):
+                raise owned.Refused(why)
 
 
 def _prepare(db: sqlite3.Connection) -> None:
