@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import numpy_product
+from tilewright.formats import FORMATS
 
 LONG = [np.longdouble, np.clongdouble]
 
@@ -53,6 +55,19 @@ def test_python_objects():
     np.testing.assert_array_equal(out, a @ b)
     with pytest.raises(TypeError, match="unsupported operand"):  # the elements' own word
         tw.matmul([[Fraction(1)]], [[None]])
+
+
+@pytest.mark.parametrize("f", FORMATS.values(), ids=str)
+def test_every_format_has_kernels_here(f):
+    """float8_e4m3fnuz has the one-letter code of NumPy's complex long double."""
+    assert not numpy_product.takes(f.dtype)
+    assert not numpy_product.takes(np.empty(1, f.dtype), f.dtype.type)
+
+
+@pytest.mark.parametrize("kind", [np.longdouble, np.clongdouble, object])
+def test_what_only_numpy_multiplies(kind):
+    for x in (kind, np.dtype(kind), np.empty(1, kind)):
+        assert numpy_product.takes(np.empty(1), x)
 
 
 def test_what_numpy_has_no_word_for_is_refused():

@@ -13,19 +13,21 @@ import numpy as np
 from tilewright import arguments, formats
 from tilewright.arguments import Array
 
-CODES = "gGO"  # NumPy's codes for long double, its complex numbers, and objects
+# Long double, its complex numbers, and objects. Not by NumPy's one-letter codes: "G" is float8_e4m3fnuz, too.
+KINDS = (np.longdouble, np.clongdouble, np.object_)
 
 
 def takes(*operands: Any) -> bool:
     """Is one of these an array (or its dtype, or the type of its elements) that only NumPy multiplies?"""
-    return any(_code(x) in CODES for x in operands)
+    return any(_kind(x) in KINDS for x in operands)
 
 
-def _code(x: Any) -> str:
-    if isinstance(x, type):
-        x = np.dtype(x) if issubclass(x, (np.longdouble, np.clongdouble, np.object_)) or x is object else None
+def _kind(x: Any) -> Any:
+    """The type of x's elements; of a type that is none of KINDS whatever it has for a dtype."""
+    if x is object:
+        return np.object_
     dtype = getattr(x, "dtype", x)
-    return dtype.char if isinstance(dtype, np.dtype) else "none"
+    return dtype.type if isinstance(dtype, np.dtype) else x if isinstance(x, type) else None
 
 
 def refuse(kind: str, **options: Any) -> None:
