@@ -102,3 +102,11 @@ def test_no_imaginary_part_and_no_fraction_is_dropped():
         tw.matmul(z.real, z.real, np.zeros((2, 2), FORMATS["u2"].dtype))
     with pytest.raises(TypeError, match="c has dtype int4, to which a result of dtype float64"):
         tw.gemm(1, z.real, z.real, 1, np.zeros((2, 2), FORMATS["i4"].dtype))
+
+
+@pytest.mark.parametrize("name", ["i32", "f32", "c128"])
+def test_out_of_another_byte_order_has_the_dtype_that_out_dtype_asks_for(name):
+    dtype = FORMATS[name].dtype
+    out = np.zeros((2, 2), dtype.newbyteorder())
+    assert tw.matmul(np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), out, out_dtype=name) is out
+    np.testing.assert_array_equal(out, 3)

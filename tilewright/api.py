@@ -240,7 +240,7 @@ def _general(
         arguments.check_algorithm(algorithm, a.dtype, b.dtype, compute, plan)
     if out is not None:
         arguments.check_cast(result, out.dtype, out_name)
-        if out_dtype is not None and out.dtype != result:
+        if out_dtype is not None and out.dtype.newbyteorder("=") != result:
             raise TypeError(f"out has dtype {out.dtype}, but out_dtype asks for {result}")
     if is_number:
         c = arguments.added(c_in, compute)
