@@ -40,6 +40,11 @@ def test_read_back(target):
             assert GpuPlan.parse(str(plan)) == plan
 
 
+def test_a_plan_that_cannot_run_is_printed_as_it_is():
+    text = "simt 64x64x8 warp=32x32 thread=0x4 stages=2 copy=registers"
+    assert str(GpuPlan.parse(text)) == text
+
+
 @pytest.mark.parametrize(
     "text", ["", "simt", "packed 14x32", "simt 128x128 warp=32x64", "simt 1x2x3 warp=1", "simt 8x8x8 warp=8x8 speed=9"]
 )

@@ -83,7 +83,7 @@ class GpuPlan:
     def __str__(self) -> str:
         """Short, and read back by `GpuPlan.parse`: simt 128x256x8 warp=64x64 thread=8x16 stages=2 copy=registers."""
         text = f"{self.algorithm} {self.cta_m}x{self.cta_n}x{self.cta_k} warp={self.warp_m}x{self.warp_n}"
-        if self.thread_m:
+        if self.thread_m or self.thread_n:
             text += f" thread={self.thread_m}x{self.thread_n}"
         for f in fields(self)[8:]:
             value = getattr(self, f.name)
