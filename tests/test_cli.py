@@ -602,3 +602,16 @@ def test_asm_shows_the_hot_loop_of_any_function() -> None:
     assert all(f"{name}:" in whole for name in names)
     assert "no function nonsense" in refused("asm", 96, 96, 96, "--function", "nonsense")
     assert "there is no code" in refused("asm", 0, 1, 1)
+
+
+def test_any_damaged_file_is_refused_in_a_line(files: Path) -> None:
+    """NumPy raises what zipfile, tokenize and memmap happen to raise."""
+    start, ends = (files / "a.npy").read_bytes()[:8], b"\n"
+    headers = [b"{'descr': '<f4', 'fortran_order': False, 'shape': (3", b"\\\n", b"(" * 300,
+               b"{'descr': '<f4', 'fortran_order': False, 'shape': (True, 3), }"]  # fmt: skip
+    damaged = [b"PK\x03\x04" + bytes(40), b"PK\x05\x06", *(
+        start + (len(h) + 1).to_bytes(2, "little") + h + ends + bytes(48) for h in headers)]  # fmt: skip
+    for content in damaged:
+        (files / "a.npy").write_bytes(content)
+        said = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+        assert said.startswith(f"tilewright: {files / 'a.npy'}"), said

@@ -46,7 +46,7 @@ def open_matrix(path: Path, format: str | None = None) -> Array:
         raise BadInput(f"{path} may not be read") from None
     except EOFError:
         raise BadInput(f"{path} is empty") from None
-    except (ValueError, OSError) as error:
+    except Exception as error:  # of damaged files anything at all: tokenize.TokenError, BadZipFile, TypeError
         raise BadInput(f"{path}: {_reason(error)}") from None
     if not isinstance(array, np.ndarray):
         array.close()
@@ -92,7 +92,7 @@ def _reason(error: Exception) -> str:
         return "this is not a .npy file"
     if "mmap length" in message or "reading array header" in message or "EOF" in message:
         return "the file is truncated"
-    return message
+    return message if isinstance(error, (ValueError, OSError)) else f"this is not a .npy file ({message})"
 
 
 def product_shape(a: Array, b: Array, names: tuple[Path, Path]) -> tuple[int, ...]:
