@@ -1,9 +1,10 @@
 """Conversion of arrays from any format to any other, in two modes that the caller names.
 
 Every conversion rounds once, to the nearest number, ties to even. ml_dtypes casts what has more digits than f32 by way
-of f32, which rounds twice: 1 + 2^-4 + 2^-40 becomes 1 in e4m3fn, and not 1.125. Here f64 and long integers are brought
-to the target's precision first, in f64, where that takes one rounding; the cast then finds nothing left to round.
-So is whatever becomes e8m0, since ml_dtypes rounds all numbers between its two smallest ones up.
+of f32, which rounds twice: 1 + 2^-4 + 2^-40 becomes 1 in e4m3fn, and not 1.125. Here f64 and long integers become f32
+rounded to odd first, from which rounding to nearest gives what it gives from the number itself, as f32 has two bits
+more than any target (Boldo and Melquiond, Emulation of FMA and Correctly Rounded Sums, 2008). What becomes e8m0 is
+rounded in f64, since ml_dtypes rounds all numbers between its two smallest ones up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.formats.records import Complex, Float, Format, Integer, Specials
+from tilewright.formats.records import Complex, Float, Format, Integer
 from tilewright.formats.table import get, of
 
 Array = NDArray[Any]
@@ -61,8 +62,10 @@ def _to_float(x: Array, source: Format, target: Float, saturate: bool) -> Array:
         else:
             long = source.name in ("i64", "u64") and target.name != "f64"
             wide = to_odd(x) if long else x.astype(np.float64)
-            if target.name not in ("f64", "f32", "f16"):  # those NumPy casts to by itself
+            if target.name == "e8m0":
                 wide = _nearest(wide, target)
+            elif target.name not in ("f64", "f32", "f16"):  # those NumPy casts to by itself
+                wide = _odd_f32(wide)
         if not target.nans:
             _refuse(np.isnan(wide), "nan", target)
         if saturate:
@@ -76,12 +79,20 @@ def _fits_f32(source: Format) -> bool:
 
 
 def _nearest(x: Array, target: Float) -> Array:
-    """f64 rounded to as many digits as the target has, as f64: subnormals too, but without an upper limit."""
-    if target.specials is Specials.SCALE:  # where nothing lies between 0 and the smallest number
-        x = np.where(x > 0, np.maximum(x, target.smallest), x)
+    """f64 rounded to as many digits as e8m0 has, as f64, without an upper limit."""
+    x = np.where(x > 0, np.maximum(x, target.smallest), x)  # nothing lies between 0 and the smallest number
     exponent = np.frexp(x)[1] - 1
     unit = np.maximum(exponent, target.least_exponent) - target.mantissa
     return np.asarray(np.ldexp(np.rint(np.ldexp(x, -unit)), unit))
+
+
+def _odd_f32(x: Array) -> Array:
+    """f64 as f32, rounded to odd: what is cut off, of numbers beyond f32's range too, leaves a last bit of 1."""
+    narrow = np.asarray(x, np.float32)
+    bits = narrow.view(np.int32)
+    bits -= np.abs(narrow) > np.abs(x)  # rounded away from zero: the neighbour of smaller size
+    bits |= (narrow != x) & ~np.isnan(x)
+    return narrow
 
 
 def to_odd(x: Array) -> Array:

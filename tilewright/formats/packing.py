@@ -36,9 +36,12 @@ def pack(x: ArrayLike) -> Bytes:
         return plain.view(np.uint8).reshape(*array.shape[:-1], packed_bytes(fmt, count))
     patterns = np.ascontiguousarray(array).view(np.uint8) & (2**fmt.bits - 1)
     elements, size = fmt.packing
-    groups = _in_groups(patterns, elements).astype(np.uint32)
-    word = sum((groups[..., i] << (fmt.bits * i) for i in range(elements)), np.uint32(0))
-    whole = np.stack([(word >> (8 * i)) & 0xFF for i in range(size)], axis=-1).astype(np.uint8)
+    wide = np.uint8 if size == 1 else np.uint32
+    groups = _in_groups(patterns, elements)
+    word = groups[..., 0].astype(wide)
+    for i in range(1, elements):
+        word |= groups[..., i].astype(wide, copy=False) << wide(fmt.bits * i)
+    whole = np.stack([(word >> wide(8 * i)).astype(np.uint8) for i in range(size)], axis=-1)
     return _joined(whole)[..., : packed_bytes(fmt, count)]
 
 
@@ -67,7 +70,7 @@ def unpack(packed: ArrayLike, fmt: object, count: int | None = None) -> Array:
 def _in_groups(x: Bytes, length: int) -> Bytes:
     """The last axis cut into groups of this length, with zeros behind the end."""
     missing = -x.shape[-1] % length
-    padded = np.concatenate([x, np.zeros((*x.shape[:-1], missing), np.uint8)], axis=-1)
+    padded = np.concatenate([x, np.zeros((*x.shape[:-1], missing), np.uint8)], axis=-1) if missing else x
     return padded.reshape(*x.shape[:-1], padded.shape[-1] // length, length)
 
 

@@ -165,30 +165,33 @@ def scaled(q: Quantized, wide: np.dtype[Any], kept: Any = None) -> Array:
     """
     f, rows = q.format, math.prod(q.others)
     elements, scales = q.elements.reshape(rows, q.elements.shape[-1]), q.scales.reshape(rows, q.scales.shape[-1])
-    step = max(1, AT_ONCE // max(1, q.length))
+    width = scales.shape[-1] * f.block
+    step = max(1, AT_ONCE // max(1, width))
+    whole = np.empty((rows if kept is None else min(step, rows), width), wide)
+    parts = []
     with np.errstate(all="ignore"):
-        for i in range(0, max(rows, 1), step):
-            values = _elements(elements[i : i + step], f.element, wide)
-            by_blocks = values.reshape(*scales[i : i + step].shape, f.block)
-            by_blocks *= values_of(f.scale, wide, 1).take(scales[i : i + step])[..., None]
-            part = values[:, : q.length] if kept is None else kept(values[:, : q.length])
-            if i == 0:
-                result = part if step >= rows else np.empty((rows, q.length), part.dtype)
-            if result is not part:
-                result[i : i + step] = part
-    return np.moveaxis(result.reshape(*q.others, q.length), -1, q.axis)
+        for i in range(0, rows, step):
+            some = scales[i : i + step]
+            values = whole[i : i + step] if kept is None else whole[: len(some)]
+            _look_up(elements[i : i + step], f.element, values)
+            by_blocks = values.reshape(*some.shape, f.block)
+            by_blocks *= values_of(f.scale, wide, 1).take(some)[..., None]
+            if kept is not None:
+                parts.append(kept(values[:, : q.length]))
+        if kept is not None:
+            whole = np.concatenate(parts) if parts else kept(whole)
+    return np.moveaxis(whole[:, : q.length].reshape(*q.others, q.length), -1, q.axis)
 
 
-def _elements(rows: NDArray[np.uint8], fmt: Float, wide: np.dtype[Any]) -> Array:
+def _look_up(rows: NDArray[np.uint8], fmt: Float, to: Array) -> None:
     """Packed elements as numbers: two of 4 or 6 bits are looked up at a time."""
-    if fmt.bits == 8:
-        return values_of(fmt, wide, 1).take(rows)
     words: Array = rows
     if fmt.bits == 6:
         first, second, third = (rows[:, i::3].astype(np.uint16) for i in range(3))
-        pairs = first | (second & 15) << 8, second >> 4 | third << 4
-        words = np.stack(pairs, axis=-1).reshape(len(rows), rows.shape[-1] // 3 * 2)
-    return values_of(fmt, wide, 2).take(words).view(wide)
+        words = np.empty((len(rows), rows.shape[-1] // 3 * 2), np.uint16)
+        words[:, ::2], words[:, 1::2] = first | (second & 15) << 8, second >> 4 | third << 4
+    table = values_of(fmt, to.dtype, 1 if fmt.bits == 8 else 2)
+    table.take(words, out=to.view(table.dtype), mode="clip")  # every word is in range, and "raise" would copy
 
 
 def in_blocks(along: Array, f: BlockFormat) -> Array:
