@@ -29,9 +29,8 @@ LAYERS = [
     ["runtime.amd_kernels", "runtime.selftest", "runtime.selftest_child", "runtime.selftest_steps"],  # and is tried
     ["simulator.product"],  # the engine's own jobs, simulated
     # the rules of shapes and dtypes, for arrays on GPUs too
-    ["batch", "numpy_calls", "complex_product", "arguments", "numpy_product", "packed", "scaled_operands", "engines",
-     "api",
-     "runtime.device_product", "runtime.gpu", "runtime.rocm"],
+    ["batch", "numpy_calls", "complex_product", "arguments", "numpy_product", "packed", "scaled_operands",
+     "scaled_sums", "engines", "api", "runtime.device_product", "runtime.gpu", "runtime.rocm"],
     ["runtime.call"],
     ["bench.measure", "bench.operands", "bench.check", "bench.quiet", "bench.machine"],  # how to measure: no contenders
     ["tuner"],

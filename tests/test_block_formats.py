@@ -395,7 +395,7 @@ def test_refusals():
         quantize([1j], "mxfp4")
     with pytest.raises(TypeError, match="x must hold one of"):
         quantize(["a"], "mxfp4")
-    with pytest.raises(TypeError, match=r"q must be a Quantized, .* not ndarray"):
+    with pytest.raises(TypeError, match=r"q must be a Quantized or a Scaled, .* not ndarray"):
         dequantize(np.zeros(3))
     with pytest.raises(ValueError, match="dtype must be a floating-point format, not i8"):
         dequantize(quantize([1.0], "mxfp4"), "i8")

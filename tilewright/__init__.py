@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.explanation import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
+    from tilewright.formats.scaled import Scaled
     from tilewright.packed import pack
     from tilewright.plans import plan
     from tilewright.problem import Gemm
@@ -50,6 +51,7 @@ __all__ = [
     "Gemm",
     "Packed",
     "Quantized",
+    "Scaled",
     "__version__",
     "compile",
     "dequantize",
@@ -74,6 +76,7 @@ _HOME = {
     "Gemm": "tilewright.problem",
     "Packed": "tilewright.runtime.packed",
     "Quantized": "tilewright.formats.quantized",
+    "Scaled": "tilewright.formats.scaled",
     "compile": "tilewright.compiler.kernel",
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.devices",

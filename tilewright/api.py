@@ -22,6 +22,7 @@ from tilewright import (
     numpy_product,
     packed,
     scaled_operands,
+    scaled_sums,
 )
 from tilewright.arguments import F32, F64, Array
 from tilewright.formats.quantized import Quantized
@@ -157,12 +158,15 @@ def matmul(
             "out_dtype": out_dtype, "alpha": None if alpha == 1 else alpha, "beta": beta or None, "c": c,
             "trans_a": trans_a or None, "trans_b": trans_b or None, "scale_a": scale_a, "scale_b": scale_b,
             "algorithm": algorithm, "threads": threads, "plan": plan, "epilogue": epilogue})  # fmt: skip
-    if not (scale_a is scale_b is epilogue is None) or type(a) is Quantized or type(b) is Quantized:
-        arguments.not_yet(epilogue=epilogue)
-        a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
+    arguments.not_yet(epilogue=epilogue)
+    scales: tuple[Array, ...] = ()
+    if scaled_operands.present(a, b, scale_a, scale_b):
+        a, b, alpha, scales = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan, algorithm)
     if engine is not None:
         arguments.not_yet(algorithm=algorithm)
         return engine.matmul(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan)
+    if scales:
+        return _scaled(a, b, scales, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm)
     return _general(a, b, out, out_dtype, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm)
 
 
@@ -194,25 +198,42 @@ def gemm(
     if engine is None and engines.is_amd(plan):
         arguments.not_yet(algorithm=algorithm, scale_a=scale_a, scale_b=scale_b)
         return engines.rocm().copied(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
-    a, b, alpha = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
+    scales: tuple[Array, ...] = ()
+    if scaled_operands.present(a, b, scale_a, scale_b):
+        a, b, alpha, scales = _without_scales(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan, algorithm)
     if engine is not None:
         arguments.not_yet(algorithm=algorithm)
         return engine.matmul(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, "c")
     if not isinstance(c, np.ndarray):
         raise TypeError(f"c must be a NumPy array, which gemm updates in place, not {type(c).__name__}")
+    if scales:
+        return _scaled(a, b, scales, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm, "c")
     _general(a, b, c, None, alpha, beta, c, trans_a, trans_b, threads, plan, algorithm, "c")
     return c
 
 
 def _without_scales(
-    a: Any, b: Any, scale_a: Any, scale_b: Any, trans_a: Any, trans_b: Any, alpha: Any, native: bool
-) -> tuple[Any, Any, Any]:
-    """Plain operands, and alpha, for operands with scales; others as they are. `native`: by no plan or algorithm."""
-    if scale_a is scale_b is None and type(a) is not Quantized and type(b) is not Quantized:
-        return a, b, alpha
+    a: Any, b: Any, scale_a: Any, scale_b: Any, trans_a: Any, trans_b: Any, alpha: Any, plan: Any, algorithm: Any
+) -> scaled_operands.Plain:
+    """Plain operands, alpha, and what scales the sums, for operands with scales."""
     if engines.of_arrays(a, b) is not None:
         arguments.not_yet(scale_a=scale_a, scale_b=scale_b)
-    return scaled_operands.plain(a, b, scale_a, scale_b, trans_a, trans_b, alpha, native)
+        raise TypeError("a or b is on a GPU, and the other has scales, which are multiplied on CPUs: "
+                        "tilewright.dequantize gives its numbers, for the GPU")  # fmt: skip
+    return scaled_operands.plain(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
+
+
+def _scaled(
+    a: Any, b: Any, scales: tuple[Array, ...], out: Any, out_dtype: Any, alpha: Any, beta: Any, c: Any, trans_a: Any,
+    trans_b: Any, threads: Any, plan: Any, algorithm: Any, out_name: str = "out",
+) -> Any:  # fmt: skip
+    """The product of arrays whose sums are scaled."""
+
+    def multiply(a: Any, b: Any, sums: Any) -> Any:
+        return _general(a, b, None, sums, 1, 0, None, trans_a, trans_b, threads, plan, algorithm)
+
+    k_axis = -2 if np.ndim(a) > 1 and arguments.layout(trans_a, "a") != "n" else -1
+    return scaled_sums.product(multiply, a, b, scales, out, out_dtype, alpha, beta, c, out_name, k_axis)
 
 
 def _general(

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tilewright import arguments, batch, forks, formats, targets
+from tilewright import arguments, batch, forks, formats, scaled_operands, scaled_sums, targets
 from tilewright.arguments import Array
+from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
 from tilewright.runtime.arrays import kind, library_of
@@ -42,8 +44,9 @@ def pack(
     """b, packed for products `matmul(a, b)` and `gemm` on this processor: all that packing does is done here, once.
 
     b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It may change, or
-                go, afterwards.
-    a           the format ("bf16") or dtype of the left operands; by default b's own
+                go, afterwards. What tilewright.quantize makes is packed too: blocks are decoded, once, so that mxfp4
+                takes 4 bytes a number (2 with a="bf16"); of formats with scales per column the elements are packed.
+    a           the format ("bf16") or dtype of the left operands; by default b's own, f32 of block-scaled formats
     out_dtype   what matmul will be told, if it decides in what products are added up: the default, and every out_dtype
                 with the same sums, take the same panels (docs/formats.md)
     trans_b     as in matmul
@@ -62,9 +65,8 @@ def pack(
     library = library_of(b)
     if library is not None:
         raise TypeError(f"b is {kind(b)} in {library.platform.memory}; pack is for the processor's own")
-    if isinstance(b, Quantized):
-        raise TypeError("b is Quantized, whose scales panels do not hold; pack(tilewright.dequantize(b)) has its "
-                        "numbers")  # fmt: skip
+    if isinstance(b, Decodable):
+        return _pack_scaled(b, a, out_dtype, trans_b, rows, threads, plan, target)
     array = arguments.operand(b, "b")
     if array.ndim < 2:
         raise ValueError(f"b must have two axes or more to be packed, but its shape is {array.shape}")
@@ -82,6 +84,25 @@ def pack(
         arguments.converted(array, taken_b), left, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
         plan=plan, target=chip, conj=trans_b == "c" and array.dtype.kind == "c",
     )  # fmt: skip
+
+
+def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, rows: int, threads: Any, plan: Any,
+                 target: Any) -> Packed:  # fmt: skip
+    """Blocks are decoded, to bf16 for left operands of that where bf16 holds all numbers, else to f32; scales of
+    columns and of all of b are kept beside the panels of the elements."""
+    left = None if a is None else formats.get(a, "a")
+    side = scaled_operands.operand(b, None, trans_b, "b")
+    if isinstance(b, Quantized):
+        narrow = left is not None and left.name == "bf16" and scaled_operands.exact_in_bf16(b)
+        array, left = scaled_operands.decoded(b, narrow), left or formats.get("f32")
+    else:
+        array, left = b.elements, left or b.format
+        k = b.shape[scaled_operands.k_axis(b.ndim, trans_b, "b")]
+        if out_dtype is None and not isinstance(left, formats.Float) and not isinstance(b.format, formats.Float):
+            out_dtype = scaled_sums.whole_sums((left, b.format), k)
+    packed = pack(array, a=left, out_dtype=out_dtype, trans_b=trans_b, rows=rows, threads=threads, plan=plan,
+                  target=target)  # fmt: skip
+    return replace(packed, _factor=side.factor or 1.0, _scales=side.scales)
 
 
 def right(b: Any, trans_b: Any, plan: Any, algorithm: Any) -> tuple[Packed | None, Array]:

@@ -10,69 +10,130 @@ be so small, f32 is taken: one contract.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright import arguments, engines, formats
 from tilewright.arguments import F32, Array
+from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized, scaled
+from tilewright.formats.scaled import Scaled
 
 LEAST_EXPONENT = -126  # of numbers that no instruction flushes
+BF16 = formats.get("bf16").dtype
+SCALE_DTYPES = tuple(formats.get(name).dtype for name in ("f32", "f64", "f16", "bf16"))  # of rows' and columns' scales
+SIDES = {"a": "row", "b": "column"}
+
+
+class Plain(NamedTuple):
+    """A product without scales in its operands: those of blocks are in the numbers, those of whole operands in alpha,
+    and those of rows and columns multiply the sums."""
+
+    a: Any
+    b: Any
+    alpha: Any
+    scales: tuple[Array, ...]
+
+
+class _Operand(NamedTuple):
+    x: Any  # a Quantized if it has scales for blocks, which are along k
+    factor: float | None = None  # of all numbers, for alpha
+    scales: Array | None = None  # of the sums, as if the operand were not transposed
+
+
+def present(a: Any, b: Any, scale_a: Any, scale_b: Any) -> bool:
+    """Does either operand have scales?"""
+    if not (scale_a is scale_b is None) or isinstance(a, Decodable) or isinstance(b, Decodable):
+        return True
+    return type(b) is not np.ndarray and (getattr(b, "_scales", None) is not None or getattr(b, "_factor", 1.0) != 1.0)
 
 
 def plain(
     a: Any, b: Any, scale_a: Any, scale_b: Any, trans_a: Any, trans_b: Any, alpha: Any, native: bool
-) -> tuple[Any, Any, Any]:
-    """Arrays without scales instead of a and b, and alpha with the scales of whole operands.
+) -> Plain:
+    """The same product of arrays without scales.
 
     native      nobody asks for arithmetic of a certain kind, so that bf16 may serve.
     """
-    a, factor_a = _operand(a, scale_a, trans_a, "a")
-    b, factor_b = _operand(b, scale_b, trans_b, "b")
-    for factor in (factor_a, factor_b):
+    left, right = operand(a, scale_a, trans_a, "a"), operand(b, scale_b, trans_b, "b")
+    for factor in (left.factor, right.factor):
         if factor is not None and factor != 1:
             alpha = _times(arguments.number(alpha, "alpha"), factor)
-    if isinstance(a, Quantized) and isinstance(b, Quantized):
-        narrow = native and _large(a, b) and not _flushed(a, b)
-        return _decoded(a, narrow), _decoded(b, narrow), alpha
-    return *(_decoded(x, False) if isinstance(x, Quantized) else x for x in (a, b)), alpha
+    a, b = left.x, right.x
+    narrow = False
+    if isinstance(a, Quantized):
+        if isinstance(b, Quantized):
+            narrow = native and _large(a, b) and not _flushed(a, b)
+        else:  # panels that are multiplied with bf16
+            narrow = getattr(b, "a", None) == BF16 and exact_in_bf16(a)
+    scales = []
+    for side, other, missing in ((left, b, -1), (right, a, -2)):
+        if side.scales is not None:
+            dropped = other.ndim == 1 and side.scales.ndim > 1  # the axis that a vector takes from the result
+            scales.append(side.scales.squeeze(missing) if dropped else side.scales)
+    a, b = (decoded(x, narrow) if isinstance(x, Quantized) else x for x in (a, b))
+    return Plain(a, b, alpha, tuple(scales))
 
 
-def _operand(x: Any, scale: Any, trans: Any, name: str) -> tuple[Any, float | None]:
-    """x, a Quantized if it has scales for blocks, which lie along k; and the one scale of all its numbers, if any."""
-    if isinstance(x, Quantized):
+def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
+    """An operand without the scales that products do not meet in its numbers."""
+    if isinstance(x, Decodable) or getattr(x, "_scales", None) is not None:
         if scale is not None:
-            raise ValueError(f"{name} is a Quantized, which has its own scales: scale_{name} must be None with it")
-        return _along_k(x, trans, name), x.tensor_scale
+            what = "packed with scales" if not isinstance(x, Decodable) else f"a {type(x).__name__}"
+            raise ValueError(f"{name} is {what}, which has its own scales: scale_{name} must be None with it")
+    if isinstance(x, Quantized):
+        return _Operand(_along_k(x, trans, name), x.tensor_scale)
+    if isinstance(x, Scaled):
+        return _Operand(x.elements, None, _by_sums(x.scales, x, trans, name, "axis"))
+    if type(x) is not np.ndarray and hasattr(x, "_scales"):  # packed
+        return _Operand(x, x._factor, x._scales if scale is None else _by_sums(np.asarray(scale), x, trans, name))
     if scale is None:
-        return x, None
+        return _Operand(arguments.operand(x, name))
     x, scales = arguments.operand(x, name), np.asarray(scale)
+    found = formats.find(x.dtype)
     if scales.ndim == 0:
-        if not isinstance(formats.find(x.dtype), formats.Float):
-            raise TypeError(f"scale_{name} must be None for {name} of {x.dtype}, which is none of tilewright's "
-                            "floating-point formats")  # fmt: skip
-        return x, arguments.real(scale, f"scale_{name}")
-    axis = _k_axis(x.ndim, trans, name)
+        if isinstance(found, formats.Float):
+            return _Operand(x, arguments.real(scale, f"scale_{name}"))
+        return _Operand(x, None, np.asarray(arguments.real(scale, f"scale_{name}")))
+    if scales.dtype in SCALE_DTYPES:
+        return _Operand(x, None, _by_sums(scales, x, trans, name))
+    axis = k_axis(x.ndim, trans, name)
     try:
-        return Quantized.of(x, scales, axis), None
+        return _Operand(Quantized.of(x, scales, axis))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"scale_{name} must be a number, or scales of blocks along k, axis {axis} of {name}: "
-                          f"{error}") from None  # fmt: skip
+        raise type(error)(f"scale_{name} must be a number, f32 for each {SIDES[name]} of {name}, or scales of blocks "
+                          f"along k, axis {axis} of {name}: {error}") from None  # fmt: skip
+
+
+def _by_sums(scales: Array, x: Any, trans: Any, name: str, remedy: str = "") -> Array:
+    """Scales of rows of a or columns of b, of x's shape with 1 for k, as they multiply the sums. ValueError for others.
+    """
+    axis = k_axis(x.ndim, trans, name)
+    if scales.ndim == 0:
+        return scales
+    wanted = tuple(1 if i == axis + x.ndim else n for i, n in enumerate(x.shape))
+    if scales.ndim != x.ndim or any(n not in (1, length) for n, length in zip(scales.shape, wanted)):
+        if remedy:
+            raise ValueError(f"the numbers of {name} that share a scale must be those along k, its axis {axis}: "
+                             f"quantize(x, {x.format.name!r}, axis={axis}), or trans_{name}")
+        raise ValueError(f"scale_{name} with one scale per {SIDES[name]} of {name} must have the shape {wanted}, or 1 "
+                         f"where all share it, and its shape is {scales.shape}")  # fmt: skip
+    return scales.swapaxes(-1, -2) if x.ndim > 1 and arguments.layout(trans, name) != "n" else scales
 
 
 def _times(alpha: Any, factor: float) -> Any:
     return (alpha if isinstance(alpha, complex) else arguments.real(alpha, "alpha")) * factor
 
 
-def _k_axis(ndim: int, trans: Any, name: str) -> int:
+def k_axis(ndim: int, trans: Any, name: str) -> int:
     """Which axis of an operand, as it is given, is k."""
     transposed = arguments.layout(trans, name) != "n"
     return -1 if ndim == 1 or transposed == (name == "b") else -2
 
 
 def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
-    axis = _k_axis(q.ndim, trans, name)
+    axis = k_axis(q.ndim, trans, name)
     if q.axis != axis:
         raise ValueError(f"the blocks of {name} must lie along k, its axis {axis}, but they lie along axis {q.axis}: "
                          f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")  # fmt: skip
@@ -81,7 +142,7 @@ def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
 
 def _large(a: Quantized, b: Quantized) -> bool:
     """Is the product one whose operands the engine takes as bf16?"""
-    bf16 = np.empty(0, formats.get("bf16").dtype)
+    bf16 = np.empty(0, BF16)
     rows, columns = (math.prod(q.others[-1:]) for q in (a, b))
     return bool(engines.cpu().converts(bf16, F32, rows, columns, a.length))
 
@@ -110,9 +171,19 @@ def _exponent(power: float) -> int:
     return math.frexp(power)[1] - 1
 
 
-def _decoded(q: Quantized, narrow: bool) -> Array:
+def decoded(q: Quantized, narrow: bool) -> Array:
     """The numbers of q in f32 or, half as long, in bf16."""
-    return scaled(q, F32, _upper_half).view(formats.get("bf16").dtype) if narrow else scaled(q, F32)
+    return as_bf16(q) if narrow else scaled(q, F32)
+
+
+def exact_in_bf16(q: Quantized) -> bool:
+    """Are all numbers of q, and none that is flushed, among bf16's?"""
+    return _unit(q) >= LEAST_EXPONENT
+
+
+def as_bf16(q: Quantized) -> Array:
+    """The numbers of q, which are exact in bf16."""
+    return scaled(q, F32, _upper_half).view(BF16)
 
 
 def _upper_half(x: Array) -> Array:

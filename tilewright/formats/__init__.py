@@ -8,6 +8,8 @@
     packing.py     pack, unpack: formats of 2, 4 and 6 bits in whole bytes
     blocks.py      block-scaled formats, mxfp4 and its kin: BLOCK_FORMATS, block_format
     quantized.py   Quantized, an array in one of them; dequantize
+    scaled.py      Scaled, an array with a scale per row, per column or for all of it
+    decodable.py   what both have in common: indices, @, np.asarray
     quantization.py  quantize: OCP's rules
     overview.py    the table and the details that `tilewright formats` prints
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.formats.packing import pack, unpack
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
+    from tilewright.formats.scaled import Scaled
 
 __all__ = [
     "ALSO_CALLED",
@@ -43,6 +46,7 @@ __all__ = [
     "Format",
     "Integer",
     "Quantized",
+    "Scaled",
     "Specials",
     "accumulator",
     "advice",
@@ -63,6 +67,7 @@ __all__ = [
 _HOME = {
     "Quantized": "tilewright.formats.quantized",
     "convert": "tilewright.formats.conversion",
+    "Scaled": "tilewright.formats.scaled",
     "dequantize": "tilewright.formats.quantized",
     "pack": "tilewright.formats.packing",
     "quantize": "tilewright.formats.quantization",

@@ -36,9 +36,9 @@ def pack(x: ArrayLike) -> Bytes:
         return plain.view(np.uint8).reshape(*array.shape[:-1], packed_bytes(fmt, count))
     patterns = np.ascontiguousarray(array).view(np.uint8) & (2**fmt.bits - 1)
     elements, size = fmt.packing
-    wide = np.uint8 if size == 1 else np.uint32
+    wide: Any = np.uint8 if size == 1 else np.uint32
     groups = _in_groups(patterns, elements)
-    word = groups[..., 0].astype(wide)
+    word: Any = groups[..., 0].astype(wide)
     for i in range(1, elements):
         word |= groups[..., i].astype(wide, copy=False) << wide(fmt.bits * i)
     whole = np.stack([(word >> wide(8 * i)).astype(np.uint8) for i in range(size)], axis=-1)

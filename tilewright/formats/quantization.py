@@ -11,7 +11,7 @@ is the block's largest |number| / 6 / that, rounded to nearest even, so that the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,37 +20,65 @@ from tilewright.formats.blocks import BlockFormat, block_format
 from tilewright.formats.conversion import convert, to_odd
 from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex
-from tilewright.formats.table import of
+from tilewright.formats.scaled import scalable, scale
+from tilewright.formats.table import find, of
 
 Array = NDArray[Any]
+BlockName = Literal["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp4"]
 
 
-def quantize(x: ArrayLike, format: object, axis: int = -1) -> Quantized:
-    """x in a block-scaled format: mxfp8 (of e4m3fn), mxfp8_e5m2, mxfp6 (of e2m3), mxfp6_e3m2, mxfp4 (of e2m1) or
-    nvfp4 (of e2m1 too).
+@overload
+def quantize(x: ArrayLike, format: BlockFormat | BlockName, axis: int = -1) -> Quantized: ...
+@overload
+def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any: ...
+def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any:
+    """x in a format of few bits, with scales.
+
+    A Quantized in a block-scaled format: mxfp8 (of e4m3fn), mxfp8_e5m2, mxfp6 (of e2m3), mxfp6_e3m2, mxfp4 (of e2m1) or
+    nvfp4 (of e2m1 too). A Scaled, with f32 scales for whole rows, columns or the array, in integers of at most 16
+    bits or floats of smaller range than f32: i8, i4, e4m3fn, e5m2 and others.
 
     x       an array of numbers that are not complex, of any format, any shape with at least one axis, any strides.
-    axis    along which 32 neighbours share a scale, of nvfp4 16. For a product it is k: -1 of the left operand, -2 of
-            the right one (or -1 of one that trans_b transposes). A last block of fewer is filled up with zeros.
+    axis    along which neighbours share a scale: 32 in MX formats, 16 in nvfp4, and all in others. For a product it is
+            k: -1 of the left operand, for a scale per row, -2 of the right one (or -1 of one that trans_b transposes),
+            for a scale per column. None, not for blocks: all of x has one scale. A last block of fewer is filled up
+            with zeros.
 
-    Rounding is once, to nearest even, from the numbers as they are (f64 too), subnormal elements included. Numbers
-    between the largest element and the next power of two saturate, as the specification says: with the largest number
-    of a block in f = [1, 2) times a power of two, those are f > 1.75 in mxfp8 and mxfp6_e3m2 and mxfp8_e5m2, f > 1.875
-    in mxfp6 and f > 1.5 in mxfp4.
+    In i8 and its like a scale is the largest size / the format's largest number, an f32 of at least 2^-126, and 1 for
+    zeros; elements are x / scale, in f32 (f64 where x has more digits than f32), rounded to nearest even. nan and inf
+    are a ValueError for integers, negative numbers are one for unsigned formats.
+
+    In block-scaled formats rounding is once, to nearest even, from the numbers as they are (f64 too), subnormal
+    elements included. Numbers between the largest element and the next power of two saturate, as the specification
+    says: with the largest number of a block in f = [1, 2) times a power of two, those are f > 1.75 in mxfp8 and
+    mxfp6_e3m2 and mxfp8_e5m2, f > 1.875 in mxfp6 and f > 1.5 in mxfp4.
 
     The specification's rule is one for numbers. Of nan and inf none is lost here, and the scale is that of the finite
     numbers: they stay what they are where the element format has them (e5m2), inf becomes nan where it has only that
     (e4m3fn), and where it has neither (6 and 4 bits), the scale is nan and with it the block.
     """
-    f = block_format(format)
+    plain = find(format)
+    f = None if plain is not None else _block_format(format)
     array = np.asarray(x)
     source = of(array)
     if isinstance(source, Complex):
         raise TypeError(f"x is {source}; quantize x.real and x.imag, each by itself")
-    axis = blocked_axis(axis, array.ndim)
+    if axis is None and f is not None:
+        raise ValueError(f"axis must be an integer for {f}, whose blocks are along one")
+    along = None if axis is None else blocked_axis(axis, array.ndim)
     wide = to_odd(array) if source.name in ("i64", "u64") else array.astype(_wide(source.bits, source.name))
-    elements, scales, tensor_scale = _quantized(in_blocks(np.moveaxis(wide, axis, -1), f), f)
-    return Quantized(packed(elements), scales, array.shape, f, axis, tensor_scale)
+    if f is None or along is None:
+        return scale(wide, scalable(plain, "format"), along)
+    elements, scales, tensor_scale = _quantized(in_blocks(np.moveaxis(wide, along, -1), f), f)
+    return Quantized(packed(elements), scales, array.shape, f, along, tensor_scale)
+
+
+def _block_format(format: object) -> BlockFormat:
+    try:
+        return block_format(format)
+    except ValueError as error:
+        raise ValueError(f"{error}; or integers of at most 16 bits or floats of smaller range than f32, such as i8, i4 "
+                         "or e4m3fn") from None  # fmt: skip
 
 
 def _wide(bits: int, name: str) -> Any:

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from tilewright.formats.blocks import BLOCK_FORMATS, BlockFormat, block_format
 from tilewright.formats.conversion import convert
+from tilewright.formats.decodable import Decodable, basic
 from tilewright.formats.packing import pack, unpack
 from tilewright.formats.records import Float
+from tilewright.formats.scaled import Scaled
 from tilewright.formats.table import get, of
 
 Array = NDArray[Any]
@@ -23,7 +25,7 @@ AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is mad
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized:
+class Quantized(Decodable):
     """An array of `shape` in a block-scaled format, whose blocks lie along one of its axes.
 
     elements    uint8 [..., bytes]: the array's other axes in their order, then its `axis`, packed as `formats.pack`
@@ -106,10 +108,6 @@ class Quantized:
         return tuple(n for i, n in enumerate(self.shape) if i != self.axis + len(self.shape))
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of elements and scales."""
         return self.elements.nbytes + self.scales.nbytes
@@ -118,6 +116,44 @@ class Quantized:
         """The elements by themselves, without their scales: the format's dtype, in this array's shape."""
         along = unpack(self.elements, self.format.element, self.length)
         return np.moveaxis(along, -1, self.axis)
+
+    def decoded(self, dtype: np.dtype[Any]) -> Array:
+        """The numbers, in f32 or f64."""
+        values = scaled(self, dtype)
+        if self.tensor_scale != 1:
+            with np.errstate(all="ignore"):
+                values *= dtype.type(self.tensor_scale)
+        return values
+
+    @property
+    def T(self) -> Quantized:
+        """With the axes in reverse order; nothing is copied."""
+        last = self.ndim - 1
+        order = (*reversed(range(last)), last)  # of the axes of elements and scales, whose last one stays
+        return self._with(self.elements.transpose(order), self.scales.transpose(order), self.shape[::-1],
+                          last - self.axis % self.ndim)  # fmt: skip
+
+    def __getitem__(self, key: Any) -> Quantized:
+        """By integers and slices; along the blocked axis by slices of whole blocks. Nothing is copied."""
+        keys = basic(key, self.ndim)
+        at = self.axis % self.ndim
+        along, others = keys[at], (*keys[:at], *keys[at + 1 :])
+        start, stop, step = along.indices(self.length) if isinstance(along, slice) else (0, 0, 0)
+        block = self.format.block
+        if step != 1 or start % block or (stop % block and stop != self.length):
+            raise IndexError(f"along axis {self.axis}, the blocked one, an index must be a slice of whole blocks of "
+                             f"{block}, such as {block}:{2 * block}, not {along}; np.asarray gives the numbers")
+        stop = max(start, stop)
+        first, end = start // block, self.format.blocks(stop)
+        elements = self.elements[(*others, slice(first * self.format.block_bytes, end * self.format.block_bytes))]
+        scales = self.scales[(*others, slice(first, end))]
+        behind = sum(isinstance(each, slice) for each in keys[at + 1 :])
+        shape = list(scales.shape[:-1])
+        shape.insert(len(shape) - behind, stop - start)
+        return self._with(elements, scales, tuple(shape), -1 - behind)
+
+    def _with(self, elements: Array, scales: Array, shape: tuple[int, ...], axis: int) -> Quantized:
+        return Quantized(elements, scales, shape, self.format, axis, self.tensor_scale)
 
     def __repr__(self) -> str:
         return f"Quantized({self.format}, shape={self.shape}, axis={self.axis}, {self.nbytes} bytes)"
@@ -132,30 +168,23 @@ def blocked_axis(axis: Any, ndim: int) -> int:
     return index(axis) % ndim - ndim
 
 
-def dequantize(q: Quantized, dtype: object = "f32") -> Array:
-    """The numbers of q: [*q.shape] of a floating-point format.
+def dequantize(q: Quantized | Scaled, dtype: object = "f32") -> Array:
+    """The numbers of q, a Quantized or a Scaled: [*q.shape] of a floating-point format.
 
-    In f64 they are exact; in f32 too, unless they are 2^128 or more, which gives inf, or of nvfp4, whose tensor_scale
-    takes a rounding. Other formats get them rounded once, to nearest even, and beyond their range as `convert` with
-    saturate=False has it. A scale that is nan makes nan of all its block; nan and inf among the elements (e4m3fn, e5m2)
-    are what they are.
+    In f64 the numbers of a Quantized are exact; in f32 too, unless they are 2^128 or more, which gives inf, or of
+    nvfp4, whose tensor_scale takes a rounding. Those of a Scaled are the products of elements and scales, rounded once.
+    Other formats get them rounded once more, to nearest even, and beyond their range as `convert` with saturate=False
+    has it. A scale that is nan makes nan of all its block; nan and inf among the elements (e4m3fn, e5m2) are what they
+    are.
     """
-    if not isinstance(q, Quantized):
-        raise TypeError(f"q must be a Quantized, as quantize makes them, not {type(q).__name__}")
+    if not isinstance(q, Decodable):
+        raise TypeError(f"q must be a Quantized or a Scaled, as quantize makes them, not {type(q).__name__}")
     target = get(dtype, "dtype")
     if not isinstance(target, Float):
         raise ValueError(f"dtype must be a floating-point format, not {target}")
     if target.name in ("f32", "f64"):
-        return _numbers(q, target.dtype)
-    return convert(_numbers(q, get("f64").dtype), target, saturate=False)
-
-
-def _numbers(q: Quantized, wide: np.dtype[Any]) -> Array:
-    values = scaled(q, wide)
-    if q.tensor_scale != 1:
-        with np.errstate(all="ignore"):
-            values *= wide.type(q.tensor_scale)
-    return values
+        return q.decoded(target.dtype)
+    return convert(q.decoded(get("f64").dtype), target, saturate=False)
 
 
 def scaled(q: Quantized, wide: np.dtype[Any], kept: Any = None) -> Array:

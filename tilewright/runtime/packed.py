@@ -56,6 +56,13 @@ class Packed:
     _panels: NDArray[np.uint8]
     _stand_in: Matrix
     _recipes: dict[tuple[Any, ...], Recipe]
+    # Of what had scales: a factor of alpha, and the scales of columns, by which sums are multiplied.
+    _factor: float = 1.0
+    _scales: Matrix | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
     @property
     def nbytes(self) -> int:
