@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,8 @@ from tilewright.bench.formats_products import PRODUCTS, Product
 from tilewright.bench.formats_results import F32, Row, Timed
 from tilewright.bench.measure import Rules, Sample
 from tilewright.bench.results import Report, Session
+
+ROOT = Path(__file__).resolve().parent.parent
 
 PLAIN = [p for p in PRODUCTS if p.algorithm is None]
 SHORT = Rules(turn_s=1e-6, warm_s=0.0, min_rounds=2, max_rounds=2, budget_s=0.0)
@@ -443,3 +446,41 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     absent = Timed(product("i8-i8-i32"), 64, 1, "native", (Row("tilewright", "", reason="absent: x"),))
     with pytest.raises(ValueError, match="nothing to plot"):
         formats_plot.draw(report_of(absent), path)
+
+
+@pytest.fixture
+def zen5() -> Report:
+    pytest.importorskip("matplotlib").use("Agg")
+    return results.load(ROOT / "bench" / "results" / "zen5_formats.json")
+
+
+def test_the_picture_has_points_and_no_label_on_another_or_over_the_edge(zen5: Report) -> None:
+    whole = formats_plot.figure(zen5, 2048)
+    whole.canvas.draw()
+    assert "m = n = k = 2048" in whole.get_suptitle()
+    axis = whole.axes[0]
+    assert axis.get_xscale() == "log"
+    assert not axis.patches  # a bar's length means nothing on a logarithmic axis
+    frame = axis.get_window_extent()
+    shown = [text for a in whole.axes for text in (a.title, a.xaxis.label, *a.get_yticklabels()) if text.get_text()]
+    assert len(shown) == 2 + 2 * len(formats_results.timed(zen5)) // 4 + 1  # four sizes; and a head over the ratios
+    boxes = [text.get_window_extent() for text in shown]
+    for number, box in enumerate(boxes):
+        assert whole.bbox.x0 <= box.x0 <= box.x1 <= whole.bbox.x1
+        assert whole.bbox.y0 <= box.y0 <= box.y1 <= whole.bbox.y1
+        assert not frame.padded(-2).overlaps(box), shown[number]
+        assert not any(box.overlaps(other) for other in boxes[:number]), shown[number]
+
+
+def test_the_committed_picture_is_of_the_committed_results_and_of_the_tables_size(zen5: Report) -> None:
+    """Which `python -m tilewright.bench.formats_plot RESULT.json PICTURE.png 2048` writes."""
+    from PIL import Image
+
+    from tilewright.bench.plot import digest
+
+    with Image.open(ROOT / "bench" / "results" / "zen5_formats.png") as picture:
+        said = picture.info
+    assert said["Source"] == digest(zen5)
+    tables = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    sizes = re.findall(r"^<!-- figure: formats bench/results/zen5_formats.json .*n=(\d+)", tables, re.MULTILINE)
+    assert {said["Title"]} == {f"m = n = k = {n}" for n in sizes}

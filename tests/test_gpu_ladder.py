@@ -234,7 +234,7 @@ def test_asynchronous_copies_need_ampere():
 
 def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     """The command itself, with three steps to be quick; from its JSON come the tables of docs/gpu-ladder.md."""
-    monkeypatch.setattr(ladder_gpu, "GPU_STEPS", {name: GPU_STEPS[name] for name in ("naive", "shared", "async")})
+    monkeypatch.setattr(ladder_gpu, "GPU_STEPS", {name: GPU_STEPS[name] for name in ("naive", "shared", "texture")})
     monkeypatch.setenv("COLUMNS", "160")
     json, plot = tmp_path / "ladder.json", tmp_path / "ladder.png"
     asked = ["bench", "ladder", "--device", "simulate", "--sizes", "256", "--json", str(json), "--plot", str(plot)]
@@ -243,6 +243,12 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     for word in ("V1 naive", "33,554,432", "2n³/L global, 2n³/V shared", "shared memory", "32.7%"):
         assert word in said.output
     assert plot.stat().st_size > 10_000
+    try:
+        assembler = f"ptxas {ptxas.version()}"
+    except ptxas.Missing:
+        assembler = "none, since ptxas is not installed"
+    assert f"Registers and CTAs per SM: {assembler}." in said.output
+    assert results.load(json).extra["ptxas"] == assembler
     naive, shared, _ = ladder_gpu.counted(results.load(json))
     assert naive.bound[0] == "L1"
     assert shared.conflicts > 0

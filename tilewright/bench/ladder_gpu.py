@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -121,6 +122,16 @@ def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
     return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}
 
 
+def _assembler() -> str:
+    """Whose registers the tables show: those depend on the assembler's version."""
+    from tilewright.compiler import ptxas
+
+    try:
+        return f"ptxas {ptxas.version()}"
+    except ptxas.Missing:
+        return "none, since ptxas is not installed"
+
+
 # ---- tilewright bench ladder --device simulate
 
 
@@ -142,8 +153,10 @@ def simulate(n: int, target_name: str, json: Path | None, plot: Path | None, con
             found.append(count(name, n, target))
             bar.advance(task)
     report.extra["simulated"] = [asdict(c) for c in found]
+    report.extra["ptxas"] = _assembler()
     for shown in tables([*found, _dispatched(found, target)], target):
         console.print(shown)
+    console.print(f"Registers and CTAs per SM: {report.extra['ptxas']}.", highlight=False)
     if json:
         save(report, json)
         console.print(f"results: {json}", highlight=False)
@@ -226,7 +239,10 @@ def tables(found: list[Counts], target: GpuTarget) -> Iterator[Any]:
 
 
 def draw(found: list[Counts], path: Path, title: str) -> None:
-    """Per step, what a multiprocessor is busy with in units of its multiply-adds: the longest bar is the bound."""
+    """Per step, what a multiprocessor is busy with in units of its multiply-adds: the rightmost point is the bound.
+
+    Points, not bars: on a logarithmic axis a bar's length depends on where the axis begins.
+    """
     import matplotlib
 
     from tilewright.bench import plot
@@ -238,16 +254,16 @@ def draw(found: list[Counts], path: Path, title: str) -> None:
     figure, axis = plt.subplots(figsize=(8, 0.5 + 0.55 * len(found)), layout="constrained")
     try:
         for i, name in enumerate(what):
-            clocks = [c.busy[name] / c.busy["multiply-adds"] for c in found]
-            places = [row + (i - (len(what) - 1) / 2) * 0.2 for row in range(len(found))]
-            axis.barh(places, clocks, height=0.2, label=name, color=list(plot.COLOURS.values())[i])
+            clocks = [c.busy[name] / c.busy["multiply-adds"] or math.nan for c in found]
+            places = [row + (i - (len(what) - 1) / 2) * 0.1 for row in range(len(found))]
+            axis.plot(clocks, places, "osD^"[i], label=name, color=list(plot.COLOURS.values())[i], zorder=3)
         axis.set_yticks(range(len(found)), [c.title for c in found])
         axis.invert_yaxis()
         axis.set_xscale("log", base=2)
         axis.axvline(1, color="black", linestyle=":", linewidth=1)
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:g}")
         axis.set_xlabel("clocks that a multiprocessor is busy, over those of the multiply-adds")
-        axis.grid(alpha=0.3, axis="x")
+        axis.grid(alpha=0.3)
         axis.legend(loc="lower right")
         axis.set_title(title, fontsize=9)
         figure.savefig(path, dpi=144)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright import extras
-from tilewright.bench.report import groups, names, peak_of, title
+from tilewright.bench.report import groups, names, peak_of, title, warnings
 from tilewright.bench.results import OURS, Report, Result
 
 MISSING = f"plots need matplotlib: {extras.install('plot')}"
@@ -23,6 +25,23 @@ COLOURS = {
     "triton": "#009e73",
 }
 CYCLE = ("#e69f00", "#f0e442", "#000000", "#8c564b", "#7f7f7f", "#bcbd22", "#17becf")
+
+
+def provenance(report: Report, path: Path, title: str) -> dict[str, str | None] | None:
+    """What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run."""
+    if path.suffix != ".png":
+        return None
+    return {"Title": title, "Source": digest(report), "Software": None}
+
+
+def digest(report: Report) -> str:
+    """Of everything in a result file."""
+    return hashlib.sha256(json.dumps(report.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+def warning(report: Report) -> str:
+    """A line for the title where other processes kept the machine busy."""
+    return "".join(f"\n{line}" for line in warnings(report)[:1])
 
 
 class PlotUnavailable(Exception):
@@ -58,8 +77,9 @@ def draw(report: Report, path: Path, suites: Sequence[str] | None = None) -> Non
         # One legend for all panels, because a peer may be missing from one of them (a BLIS without threads).
         handles = {label: h for axis in axes[0] for h, label in zip(*axis.get_legend_handles_labels())}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4 * len(panels))
-        figure.suptitle(f"tilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}", fontsize=9)
-        figure.savefig(path, dpi=144)
+        where = f"tilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}"
+        figure.suptitle(where + warning(report), fontsize=9)
+        figure.savefig(path, dpi=144, metadata=provenance(report, path, where))
     finally:
         plt.close(figure)
 

@@ -50,6 +50,14 @@ def find() -> Path:
     raise Missing("ptxas is not installed: `pip install nvidia-cuda-nvcc` brings it, or set TILEWRIGHT_PTXAS")
 
 
+@cache
+def version() -> str:
+    """As the assembler states it: 13.5.37. Missing if there is none."""
+    said = subprocess.run([find(), "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"V([\d.]+)", said)
+    return found[1] if found else "of an unknown version"
+
+
 def assemble(ptx: str, architecture: str, *, options: tuple[str, ...] = ()) -> tuple[bytes, dict[str, Usage]]:
     """(cubin, {kernel: what it uses}). ValueError with the assembler's words if it refuses the text."""
     with tempfile.TemporaryDirectory() as folder:
