@@ -48,24 +48,24 @@ def test_what_is_no_plan(text):
 
 @pytest.mark.parametrize(("chip", "plan", "shape", "words"), [
     ("gfx942", {"cta_k": 0}, {}, "cta_k is 0"),
-    ("gfx942", {"mfma": 8}, {}, "mfma = 8"),
-    ("gfx942", {}, {"a": "f64", "b": "f64", "out": "f64"}, "those of f64 of 16 x 16"),
-    ("gfx950", {}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "that is the algorithm scaled"),
-    ("gfx950", {"algorithm": "scaled"}, {}, "f16 here has none"),
+    ("gfx942", {"mfma": 8}, {}, "it is 8"),
+    ("gfx942", {}, {"a": "f64", "b": "f64", "out": "f64"}, "mfma must be 16 or 32, and 16 for f64"),
+    ("gfx950", {}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "need the algorithm scaled"),
+    ("gfx950", {"algorithm": "scaled"}, {}, "f16 has none here"),
     ("gfx942", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "gfx942 has no matrix"),
     ("gfx942", {"algorithm": "xf32"}, {}, "xf32 multiplies f32, and this is f16 by f16"),
     ("gfx950", {"algorithm": "xf32"}, {"a": "f32", "b": "f32"}, "gfx950 has no matrix instruction for xf32"),
     ("gfx942", {}, {"a": "e4m3fn", "b": "e4m3fn"}, "gfx942 has no matrix instruction for e4m3fn"),
     ("gfx942", {}, {"b": "bf16"}, "no matrix instruction multiplies f16 by bf16"),
-    ("gfx950", {}, {"a": "e2m1", "b": "e2m1"}, "e2m1 comes with scales here: a problem of mxfp4"),
-    ("gfx950", {}, {"a": "e4m3fn", "b": "e3m2"}, "e3m2 comes with scales here: a problem of mxfp6_e3m2"),
+    ("gfx950", {}, {"a": "e2m1", "b": "e2m1"}, "e2m1 is multiplied with block scales only: mxfp4"),
+    ("gfx950", {}, {"a": "e4m3fn", "b": "e3m2"}, "e3m2 is multiplied with block scales only: mxfp6_e3m2"),
     ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "layout": "nn"}, "layout nt"),
     ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True, "k": 500}, "in blocks of 32"),
     ("gfx950", {"algorithm": "scaled"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "cta_k = 64 is not 128 or"),
     ("gfx942", {}, {"out": "f64"}, "the result is f64, and these operands give f32, f16, bf16"),
-    ("gfx942", {"warp_m": 96}, {}, "do not fill"),
-    ("gfx942", {"warp_m": 16}, {}, "have 32, 64, 128"),
-    ("gfx942", {"cta_m": 192, "warp_m": 96}, {}, "have 32, 64, 128"),
+    ("gfx942", {"warp_m": 96}, {}, "is not a multiple of wave tiles"),
+    ("gfx942", {"warp_m": 16}, {}, "must have 32, 64, 128"),
+    ("gfx942", {"cta_m": 192, "warp_m": 96}, {}, "must have 32, 64, 128"),
     ("gfx942", {"cta_m": 256, "cta_n": 256, "warp_m": 32, "warp_n": 32}, {}, "would have 4096 threads"),
     ("gfx942", {"cta_k": 48}, {}, "rows of 96 bytes"),
     ("gfx942", {"copy": "direct"}, {}, "gfx942 loads at most 4"),
@@ -249,7 +249,7 @@ def test_a_problem_without_a_plan_is_named_in_words():
 @pytest.mark.parametrize("a", ["e2m1", "e2m3", "e3m2"])
 @pytest.mark.parametrize("chip", CHIPS)
 def test_packed_elements_without_scales_are_refused_before_anything_is_compiled(chip, a):
-    with pytest.raises(ValueError, match=f"on {chip}: {a} comes with scales here: a problem of mxfp"):
+    with pytest.raises(ValueError, match=f"on {chip}: {a} is multiplied with block scales only: mxfp"):
         tw.compile(tw.Gemm(64, 64, 64, a, out="f32", layout="nt"), target(chip))
 
 

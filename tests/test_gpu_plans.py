@@ -84,14 +84,14 @@ def test_what_cannot_be_aligned_is_not_moved_in_vectors():
 
 PLAN = F32[0]
 BROKEN = {
-    "are not 64x64": {"thread_n": 4},
-    "do not fill a CTA tile": {"warp_m": 48},
+    "do not make 64x64": {"thread_n": 4},
+    "is not a multiple of warp tiles": {"warp_m": 48},
     "through registers have 2 stages": {"stages": 3},
     "and the operands allow 1": {"vector": 4},
     "have 1024": {"cta_m": 1024, "cta_n": 512},
     "of shared memory": {"cta_k": 256},
     "more than the 65536": {"registers": 250, "cta_m": 256},
-    "not by both": {"split_k": 2, "tail": True},
+    "cannot be combined": {"split_k": 2, "tail": True},
     "must not be less than 1": {"slices": 0},
     "do not divide cta_k": {"slices": 3},
 }

@@ -212,19 +212,19 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
             return
     yield from bounds(p)
     if p.mfma not in (16, 32) or (p.mfma == 32 and shape.a == "f64"):
-        yield f"mfma = {p.mfma}: matrix instructions have tiles of 16 x 16 or 32 x 32, those of f64 of 16 x 16."
+        yield f"mfma must be 16 or 32, and 16 for f64: rows and columns of an instruction's tile; it is {p.mfma}."
         return
     plain = p.algorithm in ("mfma", "xf32")
     if plain and shape.scaled:
-        yield f"the operands have scales ({shape.a} in blocks of {BLOCK}): that is the algorithm scaled."
+        yield f"operands with block scales ({shape.a}) need the algorithm scaled or bf16_emulated, not {p.algorithm}."
         return
     if not plain and not shape.scaled:
-        yield f"{p.algorithm} is for operands with scales, and {shape.a} here has none."
+        yield f"{p.algorithm} needs operands with block scales, and {shape.a} has none here."
         return
     formats_here = RATES[target.name]
     if p.algorithm == "scaled" and not target.has("mfma.f8f6f4"):
-        yield (f"{target.name} has no matrix instructions with scales: gfx950 has, and the algorithm bf16_emulated "
-               "does without.")
+        yield (f"{target.name} has no matrix instructions with scales (gfx950 has); the algorithm bf16_emulated "
+               "needs none.")
         return
     if p.algorithm == "xf32" and (shape.a, shape.b) != ("f32", "f32"):
         yield f"xf32 multiplies f32, and this is {shape.a} by {shape.b}."
@@ -234,7 +234,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
                   if f.mx and f.element.bits < 8 and f.element.name in (shape.a, shape.b)]
         if scaled:
             narrow = dict.fromkeys(f.element.name for f in scaled)
-            yield f"{' by '.join(narrow)} comes with scales here: a problem of {' or '.join(f.name for f in scaled)}."
+            yield f"{' by '.join(narrow)} is multiplied with block scales only: {' or '.join(f.name for f in scaled)}."
             return
         for format in dict.fromkeys(("xf32",) if p.algorithm == "xf32" else (shape.a, shape.b)):
             if format not in formats_here:
@@ -250,10 +250,10 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
     if shape.out not in (allowed := RESULTS[shape.sums]):
         yield f"the result is {shape.out}, and these operands give {', '.join(allowed)}."
     if p.cta_m % p.warp_m or p.cta_n % p.warp_n:
-        yield f"wave tiles of {p.warp_m}x{p.warp_n} do not fill a workgroup's tile of {p.cta_m}x{p.cta_n}."
+        yield f"a workgroup's tile of {p.cta_m}x{p.cta_n} is not a multiple of wave tiles of {p.warp_m}x{p.warp_n}."
         return
     if any(side < 32 or side & (side - 1) for side in (p.warp_m, p.warp_n)):
-        yield f"wave tiles have 32, 64, 128 ... rows and columns, and {p.warp_m}x{p.warp_n} has others."
+        yield f"wave tiles must have 32, 64, 128 ... rows and columns, not {p.warp_m}x{p.warp_n}."
         return
     if p.threads > target.threads_group:
         yield f"a workgroup would have {p.threads} threads, and may have {target.threads_group}."
@@ -275,7 +275,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
     if (registers := p.estimate(shape)) > most:
         yield f"a lane would need about {registers} registers, and {p.threads} threads leave it {most}."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
-        yield f"split_k = {p.split_k} is more than the tiles of k that there are."
+        yield f"split_k = {p.split_k} exceeds the number of tiles along k."
 
 
 def _depth(p: AmdPlan, shape: AmdShape) -> Iterator[str]:

@@ -208,7 +208,7 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         if 1 not in (shape.m, shape.n):
             yield f"gemv computes one row or one column of C, and C is {shape.m}x{shape.n}."
     elif p.cta_m % p.warp_m or p.cta_n % p.warp_n:
-        yield f"warp tiles of {p.warp_m}x{p.warp_n} do not fill a CTA tile of {p.cta_m}x{p.cta_n}."
+        yield f"a CTA tile of {p.cta_m}x{p.cta_n} is not a multiple of warp tiles of {p.warp_m}x{p.warp_n}."
         return
     if p.algorithm == "dmma":
         if shape.dtype != "f64":
@@ -218,11 +218,11 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         if p.warp_m % 16 or p.warp_n % 16 or p.cta_k % 4:
             yield "dmma needs warp tiles of multiples of 16 and cta_k a multiple of 4."
         if p.slices > 1:
-            yield "dmma has no slices."
+            yield "slices must be 1 for dmma."
     elif p.algorithm == "simt" and (
             p.thread_m < 1 or p.thread_n < 1 or p.warp_m % p.thread_m or p.warp_n % p.thread_n
             or (p.warp_m // p.thread_m) * (p.warp_n // p.thread_n) != LANES):
-        yield f"{p.thread_m}x{p.thread_n} elements for each of {LANES} lanes are not {p.warp_m}x{p.warp_n}."
+        yield f"{LANES} lanes with {p.thread_m}x{p.thread_n} elements each do not make {p.warp_m}x{p.warp_n}."
         return
     elif p.cta_k % p.slices:
         yield f"{p.slices} slices do not divide cta_k = {p.cta_k}."
@@ -247,9 +247,9 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
                "multiprocessor.")
     if p.tail and p.split_k > 1:
-        yield "the tiles of C are divided by split_k or by tail, not by both."
+        yield "split_k and tail cannot be combined: both divide the tiles of C."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
-        yield f"split_k = {p.split_k} is more than the tiles of k that there are."
+        yield f"split_k = {p.split_k} exceeds the number of tiles along k."
 
 
 def bounds(plan: Any) -> Iterator[str]:
