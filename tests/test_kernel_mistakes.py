@@ -190,3 +190,58 @@ def test_a_value_of_another_kernel_is_refused():
                 lambda: k.variable(i64, m), lambda: k.call(k.function, m, x)):  # fmt: skip
         with pytest.raises(ValueError, match=r"test_kernel_mistakes.py:\d+: a value of .* is used in "):
             use()
+
+
+# ---- operands, types and places that cannot be
+
+
+def mistakes(k):
+    n, x, _ = k.args
+    t = k.thread[0]
+    return {
+        "select of a Python truth": (lambda: k.select(True, x[0], 1.0), "an operand must be a value .*, not True"),
+        "min of numbers": (lambda: k.min(1, 2), r"at least one operand must be a value .* not all Python numbers, "),
+        "select of numbers": (lambda: k.select(t == 0, 1, 2), "at least one operand must be a value"),
+        "fma of numbers": (lambda: k.fma(1.0, 2.0, 3.0), "at least one operand must be a value"),
+        "fma of mixed types": (lambda: k.fma(x[0], t, x[1]), "expected f32, got i32"),
+        "text for a type": (lambda: k.cast(t, "f32"), "a number must have a type of tilewright.ir, .* not 'f32'"),
+        "Python's type": (lambda: k.variable(float, 0), "a number must have a type .*, not <class 'float'>"),
+        "tile": (lambda: k.tile(2, 2, "f32"), "a number must have a type"),
+        "elements": (lambda: k.smem("s", (32,), "f32"), "elements must have a type of tilewright.ir, .* not 'f32'"),
+        "extent of a value": (lambda: k.smem("s", (n,), f32), "the shape of s must be Python's whole numbers from 1"),
+        "no extent": (lambda: k.local("s", (0,), f32), r"the shape of s must be .* from 1 on, not \(0,\)"),
+        "index None": (lambda: x[None], "an index is a whole number or a value of the kernel, not None"),
+        "slice": (lambda: x[1:3], r"an index is .*, not slice\(1, 3, None\)"),
+        "float index": (lambda: x[0.5], r"an index is .*, not 0\.5"),
+        "element of a number": (lambda: n[0], "a value of type i64 has no elements"),
+        "store to a number": (lambda: n.__setitem__(0, 1), r"only a pointer, .* not a value of type i64"),
+        "load of a number": (lambda: k.load(3), "only a pointer, .* not 3"),
+        "variable": (lambda: x.__setitem__(0, k.variable(f32, 0)), r"registers, not a value: x\.get\(\) reads one"),
+        "sum of a number": (lambda: k.warp_sum(1.0), r"lanes exchange values of the kernel, not 1\.0"),
+        "kernel, not function": (lambda: run(k, 1, None, None), r"only a recorded function can be run, .* k\.function"),
+        "thread of a CPU function": (lambda: run(cpu()), r"cpu is a CPU function, and it asks for thread\.x: .*ds="),
+    }  # fmt: skip
+
+
+def cpu():
+    k = Kernel("cpu")
+    k.thread[0] + 1
+    return k.function
+
+
+@pytest.mark.parametrize("what", mistakes(Kernel("k", threads=32, n=i64, x=ptr(f32), z=ptr(f32))))
+def test_mistakes_are_answered_in_sentences(k, what):
+    mistake, sentence = mistakes(k)[what]
+    with pytest.raises(TypeError, match=sentence):
+        mistake()
+
+
+def test_python_numbers_are_operands():
+    k = Kernel("numbers", x=ptr(f32))
+    (x,) = k.args
+    x[0] = k.fma(2.0, x[1], 1.0)
+    x[2] = k.fma(x[0], 3, k.cast(4, f32))
+    own = k.local("own", 2, f32)
+    own[1] = x[2]
+    x[3] = own[1]
+    both(k.function, np.arange(4, dtype=np.float32))

@@ -268,3 +268,25 @@ def test_waves_of_64_lanes():
     for threads, warp, requests in ((128, 32, 4), (128, 64, 2), (96, 64, 2)):
         report = simulator.run(kernel(body, threads=threads, warp=warp), np.zeros(128, np.float32))
         assert report.of("x", "load").requests == requests
+
+
+@pytest.mark.parametrize("ctas", [1, 2, 3, 40])
+@pytest.mark.parametrize("away", [2, 16, 32, 64, -1, -16, -48])
+@pytest.mark.parametrize("space", ["shared", "local"])
+def test_an_access_far_outside_does_not_land_in_another_copy(space, away, ctas):
+    """Copies of a small array lie close together; each CTA, or thread, has one."""
+    k = Kernel("far", threads=32, z=ptr(f32))
+    t = k.thread[0]
+    small = k.smem("small", (2,), f32) if space == "shared" else k.local("small", (2,), f32)
+    with k.when(t == 3):
+        small[away] = 1.0
+    with pytest.raises(Fault, match=rf"out of bounds .* store of small\[{away}\] by block .* thread \(3, 0\): it has"):
+        simulator.run(k.function, np.zeros(1, np.float32), grid=ctas)
+    k = Kernel("far", threads=32, z=ptr(f32))
+    small = k.smem("small", (2,), f32) if space == "shared" else k.local("small", (2,), f32)
+    with k.when((k.thread[0] == 3) & (k.block[0] == ctas - 1)):
+        small[1] = 1.0
+        k.args[0][0] = small[1]
+    z = np.zeros(1, np.float32)
+    simulator.run(k.function, z, grid=ctas)
+    assert z[0] == 1

@@ -20,6 +20,14 @@ from tilewright.ir.types import Pointer, Type
 Array = NDArray[Any]
 
 
+def recorded(function: Any) -> Function:
+    """TypeError unless this is a recorded function."""
+    if not isinstance(function, Function):
+        hint = ": pass k.function" if hasattr(function, "function") else ""
+        raise TypeError(f"only a recorded function can be run, not {function!r}{hint}")
+    return function
+
+
 def count(function: Function, args: Sequence[Any]) -> None:
     """TypeError unless there are as many arguments as parameters."""
     if len(args) != len(function.params):

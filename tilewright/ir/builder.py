@@ -15,7 +15,7 @@ from tilewright.ir.elementary import Elementary
 from tilewright.ir.grid import Grid
 from tilewright.ir.operations import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
-from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, vec
+from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, number, scalar, vec
 from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
 
 
@@ -68,6 +68,9 @@ class Kernel(Grid, Elementary):
 
     def _value(self, x: Any, type: Any) -> Value:
         """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
+        if isinstance(x, (Tile, Variable)):
+            what = "x.get()" if isinstance(x, Variable) else "x[i, j]"
+            raise TypeError(f"a variable or tile is registers, not a value: {what} reads one")
         if not isinstance(x, Value):
             return self.constant(type, x)
         if x.type == i32 and type == i64:
@@ -76,9 +79,17 @@ class Kernel(Grid, Elementary):
             raise TypeError(f"expected {type}, got {x.type}")
         return x
 
+    @staticmethod
+    def _common(*xs: Any) -> Any:
+        """The type of the operation on these, some of which may be Python's numbers."""
+        types = [x.type for x in xs if isinstance(x, Value)]
+        if not types:
+            raise TypeError(f"at least one operand must be a value of the kernel, not all Python numbers, {xs}: "
+                            "k.constant(f32, 1.0) makes a value of one")
+        return i64 if i64 in types else types[0]
+
     def _binary(self, operation: Operation, x: Any, y: Any, result: Any = None) -> Value:
-        types = [v.type for v in (x, y) if isinstance(v, Value)]
-        type = i64 if i64 in types else types[0]
+        type = self._common(x, y)
         if result is not None and isinstance(type, Type):
             result = vec(result, type.length)
         return self._op(operation, result or type, self._value(x, type), self._value(y, type))
@@ -96,7 +107,12 @@ class Kernel(Grid, Elementary):
             raise TypeError(f"{x!r} is not of type {type}")
         return Value(self, type, constant=x)
 
-    def cast(self, x: Value, type: Type) -> Value: return x if x.type == type else self._op(ops.CAST, type, x)
+    def cast(self, x: Any, type: Type) -> Value:
+        """x as this type: integers keep their lowest bits, floats are rounded, towards 0 if to integers."""
+        number(type)
+        if not isinstance(x, Value):
+            return self.constant(type, x)
+        return x if x.type == type else self._op(ops.CAST, type, x)
 
     def quads(self, a: Value, b: Value, c: Value) -> Value:
         """c + a*b of vectors of i32 that each hold four bytes, those of a without sign and those of b with one: the
@@ -133,9 +149,11 @@ class Kernel(Grid, Elementary):
             raise TypeError(f"the bits of {x.type} are not those of {type}")
         return self._op(ops.REINTERPRET, type, x)
 
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
+    def fma(self, a: Any, b: Any, c: Any) -> Value:
         """a*b + c: of floating-point numbers rounded once, of integers modulo 2^bits."""
-        return self._op(ops.FMA, c.type, a, b, c) if c.type.is_float else a*b + c
+        type = self._common(a, b, c)
+        a, b, c = (self._value(x, type) for x in (a, b, c))
+        return self._op(ops.FMA, type, a, b, c) if type.is_float else a*b + c
 
     def broadcast(self, x: Value, length: int) -> Value: return self._op(ops.BROADCAST, vec(x.type, length), x)
     def pack(self, *xs: Value) -> Value: return self._op(ops.PACK, vec(xs[0].type, len(xs)), *xs)
@@ -147,7 +165,7 @@ class Kernel(Grid, Elementary):
         return x if x.type.length == 1 else self._op(ops.SUM, x.type.scalar, x)
 
     def select(self, where: Value, x: Any, y: Any) -> Value:
-        type = next(v.type for v in (x, y) if isinstance(v, Value))
+        type = self._common(x, y)
         return self._op(ops.SELECT, type, where, self._value(x, type), self._value(y, type))
 
     def min(self, x: Any, y: Any) -> Value: return self.select(self._binary(ops.LT, x, y, i1), x, y)
@@ -171,15 +189,19 @@ class Kernel(Grid, Elementary):
     # ---- memory
 
     def tile(self, rows: int, cols: int, type: Any, zero: bool = True) -> Tile:
-        tile = Tile(self, rows, cols, type)
+        tile = Tile(self, rows, cols, type if isinstance(type, Pointer) else number(type))
         for ij in tile.registers if zero else ():
             tile[ij] = 0
         return tile
 
-    def variable(self, type: Any, value: Any = None) -> Variable: return Variable(self, type, value)
+    def variable(self, type: Any, value: Any = None) -> Variable:
+        return Variable(self, type if isinstance(type, Pointer) else number(type), value)
 
-    def _array(self, name: str, shape: tuple[int, ...], element: Type, space: str, align: int) -> Value:
-        if align < element.bytes or align & (align - 1):
+    def _array(self, name: str, shape: int | tuple[int, ...], element: Type, space: str, align: int) -> Value:
+        shape = (shape,) if isinstance(shape, int) else shape
+        if not isinstance(shape, Sequence) or not shape or not all(map(declaring.is_count, shape)):
+            raise TypeError(f"the shape of {name} must be Python's whole numbers from 1 on, not {shape!r}")
+        if align < scalar(element).bytes or align & (align - 1):
             raise ValueError(f"{name} can be aligned to {element.bytes}, {2 * element.bytes} ... bytes, not {align}")
         strides = [1]
         for extent in reversed(shape[1:]):
@@ -189,7 +211,7 @@ class Kernel(Grid, Elementary):
         self.function.arrays[array] = pointer
         return pointer
 
-    def local(self, name: str, shape: tuple[int, ...], element: Type) -> Value:
+    def local(self, name: str, shape: int | tuple[int, ...], element: Type) -> Value:
         """An array on this thread's own stack."""
         return self._array(name, shape, element, "local", 64)
 
@@ -198,7 +220,7 @@ class Kernel(Grid, Elementary):
 
         Under a mask, one i1 for all of it or a vector with one for each element, what is not read is 0.
         """
-        type = type or pointer.type.element
+        type = type or self._pointer(pointer).element
         self._check_mask(mask, type)
         align = self._align(align, type)
         array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
@@ -207,7 +229,7 @@ class Kernel(Grid, Elementary):
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
         """The reverse of `load`. `streaming` is a hint that nobody will read this soon."""
-        element = pointer.type.element
+        element = self._pointer(pointer).element
         if not isinstance(value, Value) or value.type == i32:
             value = self._value(value, element)
         if isinstance(value.type, Type) and value.type.scalar != element:
@@ -215,6 +237,14 @@ class Kernel(Grid, Elementary):
         self._check_mask(mask, value.type)
         align = self._align(align, value.type)
         self._record(Store(pointer, value, align, mask, caller(), streaming))
+
+    @staticmethod
+    def _pointer(pointer: Any) -> Pointer:
+        t = getattr(pointer, "type", None)
+        if not isinstance(t, Pointer):
+            raise TypeError(f"only a pointer, such as a parameter ptr(f32), can be loaded from and stored to, not "
+                            f"{f'a value of type {t}' if t else repr(pointer)}")
+        return t
 
     @staticmethod
     def _align(align: int | None, type: Any) -> int:

@@ -55,7 +55,7 @@ class Grid(Roles):
 
     # ---- shared memory, and meeting there
 
-    def smem(self, name: str, shape: tuple[int, ...], element: Type, align: int = 16) -> Value:
+    def smem(self, name: str, shape: int | tuple[int, ...], element: Type, align: int = 16) -> Value:
         """A shared-memory array, row-major, its first element at a multiple of `align` bytes."""
         return self._array(name, shape, element, "shared", align)
 
@@ -223,6 +223,8 @@ class Grid(Roles):
 
     def lane_xor(self, x: Value, mask: int) -> Value:
         """The x of the lane whose number differs in the bits of `mask`; all lanes take part."""
+        if not isinstance(x, Value):
+            raise TypeError(f"lanes exchange values of the kernel, not {x!r}")
         if not isinstance(x.type, Type) or x.type.length > 1 or x.type.bits not in lanes.MOVED:
             raise TypeError(f"lanes exchange numbers of 16, 32 or 64 bits, not {x.type}")
         if not 0 < mask < self.warp:

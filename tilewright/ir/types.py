@@ -79,6 +79,13 @@ def scalar(t: object) -> Type:
     return t
 
 
+def number(t: object) -> Type:
+    """t, if it is the type of a number or of a vector of them; TypeError if it is not."""
+    if not isinstance(t, Type):
+        raise TypeError(f"a number must have a type of tilewright.ir, such as f32, i32 or vec(f32, 4), not {t!r}")
+    return t
+
+
 def vec(scalar: Type, length: int) -> Type:
     return replace(scalar, length=length)
 

@@ -5,6 +5,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ir import operations as ops
@@ -101,12 +102,16 @@ class Value:
             raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")
         address = self
         for i, stride in zip(index, self.strides, strict=True):
+            if not isinstance(i, (Value, Integral)):
+                raise TypeError(f"an index is a whole number or a value of the kernel, not {i!r}")
             address = address + i * stride
         return address
 
     def __getitem__(self, index: Any) -> Value:
         if isinstance(self.type, Pointer):
             return self.k.load(self.at(*(index if isinstance(index, tuple) else (index,))))
+        if self.type.length == 1:
+            raise TypeError(f"a value of type {self.type} has no elements: only pointers and vectors have")
         check_elements((index,), self.type.length, f"{self.type}")
         return self.k._op(ops.extract(index), self.type.scalar, self)
 

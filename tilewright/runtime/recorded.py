@@ -33,7 +33,7 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
     with them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that
     do not fit the parameters; RuntimeError if this machine cannot run the function.
     """
-    arguments.count(function, args)
+    arguments.count(arguments.recorded(function), args)
     extents = arguments.grid(function, grid)
     return _on_cpu(function, args) if function.threads is None else _on_gpu(function, args, extents)
 

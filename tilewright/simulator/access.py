@@ -220,6 +220,10 @@ class Access:
                               self.machine.report.granule, banks, max(banks.pieces(self.bytes, self.align), self.item),
                               self.reads)
             self.patterns[key] = pattern
+        if region.pitch is not None and region.copies is not None and not self.remote:
+            strange = (address - region.base) // region.pitch != region.copies[gang.threads]
+            if (strange if on is None else strange & (on if on.ndim == 1 else on.any(0))).any():
+                return None
         offset = first - region.base
         inside = offset if region.pitch is None else offset % region.pitch
         if offset < 0 or inside + pattern.low < 0 or inside + pattern.high > region.size:
@@ -321,13 +325,20 @@ class Access:
     def outside(self, gang: Gang, region: Region, address: NDArray[np.int64], here: NDArray[np.bool_]) -> NoReturn:
         """These elements are not all inside, or not all aligned."""
         offsets = address + np.arange(self.length)[:, None]*self.item - region.base
-        bad, why = here & ~region.holds(offsets, self.item), ""
+        own = None
+        if region.pitch is not None and region.copies is not None and not self.remote:
+            own = region.copies[gang.threads] * region.pitch    # where each thread's copy begins
+            offsets = offsets - own
+            bad = here & ((offsets < 0) | (offsets + self.item > region.size))
+        else:
+            bad = here & ~region.holds(offsets, self.item)
         if bad.any():
             kind, why = "out of bounds", f"it has {region.size // self.item} elements of {self.dtype}"
         else:
             kind, bad, why = "misaligned", here & (address % self.align != 0), f"it must be {self.align}-byte aligned"
         element, thread = np.argwhere(bad)[0]
-        self.fault(kind, gang, region, int(offsets[element, thread]), int(thread), why)
+        fault = self.fault if own is None else self._fault
+        fault(kind, gang, region, int(offsets[element, thread]), int(thread), why)
 
     def race(self, gang: Gang, region: Region, history: History, race: Race, unit: int, thread: int) -> NoReturn:
         warp, threads = history.clocks.warp, history.clocks.threads
@@ -343,6 +354,10 @@ class Access:
     def fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str) -> NoReturn:
         if region.pitch:
             offset = (offset + region.pitch // 4) % region.pitch - region.pitch // 4    # in its copy
+        self._fault(kind, gang, region, offset, thread, why)
+
+    def _fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str) -> NoReturn:
+        """`offset`: in the copy of the array."""
         index, rest = divmod(offset, self.item)
         at = f"[{index}]" + (f" + {rest} bytes" if rest else "")
         raise Fault(kind, self.line, self.function, f"{self.verb} of {region.name}{at}{gang.by(thread)}: {why}")

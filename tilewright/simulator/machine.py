@@ -40,7 +40,7 @@ Grid = int | Sequence[int] | None
 class Machine:
     def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]],
                  report: Report | None = None, target: str | None = None) -> None:
-        self.function, self.memory = function, memory
+        self.function, self.memory = given.recorded(function), memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
         self.shape = function.threads or (1, 1)
@@ -211,6 +211,9 @@ class Machine:
     def builtin(self, name: str, threads: NDArray[np.int64]) -> Any:
         """thread.x, block.z, grid.y, cluster.ctarank ... of these threads."""
         what, axis = name.split(".")
+        if not self.gpu:
+            raise TypeError(f"{self.function.name} is a CPU function, and it asks for {name}: Kernel(..., threads=256) "
+                            "makes a kernel for the CTAs of a GPU")
         if what == "cluster":
             return (threads // self.cta % self.clusters.size).astype(np.int32)
         if what == "thread":
@@ -241,6 +244,10 @@ class Machine:
             region, copy = self._shared[array], threads // self.cta
         else:
             region, copy = self.memory.allocate(array, len(threads)), np.arange(len(threads))
+        if region.pitch is not None:
+            if region.copies is None:
+                region.copies = np.full(self.threads, -1)
+            region.copies[threads] = copy
         return region, np.int64(region.base) if region.pitch is None else region.base + copy * region.pitch
 
     def by(self, thread: int) -> str:

@@ -44,6 +44,7 @@ class Region:
         self.name, self.space, self.base, self.data, self.writable = name, space, base, data, writable
         self.size = data.size if size is None else size         # bytes of one copy
         self.pitch = pitch                                      # None: there is one copy
+        self.copies: NDArray[np.int64] | None = None            # thread → its copy, where there are several
         self.written = None if initialised else np.zeros(data.size, bool)
         if self.written is not None and pitch is not None:
             self.written.reshape(-1, pitch)[:, self.size:] = True       # the gaps, which nobody will write
