@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from tests.readings import both, native
 from tilewright.ir import Kernel, f32, f64, i1, i8, i16, i32, i64, ptr, vec
 from tilewright.ir import operations as ops
+from tilewright.targets import detect
 
 FLOATS = [f32, f64]
-TYPES = [f32, f64, i32, i64, vec(f32, 16), vec(f32, 4), vec(f64, 8), vec(i32, 8), vec(i64, 2)]
+AVX512 = pytest.mark.skipif(detect().vector_bytes < 64, reason="vectors of 512 bits need AVX-512")
+WIDE = [pytest.param(vec(f32, 16), marks=AVX512), pytest.param(vec(f64, 8), marks=AVX512), vec(f32, 8), vec(f64, 4)]
+TYPES = [f32, f64, i32, i64, *WIDE, vec(f32, 4), vec(i32, 8), vec(i64, 2)]
 ARITHMETIC = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 INTEGER = {"div": operator.floordiv, "rem": operator.mod, "and": operator.and_, "or": operator.or_, "xor": operator.xor}
 COMPARE = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
@@ -101,7 +104,7 @@ def test_casts(source, to):
     elementwise(to, lambda k, x: k.cast(x, to), (source, x))
 
 
-@pytest.mark.parametrize("t", [f32, f64, vec(f32, 8), vec(f64, 8)], ids=str)
+@pytest.mark.parametrize("t", [f32, f64, *WIDE], ids=str)
 def test_fma(t):
     x, y, z = (interesting(t.scalar, 64 * t.length, seed) for seed in (1, 2, 3))
     elementwise(t, lambda k, x, y, z: k.fma(x, y, z), (t, x), (t, y), (t, z))
@@ -148,7 +151,7 @@ def test_fma_rounds_once_whatever_the_operands(t, seed):
         assert not wrong.any(), [x[wrong][:3] for x in (*operands, d, mine)]
 
 
-@pytest.mark.parametrize("t", [f32, f64], ids=str)
+@pytest.mark.parametrize("t", [f32, pytest.param(f64, marks=AVX512)], ids=str)
 def test_vectors_are_taken_apart_and_put_together(t):
     x, y = (interesting(t, 64 * 8, seed) for seed in (1, 2))
     v = vec(t, 8)
@@ -158,14 +161,14 @@ def test_vectors_are_taken_apart_and_put_together(t):
     elementwise(vec(t, 4), lambda k, x, y: k.pack(x[7], y[7], x[0], x[0] * y[1]), (v, x), (v, y))
 
 
-@pytest.mark.parametrize("t", [vec(f32, 16), vec(f32, 2), vec(f64, 8)], ids=str)
+@pytest.mark.parametrize("t", [*WIDE, vec(f32, 2)], ids=str)
 def test_horizontal_sums_are_added_in_the_same_order(t):
     x = interesting(t.scalar, 64 * t.length)
     elementwise(t.scalar, lambda k, x: k.sum(x), (t, x))
 
 
 @pytest.mark.parametrize("align", [1, 4])
-@pytest.mark.parametrize("length", [4, 8, 16])
+@pytest.mark.parametrize("length", [4, 8, pytest.param(16, marks=AVX512)])
 def test_masked_loads_and_stores(length, align):
     """What is masked out is neither read nor written, not even beyond the ends of the arrays."""
     V = vec(f32, length)
