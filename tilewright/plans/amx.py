@@ -76,6 +76,9 @@ TILE_WORDS = {
 # Multiply-adds per second of one core, with tiles from L2 and in f32; elements split into terms per second; seconds of
 # a call. Their ratios matter. Measured on a Xeon with AMX: `python bench/amx.py`.
 TILE_RATE, NATIVE_RATE, SPLITTING, CALL = 0.82e12, 0.078e12, 5e9, 20e-6
+# Of the time of the native product over that of the split one, as predicted, from which on "fastest" splits: AMX on
+# shared cores slumps to two thirds of its rate for minutes, f32 does not (a Xeon with 16 CPUs, bench/results).
+SURE = 1.5
 SHARE = 0.5             # of L2, for a block of A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block, where bf16 or bytes are multiplied: C is read and written once per block
 SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
@@ -102,13 +105,20 @@ def choose_tiles(shape: Shape, target: CpuTarget) -> CpuPlan:
                    swap=True)
 
 
-def pays(word: str, m: int, n: int, k: int) -> bool:
-    """Whether the products of a word with several terms take less time than one native product of f32."""
+def faster(word: str, m: int, n: int, k: int, threads: int) -> bool:
+    """Whether "fastest" splits: only where that is faster whatever state the machine is in. With several threads it is
+    not: 16 of them split and multiply at 4.6 times the rate of one, where the native product reaches 9.2 times its."""
+    return threads == 1 and pays(word, m, n, k, SURE)
+
+
+def pays(word: str, m: int, n: int, k: int, gain: float = 1.0) -> bool:
+    """Whether the products of a word with several terms take less time than one native product of f32 on one thread, by
+    this factor."""
     tile = TILE_WORDS[word]
     products = sum(map(len, tile.passes))
     rows, cols, depth = (-(-x // side) * side for x, side in ((m, SIDE), (n, SIDE), (k, GROUP * tile.steps)))
     tiles = rows * cols * depth * products / TILE_RATE + (rows + cols) * depth * tile.terms / SPLITTING
-    return tiles + CALL < m * n * k / NATIVE_RATE
+    return (tiles + CALL) * gain < m * n * k / NATIVE_RATE
 
 
 def _up(x: int) -> int:

@@ -4,7 +4,7 @@
     bf16_bf16_f32_x6    f32, three terms, the six largest products: 2^-23, less than f32's own rounding from k = 32 on
     bf16_bf16_f32_x9    f32, three terms, all products: those of exact elements
     bf16_bf16_f32_x4    f16, two terms, which hold an element exactly, all four products
-    fastest             x6 of f32, x4 of f16, or none, whichever the model expects to be fastest
+    fastest             x6 of f32, x4 of f16, or none: they are taken by one thread, where the gain is large and sure
 
 Where AMX is missing, or a product is too small for it to pay, the native product is computed: it is as accurate. So it
 is where an element is infinite, no number, or so large that it is infinite as a bf16: packing notices.
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans.amx import pays
-from tilewright.runtime import amx, cpu
+from tilewright.plans.amx import faster, pays
+from tilewright.runtime import amx, cpu, pool
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
@@ -32,7 +32,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
          threads: int | None = None, target: CpuTarget | None = None) -> None:
     """What runtime.cpu.gemm computes, for operands f32 or f16 and a float32 c, by the algorithm of that name."""
     target = amx.permitted(target or detect())
-    word = _word(a, b, algorithm, target) if alpha and a.size and b.size else ""
+    word = _word(a, b, algorithm, target, threads or pool.get_num_threads()) if alpha and a.size and b.size else ""
     if word:
         product = np.empty_like(c) if beta else c
         if not cpu.gemm(a, b, product, alpha, threads=threads, target=target, tiles=word):
@@ -45,10 +45,14 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     cpu.gemm(a, b, c, alpha, beta, threads=threads, target=target)
 
 
-def _word(a: Matrix, b: Matrix, algorithm: str, target: CpuTarget) -> str:
+def _word(a: Matrix, b: Matrix, algorithm: str, target: CpuTarget, threads: int) -> str:
     """What of plans.amx to multiply by, or ""."""
     if a.dtype != b.dtype or "amx-bf16" not in target.extensions:
         return ""
     format = FORMATS.get(a.dtype, "")
-    word = NO_WORSE.get(format, "") if algorithm == FASTEST else TERMS[algorithm][1]
-    return word if word and pays(word, a.shape[0], b.shape[1], a.shape[1]) else ""
+    sizes = a.shape[0], b.shape[1], a.shape[1]
+    if algorithm == FASTEST:
+        word = NO_WORSE.get(format, "")
+        return word if word and faster(word, *sizes, threads) else ""
+    word = TERMS[algorithm][1]
+    return word if pays(word, *sizes) else ""
