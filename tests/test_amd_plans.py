@@ -290,3 +290,67 @@ def test_a_plan_for_less_than_one_block_of_k(chip, k):
 def test_a_plan_that_cannot_run_is_refused():
     with pytest.raises(ValueError, match=r"cannot run .* on gfx942: copies through registers have 2 stages"):
         tw.compile(gemm(128, 128, 128, "f16"), target("gfx942"), replace(PLAN, stages=3))
+
+
+# ---- manifests at the boundary of 32 bits
+
+BOUNDED = [
+    ("gfx950", "mxfp6", "nt", "scaled 64x64x128 wave=32x32 mfma=32 copy=direct stages=2"),
+    ("gfx950", "mxfp4", "nt", "scaled 256x256x256 wave=128x64 mfma=32 copy=direct stages=2 vector=32"),
+    ("gfx950", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=direct stages=3 split_k=4"),
+    ("gfx950", "f16", "tn", "mfma 64x64x64 wave=32x32 mfma=32 copy=direct stages=3"),
+    ("gfx942", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 split_k=3 group_m=4"),
+    ("gfx942", "mxfp8", "nt", "bf16_emulated 64x64x32 wave=32x32 mfma=32 copy=registers stages=2"),
+]
+
+
+@pytest.mark.parametrize(("chip", "a", "layout", "plan"), BOUNDED, ids=lambda x: str(x).partition(" ")[0])
+def test_what_a_manifest_requires_at_the_boundary(chip, a, layout, plan):
+    """Every distance of rows that a 32-bit offset of a direct load is made of, and every size, has a largest value."""
+    kernel = tw.compile(gemm(64, 64, 256, a, layout), target(chip), plan)
+    lines = amd_contract.requires(kernel.shape, kernel.plan)
+    fits = {"m": 64, "n": 64, "k": 256, "a": 0, "b": 0, "lda": 256, "ldb": 256, "ldc": 64, "scale_a": 0, "scale_b": 0,
+            "ld_scale_a": 8, "ld_scale_b": 8, "c": 0}  # fmt: skip
+
+    def refused(**change):
+        return [line for line in lines if not eval(line, fits | change)]
+
+    def largest(name, most):
+        """The largest multiple of 16 up to which nothing is refused."""
+        low, high = 16, most
+        while high - low > 16:
+            middle = (low + high) // 32 * 16
+            low, high = (low, middle) if refused(**{name: middle}) else (middle, high)
+        return low
+
+    assert refused() == []
+    p, direct = kernel.plan, kernel.plan.copy == "direct"
+    extents = {"a": p.cta_m, "b": p.cta_n}
+    for name, extent in extents.items():
+        at_most = largest(f"ld{name}", 1 << 40)
+        if not direct:
+            assert at_most > 1 << 39  # 64-bit addresses
+            continue
+        bytes = 1 if kernel.shape.scaled else 2
+        rows = extent if layout == "nt" else p.cta_k
+        assert (1 << 31) - rows * 16 * bytes <= at_most * bytes * rows <= 1 << 31
+        assert refused(**{f"ld{name}": -256})
+        if p.direct_scales(kernel.shape):
+            at_most = largest(f"ld_scale_{name}", 1 << 40)
+            last = _last_row_of_scales(p, extent)
+            assert last * at_most + p.cta_k // 32 < 1 << 32  # what the load adds to its base
+            assert (last + 1) * (at_most + 16) > 1 << 30  # and no tighter than it need be
+            assert refused(**{f"ld_scale_{name}": 100_000_000})
+    for name in "mnk":
+        assert [line for line in refused(**{name: (1 << 31) - 32}) if " <= " in line]
+        assert not refused(**{name: 1 << 30})
+    assert refused(m=1 << 30, n=1 << 30)  # more tiles than are counted
+
+
+def _last_row_of_scales(p, extent):
+    """As kernels/amd/scale_tile.py shares rows out to threads."""
+    warp = p.warp_m if extent == p.cta_m else p.warp_n
+    tiles, words = warp // p.mfma, p.cta_k // 128
+    copies = -(-extent * words // p.threads)
+    lanes = ((place // (tiles * words), place % (tiles * words)) for place in range(copies * p.threads))
+    return max(lane // p.mfma * (tiles * p.mfma) + mine // words * p.mfma + lane % p.mfma for lane, mine in lanes)
