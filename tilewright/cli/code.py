@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tilewright.cli import common
+from tilewright.cli import output as files
 
 # For each family of targets: suffix → what it is, and which attribute of a compiled kernel holds it
 FORMS = {
@@ -72,10 +73,10 @@ def write(kernel: Any, output: Path, forms: dict[str, tuple[str, str]]) -> list[
     if manifest is not None:
         _require_own(manifest)
     code = getattr(kernel, forms[output.suffix][1])
-    output.write_bytes(code if isinstance(code, bytes) else code.encode())
+    files.write(output, code)
     if manifest is None:
         return [str(output)]
-    manifest.write_text(json.dumps(kernel.manifest, indent=2) + "\n")
+    files.write(manifest, json.dumps(kernel.manifest, indent=2) + "\n")
     return [str(output), f"{manifest} (its manifest)"]
 
 

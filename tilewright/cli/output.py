@@ -48,16 +48,17 @@ def write_json(record: Any, path: Path) -> None:
         write(path, notation + "\n")
 
 
-def write(path: Path, content: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all. What is no regular file, a device or a pipe, is written to as it is."""
+    data = content if isinstance(content, bytes) else content.encode()
     path = path.resolve()  # of a symbolic link the file that it points to
     if path.exists() and not path.is_file():
-        path.write_text(content)
+        path.write_bytes(data)
         return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(content)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private

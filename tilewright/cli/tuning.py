@@ -188,7 +188,7 @@ def export(
         if file is None:
             typer.echo("".join(lines), nl=False)
         else:
-            file.write_text("".join(lines))
+            output.write(file, "".join(lines))
             typer.echo(f"{plural(len(lines), 'row')} written to {file}", err=True)
 
 
