@@ -45,7 +45,7 @@ def through(function, x: np.ndarray, name: str, run=recorded.run) -> np.ndarray:
     aligned[:] = tile.ravel()
     c = np.zeros(tile.shape, FORMATS[name].dtype)
     seen = c if name == "f16" else bits(c).view(f"i{c.itemsize}")
-    run(function, aligned, seen.ravel(), 32, 0, 0, rows, 32)
+    run(function, aligned, seen.ravel(), 32, 0, 0, rows, 32, 1)
     return c.ravel()[: x.size]
 
 
@@ -108,11 +108,11 @@ def test_edges_of_a_tile(name, isa):
         read = tile.ravel()[: 2 * NR + cols].copy()
         c = in_a_wider(np.ones((4, cols + 2), dtype if name == "f16" else f"i{dtype.itemsize}"), 5)
         wanted = c.copy()
-        wanted[1:, 2:] = rounded(tile[:, :cols], name).view(c.dtype)
+        wanted[1:, 2:] = rounded(2 * tile[:, :cols], name).view(c.dtype)
         if code:
-            _, after = both(function, read, c, cols + 7, 1, 2, 3, cols, code=code)
+            _, after = both(function, read, c, cols + 7, 1, 2, 3, cols, 2, code=code)
             np.testing.assert_array_equal(after["c"], wanted)
-        simulator.run(function, read, c, cols + 7, 1, 2, 3, cols)
+        simulator.run(function, read, c, cols + 7, 1, 2, 3, cols, 2)
         np.testing.assert_array_equal(c, wanted)
 
 
@@ -121,9 +121,10 @@ def test_edges_of_a_tile(name, isa):
 
 @pytest.mark.parametrize(("m", "n", "k", "kc"), [(9, 70, 21, 24), (9, 70, 21, 8), (13, 33, 9, 4)], ids=str)
 def test_five_loops(m, n, k, kc):
-    """With one block of k nothing but the result is written; with several, tiles wait for the last one."""
-    p = Packed(HERE[0], "f32", 4, 2, m, n, k, alpha=1.5, mc_panels=2, kc=kc, nc_panels=2, result="f16")
-    q = Packed(HERE[0], "f32", 4, 2, m, n, k, alpha=1.5, mc_panels=2, kc=kc, nc_panels=2)
+    """With one block of k nothing but the result is written; with several, tiles wait for the last one, and then for
+    alpha."""
+    p = Packed(HERE[0], "f32", 4, 2, m, n, k, alpha=2.0, mc_panels=2, kc=kc, nc_panels=2, result="f16")
+    q = Packed(HERE[0], "f32", 4, 2, m, n, k, alpha=2.0, mc_panels=2, kc=kc, nc_panels=2)
     q.simulate()
     report, after = both(p.driver, p.job, 0, arrays=p.arrays, also=p.functions)
     np.testing.assert_array_equal(after["c"], q.c.astype(np.float16))

@@ -60,7 +60,7 @@ def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
                     return False
             if out is not c:
                 for new, old in ((out.real, c.real), (out.imag, c.imag)):
-                    old[...] = new + beta * old if beta else new
+                    old[...] = new + np.multiply(old, beta, dtype=_wider(old.dtype)) if beta else new
         return True
 
     return product
@@ -92,6 +92,11 @@ def part(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"f{dtype.itemsize // 2}")
 
 
+def _wider(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In which beta * C does not overflow before the sums are added, as it does not in kernels, which round once."""
+    return np.dtype(np.float64 if dtype.itemsize == 4 else np.longdouble)
+
+
 def wanted(x: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """What x is converted to for a product in a complex dtype: real numbers stay real."""
     return dtype if x.dtype.kind == "c" else part(dtype)
@@ -110,12 +115,15 @@ def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str
     """out = alpha * a @ b by the real product [ar; ai] @ [br bi]."""
     m, n = out.shape[-2:]
     four = np.empty((*out.shape[:-2], 2 * m, 2 * n), part(out.dtype))
-    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four, alpha, 0.0, threads)
+    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four, 1.0, 0.0, threads)
     top, bottom = four[..., :m, :], four[..., m:, :]
     (ar_br, ar_bi), (ai_br, ai_bi) = ((half[..., ::2], half[..., 1::2]) for half in (top, bottom))
     sign_a, sign_b = (-1 if x in conj else 1 for x in "ab")
     out.real = ar_br - sign_a * sign_b * ai_bi
     out.imag = sign_b * ar_bi + sign_a * ai_br
+    if alpha != 1:  # the sums, of which each product gave a part
+        parts = out.view(part(out.dtype))
+        parts *= parts.dtype.type(alpha)
 
 
 def _expanded(b: Array, conj: str) -> Array:

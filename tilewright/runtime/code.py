@@ -75,6 +75,12 @@ def finish(target: CpuTarget, width: int, result: str) -> int:
 
 
 @cache
+def scale(target: CpuTarget, dtype: str) -> int:
+    """Address of the function that makes C of sums: kernels/cpu/scale.py."""
+    return load(_CPU + "scale:emit_scale", target, dtype).address(jobs.scale_name(dtype))
+
+
+@cache
 def packing_complex(target: CpuTarget, dtype: str, width: int, kind: str, role: str, conj: str = "") -> int:
     """The same of complex numbers: kernels/cpu/packing_complex.py."""
     code = load(_CPU + "packing_complex:emit_pack_complex", target, dtype, width, kind, role, conj)

@@ -294,12 +294,8 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         _recipes[recipe, "temporary"] = inner = Recipe(
             shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth,
             result=recipe.result, conj=recipe.conj, prepacked=recipe.prepacked), swapped
-    special = _run(*inner, a, b, whole, alpha, 0.0)
-    result = whole.swapaxes(-1, -2) if swapped else whole
-    if beta == 0:
-        c[...] = result
-    else:
-        _scale(c, beta)
-        with np.errstate(all="ignore"):         # the caller may have asked NumPy to raise: not halfway through C
-            c += result
+    if beta:
+        whole[...] = c.swapaxes(-1, -2) if swapped else c
+    special = _run(*inner, a, b, whole, alpha, beta)
+    c[...] = whole.swapaxes(-1, -2) if swapped else whole
     return special

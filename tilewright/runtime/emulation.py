@@ -38,7 +38,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         if not cpu.gemm(a, b, product, alpha, threads=threads, target=target, tiles=word):
             if beta:
                 with np.errstate(all="ignore"):
-                    np.add(c * np.float32(beta), product, out=c)
+                    c[...] = np.multiply(c, beta, dtype=np.float64) + product
             return
     m, n, k = *c.shape, a.shape[1]
     a, b = (x if x.dtype == c.dtype or cpu.converts(x, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))

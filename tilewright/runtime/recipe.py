@@ -7,10 +7,12 @@ from array import array
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.cpu import CpuPlan, Order, Shape
 from tilewright.plans.tiles import SHORT
+from tilewright.plans.words import BY_NAME
 from tilewright.runtime import code, workspace
 from tilewright.runtime.pool import pool
 from tilewright.targets.base import CpuTarget
@@ -22,7 +24,7 @@ IDLE = 0.1                      # of the threads' time, up to which a batch is d
 DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
 COMPLEX = "c64", "c128"
 EXCHANGED = str.maketrans("ab", "ba")
-_ALPHA_BETA = {"f32": struct.Struct("=f4x"), "f64": struct.Struct("=d"), "bf16x2": struct.Struct("=f4x")}
+SHARED = 1 << 15        # elements of C that are scaled by one thread
 
 
 class Strides(NamedTuple):
@@ -108,7 +110,11 @@ class Recipe:
         self.sources, self.depth, self.result, self.conj, self.prepacked = sources, depth, result, conj, prepacked
         self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
                                     *(sources if any(sources) or prepacked else ()), *((prepacked,) * bool(prepacked)))
+        self.added_in = TILE_WORDS[shape.dtype].sums if shape.tiles else (
+            BY_NAME[shape.dtype].sums if shape.dtype in BY_NAME else shape.dtype)       # the format of sums
         self.space = self.sums = 0
+        # of k, after which the sums are in C: with several, C is scaled when all are there
+        self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
         self.parts = plan.threads
         self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
         fields = {"packed": self._packed, "in_place": self._in_place, "stream": self._stream,
@@ -119,18 +125,22 @@ class Recipe:
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
         self.i_a, self.i_b, self.i_c = (self.at[name] for name in "abc")
-        self.i_alpha, self.i_beta = self.at["alpha"], self.at["beta"]
-        self.template[self.i_alpha] = self._bits(1.0)
+        self.i_alpha, self.i_beta = self.at.get("alpha"), self.at["beta"]
+        if self.i_alpha is not None:
+            self.template[self.i_alpha] = self._bits(1.0)
+        several = self.passes > 1 and not result and self.added_in in ("f32", "f64")    # of integers it is the same
+        self.scaled_after = several or plan.algorithm == "stream"
         self._call = DRIVER(self.function)
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
 
     def _bits(self, x: float) -> int:
-        """x as the job's field holds it: a number of the problem's type in the low bytes."""
-        dtype = TILE_WORDS[self.shape.dtype].sums if self.shape.tiles else self.shape.dtype
-        if dtype not in _ALPHA_BETA:
-            return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
-        return struct.unpack("=q", _ALPHA_BETA[dtype].pack(x))[0]
+        """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
+        if self.added_in == "f32":
+            return int(struct.unpack("=q", struct.pack("=f4x", ctypes.c_float(x).value))[0])
+        if self.added_in == "f64":
+            return int(struct.unpack("=q", struct.pack("=d", x))[0])
+        return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
 
     def _packed(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
@@ -138,6 +148,7 @@ class Recipe:
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
         cut = blocks(shape, plan, bool(self.depth))
+        self.passes *= -(-shape.k // cut.kc)
         self.a_block, self.b_block = (0 if self.prepacked == role else panels * cut.space[role] * shape.itemsize
                                       for role, panels in (("a", cut.mc_panels), ("b", cut.nc_panels)))     # bytes
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
@@ -161,6 +172,7 @@ class Recipe:
         kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
+        self.passes = -(-shape.k // (plan.kc or shape.k))
         return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
                 "ldc": st.rsc, "kc": plan.kc or shape.k, "batch": 1, "batch_parts": 1,
                 "row_parts": plan.ic_ways, "col_parts": plan.jc_ways, "by_rows": int(by_rows),
@@ -180,7 +192,52 @@ class Recipe:
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
         """Whether C means nothing, because an element has no such terms as the shape's dtype stands for."""
-        job = self.job(a, b, c, alpha, beta)
+        if self.scaled_after and not self.at_once(alpha, beta):
+            return self._run_and_scale(a, b, c, alpha, beta)
+        return self._run(self.job(a, b, c, alpha, beta))
+
+    def at_once(self, alpha: float, beta: float) -> bool:
+        """Whether the driver by itself multiplies whole sums by alpha."""
+        ones = alpha == 1.0 and (beta in (0, 1) or self.plan.algorithm != "stream")
+        return ones or not self.scaled_after
+
+    def _run_and_scale(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
+        """The sums into C, or beside it if it will be read, and then C = alpha * sums + beta * C."""
+        size = FORMATS[self.added_in].itemsize
+        m, n = self.written
+        space = workspace.take(m * n * size) if beta else None
+        try:
+            sums, ld = (c, self.template[self.at["ldc"]]) if space is None else (space.address, n)
+            job = self.job(a, b, sums, 1.0, 0.0)
+            job[self.at["ldc"]] = ld
+            special = self._run(job)
+            parts = self.parts if m * n > SHARED else 1
+            job = self.scaling(sums, ld, c, alpha, beta, parts)
+            function, address = self.code.scale(self.target, self.added_in), job.buffer_info()[0]
+            if parts > 1:
+                pool().run_parts(function, address, parts, min(parts, self.shape.threads), False)
+            else:
+                DRIVER(function)(address, 0)
+            return special
+        finally:
+            if space is not None:
+                workspace.give(space)
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Rows and columns of C as they are written: AMX's lies by columns."""
+        return (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)
+
+    def scaling(self, sums: int, ld: int, c: int, alpha: float, beta: float, parts: int = 1) -> array:
+        """What kernels/cpu/scale.py takes for sums whose rows are `ld` elements apart."""
+        m, n = self.written
+        row_parts = min(parts, m)
+        fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": self.template[self.at["ldc"]],
+                  "alpha": self._bits(alpha), "beta": self._bits(beta), "row_parts": row_parts,
+                  "col_parts": parts // row_parts}
+        return array("q", [fields[name] for name in jobs.SCALE])
+
+    def _run(self, job: array) -> bool:
         if self.parts > 1:
             pool().reserve(self.parts)      # each time: a fork leaves the child without workers
         if self.space:
@@ -195,7 +252,10 @@ class Recipe:
         that `run` would give it."""
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
-        if self.plan.algorithm == "in_place":
+        if not self.at_once(alpha, beta):
+            for i in range(batch):
+                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
+        elif self.plan.algorithm == "in_place":
             self._batch_in_place(batch, steps, self.job(a, b, c, alpha, beta), flops)
         elif self.plan.algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta), team)
@@ -249,6 +309,7 @@ class Recipe:
         job = self.template[:]
         job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
         if alpha != 1.0:
+            assert self.i_alpha is not None, self.plan
             job[self.i_alpha] = self._bits(alpha)
         if beta != 0.0:
             job[self.i_beta] = self._bits(beta)

@@ -15,6 +15,7 @@ from tilewright.compiler.kernel import Kernel, Part
 from tilewright.formats import Quantized
 from tilewright.ir.program import Function
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
+from tilewright.kernels.cpu.scale import emit_scale
 from tilewright.runtime import cpu
 from tilewright.runtime.code import Microkernels
 from tilewright.runtime.recipe import Recipe
@@ -117,17 +118,36 @@ class _Product:
             return
         rows = recipe.strides._replace(rsc=recipe.shape.n, csc=1)
         whole = np.empty((recipe.shape.m, recipe.shape.n), c.dtype)
-        self._multiply(Recipe(recipe.shape, rows, recipe.plan, target, recipe.code), a, b, whole, 0.0)
-        result = whole.T if plan.swap else whole
-        c[...] = result + (c * c.dtype.type(self.beta) if self.beta else 0)
+        if self.beta:
+            whole[...] = c.T if plan.swap else c
+        self._multiply(Recipe(recipe.shape, rows, recipe.plan, target, recipe.code), a, b, whole, self.beta)
+        c[...] = whole.T if plan.swap else whole
 
     def _multiply(self, recipe: Recipe, a: Array, b: Array, c: Array, beta: float) -> None:
+        """As Recipe.run does it."""
+        out, ld = self.memory.address(c, "out"), recipe.template[recipe.at["ldc"]] if "ldc" in recipe.at else 0
+        if recipe.at_once(self.alpha, beta):
+            self._run(recipe, a, b, out, ld, self.alpha, beta)
+            return
+        sums, wide = out, ld
+        if beta:
+            beside = np.empty(recipe.written, c.dtype)
+            sums, wide = self.memory.address(beside, "sums"), beside.shape[1]
+        self._run(recipe, a, b, sums, wide, 1.0, 0.0)
+        function = emit_scale(self.kernel.target, recipe.added_in)
+        job = np.array(recipe.scaling(sums, wide, out, self.alpha, beta))
+        Machine(function, self.memory, {}, self.report).run_thread([job.view(np.int8), 0])
+
+    def _run(self, recipe: Recipe, a: Array, b: Array, c: int, ld: int, alpha: float, beta: float) -> None:
+        """The driver, with C at this address and its rows `ld` elements apart."""
         assert self.machine is not None
         plan, address = self.plan, self.memory.address
         (x, x_name), (y, y_name) = ((b.T, "b"), (a.T, "a")) if plan.swap else ((a, "a"), (b, "b"))
         if plan.copy:
             y = cpu._copied(y, plan.reads_b == "rows")
-        job = np.array(recipe.job(address(x, x_name), address(y, y_name), address(c, "out"), self.alpha, beta))
+        job = np.array(recipe.job(address(x, x_name), address(y, y_name), c, alpha, beta))
+        if "ldc" in recipe.at:
+            job[recipe.at["ldc"]] = ld
         if plan.algorithm != "packed":
             for part in range(plan.threads):
                 self.machine.run_thread([job.view(np.int8), part])

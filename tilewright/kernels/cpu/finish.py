@@ -14,20 +14,22 @@ from tilewright.targets.base import CpuTarget
 
 
 def emit_finish(target: CpuTarget, NR: int, RESULT: str) -> Function:
-    """C[i ... i + rows, j ... j + cols] = tile[rows, cols] in the format RESULT; the tile's rows are NR >= cols long.
+    """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT; the tile's rows are NR >= cols
+    long.
 
     C's rows are contiguous, and ldc of its elements apart.
     """
     T, S = f32 if isinstance(FORMATS[RESULT], Float) else i32, stored_as(RESULT)
     V = target.lanes(T.bytes)
-    k = Kernel(finish_name(NR, RESULT), tile=ptr(T), c=ptr(S, strided=True), ldc=i64, i=i64, j=i64, rows=i64, cols=i64)
-    tile, c, ldc, i, j, rows, cols = k.args
+    k = Kernel(finish_name(NR, RESULT), tile=ptr(T), c=ptr(S, strided=True), ldc=i64, i=i64, j=i64, rows=i64, cols=i64,
+               alpha=T)
+    tile, c, ldc, i, j, rows, cols, alpha = k.args
     tile, c = tile.view(NR, 1), c.view(ldc, 1)
 
     def store(masks: list[Value] | list[None]) -> None:
         with k.loop(rows) as r:
             for g, mask in enumerate(masks):
-                sums = k.load(tile.at(r, g*V), vec(T, V), mask=mask)
+                sums = k.load(tile.at(r, g*V), vec(T, V), mask=mask) * k.broadcast(alpha, V)
                 k.store(c.at(i + r, j + g*V), narrowed(k, sums, RESULT), S.bytes, mask)
 
     with k.when(cols == NR):

@@ -72,6 +72,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     # block of k each in the same place.
     finishing, again = g.finish != 0, g.k > kc_max
     tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), panels.T))
+    alpha = k.select(finishing, k.constant(panels.C, 1), g.alpha)           # then it multiplies whole sums
     ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
 
     def a_block(s: SimpleNamespace, q0: Value) -> Value:
@@ -123,7 +124,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                                        place=place, ld=ld_place)
                 panels.multiply(s, tile, coming)
                 with k.when(s.finishes):
-                    k.call(g.finish, place, g.c, g.ldc, *panels.finished(i, j, h, cols))
+                    k.call(g.finish, place, g.c, g.ldc, *panels.finished(i, j, h, cols), g.alpha)
 
     def dealt(s: SimpleNamespace) -> None:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
@@ -174,7 +175,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         with k.loop(g.k, step=kc_max) as pc:
             kc = k.min(kc_max, g.k - pc)
             s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
-                                beta=k.select(pc == 0, g.beta, 1.0),
+                                alpha=alpha, beta=k.select(pc == 0, g.beta, 1.0),
                                 finishes=finishing & (pc + kc == g.k),
                                 a_stride=panels.a_space(kc), b_stride=panels.b_space(kc))
             panels.begin_block(s)

@@ -29,8 +29,9 @@ IN_PLACE = (
     "rows_outside",             # the order of the two inner loops
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
 )
-STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "alpha", "beta", "parts")
+STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts")    # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
+SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
 BATCH = (                       # of packed products: kernels/cpu/batch.py
     "driver", "product",        # the five loops, and the job of the first product, for one thread
     "batch", "a_step", "b_step", "c_step",          # in bytes
@@ -104,6 +105,10 @@ def packing_name(dtype: str, width: int, kind: str, source: str = "") -> str:
 
 def finish_name(width: int, result: str) -> str:
     return f"finish_{width}_{result}"
+
+
+def scale_name(dtype: str) -> str:
+    return f"scale_{dtype}"
 
 
 def complex_packing_name(dtype: str, width: int, kind: str, role: str, conj: str) -> str:

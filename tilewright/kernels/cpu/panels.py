@@ -137,7 +137,7 @@ class Panels:
         seen = (t.ir - t.q0)*s.ahead_rows
         useful = coming.more & (seen < coming.rows())
         k.call(kernel, s.kc, t.a_block + (t.ir - t.q0)*s.a_stride, t.h, t.b_panel, t.vectors*self.V, t.place, t.ld,
-               t.cols, g.alpha, s.beta,
+               t.cols, s.alpha, s.beta,
                k.select(useful, coming.start.as_(i8) + seen*self.WORD*coming.step, t.b_panel.as_(i8)),
                k.select(useful, coming.step, 0))
 
@@ -227,7 +227,7 @@ class TilePanels(Panels):
         k, g = self.k, self.g
         kernel, done = k.load(g.table, ptr(i8)), t.ir - t.q0
         k.call(kernel, s.kc, t.b_panel, t.cols, t.a_block + done*s.a_stride, coming.within, t.place,
-               t.ld, t.h, g.alpha, s.beta,
+               t.ld, t.h, s.alpha, s.beta,
                k.select(coming.more & (done < CALLS), coming.start + done*coming.call, t.b_panel.as_(i8)), coming.step)
 
     def finished(self, i: Value, j: Value, rows: Value, cols: Value) -> tuple[Value, ...]:

@@ -13,7 +13,9 @@ COLUMNS = 16 << 10           # bytes of a row of C that stay in L1 while all of 
 
 
 def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Function:
-    """stream(job, part): a run of columns of C[ROWS, n] = alpha * A[ROWS, k] @ B[k, n] + beta * C.
+    """stream(job, part): a run of columns of C[ROWS, n] = A[ROWS, k] @ B[k, n] + beta * C, beta being 0 or 1.
+
+    There is no alpha: C holds parts of the sums until the last row of B has passed, so kernels/cpu/scale.py scales it.
 
     DEPTH rows of B at a time, and ROWS x DEPTH elements of A in registers meanwhile. B's and C's rows are contiguous.
     """
@@ -36,8 +38,8 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
             each(whole, k.lanes_below(width % V, V))
 
     def add(p: Value, DEPTH: int, j: Value, width: Value) -> None:
-        """C += alpha * A[:, p ... p + DEPTH] @ B[p ... p + DEPTH, :]"""
-        a_reg = [[k.broadcast(a[i, p + d] * g.alpha, V) for d in range(DEPTH)] for i in range(ROWS)]
+        """C += A[:, p ... p + DEPTH] @ B[p ... p + DEPTH, :]"""
+        a_reg = [[k.broadcast(a[i, p + d], V) for d in range(DEPTH)] for i in range(ROWS)]
 
         def columns(jv: Value, mask: Value | None) -> None:
             acc = [k.load(c.at(i, jv), VT, T.bytes, mask) for i in range(ROWS)]
@@ -54,14 +56,11 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
     with k.loop(hi, lo, COLUMNS // T.bytes) as j:
         width = k.min(hi - j, COLUMNS // T.bytes)
 
-        def scale(jv: Value, mask: Value | None) -> None:
+        def clear(jv: Value, mask: Value | None) -> None:
             for i in range(ROWS):
-                cij = c.at(i, jv)
-                with k.when(g.beta == 0.0):
-                    k.store(cij, k.constant(VT, 0.0), T.bytes, mask)
-                with k.otherwise():
-                    k.store(cij, k.load(cij, VT, T.bytes, mask) * k.broadcast(g.beta, V), T.bytes, mask)
-        row_by_row(j, width, scale)
+                k.store(c.at(i, jv), k.constant(VT, 0.0), T.bytes, mask)
+        with k.when(g.beta == 0.0):
+            row_by_row(j, width, clear)
         deep = g.k // DEPTH * DEPTH
         with k.loop(deep, step=DEPTH) as p:
             add(p, DEPTH, j, width)
