@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
 PARTS = {
     "Multiply": ("matmul", "gemm", "pack", "Packed"),
-    "Quantize": ("quantize", "dequantize", "Quantized"),
+    "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate", "tune"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),
 }

@@ -62,8 +62,8 @@ def matmul(
                 axis it was given is taken away again. Leading axes are broadcast. Any strides; anything that
                 np.asarray takes, of any format of `tilewright formats`, both of the same or not. The result has the
                 dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
-                what tilewright.quantize makes, with its blocks along k: axis=-1 of a, -2 of b, or what trans_a and
-                trans_b make of these. Its numbers are multiplied exactly as f32's are; see docs/formats.md.
+                what tilewright.quantize makes, with scales along k: axis=-1 of a, -2 of b, or what trans_a and
+                trans_b make of these; see docs/formats.md.
                 b may be packed beforehand: see tilewright.pack.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. It receives what
@@ -93,9 +93,11 @@ def matmul(
                 be fastest among those whose error bound is no worse than the native product's. Without AMX, and where
                 it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100, are in
                 docs/formats.md. None, the default, never splits floating-point numbers.
-    scale_a, scale_b  a number by which all of the operand is multiplied, as a factor of alpha; or, for operands of
+    scale_a, scale_b  on CPUs: a number by which all of the operand is multiplied; or floats, one for each row of a
+                or column of b, of the operand's shape, as it is given, with 1 in place of k; or, for operands of
                 e4m3fn, e5m2, e2m3, e3m2 or e2m1, the scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its
-                patterns, of the operand's shape, as it is given, with ceil(k / 32) in place of k.
+                patterns, of that shape with ceil(k / 32) in place of k. The result of integers is f32 then, of sums
+                that are exact and multiplied by the scales in f32: see docs/formats.md.
     epilogue    reserved for later versions: None.
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are

@@ -45,7 +45,8 @@ def pack(
 
     b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It may change, or
                 go, afterwards. What tilewright.quantize makes is packed too: blocks are decoded, once, so that mxfp4
-                takes 4 bytes a number (2 with a="bf16"); of formats with scales per column the elements are packed.
+                takes 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16); of formats with scales
+                per column the elements are packed.
     a           the format ("bf16") or dtype of the left operands; by default b's own, f32 of block-scaled formats
     out_dtype   what matmul will be told, if it decides in what products are added up: the default, and every out_dtype
                 with the same sums, take the same panels (docs/formats.md)
