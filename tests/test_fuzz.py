@@ -28,7 +28,7 @@ from tilewright.simulator import launches
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = 1
-SHORT = {"products": 40, "isa": 1, "forks": 2, "caches": 4, "plans": 50, "kernels": 3, "cli": 20}
+SHORT = {"products": 30, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20}
 
 
 @pytest.mark.parametrize("name", driver.NAMES)

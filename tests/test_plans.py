@@ -43,6 +43,11 @@ def test_text_and_back(p):
     assert CpuPlan.parse(str(p)) == p
 
 
+@pytest.mark.parametrize("ways", ["2x1x-1", "0x1x1", "1x1x2"])
+def test_ways_are_printed_whether_or_not_a_plan_can_run(ways):
+    assert str(CpuPlan.parse(f"packed 4x8 mc=8 kc=5 nc=8 ways={ways}")) == f"packed 4x8 mc=8 kc=5 nc=8 ways={ways}"
+
+
 @pytest.mark.parametrize(
     ("p", "text"),
     [

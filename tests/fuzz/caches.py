@@ -30,7 +30,8 @@ from tilewright.tuner import store
 ENTRIES = ("truncate", "empty", "flip", "random", "swap", "rehash", "fifo", "link", "dangling", "directory", "mode",
            "owner", "unreadable", "grow")  # fmt: skip
 FOLDERS = ("open", "read-only", "file", "link", "foreign")
-TUNINGS = ("random", "truncate", "schema", "directory", "empty", "text", "link", "mode", "owner")  # fmt: skip
+TUNINGS = ("random", "truncate", "schema", "blobs", "absurd", "future", "directory", "fifo", "empty", "view", "text",
+           "link", "mode", "owner")  # fmt: skip
 ABSURD = ("packed 6x16 mc=100000000 kc=100000000 nc=100000000", "packed 6x16 mc=99999999999999999999999 kc=1 nc=16",
           "in_place 6x16 ways=1000000x1000000x1", "in_place 6x16 kc=-1", "in_place 0x0", "dots 1000x1000",
           "future 14x32 kc=3 zc=9", "", "\0", "in_place", "stream 3x4 jr_ways=5")  # fmt: skip

@@ -22,8 +22,8 @@ SIZES = ("0", "1", "2", "3", "8", "17", "33", "64", "100", "-5", "x", "1e3", "",
 DTYPES = (*formats.FORMATS, *formats.BLOCK_FORMATS, "float32", "f4", "", "fp8", "x")
 TARGETS = (*targets.names(), "native", "h200", "mi325x", "cuda", "", "x86", "sm_0")
 OPTIONS = {"--dtype": DTYPES, "--layout": ("nn", "nt", "tn", "tt", "nx", "", "n"), "--target": TARGETS,
-           "--threads": ("1", "2", "0", "-1", "all", "x", "1,2", "64"), "--plan": (), "--json": (), "--all": (),
-           "--help": (), "--whole": (), "--list": (), "--function": ("gemm", "", "x"),
+           "--threads": ("1000000000", "1", "2", "0", "-1", "all", "x", "1,2", "64"), "--plan": (), "--json": (),
+           "--all": (), "--help": (), "--whole": (), "--list": (), "--function": ("gemm", "", "x"),
            "--nonsense": ("1",)}  # fmt: skip
 COMMANDS = {  # whether sizes follow
     "plan": True, "explain": True, "emit": True, "asm": True, "simulate": True, "formats": False, "mfma": False,

@@ -74,7 +74,8 @@ class CpuPlan:
     def __str__(self) -> str:
         """Short, and read back by `CpuPlan.parse`: packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1."""
         blocks = "".join(f" {name}={value}" for name in ("mc", "kc", "nc") if (value := getattr(self, name)))
-        ways = f" ways={self.jc_ways}x{self.ic_ways}x{self.jr_ways}" if self.threads > 1 else ""
+        split = self.jc_ways, self.ic_ways, self.jr_ways
+        ways = f" ways={'x'.join(map(str, split))}" if split != (1, 1, 1) else ""
         return f"{self.algorithm} {self.mr}x{self.nr}{blocks}{ways}{' swap' * self.swap}{' copy' * self.copy}"
 
     @classmethod
