@@ -1,0 +1,57 @@
+"""A kernel of your own: z = a x + y, and the sum of each row of z. A warp per row on a GPU, a loop on a CPU.
+
+One emitter serves both: with THREADS = 32 the lanes of a warp share a row; with none there is one thread. The simulator
+runs either, counts it, and finds races and accesses outside arrays. `python examples/own_kernel.py`
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright import simulator
+from tilewright.ir import Function, Kernel, f32, i64, ptr
+from tilewright.runtime.recorded import run
+
+
+def emit_scaled_sums(THREADS: int | None = None) -> Function:
+    k = Kernel("scaled_sums", threads=THREADS, rows=i64, n=i64, a=f32, x=ptr(f32), y=ptr(f32), z=ptr(f32), s=ptr(f32))
+    rows, n, a, x, y, z, s = k.args
+
+    def row(i, first, step):
+        """The part of row i that a thread has: its sum."""
+        acc = k.variable(f32, 0.0)
+        with k.loop(n, first, step) as j:
+            value = k.fma(a, x[i * n + j], y[i * n + j])
+            z[i * n + j] = value
+            acc.set(acc.get() + value)
+        return acc.get()
+
+    if THREADS is None:
+        with k.loop(rows) as i:
+            s[i] = row(i, k.constant(i64, 0), 1)
+    else:
+        i, lane = k.cast(k.block[0], i64), k.thread[0]
+        total = k.warp_sum(row(i, k.cast(lane, i64), THREADS))
+        with k.when(lane == 0):
+            s[i] = total
+    return k.function
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-8, 9, (5, 100)).astype(np.float32) for _ in "xy")
+    wanted = 3 * x + y
+    z, sums = np.zeros_like(x), np.zeros(5, np.float32)
+    run(emit_scaled_sums(), 5, 100, 3.0, x, y, z, sums)
+    assert (z == wanted).all()
+    assert (sums == wanted.sum(axis=1)).all()
+
+    z[:], sums[:] = 0, 0
+    report = simulator.run(emit_scaled_sums(32), 5, 100, 3.0, x, y, z, sums, grid=(5,))
+    assert (z == wanted).all()
+    assert (sums == wanted.sum(axis=1)).all()
+    print(report)
+
+
+if __name__ == "__main__":
+    main()
