@@ -116,7 +116,7 @@ def _cpu_loop(kernel: Any, chip: Any, function: str | None) -> None:
     loop = kernel.resources if function is None else resources.hot_loop(kernel.asm, function)
     typer.echo(loop.text)
     counts = {
-        "FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
+        "vector FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
         "vector registers": loop.registers, "spills": loop.spills,
     }  # fmt: skip
     typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))

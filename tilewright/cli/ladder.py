@@ -46,7 +46,7 @@ def cpu(
 
         chip = common.cpu(target)
         found = [_cpu_step(name, step, chip, dtype) for name, step in STEPS.items()]
-        headings = ["step", "FMAs", "loads", "registers", "spills", "product", "idea"]
+        headings = ["step", "vector FMAs", "loads", "registers", "spills", "product", "idea"]
         rows = [[str(row[heading]) for heading in headings] for row in found]
         output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
                     lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
@@ -69,7 +69,7 @@ def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
         c = np.full((m, n), np.nan, a.dtype)
         ladder.prepare(name, m, n, k, dtype, chip)(a, b, c)
         product = "exact" if np.array_equal(c, a @ b) else "WRONG"
-    return {"step": step.title, "name": name, "idea": step.idea, "FMAs": loop.fma,
+    return {"step": step.title, "name": name, "idea": step.idea, "vector FMAs": loop.fma,
             "loads": loop.loads + loop.elements, "registers": loop.registers, "spills": loop.spills,
             "product": product}  # fmt: skip
 
