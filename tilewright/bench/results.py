@@ -17,13 +17,12 @@ The derived figures (median_s to gflops) are there for readers of the file; `Rep
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilewright import outputs
 from tilewright.bench.measure import Sample, Spread, ratios, spread
 from tilewright.bench.shapes import Case, size
 
@@ -178,15 +177,7 @@ def save(report: Report, path: Path) -> None:
     if path == Path("-"):
         sys.stdout.write(text)
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    outputs.write(path, text)
 
 
 def load(path: Path) -> Report:

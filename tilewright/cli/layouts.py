@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from tilewright import extras
+from tilewright import extras, outputs
 from tilewright.kernels.atoms.describe import located, operands
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def svg(drawn: Picture, path: Path) -> None:
                      f'fill="{fill}"/><text x="{x + CELL / 2:g}" y="{y + 14:g}" stroke="none">{text}</text></g>')
     lines.append("</g>")
     lines += [f'<text x="{x:g}" y="{y:g}" font-size="{size}">{escape(text)}</text>' for x, y, text, size in drawn.texts]
-    path.write_text("\n".join([*lines, "</svg>", ""]))
+    outputs.write(path, "\n".join([*lines, "</svg>", ""]))
 
 
 def png(drawn: Picture, path: Path) -> None:

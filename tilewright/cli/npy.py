@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import formats
+from tilewright import formats, outputs
 from tilewright.cli.common import BadInput
 from tilewright.problem import Gemm
 
@@ -38,6 +38,8 @@ def open_matrix(path: Path, format: str | None = None) -> Array:
     """
     if path.is_dir():
         raise BadInput(f"{path} is a directory, not a .npy file")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is no regular file, which could be mapped into memory")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -90,6 +92,8 @@ def _reason(error: Exception) -> str:
         return "it holds Python objects, not numbers"
     if "pickle" in message or "magic" in message:
         return "this is not a .npy file"
+    if not isinstance(error, (ValueError, OSError)):
+        return f"the file is damaged ({type(error).__name__}: {message})"
     if "mmap length" in message or "reading array header" in message or "EOF" in message:
         return "the file is truncated"
     return message if isinstance(error, (ValueError, OSError)) else f"this is not a .npy file ({message})"
@@ -134,33 +138,27 @@ def multiply(first: Path, second: Path, output: Path, *, threads: int | None = N
 
 @contextmanager
 def _replacing(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[Array]:
-    """A writeable array in a temporary file beside `path`, which takes its place when the block succeeds."""
+    """A writeable array, which is in the file at `path` when the block succeeds: mapped where there can be a map."""
+    header = np.lib.format.header_data_from_array_1_0(np.empty((0,), dtype)) | {"shape": shape}
+    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
+        with outputs.replacing(path) as file:
+            if not size or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                whole = np.empty(shape, dtype)
+                yield whole
+                np.lib.format.write_array_header_1_0(file, header)
+                file.write(whole.tobytes())
+                return
+            np.lib.format.write_array_header_1_0(file, header)
+            offset = file.tell()
+            file.flush()
+            # Reserved, since writing to a mapped hole of a full disk kills the process with SIGBUS.
+            os.posix_fallocate(file.fileno(), offset, size)
+            mapped = np.memmap(file, dtype, "r+", offset, shape)
+            yield mapped.view(np.ndarray)
+            mapped.flush()
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            header = np.lib.format.header_data_from_array_1_0(np.empty((0,), dtype)) | {"shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            offset, size = file.tell(), int(np.prod(shape, dtype=object)) * dtype.itemsize
-            file.flush()
-            if size:
-                # Reserved, since writing to a mapped hole of a full disk kills the process with SIGBUS.
-                os.posix_fallocate(file.fileno(), offset, size)
-        mapped = np.memmap(temporary, dtype, "r+", offset, shape) if size else None
-        yield np.empty(shape, dtype) if mapped is None else mapped.view(np.ndarray)
-        if mapped is not None:
-            mapped.flush()
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private, a result need not be
-        os.replace(temporary, path)
-    except BaseException as error:
-        os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise BadInput(f"{path} cannot be written: {error.strerror}") from None
-        raise
 
 
 def _check(a: Array, b: Array, c: Array) -> str:

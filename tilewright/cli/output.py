@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
@@ -20,6 +19,7 @@ import typer
 
 from tilewright import text
 from tilewright.cli.common import BadInput
+from tilewright.outputs import write as write
 
 Json = Annotated[
     Path | None,
@@ -46,26 +46,6 @@ def write_json(record: Any, path: Path) -> None:
         typer.echo(notation)
     else:
         write(path, notation + "\n")
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all. What is no regular file, a device or a pipe, is written to as it is."""
-    data = content if isinstance(content, bytes) else content.encode()
-    path = path.resolve()  # of a symbolic link the file that it points to
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-        return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's files are private
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def check_writable(path: Path) -> None:
