@@ -73,7 +73,7 @@ def test_microkernel(name, dtype, mode, kc, alpha, beta):
         lda, ldb = {"packed": MR, "columns": MR + 2, "rows": kc + 1}[A], NR if B != "masked" else cols + 3
         in_memory = {"packed": a.T.copy(), "columns": in_a_wider(a.T, 2), "rows": in_a_wider(a, 1)}[A]
         before = c.copy()
-        report, after = both(function, kc, in_memory, lda, b, ldb, c, cols + 5, cols, alpha, beta, b, 0,
+        report, after = both(function, kc, in_memory, lda, b, ldb, c, cols + 5, cols, alpha, beta, 0, 0,
                              code=code(function))  # fmt: skip
         expected = in_order(T, a, b[:, :cols], before, alpha, beta)
         np.testing.assert_array_equal(after["c"], expected)
@@ -98,7 +98,7 @@ def test_microkernel_of_every_height(MR, NV):
     V = target(name).lanes(4)
     function = microkernel(name, "f32", MR, NV)
     a, b, c = random((5, MR), "f32", 1), random((5, NV * V), "f32", 2), random((MR, NV * V), "f32", 3)
-    report, after = both(function, 5, a, MR, b, NV * V, c, NV * V, NV * V, 1.0, 0.0, b, 0)
+    report, after = both(function, 5, a, MR, b, NV * V, c, NV * V, NV * V, 1.0, 0.0, 0, 0)
     np.testing.assert_array_equal(after["c"], in_order(TYPES["f32"], a.T, b, c, 1.0, 0.0))
     assert report.instructions["fma"] == 5 * MR * NV
 
@@ -110,7 +110,7 @@ def test_microkernel_of_a_chip_that_is_not_here(name):
     a, b = random((9, MR), "f32", 1), random((9, NV * V), "f32", 2)
     c = in_a_wider(random((MR, NV * V - 1), "f32", 3), 2)
     before = c.copy()
-    simulator.run(microkernel(name, "f32", MR, NV), 9, a, MR, b, NV * V, c, NV * V + 1, NV * V - 1, 2.0, 0.5, b, 0)
+    simulator.run(microkernel(name, "f32", MR, NV), 9, a, MR, b, NV * V, c, NV * V + 1, NV * V - 1, 2.0, 0.5, 0, 0)
     np.testing.assert_array_equal(c, in_order(TYPES["f32"], a.T, b[:, :-1], before, 2.0, 0.5))
 
 
@@ -120,9 +120,9 @@ def test_a_microkernel_that_counts_on_more_than_it_is_promised_is_found_out():
     V = target(name).lanes(4)
     a, b, c = np.zeros((3, 2), np.float32), np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)
     with pytest.raises(simulator.Fault, match=r"misaligned .*load of b\[0\]"):
-        simulator.run(microkernel(name, "f32", 2, 1), 3, a, 2, b, V, c, V, V, 1.0, 1.0, b, 0,
+        simulator.run(microkernel(name, "f32", 2, 1), 3, a, 2, b, V, c, V, V, 1.0, 1.0, 0, 0,
                       memory=simulator.Memory(alignment=4))  # fmt: skip
-    simulator.run(microkernel(name, "f32", 2, 1, "rows", "rows"), 3, a, 3, b, V, c, V, V, 1.0, 1.0, b, 0,
+    simulator.run(microkernel(name, "f32", 2, 1, "rows", "rows"), 3, a, 3, b, V, c, V, V, 1.0, 1.0, 0, 0,
                   memory=simulator.Memory(alignment=4))  # fmt: skip
 
 
@@ -132,10 +132,10 @@ def test_an_empty_c_is_not_read():
     V = target(name).lanes(4)
     a, b, c = random((3, 2), "f32"), random((3, V), "f32"), np.full((2, V), np.nan, np.float32)
     call = (microkernel(name, "f32", 2, 1), 3, a, 2, b, V, simulator.uninitialised(c), V, V, 1.0)
-    simulator.run(*call, 0.0, b, 0)
+    simulator.run(*call, 0.0, 0, 0)
     assert np.isfinite(c).all()
     with pytest.raises(simulator.Fault, match=r"uninitialised .*load of c\[0\]"):
-        simulator.run(*call, 1.0, b, 0)
+        simulator.run(*call, 1.0, 0, 0)
 
 
 # ---- packing
@@ -214,7 +214,7 @@ def test_a_batch_of_packed_products(tid, done):
     for i in range(done, 3):
         exact[2 - i] = a[i].astype(np.float64) @ b + 0.5 * exact[2 - i]
     np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)
-    assert after["job"][jobs.BATCH.index("claimed")] == max(done, 3) + 1
+    assert after["job"].view(np.int64)[jobs.BATCH.index("claimed")] == max(done, 3) + 1
     untouched = after["a_space"][:step] if tid else after["a_space"][step:]
     assert not untouched.any()
     assert after["a_space"].any() == (done < 3)

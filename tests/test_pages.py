@@ -120,7 +120,7 @@ def test_a_recorded_function_can_return():
 def test_arguments_that_do_not_fit():
     with pytest.raises(TypeError, match=r"negate takes 2 arguments \(n, x\), not 1"):
         run(emit_negate(), 1)
-    with pytest.raises(TypeError, match="x must be a NumPy array of float32, not ndarray of float64"):
+    with pytest.raises(TypeError, match=r"x points to f32: it must be an array of float32, not of float64"):
         run(emit_negate(), 1, np.zeros(1))
     with pytest.raises(TypeError, match="x must be an array in the memory of a CUDA device, not ndarray of float32"):
         run(emit_negate(64), 1, np.zeros(1, np.float32))
