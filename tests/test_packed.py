@@ -264,7 +264,7 @@ def test_teams_without_races(ways, swap):
     panels = memory.address(np.zeros(packing.bytes, np.uint8), "panels")
     for part in range(2):
         job = np.array(packing.job(memory.address(b, "b"), panels, 2))
-        Machine(code.function(emit_prepack), memory, {}).run_thread([job, part])
+        Machine(code.function(emit_prepack), memory, {}).run_thread([job.view(np.int8), part])
     recipe = Recipe(shape, strides, plan, chip, code, prepacked="b")
     operands = [panels, memory.address(a, "a")] if swap else [memory.address(a, "a"), panels]
     job = np.array(recipe.job(*operands, memory.address(c, "c"), 1, 0))
@@ -274,5 +274,6 @@ def test_teams_without_races(ways, swap):
                         ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
         job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
     machine = Machine(code.function(emit_gemm), memory, {})
-    machine.run_team([job], plan.threads) if plan.threads > 1 else machine.run_thread([job, 0])
+    struct = job.view(np.int8)
+    machine.run_team([struct], plan.threads) if plan.threads > 1 else machine.run_thread([struct, 0])
     np.testing.assert_array_equal(c, wanted)
