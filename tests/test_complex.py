@@ -246,3 +246,17 @@ def test_what_trans_may_be(matmul):
     with pytest.raises(ValueError, match="trans_b needs b to have two axes"):
         matmul(x, x[0], trans_b="c")
     np.testing.assert_array_equal(matmul(x, x[0], trans_b="n"), x @ x[0])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_two_real_operands_have_a_real_product(dtype):
+    """An inf in one of them is no nan in the imaginary part, which is what C has there."""
+    a, b = np.array([[np.inf, 2], [3, 4]], dtype), np.array([[1, 5], [6, 7]], dtype)
+    for got in (tw.matmul(a, b, out_dtype="c128"), tw.gemm(1, a, b, 0, np.full((2, 2), np.nan, complex))):
+        np.testing.assert_array_equal(got.real, a @ b)
+        np.testing.assert_array_equal(got.imag, 0)
+    c = np.array([[1 + 2j, 3j], [4, 5 - 6j]])
+    got = tw.matmul(a, b, alpha=2, beta=-3, c=c)
+    np.testing.assert_array_equal(got.real, 2 * (a @ b) - 3 * c.real)
+    np.testing.assert_array_equal(got.imag, -3 * c.imag)

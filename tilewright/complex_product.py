@@ -37,8 +37,11 @@ def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
         plan: Any = None, whole: bool = False,
     ) -> bool:  # fmt: skip
         m, k, n = *a.shape[-2:], b.shape[-1]
-        if "c" not in (a.dtype.kind, b.dtype.kind):
-            a = a.astype(c.dtype)
+        if "c" not in (a.dtype.kind, b.dtype.kind):  # a real product, for a C that is complex
+            sums = np.empty(c.shape, part(c.dtype))
+            run(a, b, sums, alpha, 0.0, threads, plan)
+            _written(c, sums, sums.dtype.type(0), beta)
+            return True
         packed = a.dtype == b.dtype and plan is None and (min(m, n) > FEW or k * max(m, n) < LARGE)
         if packed or not m * k * n:
             return run(a, b, c, alpha, beta, threads, None, whole, conj=conj)
@@ -59,11 +62,17 @@ def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
                 if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, threads, plan, whole and out is c):
                     return False
             if out is not c:
-                for new, old in ((out.real, c.real), (out.imag, c.imag)):
-                    old[...] = new + np.multiply(old, beta, dtype=_wider(old.dtype)) if beta else new
+                _written(c, out.real, out.imag, beta)
         return True
 
     return product
+
+
+def _written(c: Array, real: Any, imaginary: Any, beta: float) -> None:
+    """c = (real, imaginary) + beta * c, beta being real."""
+    with np.errstate(all="ignore"):
+        for new, old in ((real, c.real), (imaginary, c.imag)):
+            old[...] = new + np.multiply(old, beta, dtype=_wider(old.dtype)) if beta else new
 
 
 def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
