@@ -52,11 +52,12 @@ class Product:
             alpha, beta = (LD(np.array(x, _real(sums))) for x in (self.alpha, self.beta))
         # As in BLAS: where alpha or k is 0, the other one is not looked at, nor c where beta is.
         a, b = (self.a, self.b) if alpha and k else (self.a[..., :0], self.b[..., :0, :])
-        c = c if beta else None
+        c = None if c is None or not beta else c.astype(sums) if sums.kind == "c" else c
         u, most = np.finfo(sums).eps / 2, LD(np.finfo(sums).max)
-        parts = _parts(a, b)
+        parts, real = _parts(a, b), False
         if got.dtype.kind == "c" and len(parts) == 1:
             parts.append((np.zeros_like(parts[0][0]), np.zeros_like(parts[0][0])))
+            real = True
         for part, (total, size) in enumerate(parts):
             with np.errstate(all="ignore"):
                 tiny = LD(np.finfo(sums).smallest_subnormal) if not self.flushed else LD(2.0**-126)
@@ -64,10 +65,12 @@ class Product:
                 error = np.where(size > 0, error + 4 * (k + 3) * tiny, 0)
                 if self.whole:
                     error = np.where(size < 0.5 / u, 0, error)
-                ends = [alpha * (total - error), alpha * (total + error)] if alpha and k else [total, total]
+                # The imaginary part of a product of real numbers is 0, whatever alpha is.
+                scaled = alpha and k and not (real and part)
+                ends = [alpha * (total - error), alpha * (total + error)] if scaled else [total, total]
                 # What says nothing: sums that may overflow on their way, block by block of k, and what may be 0 * inf.
                 free = (1.01 * size * (max(1, abs(alpha)) if np.isfinite(alpha) else 1) >= most) & ~np.isnan(total)
-                if k and not np.isfinite(alpha):
+                if scaled and not np.isfinite(alpha):
                     free |= (total - error <= 0) & (total + error >= 0) & (error > 0)
                 added, room = LD(0), LD(0)
                 if (add := _part(c, part)) is not None:
@@ -75,7 +78,7 @@ class Product:
                     added = beta * _as_ld(add)
                     room = np.where(np.isfinite(added), (k + 8) * u * np.abs(added), 0)
                     free |= np.isfinite(added) & (np.abs(added) >= most / 2)
-                if alpha and k and np.isfinite(alpha):
+                if scaled and np.isfinite(alpha):
                     room = room + 4 * u * np.abs(alpha) * size
                 exact = self.whole and all(float(x).is_integer() for x in (alpha, beta))
                 limit = float(np.max(np.where(np.isfinite(added), np.abs(added), 0) + abs(alpha) * size, initial=0))
@@ -156,8 +159,10 @@ def _as_ld(x: Array) -> Array:
 
 
 def _between(got: Array, low: Array, high: Array, free: Array, chain: list[np.dtype]) -> None:
+    either = (low < 0) & (high > 0)
     for dtype in chain:
         low, high = _cast(low, dtype), _cast(high, dtype)
+    free = free | either & np.isnan(_as_ld(low)) & np.isnan(_as_ld(high))  # too large a number of either sign is nan
     low, high, g = (_as_ld(x) for x in (low, high, got))
     above, below = ~np.isnan(low) & (g >= low), ~np.isnan(high) & (g <= high)
     overflown = np.isnan(low) | np.isnan(high)          # or nan altogether, and then nothing else is right

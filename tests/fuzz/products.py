@@ -156,6 +156,8 @@ def _check(case: Case) -> None:
         a = _over(out, a)
         multiplied[0] = _as_multiplied(a.array, case["trans"][0])
     x, y = (_native(m) for m in multiplied)
+    if case["packed"] and "c" in (x.dtype.kind, y.dtype.kind):  # what is packed for complex numbers consists of them
+        x, y = x.astype(result), y.astype(result)
     added = None if c is None else _native(c.array)
     if gemm:
         added = _native(out.array)
