@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from tests.arrays import small_integers
 from tests.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, torch
 from tests.fake_cuda import install
 from tests.plain_gemm import Compiled, Split
+from tilewright.plans.gpu import GpuPlan
 from tilewright.runtime import bound, cuda, device_product, gpu, operands
 from tilewright.runtime.arrays import DeviceArray, shadow
 
@@ -559,22 +559,20 @@ def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
     assert len(gpu._recipes) == 2
 
 
-class GpuPlan:
-    """In place of tilewright.plans.gpu.GpuPlan."""
+PLAN = GpuPlan("simt", 64, 64, 16, 32, 32, vector=4)
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (5, 0)])
-def test_numpy_arrays_with_a_plan_for_a_gpu(fake, monkeypatch, shape):
-    monkeypatch.setitem(sys.modules, "tilewright.plans.gpu", sys.modules[__name__])
+def test_numpy_arrays_with_a_plan_for_a_gpu(fake, shape):
     a, b = integers(*shape), integers(shape[-1], 7, seed=1)
     for x, y in ((a, b), (np.asfortranarray(a), b[:, ::-1])):
         fake.launches.clear()
-        c = tw.matmul(x, y, plan=GpuPlan())
+        c = tw.matmul(x, y, plan=PLAN)
         assert type(c) is np.ndarray
         np.testing.assert_array_equal(c, x @ y)
         assert bool(fake.launches) == (0 not in shape)
     assert not fake.blocks
-    np.testing.assert_array_equal(tw.matmul(a, b, beta=2, c=1.0, plan=GpuPlan()), a @ b + 2)
+    np.testing.assert_array_equal(tw.matmul(a, b, beta=2, c=1.0, plan=PLAN), a @ b + 2)
 
 
 # ---- vectors: what a plan may move at once
@@ -593,15 +591,10 @@ def test_what_can_be_moved_together(fake, begin, rows, columns, ld, dtype, expec
     assert operands.together(whole, matrix) == expected
 
 
-@dataclass(frozen=True)
-class Plan:
-    vector: int = 4
-
-
 class Vectored(Compiled):
     def __init__(self, problem, target, plan=None):
         super().__init__(problem, target)
-        self.plan = plan or Plan()
+        self.plan = plan or PLAN
         made.append(self.plan.vector)
 
 
@@ -616,7 +609,7 @@ def test_a_plan_is_narrowed_to_what_the_operands_allow(fake, monkeypatch):
     tw.matmul(x, y)
     assert made == [4, 4, 1]
     with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
-        tw.matmul(x, y, plan=Plan())
+        tw.matmul(x, y, plan=PLAN)
     with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
         bound.bind(Vectored(tw.Gemm(8, 8, 8), cuda.target()), x, y)
     with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
