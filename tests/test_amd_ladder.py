@@ -332,7 +332,7 @@ def test_a_step_is_linked(name, arch):
 
 
 def said(*arguments, status=0):
-    result = CliRunner().invoke(app, ["ladder", "amd", *arguments])
+    result = CliRunner().invoke(app, ["ladder", "amd", *arguments], env={"COLUMNS": "200"})
     assert result.exit_code == status, result.output
     return result.output
 

@@ -685,23 +685,19 @@ def test_holding_is_what_the_values_say():
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
-    [("f32", "f32"), ("f16 bf16", "f32"), ("e2m1", "f32"), ("f32 f64", "f64"), ("bool", "i32"), ("i8 u32", "i64"),
-     ("i4 u16", "i32"), ("u64", "i64"), ("i64 u64", "f64"), ("i32 f32", "f64"), ("c64 f32", "c64"),
+    [("f32", "f32"), ("f16 bf16", "f32"), ("e2m1", "f32"), ("f32 f64", "f64"), ("bool", "i32"), ("i8 u32 i64", "i64"),
+     ("i4 u16", "i32"), ("u64", "i64"), ("i64 u64", "i64"), ("i64 u64 f64", "f64"),
+     ("i32 f32", "f64"), ("c64 f32", "c64"),
      ("c64 i64", "c128")],
 )  # fmt: skip
 def test_in_what_products_are_added_up(given, wanted):
     assert formats.accumulator(*given.split()).name == wanted
 
 
-def test_matmul_says_what_to_use_instead_of_other_dtypes():
+def test_matmul_refuses_dtypes_that_are_no_formats():
     x = np.ones((2, 2))
-    for dtype, words in ((np.longdouble, "long double has no vector"), (object, "Python objects are not laid out")):
-        for a, b in ((x.astype(dtype), x), (x, x.astype(dtype))):
-            for asked in (None, "f64"):
-                with pytest.raises(TypeError, match=f"; {words}.*, use f64: x.astype\\('float64'\\)$"):
-                    matmul(a, b, out_dtype=asked)
-    with pytest.raises(TypeError, match=r"; long double has no vector instructions, use c128: x.astype\('compl"):
-        matmul(x.astype(np.clongdouble), x)
+    with pytest.raises(TypeError, match="a is float8_e3m4, b is float64, which tilewright does not multiply"):
+        matmul(x.astype(ml_dtypes.float8_e3m4), x)
 
 
 # ---- the command
@@ -734,7 +730,7 @@ def test_the_command_shows_a_format(f):
     said = call(f.name)
     assert said.startswith(f"{f.name}\nbits ")
     assert f.numpy_name in said
-    assert f.source in said
+    assert f.source in " ".join(said.split())  # it may be on two lines
     assert re.search(f"^added up in +{formats.accumulator(f)}$", said, re.MULTILINE)
     assert call(f.name.upper()) == said
     if f.bits <= 4:

@@ -108,7 +108,7 @@ def _decide(
     found = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
     known = [f for f in found if f is not None]
     if len(known) < len(found):
-        raise TypeError(f"{_given(inputs)}, which tilewright does not multiply{_advice(*inputs.values())}")
+        raise TypeError(f"{_given(inputs)}, which tilewright does not multiply")
     common = _common(*inputs.values())
     meeting = formats.promote(*known) if common is None else formats.get(common)
     whole = not isinstance(c, float) and formats.integral(*known)
@@ -140,11 +140,6 @@ def _rank(f: formats.Format) -> int:
     """NumPy's kinds in order: what is of one may be cast to the same or a later one."""
     return next(rank for rank, kind in enumerate((formats.Bool, formats.Integer, formats.Float, formats.Complex))
                 if isinstance(f, kind))  # fmt: skip
-
-
-def _advice(*inputs: Any) -> str:
-    """What to use instead of the first of these that has no format at all."""
-    return next((formats.advice(dtype, formats.FORMATS) for dtype in inputs if formats.find(dtype) is None), "")
 
 
 def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from tilewright import simulator
 from tilewright.compiler import llvm, ptx, ptxas, resources
 from tilewright.compiler.amd import AmdFunction
+from tilewright.forks import cached_property
 from tilewright.ir import Function
 from tilewright.kernels.ladder.gpu11_texture import aligned
 from tilewright.kernels.ladder.gpu13_dispatch import choose
