@@ -46,7 +46,8 @@ def test_a_plan_that_cannot_run_is_printed_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "simt", "packed 14x32", "simt 128x128 warp=32x64", "simt 1x2x3 warp=1", "simt 8x8x8 warp=8x8 speed=9"]
+    "text", ["", "simt", "packed 14x32", "simt 128x128 warp=32x64", "simt 1x2x3 warp=1", "simt 8x8x8 warp=8x8 speed=9",
+             "simt 64x64x8 warp=32x32 copy", "simt 64x64x8 warp=32x32 stages", "simt 64x64x8 warp=32x32 tail=0"]
 )
 def test_no_plan(text):
     with pytest.raises(ValueError, match="not a plan for a GPU"):

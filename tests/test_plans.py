@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright import targets as chips
 from tilewright.plans import CpuPlan, Shape, asked, choose, plan, shape_of
+from tilewright.plans.amd import AmdPlan
 from tilewright.plans.choose import candidates, ranked, splits
+from tilewright.plans.gpu import GpuPlan
 from tilewright.plans.model import Ceilings, cost, total
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES
 
@@ -41,6 +43,22 @@ plans = st.builds(
 @given(plans)
 def test_text_and_back(p):
     assert CpuPlan.parse(str(p)) == p
+
+
+@pytest.mark.parametrize(("plan", "problem", "target", "sentence"), [
+    (CpuPlan("future", 6, 16), tw.Gemm(8, 8, 8), "x86-avx2",
+     "algorithm must be packed, in_place, stream or dots, not 'future'."),
+    (GpuPlan.parse("simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"), tw.Gemm(8, 8, 8), "sm_80",
+     "copy must be async or registers, not True."),
+    (AmdPlan.parse("mfma 64x64x32 wave=32x32"), tw.Gemm(8, 8, 8, "f16", layout="nt", out="f32"), "gfx942",
+     "copy must be registers or direct, not True."),
+], ids=["cpu", "nvidia", "amd"])  # fmt: skip
+def test_words_of_other_plans_are_refused(plan, problem, target, sentence):
+    """They were taken for legal: products raised KeyError, or the plan's kernel computed something else."""
+    plan = plan if "algorithm" in sentence else dataclasses.replace(plan, copy=True)
+    assert plan.violations(problem, tw.target(target)) == [sentence]
+    with pytest.raises(ValueError, match="not a plan"):
+        type(plan).parse(str(plan))
 
 
 @pytest.mark.parametrize("ways", ["2x1x-1", "0x1x1", "1x1x2"])

@@ -34,7 +34,7 @@ TUNINGS = ("random", "truncate", "schema", "blobs", "absurd", "future", "directo
            "link", "mode", "owner")  # fmt: skip
 ABSURD = ("packed 6x16 mc=100000000 kc=100000000 nc=100000000", "packed 6x16 mc=99999999999999999999999 kc=1 nc=16",
           "in_place 6x16 ways=1000000x1000000x1", "in_place 6x16 kc=-1", "in_place 0x0", "dots 1000x1000",
-          "future 14x32 kc=3 zc=9", "", "\0", "in_place", "stream 3x4 jr_ways=5")  # fmt: skip
+          "future 14x32 kc=3 zc=9", "future 6x16", "", "\0", "in_place", "stream 3x4 jr_ways=5")  # fmt: skip
 ENDLESS = """CREATE VIEW plans AS WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x)
     SELECT target, model, dtype, n AS m, n, k, a, b, threads, plan, role FROM others JOIN x"""
 PRODUCTS = ((20, 30, 40, "f4"), (70, 80, 90, "f4"), (9, 8, 7, "f8"))

@@ -74,7 +74,9 @@ def mutated(rng: Random, text: str) -> str:
                 parts[at] = parts[at][:first] + rng.choice(NUMBERS) + parts[at][last:]
         elif way < 0.75:
             parts.insert(at + 1, rng.choice(WORDS))
-        elif way < 0.85:
+        elif way < 0.8:
+            parts[0] = rng.choice(["future", *(text.split()[0] for texts in SEEDS.values() for text in texts)])
+        elif way < 0.87:
             del parts[at]
         elif way < 0.95:
             parts[at] = "".join(rng.sample(parts[at], len(parts[at])))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
-from tilewright.plans import amd_direct
+from tilewright.plans import amd_direct, choices
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
 from tilewright.plans.gpu import bounds
 from tilewright.targets.amd import AmdTarget
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 BLOCK = 32                                      # elements that share a scale
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
-ALGORITHMS: tuple[Algorithm, ...] = ("mfma", "xf32", "scaled", "bf16_emulated")
 
 SUMS = {"f64": "f64", "i8": "i32"}              # in f32, except for these
 RESULTS = {                                     # what sums are stored as: the nearest float, an integer's lowest bits
@@ -128,16 +127,16 @@ class AmdPlan:
         try:
             algorithm, cta, wave, *rest = text.split()
             names = {f.name for f in fields(cls)[6:]}
-            if algorithm not in ALGORITHMS or not wave.startswith("wave="):
+            if not wave.startswith("wave="):
                 raise ValueError(text)
             values: dict[str, Any] = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, cta.split("x")), strict=True))
             values |= zip(("warp_m", "warp_n"), map(int, wave[5:].split("x")), strict=True)
             for word in rest:
                 name, _, value = word.partition("=")
-                if name not in names or (name == "copy" and value not in ("registers", "direct")):
+                if name not in names:
                     raise ValueError(word)
                 values[name] = value if name == "copy" else int(value)
-            return cls(algorithm, **values)
+            return choices.checked(cls(algorithm, **values))    # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
             raise ValueError(f"not a plan for an AMD GPU: {text!r}; one looks like 'mfma 256x256x32 wave=128x64 "
                              "mfma=32 copy=registers stages=2'") from error
@@ -202,7 +201,7 @@ class AmdPlan:
     def violations(self, problem: Gemm | AmdShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
-        return list(_violations(self, shape.least, target))
+        return choices.unknown(self) or list(_violations(self, shape.least, target))
 
 
 def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
+from tilewright.plans import choices
 from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
@@ -95,7 +96,7 @@ class CpuPlan:
                     if name not in {f.name for f in fields(cls)}:
                         raise ValueError(name)
                     values[name] = int(value)
-            return cls(algorithm, mr, nr, **values)    # type: ignore[arg-type]
+            return choices.checked(cls(algorithm, mr, nr, **values))    # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
             raise ValueError(f"not a plan: {text!r}; one looks like 'packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1'"
                              ) from error
@@ -138,6 +139,8 @@ class CpuPlan:
     def violations(self, problem: Shape | object, target: CpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         from tilewright.plans.choose import shape_of
+        if found := choices.unknown(self):
+            return found
         shape = problem if isinstance(problem, Shape) else shape_of(problem)
         if self.swap:
             shape = shape.swapped

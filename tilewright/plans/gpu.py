@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.plans import asked
+from tilewright.plans import asked, choices
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -96,19 +96,19 @@ class GpuPlan:
         """The plan that `str(plan)` wrote. ValueError for anything else."""
         try:
             algorithm, cta, *rest = text.split()
-            if algorithm not in ("simt", "dmma", "gemv"):
-                raise ValueError(algorithm)
             names = {f.name for f in fields(cls)[8:]}
             values: dict[str, Any] = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, cta.split("x")), strict=True))
             for word in rest:
                 name, _, value = word.partition("=")
                 if name in ("warp", "thread"):
                     values |= zip((f"{name}_m", f"{name}_n"), map(int, value.split("x")), strict=True)
-                elif name in names:
-                    values[name] = True if not value else value if name in ("copy", "order") else int(value)
+                elif word in ("early", "tail"):
+                    values[word] = True
+                elif name in names - {"early", "tail"}:
+                    values[name] = value if name in ("copy", "order") else int(value)
                 else:
-                    raise ValueError(name)
-            return cls(algorithm, **values)         # type: ignore[arg-type]
+                    raise ValueError(word)
+            return choices.checked(cls(algorithm, **values))    # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
             raise ValueError(f"not a plan for a GPU: {text!r}; one looks like 'simt 128x128x8 warp=32x64 thread=8x8 "
                              "stages=2 copy=registers vector=4'") from error
@@ -180,7 +180,7 @@ class GpuPlan:
     def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
-        return list(_violations(self, shape.least, target))
+        return choices.unknown(self) or list(_violations(self, shape.least, target))
 
 
 MOST_PARTS = 16
