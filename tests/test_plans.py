@@ -429,7 +429,9 @@ def test_an_empty_problem_of_amd(format):
     [
         ("sm_90a", "SIMT stages=3 split_k=1000000", "split_k is 1000000, and must not be"),
         ("sm_90a", "SIMT stages=3 group_m=10000000000", "group_m is 10000000000, and must"),
-        ("sm_90a", "SIMT stages=3 registers=-9", "registers is -9, and must not be less"),
+        ("sm_90a", "SIMT stages=3 registers=-9", ", or 0 for the emitter's choice, not -9"),
+        ("sm_90a", "SIMT stages=3 registers=1", ", or 0 for the emitter's choice, not 1"),
+        ("sm_90a", "SIMT stages=3 registers=256", ", or 0 for the emitter's choice, not 256"),
         ("sm_90a", "SIMT stages=999999999", "bytes of shared memory"),
         ("sm_90a", "simt 64x64x999999999 warp=32x32 thread=8x4 stages=3", "bytes of shared memory"),
         ("gfx950", "MFMA stages=3 split_k=100000", "split_k is 100000, and must"),

@@ -9,7 +9,7 @@ from tilewright.ir.operations import OPAQUE
 from tilewright.ir.program import Function
 from tilewright.ir.textures import TEXELS
 from tilewright.ir.types import Pointer, Texture, Type
-from tilewright.targets.nvidia import CLUSTER, THREADS, GpuTarget
+from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
 
 WIDEST = 128                    # bits that a thread can load, store or keep as one vector
 FORMATS = ("f16", "f32", "f64")         # of floating-point numbers that this version lowers
@@ -39,8 +39,9 @@ class NvidiaGate(GpuGate):
             yield (f"{name} needs {function.shared_bytes} bytes of shared memory, and {target.name} gives a CTA "
                    f"{target.smem_cta}")
         most = target.registers_thread
-        if function.max_registers is not None and not 16 <= function.max_registers <= most:
-            yield f"{name} wants {function.max_registers} registers a thread, and {target.name} gives from 16 to {most}"
+        if function.max_registers is not None and not LEAST_REGISTERS <= function.max_registers <= most:
+            yield (f"{name} wants {function.max_registers} registers a thread, and {target.name} gives from "
+                   f"{LEAST_REGISTERS} to {most}")
 
     def _cluster(self, function: Function) -> Iterator[str]:
         x, y, z = function.cluster

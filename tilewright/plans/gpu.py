@@ -16,7 +16,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright.plans import asked, choices
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets.nvidia import LEAST_REGISTERS, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -199,8 +199,9 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if any(value < 1 for value in least.values()):
         return
     yield from bounds(p)
-    if p.registers < 0:
-        yield f"registers is {p.registers}, and must not be less than 0."
+    if p.registers and not LEAST_REGISTERS <= p.registers <= target.registers_thread:
+        yield (f"registers must be {LEAST_REGISTERS} to {target.registers_thread}, or 0 for the emitter's choice, not "
+               f"{p.registers}.")
     if p.algorithm == "gemv":
         own = GEMV_WARPS if shape.layout[shape.n != 1] == "nt"[shape.n != 1] else LANES
         if (p.cta_m, p.cta_n) != ((own, 1) if shape.n == 1 else (1, own)):

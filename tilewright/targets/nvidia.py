@@ -15,6 +15,9 @@ THREADS = 1024      # of a CTA, at most, on every chip; of AMD's workgroups too
 CLUSTER = 8         # CTAs of a cluster that every chip can hold which has clusters
 
 
+LEAST_REGISTERS = 16    # to which ptxas can be told to keep a thread
+
+
 @dataclass(frozen=True)
 class GpuTarget:
     """One architecture on one chip. Sizes in bytes.
