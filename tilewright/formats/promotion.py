@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer
@@ -61,6 +62,7 @@ def narrowest(*formats: Format) -> Format:
     return min(holding, key=lambda f: f.bits, default=FORMATS[widest])
 
 
+@cache
 def holds(wide: Format, narrow: Format) -> bool:
     """Is every number of `narrow`, inf and nan included, one of `wide`? The sign of a zero does not count."""
     if wide == narrow:
