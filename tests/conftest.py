@@ -27,6 +27,12 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.runtime.disturbance.STAT", Path("/nowhere"))
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands print as to a pipe. pytest-xdist sets COLUMNS for its workers, as if they had a terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 

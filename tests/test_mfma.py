@@ -95,10 +95,12 @@ def test_cycles_are_those_of_the_manuals():
 
 def wait_states(atom, arch):
     """For how long LLVM has a wave wait that reads D with its next instruction."""
-    k = Kernel("k", threads=64, warp=64, a=ptr(atom.a.type), b=ptr(atom.b.type), c=ptr(atom.c.type.scalar), s=ptr(i32))
+    types = [t.scalar for t in (atom.a.type, atom.b.type, atom.c.type)]
+    k = Kernel("k", threads=64, warp=64, a=ptr(types[0]), b=ptr(types[1]), c=ptr(types[2]), s=ptr(i32))
     a, b, c, s = k.args
     scales = [k.load(s)] if atom.scaled else []
-    (d,) = k.mma(atom, [k.load(a), *scales], [k.load(b), *scales], [k.constant(atom.c.type, 0)])
+    a_reg, b_reg = k.load(a, atom.a.type), k.load(b, atom.b.type)
+    (d,) = k.mma(atom, [a_reg, *scales], [b_reg, *scales], [k.constant(atom.c.type, 0)])
     c[k.thread[0]] = d[0] + d[1] if atom.c.elements > 1 else d
     lines = [line.strip() for line in amd.assembly(k.function, targets.target(arch)).splitlines()]
     (at,) = (i for i, line in enumerate(lines) if line.startswith(atom.name))
