@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Set before tilewright is imported, and inherited by child processes: no test may see the user's kernels or tuning
-# results, nor leave any behind.
-CACHE = tempfile.mkdtemp(prefix="tilewright-tests-")
-os.environ["TILEWRIGHT_CACHE_DIR"] = CACHE
+# Set before tilewright is imported, and inherited by child processes, pytest-xdist's workers among them, so that a
+# kernel is compiled once: no test may see the user's kernels or tuning results, nor leave any behind.
+SHARED = "TESTS_CACHE_OF_TILEWRIGHT"
+CACHE = os.environ.get(SHARED) or tempfile.mkdtemp(prefix="tilewright-tests-")
+os.environ[SHARED] = os.environ["TILEWRIGHT_CACHE_DIR"] = CACHE
 os.environ["TILEWRIGHT_TUNE_DB"] = "off"  # plans are the model's, on every machine; tests of the tuner say otherwise
 
 settings.register_profile("tilewright", deadline=None, print_blob=True, derandomize="CI" in os.environ)
@@ -38,4 +39,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(CACHE, ignore_errors=True)
+    if not hasattr(config, "workerinput"):  # the process that began removes what all have used
+        shutil.rmtree(CACHE, ignore_errors=True)
