@@ -532,13 +532,14 @@ def test_llvm_and_ptxas_take_what_the_gate_lets_through(arch):
     """Every operation on every type, on all but the newest chip in some lengths. In a child process: LLVM ends the
     process on what it cannot select."""
     lengths = LENGTHS if arch == ARCHS[-1] else (1, 4)
+    share = (0.4, 0.5) if lengths == LENGTHS else (0.6, 0.7)  # of long vectors most are refused
     code = f"""
 import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
 from tests.every_operation import cases
 from tilewright.compiler import gate, llvm, ptxas; from tilewright.targets import target
 t = target({arch!r}); every = [function for _, functions in cases({lengths}) for function in functions]
 taken = [function for function in every if not list(gate.refusals(function, t))]
-assert 0.4 * len(every) < len(taken) < 0.5 * len(every), (len(taken), len(every))
+assert {share[0]} * len(every) < len(taken) < {share[1]} * len(every), (len(taken), len(every))
 text = llvm.assembly(taken, t)
 assert text.count(".entry") == len(taken)
 try: assert len(ptxas.assemble(text, t.name)[1]) == len(taken)
