@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
@@ -177,10 +177,10 @@ def _rolled(k: Kernel, p: Any, n: Any) -> None:
     p[0] = total[0, 0]
 
 
-def cases(lengths: Sequence[int] = LENGTHS) -> Iterator[tuple[str, list[Function]]]:
-    """(group, kernels that each do one thing), with vectors of so many elements."""
+def cases() -> Iterator[tuple[str, list[Function]]]:
+    """(group, kernels that each do one thing)."""
     for T in SCALARS:
-        for length in lengths:
+        for length in LENGTHS:
             V = vec(T, length)
             functions = []
             for make in (_of_values, _of_memory):

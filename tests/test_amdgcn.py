@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 
-from tests.every_operation import LENGTHS
 from tilewright import simulator
 from tilewright.compiler import amd, gate
 from tilewright.compiler.amd_loop import main_loop
@@ -240,14 +239,12 @@ def test_the_gate_says_what_is_missing(chip):
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_llvm_takes_what_the_gate_lets_through(chip):
-    """Every operation on every type, on the older chip in some lengths. In a child process: LLVM ends the process on
-    what it cannot select."""
-    lengths = LENGTHS if chip == CHIPS[-1] else (1, 4)
+    """Every operation on every type. In a child process: LLVM ends the process on what it cannot select."""
     code = f"""
 import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
 from tests.every_operation import cases
 from tilewright.compiler import gate, llvm; from tilewright.targets import target
-t = target({chip!r}); every = [function for _, functions in cases({lengths}) for function in functions]
+t = target({chip!r}); every = [function for _, functions in cases() for function in functions]
 for function in every: function.warp = 64 if function.threads else function.warp
 taken = [function for function in every if not list(gate.refusals(function, t))]
 assert 0.7 * len(every) < len(taken) < 0.8 * len(every), (len(taken), len(every))

@@ -36,7 +36,7 @@ def stacks(draw):
     return a, b, draw(storages(len(shape), broadcast=False)).hold(np.full(shape, np.nan, dtype))
 
 
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(stacks(), st.integers(1, 3))
 def test_numpys_broadcasting(operands, threads):
     a, b, out = operands

@@ -315,7 +315,7 @@ def test_no_reference_leaks(spied: Spied, kernel: str) -> None:
         spied.calls.clear()
         gc.collect()
         before, blocks = _counts(*watched), sys.getallocatedblocks()
-        for _ in range(1000 if run in calls[:3] else 200):
+        for _ in range(3000 if run in calls[:3] else 300):
             run()
         spied.calls.clear()
         gc.collect()

@@ -33,12 +33,6 @@ def tiles(t) -> list[tuple[int, int]]:
     return [(mr, nv) for nv in range(1, 7) for mr in range(1, 33) if fits(t, mr, nv)]
 
 
-def edge(t) -> list[tuple[int, int]]:
-    """Of each width the three tallest tiles, which have the fewest registers to spare, and the lowest one."""
-    found = [[tile for tile in tiles(t) if tile[1] == nv] for nv in range(1, 7)]
-    return list(dict.fromkeys(tile for of_width in found for tile in of_width[:1] + of_width[-3:]))
-
-
 def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     loop = hot_loop(assembly(emit_microkernel(t, dtype, mr, nv, a, b), t))
     steps = PACE if a == "packed" and unrolled(mr, nv, dtype) else 1        # of k that the loop unrolls
@@ -93,7 +87,7 @@ def test_every_tile(name, dtype, mode):
     t = target(name)
     if mode[1] == "masked" and name == "neon":
         pytest.skip("NEON has no masked loads: LLVM reads the lanes one by one")
-    for mr, nv in tiles(t) if mode == MODES[0] else edge(t):
+    for mr, nv in tiles(t):
         check(t, dtype, mr, nv, *mode)
 
 
