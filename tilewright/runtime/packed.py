@@ -38,7 +38,7 @@ class Packed:
     target      the instruction set for which it was packed
     nbytes      memory that it takes
 
-    It keeps nothing of the array that it was made from, and cannot be turned back into one.
+    It holds no reference to the original array, and cannot be converted back into an array.
     """
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

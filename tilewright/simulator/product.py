@@ -41,7 +41,7 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
                                                 occupancy, and counts conflicts over that chip's banks
 
     Threads, warps and CTAs run as on the machine, and a race between them is a Fault, as is any access outside the
-    arrays or of what nobody has written. For any target, on any machine. For problems of a few hundred rows and
+    arrays or of unwritten elements. For any target, on any machine. For problems of a few hundred rows and
     columns: a CPU kernel takes about a second for a million multiply-adds, a GPU kernel for some ten million.
     """
     if isinstance(kernel, Function):
