@@ -28,9 +28,9 @@ import numpy as np
 import tilewright as tw
 from tilewright.plans.amx import TILE_WORDS, choose_tiles
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime import amx
-from tilewright.runtime.prepack import Prepacking
-from tilewright.runtime.recipe import Recipe, Strides, order
+from tilewright.runtime.cpu import amx
+from tilewright.runtime.cpu.prepack import Prepacking
+from tilewright.runtime.cpu.recipe import Recipe, Strides, order
 
 SOURCES = {"amx_bf16": ("bf16", "bf16"), "amx_f16": ("f16", "f16"),
            "amx_i32": ("i32", "i32"), "amx_i64": ("i64", "i64"),

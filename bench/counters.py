@@ -6,7 +6,7 @@
 
 A launch is one of `cases()`: a step of the GPU ladder or a product by the planner's choice, on sizes that the simulator
 runs in a second. `read` writes one row per launch: what it was, and its counters by `METRICS`. The file is what
-tests/test_counters.py holds the simulator against.
+tests/simulator/test_counters.py holds the simulator against.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Case = dict[str, Any]
 
 def cases() -> list[Case]:
     """Launches, as data: {"step", "sizes"} of the ladder, or {"dtype", "layout", "sizes", "plan"} of a product."""
-    from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+    from tilewright.ladder.gpu_steps import GPU_STEPS
 
     found: list[Case] = [{"step": step, "sizes": sizes} for step in GPU_STEPS
                          for sizes in ((128, 256, 16), (132, 140, 24))]  # fmt: skip
@@ -81,21 +81,22 @@ def operands(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any]:
 
 def launch() -> None:
     import tilewright as tw
-    from tilewright.runtime import cuda, device_memory, ladder_gpu
+    from tilewright.ladder import run_nvidia
+    from tilewright.runtime.cuda import memory, module
 
-    on, stream = cuda.device(), cuda.Stream()
+    on, stream = module.device(), module.Stream()
     for case in cases():
         m, n, k = case["sizes"]
         a, b = operands(m, n, k, case.get("dtype", "f32"))
         if "step" in case:
             c = np.full((m, n), np.nan, a.dtype)
-            blocks = [device_memory.upload(on, x, stream) for x in (a, b, c)]
-            ladder_gpu.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, n, blocks[2].pointer, n)(
+            blocks = [memory.upload(on, x, stream) for x in (a, b, c)]
+            run_nvidia.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, n, blocks[2].pointer, n)(
                 stream.handle)
-            device_memory.download(blocks[2], c)
+            memory.download(blocks[2], c)
         else:
             problem = tw.Gemm(m, n, k, case["dtype"], layout=case["layout"])
-            kernel: Any = tw.compile(problem, cuda.target(), plan_of(case, problem, cuda.target()))
+            kernel: Any = tw.compile(problem, module.target(), plan_of(case, problem, module.target()))
             c = kernel(*(np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), case["layout"])))
         assert np.array_equal(c, a.astype("d") @ b), case
 

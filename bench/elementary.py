@@ -23,7 +23,7 @@ import numpy as np
 
 from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
 from tilewright.ir.elementary import TANH_SMALL
-from tilewright.runtime.recorded import run
+from tilewright.runtime.run import run
 
 NAMES = ("exp", "log", "tanh")
 BLOCK = 1 << 18  # numbers at once: they stay in cache

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import module
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
 SILENT = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
@@ -172,10 +172,10 @@ def tuned(job: str, file: Path | None, out: Path, limit: float) -> tuple[int, st
         cases = [line.removeprefix("case ") for line in lines if line.startswith("case ")]
         plans = [line for line in lines if not line.startswith("case ")]
     else:
-        from tilewright.plans import gpu as plans_gpu
+        from tilewright.plans import nvidia as plans_gpu
         from tilewright.problem import Gemm
         cases = [f"{n}x{n}x{n}" for n in sizes]
-        ranked = [plan for n in sizes for plan in plans_gpu.ranked(Gemm(n, n, n), cuda.target())[:12]]
+        ranked = [plan for n in sizes for plan in plans_gpu.ranked(Gemm(n, n, n), module.target())[:12]]
         plans = list(dict.fromkeys(map(str, ranked)))
     chosen = [word for plan in plans for word in ("--plan", plan)] + [word for c in cases for word in ("--case", c)]
     return bench(["gpu", "--peers", "cuBLAS", "--quick", *chosen, "--json", str(out / "tune.json")], limit)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tilewright.plans import CpuPlan, Shape
 from tilewright.plans.choose import choose
-from tilewright.runtime import cpu
+from tilewright.runtime.cpu import engine
 from tilewright.targets import detect
 
 SPLITS = ("1x16x1", "2x8x1", "4x4x1", "1x8x2")
@@ -58,7 +58,7 @@ def main() -> None:
         ta, tb, tc = map(torch.from_numpy, (a, b, np.empty_like(c)))
 
         def ours(plan: CpuPlan, threads: int) -> None:
-            cpu.gemm(a, b, c, plan=plan, threads=threads)      # noqa: B023
+            engine.gemm(a, b, c, plan=plan, threads=threads)      # noqa: B023
 
         def theirs(threads: int) -> None:
             torch.set_num_threads(threads)

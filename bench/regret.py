@@ -1,7 +1,8 @@
 """How good the planner's choices are on plans that have been measured: python bench/regret.py [-v].
 
 For each case of bench/results/h200_plans.json the planner's first choice among the measured plans, beside the best of
-them; 1.0 is no regret. What to look at when a constant of plans/gpu.py changes: no GPU is needed. -v lists every plan.
+them; 1.0 is no regret. What to look at when a constant of plans/nvidia.py changes: no GPU
+is needed. -v lists every plan.
 Measured plans of a kind that is given up (the text of one is no plan any more) are left out, and counted in the end.
 """
 
@@ -17,7 +18,7 @@ from statistics import geometric_mean
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.plans.gpu import GpuPlan, choose, cost, shape_of
+from tilewright.plans.nvidia import GpuPlan, choose, cost, shape_of
 from tilewright.targets import target
 
 MEASURED = Path(__file__).resolve().parent / "results" / "h200_plans.json"

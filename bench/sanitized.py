@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from bench.variants import DMMA, SIMT, Built, Variant, build, variants
-from tilewright.runtime import cuda, device_memory
+from tilewright.runtime.cuda import memory, module
 
 Shape = tuple[int, int, int]
 SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 256, 64))
@@ -26,14 +26,14 @@ def families() -> dict[str, Callable[[], Iterator[str]]]:
 
 
 def ladder() -> Iterator[str]:
-    from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
-    from tilewright.runtime import ladder_gpu
+    from tilewright.ladder import run_nvidia
+    from tilewright.ladder.gpu_steps import GPU_STEPS
 
     for name in GPU_STEPS:
         for shape in ((1, 1, 1), (130, 140, 70), (256, 128, 64)):
 
-            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: cuda.Stream, name: str = name) -> None:
-                ladder_gpu.prepare(name, m, n, k, a, k, b, n, c, n)(stream.handle)
+            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: module.Stream, name: str = name) -> None:
+                run_nvidia.prepare(name, m, n, k, a, k, b, n, c, n)(stream.handle)
 
             try:
                 yield f"{name} {shape}: {_wrong(launch, shape, 'nn', np.float32)}"
@@ -68,7 +68,7 @@ def product() -> Iterator[str]:
     for dtype in ("f32", "f64"):
         for layout in ("nn", "nt", "tn", "tt"):
             for m, n, k in shapes:
-                kernel: Any = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), cuda.target())
+                kernel: Any = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), module.target())
                 a, b, wanted = _operands((m, n, k), "f" if dtype == "f32" else "d")
                 a, b = (np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout))
                 got = kernel(a, b)
@@ -88,16 +88,16 @@ def _tried(found: tuple[Variant, ...], layout: str, dtype: Any, shapes: tuple[Sh
         for shape in shapes:
 
             def launch(
-                m: int, n: int, k: int, a: int, b: int, c: int, stream: cuda.Stream, here: Any = here,
+                m: int, n: int, k: int, a: int, b: int, c: int, stream: module.Stream, here: Any = here,
                 v: Variant = variant,
             ) -> None:  # fmt: skip
                 lda, ldb = k if layout[0] == "n" else m, n if layout[1] == "n" else k
                 elements, counters = v.workspace(m, n, k)
-                on = cuda.device()
-                space = [device_memory.upload(on, np.zeros(count, d), stream)
+                on = module.device()
+                space = [memory.upload(on, np.zeros(count, d), stream)
                          for count, d in ((elements, dtype), (counters, np.int32)) if count]  # fmt: skip
                 args = (m, n, k, 1.0, a, lda, b, ldb, 0.0, c, n, *(block.pointer for block in space))
-                cuda.launch(here.function, v.grid(m, n, k), here.threads, here.shared, stream, args)
+                module.launch(here.function, v.grid(m, n, k), here.threads, here.shared, stream, args)
 
             yield f"{here.name} {shape}: {_wrong(launch, shape, layout, dtype)}"
 
@@ -105,12 +105,12 @@ def _tried(found: tuple[Variant, ...], layout: str, dtype: Any, shapes: tuple[Sh
 def _wrong(launch: Callable[..., None], shape: Shape, layout: str, dtype: Any) -> str:
     """ "" if the product of whole numbers is exact."""
     a, b, wanted = _operands(shape, dtype)
-    on, stream = cuda.device(), cuda.Stream()
+    on, stream = module.device(), module.Stream()
     stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), layout)]
     c = np.full(wanted.shape, np.nan, dtype)
-    blocks = [device_memory.upload(on, x, stream) for x in (*stored, c)]
+    blocks = [memory.upload(on, x, stream) for x in (*stored, c)]
     launch(*shape, *(block.pointer for block in blocks), stream)
-    device_memory.download(blocks[2], c)
+    memory.download(blocks[2], c)
     return "" if np.array_equal(c, wanted) else f"{int((c != wanted).sum())} of {c.size} elements are wrong"
 
 

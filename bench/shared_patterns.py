@@ -7,7 +7,8 @@
 A launch is one warp that makes one load, or one store, of 4, 8 or 16 bytes a lane. Patterns are broadcasts by the bits
 of a lane's number, strides, groups and pairs in random order, random words, and all of these with inactive lanes.
 `read` writes a row per pattern, [bytes, wavefronts of the load, of the store, words]: of each lane the first word of
-4 bytes that it accesses, -1 of an inactive one. tests/test_counters.py compares `tilewright.targets.banks` with it.
+4 bytes that it accesses, -1 of an inactive one. tests/simulator/test_counters.py compares
+`tilewright.targets.banks` with it.
 """
 
 from __future__ import annotations
@@ -102,19 +103,19 @@ def emit_access(WIDTH: int, STORE: bool) -> Any:
 
 def launch() -> None:
     from tilewright.compiler import llvm
-    from tilewright.runtime import cuda, device_memory
+    from tilewright.runtime.cuda import memory, module
 
-    on, stream = cuda.device(), cuda.Stream()
-    y = device_memory.upload(on, np.ones(4096, np.float32), stream)
+    on, stream = module.device(), module.Stream()
+    y = memory.upload(on, np.ones(4096, np.float32), stream)
     functions = {}
     for width in WIDTHS:
         for store in (False, True):
             function = emit_access(width, store)
-            functions[width, store] = cuda.Module(llvm.assembly(function, cuda.target())).function(function.name)
+            functions[width, store] = module.Module(llvm.assembly(function, module.target())).function(function.name)
     for width, pattern in patterns():
-        where = device_memory.upload(on, np.array(pattern, np.int32), stream)
+        where = memory.upload(on, np.array(pattern, np.int32), stream)
         for store in (False, True):
-            cuda.launch(functions[width, store], (1, 1, 1), 32, 0, stream, (where.pointer, y.pointer))
+            module.launch(functions[width, store], (1, 1, 1), 32, 0, stream, (where.pointer, y.pointer))
         stream.synchronize()
 
 

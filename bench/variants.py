@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from tilewright.compiler import llvm
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import module as cuda
 from tilewright.targets import target
 
 TARGET = target("sm_90a")

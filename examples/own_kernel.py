@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import simulator
 from tilewright.ir import Function, Kernel, f32, i64, ptr
-from tilewright.runtime.recorded import run
+from tilewright.runtime.run import run
 
 
 def emit_scaled_sums(THREADS: int | None = None) -> Function:

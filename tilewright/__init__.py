@@ -31,18 +31,18 @@ from tilewright import forks
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tilewright.api import gemm, matmul
-    from tilewright.compiler.kernel import compile
-    from tilewright.explanation import explain
+    from tilewright.api.packed import pack
+    from tilewright.api.products import gemm, matmul
+    from tilewright.compiled.cpu import compile
+    from tilewright.explanation.cpu import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
     from tilewright.formats.scaled import Scaled
-    from tilewright.packed import pack
     from tilewright.plans import plan
     from tilewright.problem import Gemm
-    from tilewright.runtime.devices import detect
-    from tilewright.runtime.packed import Packed
-    from tilewright.runtime.pool import get_num_threads, set_num_threads, threads
+    from tilewright.runtime.cpu.packed import Packed
+    from tilewright.runtime.cpu.pool import get_num_threads, set_num_threads, threads
+    from tilewright.runtime.cuda.device import detect
     from tilewright.simulator.product import simulate
     from tilewright.targets import target
     from tilewright.tuner import tune
@@ -74,23 +74,23 @@ __all__ = [
 # hide the function.
 _HOME = {
     "Gemm": "tilewright.problem",
-    "Packed": "tilewright.runtime.packed",
+    "Packed": "tilewright.runtime.cpu.packed",
     "Quantized": "tilewright.formats.quantized",
     "Scaled": "tilewright.formats.scaled",
-    "compile": "tilewright.compiler.kernel",
+    "compile": "tilewright.compiled.cpu",
     "dequantize": "tilewright.formats.quantized",
-    "detect": "tilewright.runtime.devices",
-    "explain": "tilewright.explanation",
-    "gemm": "tilewright.api",
-    "get_num_threads": "tilewright.runtime.pool",
-    "matmul": "tilewright.runtime.call",
-    "pack": "tilewright.packed",
+    "detect": "tilewright.runtime.cuda.device",
+    "explain": "tilewright.explanation.cpu",
+    "gemm": "tilewright.api.products",
+    "get_num_threads": "tilewright.runtime.cpu.pool",
+    "matmul": "tilewright.api.builtin",
+    "pack": "tilewright.api.packed",
     "plan": "tilewright.plans",
     "quantize": "tilewright.formats.quantization",
-    "set_num_threads": "tilewright.runtime.pool",
+    "set_num_threads": "tilewright.runtime.cpu.pool",
     "simulate": "tilewright.simulator.product",
     "target": "tilewright.targets",
-    "threads": "tilewright.runtime.pool",
+    "threads": "tilewright.runtime.cpu.pool",
     "tune": "tilewright.tuner",
 }
 

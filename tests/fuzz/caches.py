@@ -24,8 +24,8 @@ import tilewright as tw
 from tests.fuzz.children import in_child
 from tests.fuzz.driver import Case, Fuzzer
 from tilewright.plans.cpu import Shape
+from tilewright.plans.measured import store
 from tilewright.targets import detect
-from tilewright.tuner import store
 
 ENTRIES = ("truncate", "empty", "flip", "random", "swap", "rehash", "fifo", "link", "dangling", "directory", "mode",
            "owner", "unreadable", "grow")  # fmt: skip

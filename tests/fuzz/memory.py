@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fenced import region
+from tests.helpers.fenced import region
 
 GAP = 0xFF  # between elements: nan, or -1, which would be noticed in a result
 

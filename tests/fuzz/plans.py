@@ -19,7 +19,7 @@ from tests.fuzz.values import numbers
 from tilewright import targets
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.cpu import CpuPlan
-from tilewright.plans.gpu import GpuPlan
+from tilewright.plans.nvidia import GpuPlan
 
 SEEDS = {
     "cpu": ["packed 6x16 mc=12 kc=16 nc=32", "packed 4x8 mc=8 kc=5 nc=8 ways=2x1x1", "in_place 6x16", "dots 2x3",

@@ -20,7 +20,7 @@ from tests.fuzz.memory import Placed
 from tests.fuzz.values import KINDS, numbers
 from tilewright import formats
 from tilewright.formats import FORMATS, Complex, Float
-from tilewright.runtime import recipe
+from tilewright.runtime.cpu import recipe
 from tilewright.targets import detect
 
 COMMON = ("f32", "f32", "f32", "f64", "f64", "bf16", "f16", "i8", "u8", "i32", "c64")
@@ -263,7 +263,7 @@ def _result(case: Case) -> np.dtype:
     except TypeError:
         meeting = None
     if case["out_dtype"] is None and meeting is None and case["call"] == "matmul":
-        raise Skip  # a TypeError that says so: tests/test_every_format.py
+        raise Skip  # a TypeError that says so: tests/api/test_every_format.py
     common = formats.promote(a, b, *c) if meeting is None else formats.get(meeting)
     if case["out_dtype"] is None:
         return common.dtype

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.bench import check, machine, measure, operands, peers, quiet
-from tilewright.bench.measure import Call, Rules
+from tilewright.bench import peers
 from tilewright.bench.results import BESIDE, OURS, Result, Row
 from tilewright.bench.shapes import Case
-from tilewright.runtime.disturbance import Load, Watch
+from tilewright.measure import check, machine, measure, operands, quiet
+from tilewright.measure.disturbance import Load, Watch
+from tilewright.measure.measure import Call, Rules
 
 Emit = Callable[..., None]
 

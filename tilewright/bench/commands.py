@@ -12,10 +12,10 @@ from tilewright.bench import peers, results, session, shapes
 from tilewright.bench import plot as plots
 from tilewright.bench import report as tables
 from tilewright.bench.child import Job
-from tilewright.bench.measure import Rules
 from tilewright.bench.peers import NATIVE
 from tilewright.bench.progress import Progress, progress
 from tilewright.bench.results import Report
+from tilewright.measure.measure import Rules
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def register_tile() -> tuple[int, int]:
 
 def measured_peaks(dtypes: Iterable[str], threads: Iterable[int], isa: str) -> dict[str, float]:
     """{"f32 1 native": GFLOP/s, ...}: what loops of nothing but multiply-adds reach, for "percent of peak"."""
-    from tilewright.runtime import probes
+    from tilewright.measure import probes
 
     found = probes.ceilings()
     if found.disturbed:

@@ -20,10 +20,10 @@ from tilewright.bench import (
 from tilewright.bench.commands import Options, check_outputs
 from tilewright.bench.formats_child import FormatsJob
 from tilewright.bench.formats_results import ABSENT, Timed, timed
-from tilewright.bench.measure import Rules
 from tilewright.bench.peers import NATIVE
 from tilewright.bench.progress import progress
 from tilewright.bench.results import OURS, Report
+from tilewright.measure.measure import Rules
 from tilewright.text import plural
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import numpy as np
 from tilewright.bench import peers, thunk
 from tilewright.bench.formats_data import Matrices
 from tilewright.bench.formats_products import Product
-from tilewright.bench.measure import Call
-from tilewright.bench.operands import Array
 from tilewright.bench.peers import NO_TRANS, ROW_MAJOR
+from tilewright.measure.measure import Call
+from tilewright.measure.operands import Array
 
 PACKED, B_MATRIX, FIXED_OFFSET = 151, 162, 173  # CBLAS enumerations of MKL's own
 ALIGNMENT = 64  # of a packed B, in bytes

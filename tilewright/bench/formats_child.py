@@ -10,16 +10,17 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.bench import check, formats_data, formats_peers, measure, peers, quiet
+from tilewright.bench import formats_data, formats_peers, peers
 from tilewright.bench.child import Emit
 from tilewright.bench.formats_data import Matrices
 from tilewright.bench.formats_error import Reference
 from tilewright.bench.formats_peers import Entrant
 from tilewright.bench.formats_products import Product
 from tilewright.bench.formats_results import ABSENT, F32, Row, Timed
-from tilewright.bench.measure import Call, Rules
 from tilewright.bench.results import OURS
-from tilewright.runtime.disturbance import Load, Watch
+from tilewright.measure import check, measure, quiet
+from tilewright.measure.disturbance import Load, Watch
+from tilewright.measure.measure import Call, Rules
 
 FEWEST = 8  # rows of A per thread: the least that a slow peer is given
 SLOW = 10e9  # operations a second: less is a loop without vectors or blocks, whose rows of A all cost the same

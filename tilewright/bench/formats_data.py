@@ -13,8 +13,8 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.bench.formats_products import Product
-from tilewright.bench.operands import Array
 from tilewright.formats import Bool, Complex, Float, Format, Integer
+from tilewright.measure.operands import Array
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import formats
-from tilewright.bench import check
 from tilewright.bench.formats_data import Matrices
-from tilewright.bench.operands import Array
 from tilewright.formats import Complex, Float, Integer
+from tilewright.measure import check
+from tilewright.measure.operands import Array
 
 ROWS, SLOW_ROWS = 64, 8  # compared element by element; the second where the reference has no BLAS
 # Sums of random data stay far below their bound (check.py); those of all exponents alike less far than of normal data.

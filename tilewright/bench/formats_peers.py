@@ -19,10 +19,10 @@ from tilewright.bench import formats_blas
 from tilewright.bench.formats_data import Matrices
 from tilewright.bench.formats_products import Product
 from tilewright.bench.formats_results import F32, NUMPY
-from tilewright.bench.measure import Call
-from tilewright.bench.operands import Array, Operands
 from tilewright.bench.peers import OURS, Contender
 from tilewright.formats import Integer
+from tilewright.measure.measure import Call
+from tilewright.measure.operands import Array, Operands
 from tilewright.problem import Gemm
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import report as tables
 from tilewright.bench.formats_results import ABSENT, F32, NUMPY, Group, Timed, groups, timed
-from tilewright.bench.measure import Spread
 from tilewright.bench.results import OURS, Report
+from tilewright.measure.measure import Spread
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.bench.formats_products import Product
-from tilewright.bench.measure import Sample, Spread, ratios, spread
 from tilewright.bench.results import OURS, Report, sample_from, sample_json
+from tilewright.measure.measure import Sample, Spread, ratios, spread
 
 F32 = "tilewright f32"  # our own f32 in the same rounds: what a format gains or costs
 NUMPY = "numpy"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.bench.check import RANDOM
 from tilewright.bench.gpu_device import Operands, TorchDevice
+from tilewright.measure.check import RANDOM
 
 
 class Reference:

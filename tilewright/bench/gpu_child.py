@@ -17,10 +17,10 @@ from tilewright.bench.child import Emit, Forecast
 from tilewright.bench.gpu_device import Operands, TorchDevice
 from tilewright.bench.gpu_measure import GpuRules, Launch
 from tilewright.bench.gpu_shapes import ARTICLE
-from tilewright.bench.measure import Sample
 from tilewright.bench.results import OURS, Result, Row
 from tilewright.bench.shapes import Case
-from tilewright.runtime.disturbance import Load
+from tilewright.measure.disturbance import Load
+from tilewright.measure.measure import Sample
 
 Timed = tuple[dict[str, Sample], dict[str, dict[str, Any]], dict[str, list[Launch]]]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.bench import gpu_device, gpu_measure, gpu_peers, gpu_shapes
 from tilewright.bench.results import Report
-from tilewright.plans.gpu import GpuPlan
+from tilewright.plans.nvidia import GpuPlan
 from tilewright.problem import Gemm
 
 SMALL = 64  # n of the product whose calls are timed: the kernel takes less than the call
@@ -92,6 +92,6 @@ def emission(
 
 
 def _loaded(text: str) -> None:
-    from tilewright.runtime import cuda
+    from tilewright.runtime.cuda import module
 
-    cuda.Module(text)
+    module.Module(text)

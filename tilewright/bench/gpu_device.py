@@ -24,9 +24,9 @@ class NoGpu(RuntimeError):
 
 def why_not() -> str:
     """Why nothing can be measured here; "" if something can."""
-    from tilewright.runtime import cuda
+    from tilewright.runtime.cuda import module
 
-    if reason := cuda.why_not():
+    if reason := module.why_not():
         return reason
     try:
         import torch
@@ -47,11 +47,11 @@ class TorchDevice:
     def __init__(self, index: int = 0) -> None:
         import torch
 
-        from tilewright.runtime import cuda
+        from tilewright.runtime.cuda import module
 
         require()
         self.torch, self.index = torch, index
-        self.on = cuda.device(index)
+        self.on = module.device(index)
         self.name = torch.device("cuda", index)
         torch.cuda.set_device(self.name)
         torch.backends.cuda.matmul.allow_tf32 = False  # f32 means f32

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.bench.measure import Sample, rotated
+from tilewright.measure.measure import Sample, rotated
 
 Launch = Callable[[], Any]
 

@@ -63,7 +63,7 @@ def tilewright() -> Contender:
 def planned(text: str) -> Contender:
     """tilewright by the plan that is written so."""
     import tilewright as tw
-    from tilewright.plans.gpu import GpuPlan
+    from tilewright.plans.nvidia import GpuPlan
 
     plan = GpuPlan.parse(text)
     return Contender(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import report as tables
-from tilewright.bench.measure import Spread, geomean, spread
 from tilewright.bench.report import Column, Group, names
 from tilewright.bench.results import OURS, Report, Result
-from tilewright.runtime.doctor import size as bytes_of
+from tilewright.doctor.doctor import size as bytes_of
+from tilewright.measure.measure import Spread, geomean, spread
 
 if TYPE_CHECKING:
     from rich.console import Console

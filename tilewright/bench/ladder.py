@@ -1,4 +1,4 @@
-"""The teaching ladder, step against step: every kernel of kernels/ladder beside NumPy, OpenBLAS and the product."""
+"""The teaching ladder, step against step: every kernel of ladder beside NumPy, OpenBLAS and the product."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 
 from tilewright.bench import peers
-from tilewright.bench.measure import Call
-from tilewright.bench.operands import Operands
 from tilewright.bench.peers import Contender
+from tilewright.measure.measure import Call
+from tilewright.measure.operands import Operands
 
 UNBLOCKED = ("naive", "registers", "padded")  # what they do to a cache makes minutes of a large product
 MAX_CALL_S = 2.0
@@ -18,7 +18,7 @@ def contenders(
     threads: int, wanted: Iterable[str] | None = None, isa: str = peers.NATIVE
 ) -> tuple[list[Contender], dict[str, str]]:
     """tilewright, then the steps in their order, then the peers; with several threads only the step that uses them."""
-    from tilewright.kernels.ladder import STEPS
+    from tilewright.ladder import STEPS
 
     found, left_out = peers.find(threads, ("numpy", "openblas") if wanted is None else wanted, isa)
     here = {name: step for name, step in STEPS.items() if step.parallel == (threads > 1)}
@@ -31,7 +31,7 @@ def contenders(
     for name, step in here.items():
 
         def bind(o: Operands, name: str = name) -> Call:
-            from tilewright.runtime.ladder import prepare
+            from tilewright.ladder.run_cpu import prepare
 
             p = o.problem
             return prepare(name, p.m, p.n, p.k, p.a, threads=threads), (o.a, o.b, o.c)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.bench.gpu_measure import GpuRules, Launch, interleave, track
 from tilewright.bench.results import Report, save
-from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
+from tilewright.ladder import run_nvidia
+from tilewright.ladder.gpu_steps import GPU_STEPS
 from tilewright.problem import Gemm
-from tilewright.runtime import ladder_gpu
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,14 +45,14 @@ class Timed:
 
 def titles() -> dict[str, str]:
     """{step's name: its title}, and that of the choice by size."""
-    return {name: step.title for name, step in GPU_STEPS.items()} | {ladder_gpu.DISPATCH: DISPATCH}
+    return {name: step.title for name, step in GPU_STEPS.items()} | {run_nvidia.DISPATCH: DISPATCH}
 
 
 def prepared(name: str, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Callable[[int], None]:
     """`launch(stream)` of a step on torch's tensors."""
     (m, k), n = a.shape, b.shape[1]
     where = (a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), c.data_ptr(), c.stride(0))
-    launch = ladder_gpu.prepare(name, m, n, k, *where, alpha=alpha, beta=beta)
+    launch = run_nvidia.prepare(name, m, n, k, *where, alpha=alpha, beta=beta)
 
     def run(stream: int, _keep: object = (a, b, c)) -> None:
         launch(stream)

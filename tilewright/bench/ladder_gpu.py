@@ -13,10 +13,10 @@ import numpy as np
 
 from tilewright import simulator, targets
 from tilewright.bench.results import Report, save
-from tilewright.kernels.ladder.gpu13_dispatch import choose
-from tilewright.kernels.ladder.gpu_steps import GPU_STEPS
-from tilewright.kernels.ladder.names import DISPATCH, GPU_LADDER
-from tilewright.runtime import ladder_gpu
+from tilewright.ladder import run_nvidia
+from tilewright.ladder.gpu13_dispatch import choose
+from tilewright.ladder.gpu_steps import GPU_STEPS
+from tilewright.ladder.names import DISPATCH, GPU_LADDER
 from tilewright.text import plural
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _run(name: str, n: int, granule: int | None = None) -> simulator.Report:
     a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
     c = np.full((n, n), np.nan, np.float32)
     a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
-    report = simulator.run(ladder_gpu.function(name), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
+    report = simulator.run(run_nvidia.function(name), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
                            grid=step.grid(n, n), granule=granule)  # fmt: skip
     if not np.array_equal(c, a @ b):
         raise RuntimeError(f"{step.title} gives a wrong product")
@@ -115,8 +115,8 @@ def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
         ptxas.find()
     except ptxas.Missing:
         return {}
-    function = ladder_gpu.function(name)
-    used = ptxas.assemble(ladder_gpu.ptx(name, target), target.name)[1][function.name]
+    function = run_nvidia.function(name)
+    used = ptxas.assemble(run_nvidia.ptx(name, target), target.name)[1][function.name]
     assert function.threads is not None
     ctas = target.occupancy(function.threads[0] * function.threads[1], used.registers, used.shared)
     return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}

@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.bench import operands, thunk, widest
-from tilewright.bench.measure import Call
-from tilewright.bench.operands import Operands
+from tilewright.bench import thunk, widest
+from tilewright.measure import operands
+from tilewright.measure.measure import Call
+from tilewright.measure.operands import Operands
 from tilewright.problem import Gemm
 
 OURS = "tilewright"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from tilewright.bench import formats_report, gpu_report
 from tilewright.bench import report as tables
-from tilewright.bench.measure import Sample, geomean
 from tilewright.bench.results import OURS, Report, Result, load
+from tilewright.measure.measure import Sample, geomean
 
 # At the start of a line: an indented pair is an example, as above.
 _FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?) -->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tilewright.bench.measure import Spread, geomean
 from tilewright.bench.results import BESIDE, OURS, Report, Result
 from tilewright.bench.shapes import size
-from tilewright.runtime.ceilings import OUT_OF_DATE, exceeded
-from tilewright.runtime.disturbance import BUSY, words
-from tilewright.runtime.doctor import size as bytes_of
+from tilewright.doctor.doctor import size as bytes_of
+from tilewright.measure.ceilings import OUT_OF_DATE, exceeded
+from tilewright.measure.disturbance import BUSY, words
+from tilewright.measure.measure import Spread, geomean
 from tilewright.text import plural
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import outputs
-from tilewright.bench.measure import Sample, Spread, ratios, spread
 from tilewright.bench.shapes import Case, size
+from tilewright.measure.measure import Sample, Spread, ratios, spread
 
 SCHEMA = 1
 OURS = "tilewright"
@@ -153,7 +153,7 @@ class Report:
     def start(cls, kind: str, **options: Any) -> Report:
         """An empty report of here and now."""
         from tilewright import __version__
-        from tilewright.bench import machine
+        from tilewright.measure import machine
 
         return cls(kind, machine.now(), __version__, machine.commit(), machine.describe(), options)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tilewright.bench import child, quiet
+from tilewright.bench import child
 from tilewright.bench.peers import AVX2, NATIVE
 from tilewright.bench.results import Report, Result, Session
+from tilewright.measure import quiet
 
 # The affinity is set before anything is imported: OpenMP and OpenBLAS count their CPUs when they are loaded, and the
 # CPUs are all that keeps MKL under TBB to its number of threads.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tilewright.bench.measure import Sample, rotated
+from tilewright.measure.measure import Sample, rotated
 
 _FIRST = """
 import numpy as np, tilewright

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.bench import check, measure, quiet, results
-from tilewright.bench.measure import Call, Rules, Spread
+from tilewright.bench import results
 from tilewright.formats import FORMATS, MULTIPLIED
-from tilewright.runtime.disturbance import BUSY, Load, Watch, words
+from tilewright.measure import check, measure, quiet
+from tilewright.measure.disturbance import BUSY, Load, Watch, words
+from tilewright.measure.measure import Call, Rules, Spread
 from tilewright.targets import CpuTarget
 from tilewright.targets.machine import cpus
 
@@ -131,7 +132,7 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
 def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) -> tuple[list[Measured], Spread]:
     """All tiles, fastest first, and the GFLOP/s of the FMA loop that took turns with them."""
     from tilewright.bench.progress import progress
-    from tilewright.runtime import timing
+    from tilewright.measure import timing
 
     calls: dict[str, list[Call]] = {}
     flops: dict[str, float] = {}
@@ -157,8 +158,8 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
     """(call(rounds), operations per round): a panel of B, and panels of A that fill at most half of L2; checked."""
+    from tilewright.bench.tile_probe import emit_tile_probe
     from tilewright.compiler.load import load
-    from tilewright.kernels.ladder.tile_probe import emit_tile_probe
 
     number, pointer, form = ctypes.c_int64, ctypes.c_void_p, FORMATS[dtype]
     code = load(emit_tile_probe, target, dtype, tile.mr, tile.vectors)
@@ -191,7 +192,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np
 def _measured(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], peak: list[float]) -> Measured:
     """`rates` and `peak`: GFLOP/s, round by round."""
     from tilewright.compiler.llvm import assembly
-    from tilewright.compiler.resources import hot_loop
+    from tilewright.inspect.resources import hot_loop
     from tilewright.kernels.cpu.microkernel import emit_microkernel
 
     loop = hot_loop(assembly(emit_microkernel(target, dtype, tile.mr, tile.vectors), target))

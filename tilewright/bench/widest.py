@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tilewright.bench import measure
-from tilewright.bench.machine import cpu_flags
-from tilewright.bench.measure import Call, Clock, Rules
+from tilewright.measure import measure
+from tilewright.measure.machine import cpu_flags
+from tilewright.measure.measure import Call, Clock, Rules
 
 AVX2_KERNELS = ("Haswell", "Zen", "libmkl_def", "libmkl_avx2")  # OpenBLAS's names and MKL's: 256 bits at most
 MAPS = Path("/proc/self/maps")

@@ -91,7 +91,7 @@ def ladder(
     json: Json = None,
     plot: Plot = None,
 ) -> None:  # fmt: skip
-    """Time the teaching steps of kernels/ladder beside NumPy and OpenBLAS: what each idea is worth.
+    """Time the teaching steps of ladder beside NumPy and OpenBLAS: what each idea is worth.
 
     The steps without blocking sit out the sizes where one call would take more than two seconds.  All fifty sizes up
     to 10000 take hours.

@@ -40,20 +40,20 @@ def found(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: 
         raise common.BadInput(f"give M N K or {option}, not both")
     if plan is not None:
         raise common.BadInput(f"give --plan or {option}, not both: such a kernel has no plan")
-    from tilewright.runtime import steps
+    from tilewright.ladder import run
 
     if kernel is None:
-        return steps.compiled(step or "", chip, dtype)
+        return run.compiled(step or "", chip, dtype)
     if common.kind(chip) != "amd":
         raise common.BadInput(f"--kernel is for AMD's GPUs (--target gfx942), and {chip.name} is none; --step takes a "
                               "step of its ladder")  # fmt: skip
     if kernel == "axpy":
         return _axpy(chip)
-    from tilewright.kernels.ladder.amd_steps import AMD_STEPS
+    from tilewright.ladder.amd_steps import AMD_STEPS
 
     if kernel not in AMD_STEPS:
         raise common.BadInput(f"there is no kernel {kernel!r}; there are: axpy, {', '.join(AMD_STEPS)}")
-    return steps.compiled(kernel, chip)
+    return run.compiled(kernel, chip)
 
 
 def _axpy(chip: Any, threads: int = 256) -> Any:
@@ -98,7 +98,7 @@ def _require_own(path: Path) -> None:
 
 def show(kernel: Any, chip: Any, function: str | None, names: bool, whole: bool) -> None:
     """The names of the functions, the whole of the assembly, or the hot loop with what it consists of."""
-    from tilewright.compiler import resources
+    from tilewright.inspect import resources
 
     family = common.kind(chip)
     if names:
@@ -111,7 +111,7 @@ def show(kernel: Any, chip: Any, function: str | None, names: bool, whole: bool)
 
 
 def _cpu_loop(kernel: Any, chip: Any, function: str | None) -> None:
-    from tilewright.compiler import resources
+    from tilewright.inspect import resources
 
     loop = kernel.resources if function is None else resources.hot_loop(kernel.asm, function)
     typer.echo(loop.text)
@@ -123,7 +123,8 @@ def _cpu_loop(kernel: Any, chip: Any, function: str | None) -> None:
 
 
 def _ptx_loop(kernel: Any, chip: Any, function: str | None) -> None:
-    from tilewright.compiler import ptx, ptxas, resources
+    from tilewright.compiler import ptx, ptxas
+    from tilewright.inspect import resources
 
     text = kernel.ptx
     loop = resources.ptx_loop(text, function)
@@ -145,8 +146,8 @@ def _ptx_loop(kernel: Any, chip: Any, function: str | None) -> None:
 
 def _amd_loop(kernel: Any, chip: Any, function: str | None) -> None:
     """The main loop, what the kernel uses of a compute unit, and a static cycle count."""
-    from tilewright.compiler import amd_cycles
-    from tilewright.compiler.amd_loop import main_loop
+    from tilewright.inspect import amd_cycles
+    from tilewright.inspect.amd_loop import main_loop
 
     name = kernel.function.name
     if function not in (None, name):

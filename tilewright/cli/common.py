@@ -34,7 +34,7 @@ def format_names() -> list[str]:
 
 
 def step_names(context: typer.Context) -> list[str]:
-    from tilewright.kernels.ladder.names import ladder
+    from tilewright.ladder.names import ladder
 
     try:
         return [*ladder(target(context.params.get("target") or "native"))[1]]
@@ -155,9 +155,9 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str | None) -> Gemm:
 
 def target(name: str) -> Any:
     if name in ("nvidia", "cuda", "amd", "rocm"):
-        from tilewright.runtime import devices
+        from tilewright.runtime.cuda import device
 
-        return devices.detect(name)
+        return device.detect(name)
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)

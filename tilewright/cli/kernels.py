@@ -57,14 +57,14 @@ Planned = tuple[str, list[dict[str, Any]], list[str]]  # where the plans come fr
 
 
 def _threads(given: int | None, check: str | None, chip: Any) -> int:
+    from tilewright.measure import prediction
     from tilewright.plans import CpuPlan
-    from tilewright.runtime import prediction
 
     return given or (CpuPlan.parse(check).threads if check is not None else prediction.default_threads(chip))
 
 
 def _basis(chip: Any) -> Any:
-    from tilewright.runtime import prediction
+    from tilewright.measure import prediction
 
     return prediction.basis(chip)
 
@@ -73,7 +73,7 @@ def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
     from tilewright.plans import CpuPlan, shape_of
     from tilewright.plans.choose import plan as choose
     from tilewright.plans.choose import ranked
-    from tilewright.runtime import cpu
+    from tilewright.runtime.cpu import engine
 
     assert threads is not None
     basis = _basis(chip)
@@ -84,7 +84,7 @@ def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
         if reasons := found[0].violations(shape, chip):
             return origin, [{"plan": str(found[0])}], list(reasons)
     elif top == 1 or not problem.flops:
-        measured = cpu.tuned(shape, chip)
+        measured = engine.tuned(shape, chip)
         found = [measured or choose(shape, chip)]
         origin = "measured to be best by the tuner" if measured else origin
     else:
@@ -101,17 +101,17 @@ def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
 
 
 def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
-    from tilewright.plans import amd, gpu
+    from tilewright.plans import amd, nvidia
 
     if threads not in (None, 1):
         raise common.BadInput(f"--threads are a CPU's, and {chip.name} is a GPU")
     is_amd = common.kind(chip) == "amd"
-    planner: Any = amd if is_amd else gpu
+    planner: Any = amd if is_amd else nvidia
     shape = planner.shape_of(problem)
     if not problem.flops:
         return "the product is empty: there is nothing to plan", [], []
     if check is not None:
-        found: list[Any] = [(amd.AmdPlan if is_amd else gpu.GpuPlan).parse(check)]
+        found: list[Any] = [(amd.AmdPlan if is_amd else nvidia.GpuPlan).parse(check)]
         if reasons := found[0].violations(shape, chip):
             return "given", [{"plan": str(found[0])}], list(reasons)
     else:
@@ -151,7 +151,7 @@ def _source(record: dict[str, Any]) -> str:
 
 def _columns(like: dict[str, Any]) -> tuple[list[str], Any]:
     """The headings of a row like this one, and a function that makes the cells of such a row."""
-    from tilewright.runtime.doctor import size
+    from tilewright.doctor.doctor import size
 
     if "bytes" in like:
         return (["seconds", "GFLOP/s", *like["bytes"]],

@@ -42,7 +42,7 @@ def cpu(
     --step NAME` runs the step in the simulator, `bench ladder` measures all of them.
     """
     with common.errors():
-        from tilewright.kernels.ladder import STEPS
+        from tilewright.ladder import STEPS
 
         chip = common.cpu(target)
         found = [_cpu_step(name, step, chip, dtype) for name, step in STEPS.items()]
@@ -58,16 +58,16 @@ def cpu(
 def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
     import numpy as np
 
-    from tilewright.runtime import ladder, steps
+    from tilewright.ladder import run, run_cpu
 
-    compiled: Any = steps.compiled(name, chip, dtype)
+    compiled: Any = run.compiled(name, chip, dtype)
     loop, (m, n, k) = compiled.resources, CPU_SIZE
     product = "not run"
     if chip.runnable:
         draw = np.random.default_rng(0)
         a, b = (draw.integers(-4, 5, shape).astype(f"f{int(dtype[1:]) // 8}") for shape in ((m, k), (k, n)))
         c = np.full((m, n), np.nan, a.dtype)
-        ladder.prepare(name, m, n, k, dtype, chip)(a, b, c)
+        run_cpu.prepare(name, m, n, k, dtype, chip)(a, b, c)
         product = "exact" if np.array_equal(c, a @ b) else "WRONG"
     return {"step": step.title, "name": name, "idea": step.idea, "vector FMAs": loop.fma,
             "loads": loop.loads + loop.elements, "registers": loop.registers, "spills": loop.spills,
@@ -118,8 +118,8 @@ def amd(
     """
     with common.errors():
         from tilewright import targets
-        from tilewright.kernels.ladder.amd_steps import AMD_STEPS
-        from tilewright.runtime import ladder_amd
+        from tilewright.ladder import run_amd as ladder_amd
+        from tilewright.ladder.amd_steps import AMD_STEPS
         from tilewright.simulator import Fault
         from tilewright.simulator import table as traffic
 
@@ -159,7 +159,7 @@ def amd(
 
 def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     """What a step did, in cells, and whether all was right."""
-    from tilewright.runtime import ladder_amd
+    from tilewright.ladder import run_amd as ladder_amd
 
     step = ladder_amd.step(name, chip.name)
     atom = step.atom(chip.name)
@@ -178,7 +178,7 @@ def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
 def _linked(name: str, chip: AmdTarget) -> str:
     from tilewright.compiler import amd as compiler
     from tilewright.compiler import lld
-    from tilewright.runtime import ladder_amd
+    from tilewright.ladder import run_amd as ladder_amd
 
     try:
         return f"{len(compiler.code_object(ladder_amd.function(name, chip.name), chip)):,}"
@@ -187,7 +187,7 @@ def _linked(name: str, chip: AmdTarget) -> str:
 
 
 def _listing(name: str, chip: Any) -> str:
-    from tilewright.runtime import ladder_amd
+    from tilewright.ladder import run_amd as ladder_amd
 
     text, _, _ = ladder_amd.code(name, chip)
     return "\n".join(line for line, _ in ladder_amd.instructions(text, ladder_amd.function(name, chip.name).name))

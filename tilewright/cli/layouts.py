@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from tilewright import extras, outputs
-from tilewright.kernels.atoms.describe import located, operands
+from tilewright.atoms.describe import located, operands
 
 if TYPE_CHECKING:
-    from tilewright.kernels.atoms.mfma import Mfma, Operand
+    from tilewright.atoms.mfma import Mfma, Operand
 
 CELL, GAP, TITLE = 20, 46, 24  # pixels: a cell, the space between matrices, a line of text
 COLOURS = {"red": "#ff9d9d", "green": "#9fdf9f", "blue": "#9fc3ff", "yellow": "#ffd27f", "violet": "#d8b0ff"}

@@ -49,7 +49,7 @@ def doctor(
     with common.errors():
         if selftest:
             raise common.BadInput("give --forget or --selftest, not both: the selftest measures no ceilings")
-        from tilewright.runtime import doctor
+        from tilewright.doctor import doctor
 
         if file is not None:
             raise common.BadInput("--output is the selftest's file; --json FILE writes this report")
@@ -74,7 +74,7 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
         found.update(so_far)
 
     with common.errors(kept):
-        from tilewright.runtime import selftest
+        from tilewright.doctor import selftest
 
         if json not in (None, output.STDOUT):
             raise common.BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
@@ -121,7 +121,7 @@ def cache_info(json: output.Json = None) -> None:
     """Print the cache's directory, how many kernels it holds, and its size."""
     with common.errors():
         from tilewright.compiler import cache
-        from tilewright.runtime.doctor import size
+        from tilewright.doctor.doctor import size
 
         info = cache.info()
         shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}

@@ -12,11 +12,11 @@ from tilewright.cli import common, output
 from tilewright.text import aligned
 
 if TYPE_CHECKING:
-    from tilewright.kernels.atoms.mfma import Mfma, Operand
+    from tilewright.atoms.mfma import Mfma, Operand
 
 
 def instruction_names() -> list[str]:
-    from tilewright.kernels.atoms.amd import CATALOGUE
+    from tilewright.atoms.amd import CATALOGUE
 
     return ["list", *dict.fromkeys(atom.name for atom in CATALOGUE)]
 
@@ -70,8 +70,8 @@ def mfma(
             rows = _list(arch)
             output.show(lambda: [dict(zip(rows[0], row)) for row in rows[1:]], lambda: _print(rows), json)
             return
-        from tilewright.kernels.atoms import describe
-        from tilewright.kernels.atoms.amd import find
+        from tilewright.atoms import describe
+        from tilewright.atoms.amd import find
 
         atom = find(name, arch, a, b or a)
         chosen = describe.operands(atom)
@@ -111,7 +111,7 @@ def _amd(name: str) -> Any:
 
 
 def _list(arch: str | None) -> list[list[str]]:
-    from tilewright.kernels.atoms.amd import CATALOGUE
+    from tilewright.atoms.amd import CATALOGUE
     from tilewright.targets.amd import MANUALS
 
     rows = [["instruction", "m x n x k", "blocks", "A, B", "C, D", "registers", *MANUALS]]
@@ -131,7 +131,7 @@ def _print(rows: list[list[str]]) -> None:
 
 
 def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
-    from tilewright.kernels.atoms import describe
+    from tilewright.atoms import describe
 
     typer.echo(atom.name)
     typer.echo(output.listed(describe.details(atom)))
@@ -176,7 +176,7 @@ def peak(
     """Print the theoretical peaks of a GPU's matrix instructions, by number format, and how they follow."""
     with common.errors():
         from tilewright import targets
-        from tilewright.kernels.atoms import peaks
+        from tilewright.atoms import peaks
 
         found = targets.target(chip)
         if isinstance(found, targets.CpuTarget):
@@ -210,7 +210,7 @@ def _peak_rows(rows: Iterable[Any], base: float, amd: bool) -> list[list[str]]:
 
 
 def _formula(x: Any, amd: bool) -> str:
-    from tilewright.kernels.atoms.amd import find
+    from tilewright.atoms.amd import find
 
     work = "2*{}*{}*{}".format(*((y := find(x.instruction)).m, y.n, y.k)) if amd else f"2*{x.work}"
     cycles = f" / {x.cycles} cycles" if amd else ""

@@ -181,7 +181,7 @@ def _check(a: Array, b: Array, c: Array) -> str:
 
 def _reference(dtype: np.dtype[Any]) -> tuple[str, Callable[[Array, Array, Array], str | None]]:
     """What a result of this dtype is compared with, and how: a sentence, or None if it is right."""
-    from tilewright.bench import check
+    from tilewright.measure import check
 
     if dtype.kind == "b":
         return "NumPy", _wrong_booleans

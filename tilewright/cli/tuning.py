@@ -12,7 +12,7 @@ from tilewright.cli.command import App, Group
 from tilewright.text import plural
 
 if TYPE_CHECKING:
-    from tilewright.tuner.row import Row
+    from tilewright.plans.measured.row import Row
     from tilewright.tuner.search import Result
 
 
@@ -143,7 +143,7 @@ def show(
 ) -> None:
     """Print what was measured on this and other machines: the best plan of each problem."""
     with common.errors():
-        from tilewright.tuner import store
+        from tilewright.plans.measured import store
 
         rows = store.rows()
         better = {(r.target, r.model, r.shape) for r in rows if r.role == "best"}
@@ -168,7 +168,7 @@ def _shown(rows: list[Row], path: Path | None) -> str:
 def clear() -> None:
     """Forget what was measured; matmul goes back to the model's plans and those that come with tilewright."""
     with common.errors():
-        from tilewright.tuner import store
+        from tilewright.plans.measured import store
 
         count = store.clear()
         typer.echo(f"{plural(count, 'row')} removed")
@@ -182,7 +182,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write everything that was measured as JSON lines, for another machine of this kind."""
     with common.errors():
-        from tilewright.tuner import store
+        from tilewright.plans.measured import store
 
         lines = [row.to_json() + "\n" for row in store.rows()]
         if file is None:
@@ -198,7 +198,7 @@ def import_(
 ) -> None:
     """Add what was measured elsewhere.  Of two runs for one problem and processor the newer one counts."""
     with common.errors():
-        from tilewright.tuner import store
+        from tilewright.plans.measured import store
 
         added = 0
         for file in files:

@@ -24,7 +24,8 @@ ABANDONED_S = 3600.0                # an unfinished file this old has lost its w
 _DIGEST = hashlib.sha256().digest_size
 PACKAGE = Path(__file__).parent.parent
 # What emitters, and what makes code of what they record, import. A test holds them to it.
-SOURCES = ("ir", "kernels", "compiler", "plans", "formats", "targets", "forks.py", "extras.py", "problem.py")
+SOURCES = ("ir", "atoms", "kernels", "ladder", "compiler", "plans", "formats", "targets", "forks.py", "extras.py",
+           "problem.py")
 
 
 def directory() -> Path:

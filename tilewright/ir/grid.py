@@ -246,6 +246,6 @@ class Grid(Roles):
         self._effect(sync.FENCE_DEVICE)
 
     def mma(self, atom: Any, a: Any, b: Any, c: Any) -> tuple[Value, ...]:
-        """D = A @ B + C by a matrix instruction (kernels/atoms): each a list of this lane's registers, as is D."""
+        """D = A @ B + C by a matrix instruction (atoms): each a list of this lane's registers, as is D."""
         types = [x.type for x in c]
         return self._group(atom.operation, types, *a, *b, *c)

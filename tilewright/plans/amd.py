@@ -11,7 +11,7 @@ from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.plans import amd_direct, choices
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
-from tilewright.plans.gpu import bounds
+from tilewright.plans.nvidia import bounds
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:

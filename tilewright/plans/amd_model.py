@@ -1,7 +1,7 @@
 """What a plan for one of AMD's GPUs costs: arithmetic on the target's record.
 
 None of it has been measured: there is no such GPU where it was written. How long a compute unit takes for a tile of k
-follows the static count of cycles of the main loops (compiler/amd_cycles.py, docs/amd-code.md).
+follows the static count of cycles of the main loops (inspect/amd_cycles.py, docs/amd-code.md).
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves
 
 # Operations per clock of a compute unit with matrix instructions: the catalogue's flops / cycles, times 4 SIMDs
-# (kernels/atoms/amd.py; tests/test_amd_plans.py holds them together).
+# (atoms/amd.py; tests/plans/test_amd_plans.py holds them together).
 RATES = {
     "gfx942": {"f64": 256, "f32": 256, "xf32": 1024, "f16": 2048, "bf16": 2048, "i8": 4096, "e4m3fnuz": 4096,
                "e5m2fnuz": 4096},
@@ -26,7 +26,7 @@ RATES = {
 }
 
 # Vector instructions that decode 16 elements of a lane, where no matrix instruction takes them as they are
-# (kernels/amd/decoding.py; tests/test_amd_plans.py holds them together). A compute unit issues one in a clock.
+# (kernels/amd/decoding.py; tests/plans/test_amd_plans.py holds them together). A compute unit issues one in a clock.
 DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
 L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
 WRITE_CLOCK = 128       # bytes per clock that LDS takes: 32 banks (targets.banks)

@@ -54,8 +54,8 @@ def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
         return amd.choose(amd.shape_of(problem), chip)
     asked.supported(problem, chip.name)
     if isinstance(chip, GpuTarget):
-        from tilewright.plans import gpu
-        return gpu.choose(gpu.shape_of(problem), chip)
+        from tilewright.plans import nvidia
+        return nvidia.choose(nvidia.shape_of(problem), chip)
     return choose(shape_of(problem, threads), chip)
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.compiler.kernel import Kernel, Part
+from tilewright.compiled.cpu import Kernel, Part
 from tilewright.formats import Quantized
 from tilewright.ir.program import Function
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
 from tilewright.kernels.cpu.scale import emit_scale
-from tilewright.runtime import cpu
-from tilewright.runtime.code import Microkernels
-from tilewright.runtime.recipe import Recipe
+from tilewright.runtime.cpu import engine
+from tilewright.runtime.cpu.kernel_addresses import Microkernels
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
@@ -109,9 +109,9 @@ class _Product:
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
         plan, target = self.plan, self.kernel.target
-        shape, strides = cpu._describe(a, b, c, plan.threads)
+        shape, strides = engine._describe(a, b, c, plan.threads)
         if plan.copy:
-            shape, strides = cpu._with_copy(shape, strides, plan)
+            shape, strides = engine._with_copy(shape, strides, plan)
         recipe = Recipe(shape, strides, plan, target, _Code(self.kernel, self.memory))
         if recipe.takes_c:
             self._multiply(recipe, a, b, c, self.beta)
@@ -144,7 +144,7 @@ class _Product:
         plan, address = self.plan, self.memory.address
         (x, x_name), (y, y_name) = ((b.T, "b"), (a.T, "a")) if plan.swap else ((a, "a"), (b, "b"))
         if plan.copy:
-            y = cpu._copied(y, plan.reads_b == "rows")
+            y = engine._copied(y, plan.reads_b == "rows")
         job = np.array(recipe.job(address(x, x_name), address(y, y_name), c, alpha, beta))
         if "ldc" in recipe.at:
             job[recipe.at["ldc"]] = ld

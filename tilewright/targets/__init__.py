@@ -117,7 +117,7 @@ def _target(name: str) -> CpuTarget:
     row, here = isa.find(name), machine.processor()
     numbers: dict[str, Any] = {}
     sources = [(field, row.manual) for field in ("vector_bytes", "registers", "masked", "arithmetic")]
-    sources.append(("spare_registers", "measured: tests/test_resources.py"))
+    sources.append(("spare_registers", "measured: tests/inspect/test_resources.py"))
     if row.family == here.family:
         cpus = machine.cpus()
         missing = tuple(flag for flag in row.needs if flag not in here.flags)

@@ -43,7 +43,7 @@ class Isa:
     manual: str                 # of vector_bytes, registers, masked and arithmetic
     level: str                  # of needs
     extensions: tuple[str, ...] = ()    # that kernels use where there are any, by LLVM's names
-    spare_registers: int = 0    # measured: the tiles of tests/test_resources.py
+    spare_registers: int = 0    # measured: the tiles of tests/inspect/test_resources.py
 
 
 _V3 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")

@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.bench import check, measure, operands, quiet
-from tilewright.bench.measure import Rules
+from tilewright.measure import check, measure, operands, quiet
+from tilewright.measure.disturbance import Watch
+from tilewright.measure.measure import Rules
 from tilewright.plans import shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
-from tilewright.runtime import cpu, small
-from tilewright.runtime.disturbance import Watch
+from tilewright.runtime.cpu import engine, small
 from tilewright.targets import CpuTarget, detect
 from tilewright.tuner import contest
 from tilewright.tuner.contest import REFERENCE
@@ -110,11 +110,11 @@ def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
     shape = shape_of(job.problem, job.threads)
     plan = None if name in (REFERENCE, str(choose(shape, job.target))) else CpuPlan.parse(name)
     if plan and not (_is_here(job) and small.runs(shape, plan, job.target)):
-        return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, plan=plan, target=job.target)), ()
+        return (lambda: engine.gemm(o.a, o.b, o.c, threads=job.threads, plan=plan, target=job.target)), ()
     if _is_here(job):
-        from tilewright.runtime.call import matmul
+        from tilewright.api.builtin import matmul
         return matmul, (o.a, o.b, o.c)
-    return (lambda: cpu.gemm(o.a, o.b, o.c, threads=job.threads, target=job.target)), ()
+    return (lambda: engine.gemm(o.a, o.b, o.c, threads=job.threads, target=job.target)), ()
 
 
 def _is_here(job: Job) -> bool:
@@ -125,9 +125,9 @@ def _is_here(job: Job) -> bool:
 
 def _overhead(dtype: Any) -> float:
     """Seconds that matmul's checks take before the engine is reached: the calls here go to the engine at once."""
-    from tilewright.api import matmul
+    from tilewright.api.products import matmul
     x, y, z = np.ones((3, 1, 1), dtype)
-    calls: dict[str, list[measure.Call]] = {"api": [(matmul, (x, y, z))], "engine": [(cpu.gemm, (x, y, z))]}
+    calls: dict[str, list[measure.Call]] = {"api": [(matmul, (x, y, z))], "engine": [(engine.gemm, (x, y, z))]}
     for (call, args), in calls.values():
         call(*args)
     samples = measure.interleave(calls, Rules(turn_s=0.001, warm_s=0, min_rounds=5, max_rounds=5))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.bench.measure import Spread, ratios, spread
+from tilewright.measure.measure import Spread, ratios, spread
 
 REFERENCE = "matmul"
 FINALISTS = 3                   # beside matmul and the model's plan

@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.bench import measure, quiet
+from tilewright.measure import measure, quiet
 from tilewright.plans import asked, shape_of
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.measured import store
+from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
-from tilewright.runtime import cpu, pool, small
+from tilewright.runtime.cpu import engine, pool, small
 from tilewright.targets import CpuTarget, coerce
-from tilewright.tuner import contest, store
+from tilewright.tuner import contest
 from tilewright.tuner.child import Job
 from tilewright.tuner.contest import REFERENCE, Phase
-from tilewright.tuner.row import Row
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -118,7 +119,7 @@ def tune(problem: Gemm, target: CpuTarget | str | None, *, threads: int | None, 
     result = _result(problem, target, shape, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
-        cpu.forget()
+        engine.forget()
     return result
 
 
@@ -305,7 +306,7 @@ def provenance() -> dict[str, Any]:
     import llvmlite
 
     import tilewright
-    from tilewright.bench import machine
+    from tilewright.measure import machine
     found = machine.describe()
     return {"date": machine.now(), "machine": f"{found['cpu']}, {found['cpus_allowed']} CPUs, {found['system']}",
             "tilewright": tilewright.__version__, "llvmlite": llvmlite.__version__, "commit": machine.commit()}

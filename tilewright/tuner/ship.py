@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.bench import machine, session, shapes
+from tilewright.bench import session, shapes
 from tilewright.bench.child import Job
-from tilewright.bench.measure import Rules
 from tilewright.bench.peers import AVX2, NATIVE
 from tilewright.bench.results import Report
 from tilewright.cli import common
+from tilewright.measure import machine
+from tilewright.measure.measure import Rules
 from tilewright.plans import shape_of
 from tilewright.plans.choose import choose
+from tilewright.plans.measured import store, tables
+from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.targets import CpuTarget, detect
-from tilewright.tuner import search, store, tables
-from tilewright.tuner.row import Row
+from tilewright.tuner import search
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tilewright.atoms.mfma import SCALED
 from tilewright.formats import get
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, decode
 from tilewright.kernels.amd.lds_tile import LdsTile
 from tilewright.kernels.amd.pipeline import Do
-from tilewright.kernels.atoms.mfma import SCALED
 
 BF16 = 16                   # bits
 

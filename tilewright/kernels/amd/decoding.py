@@ -32,7 +32,7 @@ AT_ONCE = 16                    # elements: 16, 12 or 8 bytes
 _HALVES = vec(i16, 2)
 _F16: Any = get("f16")
 _NAN = {"e4m3fn": 0x7F << 7}    # what is a NaN in such a half, without its sign, and does not look like one
-# Vector instructions of AT_ONCE elements, as LLVM 22 has them: tests/test_emulated_mx_gemm.py counts them.
+# Vector instructions of AT_ONCE elements, as LLVM 22 has them: tests/kernels/amd/test_emulated_mx_gemm.py counts them.
 INSTRUCTIONS = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
 
 

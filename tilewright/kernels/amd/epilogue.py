@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Kernel, Tile, Type, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.amd.workgroup import Work
-from tilewright.kernels.atoms.mfma import Mfma
+from tilewright.kernels.gpu.split_k import last_to_come
 from tilewright.kernels.narrow import narrowed, scaled, stored_as, widened
-from tilewright.kernels.parts import last_to_come
 
 WIDEST = 16                 # bytes that a lane writes at once
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.atoms import amd
+from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32, i64, ptr
 from tilewright.ir.turned import BITS as TURNED
 from tilewright.kernels.amd import epilogue, pipeline
@@ -22,8 +24,6 @@ from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.turned_operand import TurnedOperand
 from tilewright.kernels.amd.workgroup import share
-from tilewright.kernels.atoms import amd
-from tilewright.kernels.atoms.mfma import Mfma
 from tilewright.targets import target
 
 TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i32}     # of memory; others are bytes

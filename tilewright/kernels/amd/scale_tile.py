@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tilewright.atoms.mfma import SCALED
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.scales import WORD, some
-from tilewright.kernels.atoms.mfma import SCALED
 
 
 class ScaleTile:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.atoms import amd
+from tilewright.atoms.mfma import SCALED
 from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
@@ -18,8 +20,6 @@ from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.scale_tile import ScaleTile
 from tilewright.kernels.amd.scales import Scales
 from tilewright.kernels.amd.workgroup import share
-from tilewright.kernels.atoms import amd
-from tilewright.kernels.atoms.mfma import SCALED
 
 K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 16
 UNIT = 8                        # bytes: rows are multiples of it, since blocks are

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+from tilewright.atoms.mfma import SCALED
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr
 from tilewright.kernels.amd.lds_tile import LANES
-from tilewright.kernels.atoms.mfma import SCALED
 
 WORD = 4                # blocks of a register
 ONE = 127               # the pattern of scale 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir import Kernel, Value, i32
-from tilewright.kernels import raster
 from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.gpu import raster
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ dtype, float32 or float64, strides in whole elements, shapes that agree, an `out
 does not share its range of bytes with a or b, and sizes that the small kernel takes. Every other call goes to the
 Python function with the same arguments, which does the rest of the work or raises.
 
-There are two ways of reading an array. `emit_entry` reads NumPy's structure itself, whose layout runtime/call.py
+There are two ways of reading an array. `emit_entry` reads NumPy's structure itself, whose layout api/builtin.py
 verifies first. `emit_buffer_entry` asks through the buffer protocol, which takes 100 ns longer, and serves a NumPy or
 Python that is laid out differently.
 

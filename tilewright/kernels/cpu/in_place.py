@@ -71,7 +71,7 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
 
 
 def kernel_index(k: Kernel, h: Value, cols: Value, V: int, NV: int) -> Value:
-    """Where the micro-kernel for a tile of h rows and cols columns stands: runtime/code.py says what is where."""
+    """Where the micro-kernel for a tile of h rows and cols columns stands (runtime/cpu/kernel_addresses.py)."""
     masked = cols < NV*V
     if NV > 1:
         masked = masked & (cols > V//2)

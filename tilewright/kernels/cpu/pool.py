@@ -10,7 +10,7 @@ thread, or a worker whose job asks for workers) does the work alone, so nothing 
     LOCK      1 while somebody uses the pool; beside it LAST, the last value rung
     CLAIM     bell << 32 | parts << 16 | next part: one word, so that a claim is valid only for the run it was meant for
     DONE      how many members or parts have finished
-    SETTINGS  WORKERS that exist, LIMIT (see runtime/pool.py), SPIN_NS
+    SETTINGS  WORKERS that exist, LIMIT (see runtime/cpu/pool.py), SPIN_NS
     SLOTS     one per worker: its bell, whether it sleeps, and what to run
 
 A worker watches the bell in its own slot, so that a team leaves the other workers asleep. A bell is a sequence number

@@ -14,9 +14,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from tilewright.atoms.nvidia import MMA_F64_16X8X4 as ATOM
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr, vec
-from tilewright.kernels import raster
-from tilewright.kernels.atoms.nvidia import MMA_F64_16X8X4 as ATOM
+from tilewright.kernels.gpu import raster
 from tilewright.kernels.nvidia import epilogue
 from tilewright.kernels.nvidia.cut import Cut, Piece
 from tilewright.kernels.nvidia.operand import Operand

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i64, vec
+from tilewright.kernels.gpu.split_k import last_to_come
 from tilewright.kernels.nvidia.cut import Cut
-from tilewright.kernels.parts import last_to_come
 
 LANES = 32
 

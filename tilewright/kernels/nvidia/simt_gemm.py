@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr
-from tilewright.kernels import raster
+from tilewright.kernels.gpu import raster
 from tilewright.kernels.nvidia import epilogue
 from tilewright.kernels.nvidia.cut import cut, lane_grid
 from tilewright.kernels.nvidia.operand import WIDEST, Operand

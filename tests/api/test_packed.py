@@ -1,0 +1,279 @@
+"""tilewright.pack: products with panels that were packed before have the bits of those that pack, for every format,
+layout, number of rows and of threads; and what is refused, in sentences."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.kernels.cpu.test_amx import SimulatedCode
+from tilewright.formats import FORMATS, Complex, Float
+from tilewright.kernels.cpu.gemm import emit_gemm
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES
+from tilewright.kernels.cpu.microkernel import emit_microkernel
+from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.kernels.cpu.prepack import emit_prepack
+from tilewright.plans import CpuPlan, Shape
+from tilewright.runtime.cpu import engine
+from tilewright.runtime.cpu.kernel_addresses import Microkernels
+from tilewright.runtime.cpu.prepack import Prepacking
+from tilewright.runtime.cpu.recipe import Recipe, Strides
+from tilewright.simulator.machine import Machine
+from tilewright.simulator.memory import Memory
+
+RNG = np.random.default_rng(9)
+HERE = [chip for chip in (tw.target("x86-avx512"), tw.target("x86-avx2")) if not chip.missing]
+# with all that the processor has but AMX (simulated in tests/kernels/cpu/test_amx.py), with nothing, and as it is
+CHIPS = [
+    replace(chip, extensions=extensions, model="")
+    for chip in HERE
+    for extensions in dict.fromkeys([(), tuple(x for x in chip.extensions if not x.startswith("amx"))])
+] + [tw.detect()] * ("amx-tile" in tw.detect().extensions)
+FORMAT_PAIRS = [("f32", "f32"), ("f64", "f64"), ("i32", "i32"), ("i64", "u64"), ("c64", "c64"), ("c128", "c128"),
+                ("f16", "f16"), ("bf16", "bf16"), ("e4m3fn", "bf16"), ("e2m1", "e2m1"), ("f32", "bf16"), ("i8", "i8"),
+                ("u8", "i8"), ("i8", "u8"), ("i16", "i8"), ("u16", "i16"), ("bool", "i8"), ("i4", "i4"),
+                ("f32", "f64"), ("f32", "c64"), ("c64", "f32")]  # fmt: skip
+
+
+def named(x):
+    return " ".join([x.name, *x.extensions]) if hasattr(x, "extensions") else None
+
+
+def numbers(f: str, *shape: int) -> np.ndarray:
+    """Some that every operation on them rounds, but for integers and small formats."""
+    kind = FORMATS[f]
+    if isinstance(kind, Complex):
+        return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(kind.dtype)
+    if isinstance(kind, Float):
+        return RNG.standard_normal(shape).astype(kind.dtype)
+    return RNG.integers(0 if f[0] in "ub" else -2, 2, shape).astype(kind.dtype)
+
+
+def result_of(f: str, g: str):
+    return "i32" if np.matmul(*(np.zeros((1, 1), FORMATS[x].dtype) for x in (f, g))).dtype.kind in "iu" else None
+
+
+def unpacked(a, b, packed, dtype) -> np.ndarray:
+    """The same product by the same plan through the engine that packs, on one thread."""
+    c = np.zeros((a.shape[0], b.shape[1]), packed.sums)
+    kept_a, kept_b = (x if x.dtype == took else x.astype(took) for x, took in zip((a, b), packed._takes))
+    meant = engine.as_multiplied(
+        *engine._describe(kept_a, kept_b, c, 1),
+        tuple(engine._packed_from(x.dtype, c.dtype) for x in (kept_a, kept_b)),
+        packed.target, packed.word if packed.word in engine.BY_NAME else "",
+    )  # fmt: skip
+    plan = replace(packed.plan, jc_ways=1, ic_ways=1, jr_ways=1)
+    recipe = engine.Recipe(meant.shape, meant.strides, plan, meant.target, sources=meant.sources, depth=meant.depth)
+    engine._run(recipe, plan.swap, kept_a, kept_b, c, 1.0, 0.0)
+    return c.astype(dtype)
+
+
+@pytest.mark.parametrize(("f", "g"), FORMAT_PAIRS)
+@pytest.mark.parametrize("chip", CHIPS, ids=named)
+def test_the_bits_are_those_of_products_that_pack(chip, f, g):
+    """Several blocks of k, edges everywhere; a few rows and many, more than one thread."""
+    b, out = numbers(g, 1301, 75), result_of(f, g)
+    packed = tw.pack(b, a=f, out_dtype=out, target=chip, rows=200)
+    assert packed.word in ("f32", "f64", "i32", "i64", *engine.BY_NAME)
+    kept = b.copy()
+    b[...] = 0  # nobody reads it again
+    for m in (1, 9, 130):
+        a = numbers(f, m, 1301)
+        wanted = unpacked(a, kept, packed, packed.sums)
+        for threads in (1, 2, 4):
+            found = tw.matmul(a, packed, out_dtype=out, threads=threads)
+            np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+
+
+@pytest.mark.parametrize("f", ["f32", "f64", "c64", "bf16", "i8", "e2m1"])
+@pytest.mark.parametrize("layout", ["columns", "any", "backwards", "transposed", "conjugated", "unaligned"])
+def test_layouts_of_b(f, layout):
+    """All make the panels that a plain matrix makes."""
+    b, a = numbers(f, 300, 70), numbers(f, 40, 300)
+    unaligned = np.zeros(b.nbytes + 1, np.uint8)[1:].view(b.dtype).reshape(b.shape)
+    unaligned[...] = b
+    wanted = tw.matmul(a, tw.pack(b.conj() if layout == "conjugated" else b))
+    shown = {"columns": np.asfortranarray(b), "any": np.repeat(np.repeat(b, 2, 0), 3, 1)[::2, ::3],
+             "backwards": b[::-1, ::-1].copy()[::-1, ::-1], "unaligned": unaligned}.get(layout, b.T.copy())  # fmt: skip
+    flag = {"transposed": True, "conjugated": "c"}.get(layout, False)
+    np.testing.assert_array_equal(tw.matmul(a, tw.pack(shown, trans_b=flag)), wanted)
+
+
+def test_layouts_of_a_and_c():
+    for f in ("f32", "c64", "bf16"):
+        a, b = numbers(f, 60, 200), numbers(f, 200, 90)
+        packed = tw.pack(b)
+        wanted = tw.matmul(a, packed)
+        for x, flag in ((np.asfortranarray(a), "n"), (a.T.copy(), "t"), (a.conj().T.copy(), "c")):
+            out = np.full((60, 90), 7, wanted.dtype, order="F")
+            np.testing.assert_array_equal(tw.matmul(x, packed, trans_a=flag), wanted)
+            assert tw.matmul(x, packed, out, trans_a=flag) is out
+            np.testing.assert_array_equal(out, wanted)
+        np.testing.assert_array_equal(tw.matmul(a[0], packed), tw.matmul(a[:1], packed)[0])
+        c = np.ones((60, 90), wanted.dtype)
+        tw.gemm(2, a, packed, -1, c)
+        np.testing.assert_allclose(c, 2 * wanted - 1, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(tw.matmul(a, packed, alpha=0, beta=2, c=np.ones(90, c.dtype)), 2 + 0 * wanted)
+
+
+@pytest.mark.parametrize("f", ["f32", "bf16", "c64"])
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [((5, 3), ()), ((5,), (5,)), ((2, 1), (3,)), ((), (4,)), ((1,), (2, 3)), ((2, 3), (2, 3)), ((0,), ()),
+     ((2,), (0, 1))],
+)  # fmt: skip
+def test_stacks(f, of_a, of_b):
+    """Each product has the bits that it has alone."""
+    for m, k, n in ((7, 70, 33), (1, 40, 1)):
+        a, b = numbers(f, *of_a, m, k), numbers(f, *of_b, k, n)
+        packed = tw.pack(b)
+        assert packed.shape == b.shape
+        found = tw.matmul(a, packed)
+        lead = np.broadcast_shapes(of_a, of_b)
+        assert found.shape == (*lead, m, n)
+        x, y = (np.broadcast_to(z, (*lead, *z.shape[-2:])) for z in (a, b))
+        for index in np.ndindex(lead):
+            np.testing.assert_array_equal(found[index], tw.matmul(x[index], tw.pack(y[index])))
+
+
+def test_narrow_results_are_rounded_as_they_are_stored():
+    a, b = numbers("f16", 100, 700), numbers("f16", 700, 100)
+    packed = tw.pack(b)
+    wide = tw.matmul(a, packed, out_dtype="f32")
+    np.testing.assert_array_equal(tw.matmul(a, packed), wide.astype(np.float16))
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 5), (5, 0), (0, 0), (1, 1)])
+def test_next_to_nothing(k, n):
+    b = np.ones((k, n), np.float32)
+    packed = tw.pack(b)
+    assert packed.nbytes == 0 or b.size
+    np.testing.assert_array_equal(tw.matmul(np.ones((3, k), np.float32), packed), np.full((3, n), k))
+
+
+def test_a_plan_of_ones_own():
+    a, b = numbers("f32", 50, 900), numbers("f32", 900, 70)
+    for chip in HERE:
+        nr = 2 * chip.lanes(4)
+        plans = CpuPlan("packed", 5, nr, 20, 100, 2 * nr), CpuPlan("packed", 4, nr, 8, 300, nr, 1, 2, 1, swap=True)
+        for plan in plans:
+            packed = tw.pack(b, plan=plan, target=chip)
+            assert packed.plan == plan
+            wanted = np.empty((50, 70), np.float32)
+            engine.gemm(a, b, wanted, plan=plan, target=chip)
+            np.testing.assert_array_equal(tw.matmul(a, packed, threads=2), wanted)
+    half = tw.pack(b.astype(np.float16), plan=plan, target=chip)
+    assert half.word == "f32"
+    assert tw.matmul(a.astype(np.float16), half).dtype == np.float16
+
+
+def test_it_is_frozen_and_tells_what_it_is():
+    b = numbers("bf16", 500, 300)
+    packed = tw.pack(b, rows=3000)
+    assert (packed.shape, packed.dtype, packed.a, packed.sums) == ((500, 300), b.dtype, b.dtype, np.float32)
+    assert packed.nbytes >= b.nbytes
+    assert "bfloat16 (500, 300), to be multiplied with bfloat16 in float32" in repr(packed)
+    with pytest.raises(AttributeError):
+        packed.shape = (1, 1)
+    with pytest.raises(TypeError, match="stays in this process"):
+        pickle.dumps(packed)
+    before = tw.matmul(b.T[:4, :].copy()[:, :300].repeat(2, 1)[:, :500], packed)
+    del b
+    gc.collect()
+    assert before.shape == (4, 300)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda b: tw.pack(b[0]), ValueError, "b must have two axes or more to be packed"),
+        (lambda b: tw.pack(b, a="f17"), ValueError, "a must be one of"),
+        (lambda b: tw.pack(b, rows=0), ValueError, "rows must be 1 or more, not 0"),
+        (lambda b: tw.pack(b, plan="packed"), ValueError, "not a plan: .packed.; one looks like"),
+        (lambda b: tw.pack(b, target="neon"), RuntimeError, "neon code cannot run on this machine"),
+        (lambda b: tw.pack(b, plan=CpuPlan("in_place", 6, 16)), ValueError, "only packed plans read B as it is packed"),
+        (lambda b: tw.pack(b, plan=CpuPlan("packed", 90, 16, 90, 8, 16)), ValueError, "registers, x86"),
+        (lambda b: tw.pack(b, target=tw.target("neon")), RuntimeError, "neon"),
+        (lambda b: tw.matmul(b, tw.pack(b)), ValueError, "a has 30 columns and b has 20 rows"),
+        (lambda b: tw.matmul(b.T.astype("f8"), tw.pack(b)), TypeError,
+         "a is float64, but b was packed to be multiplied with float32: pack"),
+        (lambda b: tw.matmul(b.T, tw.pack(b), out_dtype="f64"), TypeError, "packed for sums in float32"),
+        (lambda b: tw.matmul(b.T, tw.pack(b), trans_b=True), ValueError, "has to be said to pack"),
+        (lambda b: tw.matmul(b.T, tw.pack(b), algorithm="fastest"), ValueError, "algorithm must be None with it"),
+        (lambda b: tw.matmul(b.T, tw.pack(b), plan=tw.plan(tw.Gemm(8, 8, 8))), ValueError, "plan must be None with it"),
+        (lambda b: tw.matmul(tw.pack(b), b.T), TypeError, "it can only be b, the right operand"),
+        (lambda b: tw.matmul(tw.pack(b), tw.pack(b)), TypeError, "it can only be b, the right operand"),
+        (lambda b: tw.gemm(1, b.T, tw.pack(b), 0, tw.pack(b)), TypeError, "c must be a NumPy array"),
+        (lambda b: tw.pack(tw.pack(b)), TypeError, "it can only be b, the right operand"),
+        (lambda b: tw.pack(tw.quantize(b, "mxfp8")), ValueError, "blocks of b must lie along k, its axis -2"),
+        (lambda b: tw.pack(tw.quantize(b, "i8")), ValueError, "of b that share a scale must be those along k, .* -2"),
+        (lambda b: tw.pack(b.astype(np.longdouble)), TypeError, "longdouble|float128"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call(np.ones((20, 30), np.float32))
+
+
+# ---- threads, in the simulator, which finds races
+
+
+class Simulated(SimulatedCode):
+    """Of vectors of f32."""
+
+    def driver(self, target, algorithm, dtype, mr, nr, *sources):
+        return self.address(emit_gemm, target, dtype, mr, nr // target.lanes(4), *sources)
+
+    def prepack(self, target, dtype, mr, nr, source, role):
+        return self.address(emit_prepack, target, dtype, mr, nr // target.lanes(4), source, role)
+
+    def packing(self, target, *args):
+        return self.address(emit_pack, target, *args)
+
+    def microkernels(self, target, dtype, mr, nr, a):
+        code = self
+
+        class Kernels(Microkernels):
+            def compiled(self, kernel):
+                return code.address(emit_microkernel, target, *kernel.arguments(dtype, a))
+
+        found = Kernels(target, dtype, mr, nr, a)
+        found.address = self.memory.address(found.table, "table")
+        return found
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("ways", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 3, 1), (1, 1, 2), (2, 2, 2)])
+def test_teams_without_races(ways, swap):
+    chip, memory = tw.target("x86-avx2"), Memory()
+    code = Simulated(memory)
+    m, n, k = (40, 26, 21) if swap else (26, 40, 21)
+    a, b, c = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    wanted = a @ b
+    if swap:
+        c = np.asfortranarray(c)  # by rows for the loops
+    strides = Strides(*(s // 4 for x in (a, b, c) for s in x.strides))
+    plan = CpuPlan("packed", 3, 16, 6, 8, 16, *ways, swap=swap)
+    shape = Shape("f32", m, n, k, "rows", "rows", plan.threads)
+    packing = Prepacking(shape, strides, plan, chip, code)
+    panels = memory.address(np.zeros(packing.bytes, np.uint8), "panels")
+    for part in range(2):
+        job = np.array(packing.job(memory.address(b, "b"), panels, 2))
+        Machine(code.function(emit_prepack), memory, {}).run_thread([job.view(np.int8), part])
+    recipe = Recipe(shape, strides, plan, chip, code, prepacked="b")
+    operands = [panels, memory.address(a, "a")] if swap else [memory.address(a, "a"), panels]
+    job = np.array(recipe.job(*operands, memory.address(c, "c"), 1, 0))
+    b[...] = 0
+    for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
+                        ("b_space", plan.jc_ways * recipe.b_block),
+                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
+        job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
+    machine = Machine(code.function(emit_gemm), memory, {})
+    struct = job.view(np.int8)
+    machine.run_team([struct], plan.threads) if plan.threads > 1 else machine.run_thread([struct, 0])
+    np.testing.assert_array_equal(c, wanted)

@@ -1,0 +1,851 @@
+"""Measuring on a GPU, without one: the rules on a device that is played, NVML that is played, tables of a report."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright import targets
+from tilewright.bench import (
+    gpu,
+    gpu_check,
+    gpu_child,
+    gpu_cost,
+    gpu_device,
+    gpu_measure,
+    gpu_peers,
+    gpu_plot,
+    gpu_report,
+    gpu_shapes,
+    gpu_state,
+    readme,
+    results,
+    session,
+)
+from tilewright.bench.gpu_measure import GpuRules
+from tilewright.bench.gpu_state import Reading
+from tilewright.bench.results import OURS, Report, Result, Row, Session
+from tilewright.bench.shapes import Case
+from tilewright.cli import app
+from tilewright.measure.measure import Sample
+from tilewright.plans.nvidia import GpuPlan
+from tilewright.problem import Gemm
+
+
+class Played:
+    """A device on which a launch takes as long as it says, in the order of a stream; the host waits for nothing."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+
+    def launch(self, name: str, seconds: float) -> gpu_measure.Launch:
+        def run() -> None:
+            self.log.append(name)
+            self.now += seconds
+
+        return run
+
+    def mark(self) -> float:
+        return self.now
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+    def graph(self, launches: Sequence[gpu_measure.Launch]) -> gpu_measure.Launch:
+        recorded = list(launches)
+
+        def run() -> None:
+            self.log.append("graph")
+            for launch in recorded:
+                launch()
+
+        return run
+
+    def flush(self) -> None:
+        self.log.append("flush")
+        self.now += 1.0
+
+    def clock(self) -> float:
+        return self.now
+
+
+# ---- the article's protocol
+
+
+def test_the_article_s_replays() -> None:
+    assert [gpu_measure.replays(n) for n in (1024, 4096, 12800)] == [1000, 371, 22]
+    assert gpu_measure.replays(100_000) == 2  # one of which is the second half
+    assert gpu_measure.size(512, 512, 512) == pytest.approx(512)
+    assert gpu_measure.size(64, 4096, 4096) == pytest.approx(1024)
+
+
+def test_the_mean_of_the_second_half_is_what_counts() -> None:
+    device = Played()
+    took = iter([9.0, 9.0, 9.0, 1.0, 3.0])  # of five calls the last two count
+
+    def call() -> None:
+        device.now += next(took)
+
+    sample = gpu_measure.replay(device, [call], 5)
+    assert sample == Sample((2.0,), 5)
+    assert 371 - 371 // 2 == 186  # the article's "last 185" of 371
+
+
+def test_replays_take_the_operands_in_turn() -> None:
+    device = Played()
+    gpu_measure.replay(device, [device.launch(name, 1.0) for name in "abc"], 7)
+    assert "".join(device.log) == "abcabca"
+
+
+def test_flushing_comes_before_every_replay_and_is_not_timed() -> None:
+    device = Played()
+    sample = gpu_measure.replay(device, [device.launch("x", 0.25)], 4, flush=True)
+    assert device.log == ["flush", "x"] * 4
+    assert sample.seconds == (0.25,)
+
+
+# ---- the median protocol
+
+
+def test_a_graph_uses_every_set_of_operands_and_fills_a_turn() -> None:
+    device = Played()
+    calls = [device.launch(name, 1e-3) for name in "abc"]
+    track = gpu_measure.track(device, calls, GpuRules(turn_s=0.02))
+    assert track.launches == 21  # 20 fill the turn: seven times all three
+    assert track.per_call == pytest.approx(1e-3)
+    slow = gpu_measure.track(device, [device.launch("x", 0.5)] * 2, GpuRules())
+    assert slow.launches == 1
+
+
+def test_slow_launches_from_python_do_not_fool_the_length_of_a_turn() -> None:
+    device = Played()
+    outside = True
+
+    def call() -> None:  # 10 us to launch, 1 us to run
+        device.now += 1e-5 if outside else 1e-6
+
+    real = device.graph
+
+    def graph(launches: Sequence[gpu_measure.Launch]) -> gpu_measure.Launch:
+        nonlocal outside
+        outside = False
+        return real(launches)
+
+    device.graph = graph  # type: ignore[method-assign]
+    track = gpu_measure.track(device, [call] * 4, GpuRules())
+    assert track.per_call == pytest.approx(1e-6)
+
+
+def test_rounds_give_everybody_a_turn_and_rotate() -> None:
+    device = Played()
+    rules = GpuRules(rounds=3, min_rounds=3, warm_s=0.0, turn_s=0.04)
+    tracks = {name: gpu_measure.Track(device.launch(name, 0.04), 4, 0.01) for name in "ab"}
+    samples = gpu_measure.interleave(device, tracks, rules, clock=device.clock)
+    # one launch to warm up, one that is timed
+    assert "".join(device.log) == "aabb" + "bbaa" + "aabb"
+    assert all(len(s.seconds) == 3 and s.reps == 4 for s in samples.values())
+    assert samples["a"].spread.median == pytest.approx(0.01)
+    assert gpu_measure.interleave(device, {}, rules) == {}
+
+
+def test_the_budget_ends_the_rounds_but_not_before_the_least() -> None:
+    device = Played()
+    rules = GpuRules(rounds=100, min_rounds=3, budget_s=1.0, warm_s=0.0, turn_s=0.1)
+    tracks = {"x": gpu_measure.Track(device.launch("x", 0.1), 2, 0.05)}
+    samples = gpu_measure.interleave(device, tracks, rules, clock=device.clock)
+    assert len(samples["x"].seconds) == 5  # 0.1 to warm up and 0.1 timed: five rounds are the second
+    long = {"x": gpu_measure.Track(device.launch("x", 10.0), 1, 10.0)}
+    assert len(gpu_measure.interleave(device, long, rules, clock=device.clock)["x"].seconds) == 3
+
+
+def test_sustaining_times_the_second_half() -> None:
+    device = Played()
+    track = gpu_measure.Track(device.launch("x", 0.1), 10, 0.01)
+    assert gpu_measure.sustain(device, track, 0.55) == pytest.approx(0.01)
+    assert len(device.log) == 6
+
+
+def test_what_a_call_costs_the_host_is_timed_in_bursts_and_the_device_is_waited_for_outside() -> None:
+    now, waits = 0.0, 0
+
+    def call() -> None:
+        nonlocal now
+        now += 2e-6
+
+    def wait() -> None:
+        nonlocal now, waits
+        now += 1.0
+        waits += 1
+
+    found = gpu_measure.host_cost({"x": call, "y": call}, wait, rounds=2, burst=50, clock=lambda: now)
+    assert found["x"].seconds == pytest.approx((2e-6, 2e-6))
+    assert waits == 2 * 2 * 2
+
+
+# ---- the state of the device
+
+
+def test_throttle_reasons_in_words() -> None:
+    assert gpu_state.reasons(0) == []
+    assert gpu_state.reasons(0x1) == ["idle"]
+    assert gpu_state.reasons(0x4 | 0x40) == ["power cap", "temperature (hardware)"]
+    assert gpu_state.reasons(0x2 | 0x1000) == ["application clocks setting", "unknown (0x1000)"]
+
+
+def readings(clocks: Sequence[float], mask: int = 0, watts: float = 500.0) -> list[Reading]:
+    return [Reading(0.1 * i, mhz, 3201, watts, 50 + i, mask, 10 * (i // 2)) for i, mhz in enumerate(clocks)]
+
+
+def test_a_state_is_medians_shares_and_joules() -> None:
+    found = gpu_state.summary(readings([1980, 1900, 1800, 1700], mask=4), 2e-3, "NVML")
+    assert (found["sm_mhz"], found["sm_mhz_least"], found["memory_mhz"], found["celsius"]) == (1850, 1700, 3201, 53)
+    assert found["held_back"] == {"power cap": 1.0}
+    # the energy counter moved once: too little to compute a power from
+    assert (found["watts"], found["watts_from"]) == (500, "power")
+    assert found["joules"] == pytest.approx(1.0)
+
+
+def test_energy_is_taken_between_the_moments_at_which_the_counter_moved() -> None:
+    # It moves every 0.2 s by 10 J, at 0.2 (10), 0.4 (20), 0.6 (30): 50 W whatever the power readings say.
+    found = gpu_state.summary(readings([1980] * 8), 0.5, "NVML")
+    assert (found["watts"], found["watts_from"]) == (50, "energy counter")
+    assert found["joules"] == pytest.approx(25)
+    assert gpu_state.power_by_energy(readings([1980] * 4)) is None
+    assert gpu_state.power_by_energy([]) is None
+
+
+def test_without_readings_every_field_says_none() -> None:
+    found = gpu_state.summary([], 1.0, None)
+    assert found["readings"] == 0
+    assert {found[name] for name in found if name != "readings"} == {None}
+
+
+@pytest.mark.parametrize(
+    ("clocks", "mask", "said"),
+    [
+        ([1395] * 12, 0, "locked at 1395 MHz, of 1980"),
+        ([1395, 1410] * 6, 0, "free (1395 to 1410 MHz under load, 1980 at most)"),
+        ([1980] * 12, 0, "at their maximum of 1980 MHz, free or locked there"),
+        ([1500] * 12, 0x4, "held at 1500 MHz by: power cap"),
+        ([1500] * 12, 0x2, "set to at most 1500 MHz"),
+        ([1500] * 3, 0, "unknown"),
+    ],
+)
+def test_locked_clocks_are_detected(clocks: list[float], mask: int, said: str) -> None:
+    assert gpu_state.clock_setting(readings(clocks, mask), {"max_sm_mhz": 1980}) == said
+    assert gpu_state.clock_setting(readings(clocks, mask), {}) == "unknown"
+
+
+class FakeNvml:
+    """As much of the module pynvml as is asked; what is in `refuse` is not supported."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, refuse: Sequence[str] = (), instant: int = 650_000) -> None:
+        self.refuse, self.instant, self.stopped = refuse, instant, False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.refuse:
+            return self._refused
+        answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetHandleByPciBusId": lambda bus: f"gpu at {bus}",
+            "nvmlDeviceGetHandleByIndex": lambda i: f"gpu {i}",
+            "nvmlDeviceGetFieldValues": lambda h, ids: [
+                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self.instant))
+            ],
+            "nvmlDeviceGetPowerUsage": lambda h: 600_000,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda h: 5_000,
+            "nvmlDeviceGetClockInfo": lambda h, kind: {1: 1755, 2: 3201}[kind],
+            "nvmlDeviceGetTemperature": lambda h, kind: 61,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda h: 4,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda h: 8,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda h: 700_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": lambda h: 700_000,
+            "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=1 << 37),
+            "nvmlDeviceGetName": lambda h: b"NVIDIA H200",
+            "nvmlSystemGetDriverVersion": lambda: "580.1",
+            "nvmlDeviceGetMaxClockInfo": lambda h, kind: {1: 1980, 2: 3201}[kind],
+            "nvmlDeviceGetApplicationsClock": lambda h, kind: 1980,
+            "nvmlDeviceGetPersistenceMode": lambda h: 1,
+            "nvmlDeviceGetEccMode": lambda h: [1, 1],
+            "nvmlShutdown": lambda: setattr(self, "stopped", True),
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return answers[name]
+
+    def _refused(self, *args: object) -> Any:
+        raise self.NVMLError("Not Supported")
+
+
+def test_nvml_is_asked_for_everything() -> None:
+    source = gpu_state.Nvml(FakeNvml(), "00000000:01:00.0")
+    assert source.handle == "gpu at 00000000:01:00.0"
+    r = source.read()
+    assert (r.sm_mhz, r.memory_mhz, r.watts, r.celsius, r.mask, r.joules) == (1755, 3201, 650, 61, 4, 5)
+    said = source.describe()
+    assert (said["name"], said["driver"], said["power_limit_watts"], said["max_sm_mhz"]) == (
+        "NVIDIA H200", "580.1", 700, 1980,
+    )  # fmt: skip
+    assert json.dumps(said)
+    source.close()
+    assert source.nvml.stopped
+
+
+def test_what_nvml_does_not_support_is_none_or_asked_in_the_older_way() -> None:
+    older = FakeNvml(["nvmlDeviceGetFieldValues", "nvmlDeviceGetCurrentClocksEventReasons"])
+    r = gpu_state.Nvml(older).read()
+    assert (r.watts, r.mask) == (600, 8)
+    assert gpu_state.Nvml(FakeNvml(instant=0)).read().watts == 600
+    everything = [name for name in dir(FakeNvml) if name.startswith("nvml")]
+    assert not everything  # names are answered one by one
+    poor = FakeNvml(["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetTemperature", "nvmlDeviceGetEccMode"])
+    r = gpu_state.Nvml(poor).read()
+    assert (r.joules, r.celsius) == (None, None)
+    assert gpu_state.Nvml(poor).describe()["ecc"] is None
+    by_index = gpu_state.Nvml(FakeNvml(["nvmlDeviceGetHandleByPciBusId"]), "00000000:01:00.0")
+    assert by_index.handle == "gpu 0"
+
+
+def test_lines_of_nvidia_smi() -> None:
+    r = gpu_state.parse_smi("1755, 3201, 650.25, 61, 0x0000000000000004\n", 1.0)
+    assert r == Reading(1.0, 1755, 3201, 650.25, 61, 4)
+    assert gpu_state.parse_smi("1755, 3201, [N/A], 61, [Not Supported]", 1.0) == Reading(1.0, 1755, 3201, None, 61)
+    assert gpu_state.parse_smi("", 1.0) == Reading(1.0)
+
+
+def test_nobody_to_ask_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    monkeypatch.setenv("PATH", "")
+    source, why = gpu_state.find()
+    assert source is None
+    assert why == "nvidia-ml-py is not installed, and there is no nvidia-smi"
+    with gpu_state.Watch(source) as watch:
+        pass
+    assert watch.later_half() == []
+
+
+class Counting:
+    """A source that answers at once; `enough` is set after its fifth answer."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        import threading
+
+        self.enough = threading.Event()
+
+    def readings(self) -> Iterator[Reading]:
+        for i in itertools.count():
+            if i == 5:
+                self.enough.set()
+            yield Reading(float(i), sm_mhz=i)
+
+    def describe(self) -> dict[str, Any]:
+        return {"max_sm_mhz": 1980}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_watch_reads_while_the_block_lasts_and_gives_the_later_half() -> None:
+    source = Counting()
+    with gpu_state.Watch(source, interval=0.0) as watch:
+        assert source.enough.wait(60)
+    found = watch.readings
+    assert [r.sm_mhz for r in found] == list(range(len(found)))
+    assert len(found) >= 5
+    assert watch.later_half() == found[math.ceil((len(found) - 1) / 2) :]
+    assert watch._thread is None
+
+
+# ---- suites
+
+
+def test_the_issue_s_suites() -> None:
+    sweep = gpu_shapes.cases(["sweep"])
+    assert [c.problem.n for c in sweep] == list(range(1024, 12801, 128))
+    assert len(gpu_shapes.cases(["sweep"], quick=True)) < len(sweep)
+    odd = gpu_shapes.cases(["odd"])
+    assert {c.problem.n for c in odd} == {1000, 1536, 2039, 3000, 4100, 5000}
+    assert len(odd) == 24
+    skinny = {(c.problem.m, c.problem.n, c.problem.k) for c in gpu_shapes.cases(["skinny"])}
+    assert skinny == {(m, n, k) for m in (16, 64, 128, 512) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))}
+    assert {c.problem.a for c in gpu_shapes.cases(["f64"], ["f32"])} == {"f64"}
+    assert [c.problem.n for c in gpu_shapes.cases(["square", "odd"], sizes=[100])][:2] == [100, 1000]
+    with pytest.raises(ValueError, match="unknown suite 'pie' on a GPU; it may be sweep, square, odd, skinny, f64"):
+        gpu_shapes.cases(["pie"])
+    with pytest.raises(ValueError, match="unknown dtype 'f16'"):
+        gpu_shapes.cases(["square"], ["f16"])
+
+
+def test_operands_rotate_through_more_than_twice_the_cache() -> None:
+    l2 = 60 << 20
+    for n in (64, 1000, 1024, 4096, 8192):
+        for dtype, size in (("f32", 4), ("f64", 8)):
+            count = gpu_device.sets(Gemm(n, n, n, dtype), l2)
+            assert count >= 2
+            assert count * 3 * size * n * n > 2 * l2 or count == gpu_device.MOST_SETS
+
+
+# ---- a case, on torch's CPU tensors
+
+
+class OnCpu(Played):
+    """TorchDevice, played by torch on the CPU: arithmetic is real, time is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch = pytest.importorskip("torch")
+        self.name, self.index, self.lost = "cpu", 0, False
+        self.on = SimpleNamespace(target=replace(targets.target("sm_90a"), l2=1 << 16), name="a played GPU")
+        self.bus_id = None
+
+    def wait(self) -> None:
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "a played GPU", "target": "sm_90a"}
+
+
+def contender(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None] | None = None) -> Any:
+    def bind(o: gpu_device.Operands) -> gpu_measure.Launch:
+        def launch() -> None:
+            device.torch.mm(o.a, o.b, out=o.c)
+            device.now += seconds
+            if spoil:
+                spoil(o.c)
+
+        return launch
+
+    return gpu_peers.Contender(name, "1", "played", bind)
+
+
+def bench(device: OnCpu, *contenders: Any, **job: Any) -> gpu_child.Bench:
+    asked = gpu_child.GpuJob([], GpuRules(rounds=3, watch_s=0.05), **job)
+    return gpu_child.Bench(asked, device, list(contenders), None)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which plan is noted is not what is tested here."""
+    monkeypatch.setattr(gpu_peers, "plan_of", lambda problem, target: "a plan")
+
+
+SMALL = Case("square", Gemm(48, 32, 40, layout="nt"))
+
+
+def test_a_case_is_timed_in_turns_and_its_state_is_reported() -> None:
+    device = OnCpu()
+    made = bench(device, contender(device, OURS, 1e-3), contender(device, "cuBLAS", 1.2e-3))
+    result = made.run(SMALL)
+    assert [row.error for row in result.rows] == [None, None]
+    ratio = gpu_report.against(result)
+    assert ratio is not None
+    assert ratio.median == pytest.approx(1.2)
+    assert result.isa == "sm_90a"
+    ours = result.row(OURS)
+    assert ours is not None
+    assert ours.gpu is not None
+    assert ours.gpu["watts"] is None  # nobody was there to ask
+    assert ours.gpu["sustained_s"] == pytest.approx(1e-3)
+    assert ours.gpu["plan"] == "a plan"
+    assert made.run(replace(SMALL, suite="sweep")).rows[0].sample == Sample(
+        (pytest.approx(1e-3),), gpu_measure.replays(gpu_measure.size(48, 32, 40))
+    )
+
+
+def test_a_wrong_result_is_an_error_row() -> None:
+    device = OnCpu()
+
+    def off(c: Any) -> None:
+        c[3, 5] += 1
+
+    def hole(c: Any) -> None:
+        c[47, 31] = float("nan")
+
+    result = bench(device, contender(device, OURS, 1e-3, off), contender(device, "x", 1e-3, hole)).run(SMALL)
+    ours, other = result.rows
+    assert ours.error is not None
+    assert ours.error.startswith("wrong result: 1 of 1536 elements are off, the first C[3, 5] = ")
+    assert other.error is not None
+    assert "C[47, 31] = nan" in other.error
+
+
+def test_what_goes_wrong_while_timing_is_found_too() -> None:
+    device = OnCpu()
+    calls = 0
+
+    def later(c: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 400:
+            c[0, 0] = 0
+
+    made = bench(device, contender(device, OURS, 1e-4, later))
+    (row,) = made.run(SMALL).rows
+    assert row.error is not None
+    assert row.error.startswith("wrong result after timing: 1 of 1536")
+    assert row.sample is None
+
+
+def test_an_exception_is_an_error_row_and_a_lost_device_ends_the_case() -> None:
+    device = OnCpu()
+
+    def refuse(o: gpu_device.Operands) -> gpu_measure.Launch:
+        raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED\n[kernel x]")
+
+    refusing = gpu_peers.Contender("cuBLAS", "1", "played", refuse)
+    result = bench(device, contender(device, OURS, 1e-3), refusing).run(SMALL)
+    assert [row.error for row in result.rows] == [None, "RuntimeError: CUDA_ERROR_LAUNCH_FAILED [kernel x]"]
+
+    def lose(o: gpu_device.Operands) -> gpu_measure.Launch:
+        device.lost = True
+        raise RuntimeError("illegal address")
+
+    losing = gpu_peers.Contender("x", "1", "played", lose)
+    result = bench(device, contender(device, OURS, 1e-3), losing, contender(device, "y", 1e-3)).run(SMALL)
+    assert [(row.name, row.error) for row in result.rows] == [("x", "RuntimeError: illegal address")]
+
+
+def test_a_slow_contender_sits_large_cases_out() -> None:
+    device = OnCpu()
+    made = bench(device, contender(device, OURS, 0.2), max_call_s=1.0)
+    assert made.run(SMALL).rows[0].error is None
+    large = Case("square", Gemm(480, 32, 40))
+    (row,) = made.run(large).rows
+    assert row.error == "left out: one call would take about 2 s"
+
+
+def test_the_check_knows_alpha_beta_and_whole_numbers() -> None:
+    device = OnCpu()
+    o = gpu_device.make(device, Gemm(33, 20, 17, "f64", layout="tn"), whole=True)  # type: ignore[arg-type]
+    old = device.torch.randint(-3, 4, (33, 20)).double()
+    reference = gpu_check.Reference(device, o, exact=True, alpha=2.0, beta=3.0, old=old)  # type: ignore[arg-type]
+    c = 2 * (o.a @ o.b) + 3 * old
+    assert reference.wrong(c) is None
+    c[1, 1] += 1e-12
+    assert reference.wrong(c) is not None
+    assert gpu_check.wrong(device, o) is not None  # c is still nan
+
+
+# ---- the process
+
+
+def job(*cases: Case) -> gpu_child.GpuJob:
+    return gpu_child.GpuJob(list(cases))
+
+
+def test_a_job_survives_json() -> None:
+    asked = replace(job(SMALL), plans=["p"], flush=True, rules=GpuRules.quick())
+    assert gpu_child.GpuJob.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+
+
+def test_a_child_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = OnCpu()
+    monkeypatch.setattr(gpu_child, "TorchDevice", lambda index: device)
+    monkeypatch.setattr(gpu_state, "find", lambda bus: (Counting(), ""))
+    found = [contender(device, OURS, 1e-3), contender(device, "cuBLAS", 1e-3)]
+    monkeypatch.setattr(gpu_peers, "find", lambda on, wanted, plans: (found, {"triton": "it is not here"}))
+    events: list[dict[str, Any]] = []
+    gpu_child.run(job(SMALL, SMALL), lambda event, **details: events.append({"event": event, **details}))
+    assert [e["event"] for e in events] == [
+        "contenders", "device", "case", "result", "case", "result", "clocks", "done",
+    ]  # fmt: skip
+    assert events[0]["left_out"] == {"triton": "it is not here"}
+    assert events[1]["state"] == {"max_sm_mhz": 1980}
+    assert json.dumps(events)
+
+
+def test_after_a_case_that_breaks_the_process_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [Case("square", Gemm(n, n, n)) for n in (1, 2, 3, 4)]
+    started: list[list[int]] = []
+
+    def measured(asked: gpu_child.GpuJob, found: Report, listen: Any, module: str, pin: bool) -> Session:
+        """2 breaks its process without a word, 3 after its result."""
+        assert (module, pin) == ("tilewright.bench.gpu_child", False)
+        found.sessions.append(Session(1, "native"))
+        started.append([c.problem.n for c in asked.cases])
+        listen({"event": "device", "gpu": {"target": "sm_90a"}, "state": {}})
+        for number, case in enumerate(asked.cases):
+            n = case.problem.n
+            listen({"event": "case", "number": number, "label": case.label})
+            if n == 2:
+                found.sessions[-1].notes.append("the measuring process ended early while timing 2: SIGSEGV")
+                return found.sessions[-1]
+            found.results.append(Result(case, 1, "sm_90a", (Row(OURS, Sample((1.0,), 1)),)))
+            listen({"event": "result", "number": number})
+            if n == 3:
+                found.sessions[-1].notes.append("the measuring process ended early while timing 3: illegal")
+                return found.sessions[-1]
+        listen({"event": "done"})
+        return found.sessions[-1]
+
+    monkeypatch.setattr(session, "measure", measured)
+    found = Report.start("gpu")
+    gpu.measure(job(*cases), found)
+    assert started == [[1, 2, 3, 4], [3, 4], [4]]
+    assert [(r.case.problem.n, bool(r.sample(OURS))) for r in found.results] == [
+        (1, True), (2, False), (3, True), (4, True),
+    ]  # fmt: skip
+    assert gpu.status(found) == 1
+
+
+def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Report.start("gpu")
+    gpu.measure(replace(job(SMALL), device=999), found)  # there is no such GPU, or none at all: the child ends
+    assert found.results == []
+    assert len(found.sessions) == 1
+    assert "ended early while starting" in found.sessions[0].notes[0]
+
+
+# ---- report
+
+
+@pytest.fixture
+def measured() -> Report:
+    """Squares at two sizes with states, one odd size in two layouts, costs."""
+    found = Report.start("gpu", quick=True)
+    found.machine["gpu"] = {
+        "name": "NVIDIA H200", "target": "sm_90a", "sms": 132, "l2": 60 << 20, "power_limit_watts": 700.0,
+        "max_sm_mhz": 1980, "driver": "580.1", "cuda": "13.0", "packages": {"torch": "2.11"},
+    }  # fmt: skip
+    found.extra["clocks"] = "free (1700 to 1980 MHz under load, 1980 at most)"
+    people = [{"name": n, "version": "1", "how": f"{n}()"} for n in (OURS, "cuBLAS")]
+    found.sessions.append(Session(1, "native", people, {"triton": "triton is not installed"}))
+
+    def row(name: str, watts: float, *seconds: float) -> Row:
+        state = gpu_state.summary(readings([1700, 1800, 1755, 1755], 4, watts), seconds[0], "NVML")
+        return Row(name, Sample(seconds, 10), gpu=state)
+
+    for n, ours, theirs in ((1024, 60e-6, 66e-6), (8192, 20e-3, 19e-3)):
+        rows = (row(OURS, 600, ours, ours, 2 * ours), row("cuBLAS", 650, theirs, theirs, 2 * theirs))
+        found.results.append(Result(Case("square", Gemm(n, n, n)), 1, "sm_90a", rows))
+    for layout in ("nn", "tt"):
+        odd = (Row(OURS, Sample((1.0,), 1)), Row("cuBLAS", error="wrong result: C[0, 0] is 1"))
+        found.results.append(Result(Case("odd", Gemm(1000, 1000, 1000, layout=layout)), 1, "sm_90a", odd))
+    found.extra["overhead"] = {"bound kernel": [5e-6, 5.2e-6, 5.1e-6]}
+    found.extra["emission"] = {"simt_a": {"record_s": 0.01, "llvm_s": 0.1}, "simt_b": {"record_s": 0.02, "llvm_s": 0.2}}
+    return found
+
+
+def test_a_report_survives_json(measured: Report, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    results.save(measured, path)
+    assert results.load(path) == measured
+    assert json.loads(path.read_text())["results"][0]["rows"][0]["gpu"]["watts"] == 600
+
+
+def test_tables_show_rates_ratios_and_the_device_s_state(measured: Report) -> None:
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    gpu_report.show(measured, console)
+    text = " ".join(console.export_text().split())  # captions are folded
+    for expected in (
+        "NVIDIA H200 (sm_90a, 132 multiprocessors, 60 MiB of L2, power limit 700 W, at most 1980 MHz); driver 580.1",
+        "clocks: free", "35.8", "1.100 (1.100 to 1.100)", "0.950", "geometric mean 1.022, least 0.950", "600 / 650",
+        "1755 / 1755", "0.972", "power cap (100%)", "bound kernel: 5.10 us",
+        "emission of 2 kernels: median 0.165 s, most 0.220 s (simt_b)",
+        "triton left out: triton is not installed", "cuBLAS, f32 tt 1000: wrong result",
+    ):  # fmt: skip
+        assert expected in text, (expected, text)
+
+
+def test_joules_per_multiply_are_compared(measured: Report) -> None:
+    small, large = measured.results[:2]
+    assert gpu_report.joules_ratio(small) == pytest.approx(600 * 60e-6 / (650 * 66e-6))
+    assert gpu_report.joules_ratio(large) == pytest.approx(600 * 20e-3 / (650 * 19e-3))
+    assert gpu_report.joules_ratio(measured.results[2]) is None
+    assert gpu_report.held_back({"power cap": 0.5, "idle": 1.0, "power brake": 0.05}) == "power cap (50%)"
+    assert (gpu_report.held_back({}), gpu_report.held_back(None)) == ("nothing", "-")
+
+
+def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
+    results.save(measured, tmp_path / "r.json")
+    markers = [
+        "gpu_rates r.json suite=square", "gpu_power r.json suite=square", "gpu_summary r.json", "gpu_machine r.json",
+        "gpu_costs r.json of=overhead", "gpu_costs r.json of=emission", "gpu_rates r.json suite=odd layout=tt",
+    ]  # fmt: skip
+    text = readme.fill("".join(f"<!-- figure: {m} -->\n<!-- /figure -->\n" for m in markers), tmp_path)
+    for line in (
+        "| 1024 | 35.8 | 32.5 | 1.100 (1.100 to 1.100) |",
+        "| 8192 | 600 / 650 | 1755 / 1755 | 3201 / 3201 | 53 / 53 | 12.000 / 12.350 | 0.972 | power cap (100%) |",
+        "| square, f32 | 1024 to 8192 | 1.022 | 0.950 |",
+        "| bound kernel | 5.10 (5.05 to 5.15) |",
+        "| `simt_b` | 0.020 | 0.200 | - |",
+        "Clocks: free (1700 to 1980 MHz under load, 1980 at most).",
+    ):
+        assert line in text, (line, text)
+    assert readme.fill(text, tmp_path) == text
+    with pytest.raises(readme.FigureError, match="of=pie: it is overhead or emission"):
+        readme.fill("<!-- figure: gpu_costs r.json of=pie -->\n<!-- /figure -->\n", tmp_path)
+
+
+def test_plots_are_pictures(measured: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "p.png"
+    gpu_plot.draw(measured, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    measured.results = measured.results[2:]
+    with pytest.raises(ValueError, match="nothing to plot"):
+        gpu_plot.draw(measured, path)
+
+
+def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a kernel that is not tilewright's own: what is timed is recording and LLVM, once per kernel."""
+    import tilewright as tw
+    from tilewright.kernels.nvidia import copy
+
+    recorded = 0
+
+    class Kernel:
+        @property
+        def launches(self) -> list[Any]:
+            nonlocal recorded
+            recorded += 1
+            return [SimpleNamespace(function=copy.emit_copy())]
+
+    monkeypatch.setattr(tw, "plan", lambda problem, target: "a plan", raising=False)
+    monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
+    loaded: list[str] = []
+    problems = [Gemm(8, 8, 8), Gemm(16, 8, 8)]
+    found = gpu_cost.emission(problems, targets.target("sm_90a"), loaded.append)
+    assert set(found) == {"copy_f32_f32"}
+    assert set(found["copy_f32_f32"]) == {"record_s", "llvm_s", "load_s"}
+    assert len(loaded) == 1
+    assert ".target sm_90a" in loaded[0]
+    assert recorded == 3  # the first one twice: LLVM is loaded once
+
+
+def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tilewright as tw
+
+    device = OnCpu()
+    people = [contender(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
+    bound: list[int] = []
+
+    class Kernel:
+        def bind(self, a: Any, b: Any, out: Any) -> Callable[[], None]:
+            return lambda: bound.append(1)
+
+    monkeypatch.setattr(gpu_peers, "find", lambda on: (people, {}))
+    monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
+    monkeypatch.setattr(tw, "matmul", lambda a, b, c: None, raising=False)
+    found = gpu_cost.overhead(device)  # type: ignore[arg-type]
+    assert list(found) == [
+        f"bound kernel, {gpu_cost.ONE}", f"bound kernel with workspace, {gpu_cost.ONE} split_k=2",
+        f"tilewright.matmul, {tw.plan(Gemm(64, 64, 64), device.on.target)}", "torch.mm", "triton",
+    ]  # fmt: skip
+    assert all(len(seconds) == 15 and min(seconds) > 0 for seconds in found.values())
+    assert len(bound) == 2 * (1 + 15 * (20 + 200))
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_the_plans_whose_calls_are_timed(target: str) -> None:
+    """Most GPUs have them, and one of the two needs a workspace."""
+    from tilewright.compiled.nvidia import GpuKernel
+
+    problem, spaces = Gemm(gpu_cost.SMALL, gpu_cost.SMALL, gpu_cost.SMALL), []
+    for text in gpu_cost.BOUND.values():
+        (launch,) = GpuKernel(problem, targets.target(target), GpuPlan.parse(text)).launches  # type: ignore[arg-type]
+        spaces.append(launch.workspace > 0 and launch.counters > 0)
+    assert spaces == [False, True]
+
+
+def test_a_study_that_fails_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, measured: Report) -> None:
+    monkeypatch.setattr(gpu_device, "why_not", lambda: "")
+
+    def some(job: Any, report: Report, listen: Any) -> None:
+        report.results, report.sessions = measured.results[:2], measured.sessions
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(gpu, "measure", some)
+    monkeypatch.setattr(gpu_cost, "measure", fail)
+    found = gpu.run(gpu.GpuOptions(suites=["square", "overhead"]))
+    assert found.results == measured.results[:2]
+    assert found.sessions[0].notes == ["interrupted: RuntimeError: no memory"]
+    assert gpu.status(found) == 1
+    with pytest.raises(RuntimeError, match="no memory"):
+        gpu.run(gpu.GpuOptions(suites=["overhead"]))
+
+
+def test_cases_of_one_s_own() -> None:
+    one, two = gpu_shapes.named(["64x4096x512", "5x6x7:tn"], "f64")
+    assert (one.problem, two.problem) == (Gemm(64, 4096, 512, "f64"), Gemm(5, 6, 7, "f64", layout="tn"))
+
+
+def test_variants_know_their_grid_and_workspace() -> None:
+    from bench import variants
+
+    plain, split = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4})
+    assert (plain.label, dict(plain.options)) == ("CTA_M=64", {"LAYOUT": "nt", "CTA_M": 64})
+    assert plain.grid(65, 129, 7) == (2 * 2, 1, 1)
+    assert plain.workspace(65, 129, 7) == (0, 0)
+    assert split.grid(129, 128, 7) == (2, 1, 4)
+    assert split.workspace(129, 128, 7) == (2 * 128 * 128 * 4, 2)
+
+
+def test_regret_leaves_out_what_is_no_plan_any_more(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import regret
+
+    plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
+    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""]) == {plan: GpuPlan.parse(plan)}
+    regret.main()
+    *cases, mean, left_out = capsys.readouterr().out.splitlines()
+    measured = [text for ratios in json.loads(regret.MEASURED.read_text())["cases"].values() for text in ratios]
+    clusters = sum(text.endswith(" cluster") for text in measured)
+    assert left_out == f"left out: {clusters} measurements of plans that cannot be read any more"
+    assert not any("cluster" in line for line in cases)
+    assert f"over {len(cases)} cases" in mean
+
+
+# ---- the command
+
+
+def test_without_a_gpu_the_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_device, "why_not", lambda: "the NVIDIA driver sees no GPU")
+    for arguments in ([], ["--quick"], ["-s", "square,overhead"]):
+        done = CliRunner().invoke(app, ["bench", "gpu", *arguments])
+        assert done.exit_code == 2
+        assert done.stderr == "tilewright: no NVIDIA GPU here: the NVIDIA driver sees no GPU\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-s", "pie"], "unknown suite 'pie' on a GPU"),
+        (["--case", "64x64"], "a case is written MxNxK or MxNxK:LAYOUT, such as 64x4096x4096:nt, not '64x64'"),
+        (["--case", "8x8x8:nx"], "not '8x8x8:nx'"),
+        (["--sizes", "big"], "--sizes takes a positive whole number"),
+        (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
+    ],
+)
+def test_mistakes_are_found_before_a_gpu_is_looked_for(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "gpu", *arguments])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_unknown_peer_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown peer 'mkl'; on a GPU the peers are cuBLAS, triton"):
+        gpu_peers.find(None, ["mkl"])  # type: ignore[arg-type]

@@ -1,0 +1,162 @@
+"""Arrays in the memory of the fake driver: torch and CuPy by their own names, other libraries by protocol."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+
+from tests.doubles.fake_cuda import FakeDriver
+from tilewright.runtime.gpu import dlpack
+
+
+class _Array:
+    """`host` is the device's memory, looked at by the test; the other attributes are those of the library played."""
+
+    fake: FakeDriver
+    current = 0  # the library's current stream
+    dtypes = staticmethod(lambda dtype: dtype)
+
+    def __init__(self, host: np.ndarray, device: int = 0) -> None:
+        self.host, self.number = host, device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.host.shape
+
+    @property
+    def pointer(self) -> int:
+        return self.fake.array(self.host) if self.host.size else 0
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        raise AssertionError("an array on a device was copied to the host")
+
+
+class Tensor(_Array):
+    """torch.Tensor"""
+
+    is_cuda, requires_grad, layout, negated = True, False, "torch.strided", False
+
+    @property
+    def dtype(self) -> str:
+        return f"torch.{self.host.dtype.name}"
+
+    @property
+    def device(self) -> Any:
+        return types.SimpleNamespace(index=self.number)
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.host.itemsize for s in self.host.strides)
+
+    def is_neg(self) -> bool:
+        return self.negated
+
+    def resolve_neg(self) -> Tensor:
+        return Tensor(-self.host)
+
+
+def torch(fake: FakeDriver) -> types.ModuleType:
+    """A module torch with what tilewright asks of it. `torch.current` is its current stream."""
+    module: Any = types.ModuleType("torch")
+    Tensor.fake = fake
+    module.Tensor, module.strided, module.current, module.grad = Tensor, "torch.strided", 0, False
+    module.float32, module.float64 = np.float32, np.float64
+    module.version = types.SimpleNamespace(hip=None)
+    module.is_grad_enabled = lambda: module.grad
+    module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)
+    module.device = lambda kind, index: index
+    module.empty = lambda shape, dtype, device: Tensor(_nowhere(shape, np.dtype(dtype)), device)
+    return module
+
+
+def _nowhere(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """What no result is: nan, or as many sevens as there are."""
+    return np.full(shape, 77 if dtype.kind in "iu" else np.nan, dtype)
+
+
+class CuPyArray(_Array):
+    """cupy.ndarray"""
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.host.dtype
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.host.strides
+
+    @property
+    def device(self) -> Any:
+        return types.SimpleNamespace(id=self.number)
+
+    @property
+    def data(self) -> Any:
+        return types.SimpleNamespace(ptr=self.pointer)
+
+
+def cupy(fake: FakeDriver) -> types.ModuleType:
+    module: Any = types.ModuleType("cupy")
+    CuPyArray.fake = fake
+    module.ndarray, module.current = CuPyArray, 0
+
+    class Device:
+        def __init__(self, number: int) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *error: object) -> None: ...
+
+    module.cuda = types.SimpleNamespace(
+        Device=Device, get_current_stream=lambda device: types.SimpleNamespace(ptr=module.current)
+    )
+    module.empty = lambda shape, dtype: CuPyArray(np.full(shape, np.nan, dtype))
+    return module
+
+
+class Exporter(_Array):
+    """An array of a library that is known by DLPack alone, as JAX's are. `asked` holds the streams it was asked for."""
+
+    versions, readonly = True, False
+
+    def __init__(self, host: np.ndarray, device: int = 0) -> None:
+        super().__init__(host, device)
+        self.asked: list[int] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.number
+
+    def __dlpack__(self, *, stream: int, **options: Any) -> Any:
+        if options and not self.versions:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        self.asked.append(stream)
+        return dlpack.make(self.pointer, self.shape, self.host.dtype, self.number, self)
+
+    def __array_namespace__(self) -> Any:
+        return types.SimpleNamespace(from_dlpack=Imported)
+
+
+class Imported:
+    """What the library of Exporter makes of a result, on its stream 77."""
+
+    def __init__(self, given: Any) -> None:
+        self.capsule = given.__dlpack__(stream=77)
+        self.contents = dlpack.read(self.capsule)
+
+    def read(self, fake: FakeDriver) -> np.ndarray:
+        fake.run(77)
+        found = self.contents
+        size = int(np.prod(found.shape)) * found.dtype.itemsize
+        return fake.memory.find(found.pointer).data[:size].view(found.dtype).reshape(found.shape)
+
+
+class Interface(_Array):
+    """An array known by __cuda_array_interface__ alone, as Numba's are."""
+
+    readonly, mask, stream = False, None, None
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.pointer, self.readonly), "shape": self.shape, "strides": self.host.strides,
+                "typestr": self.host.dtype.str, "version": 3, "mask": self.mask, "stream": self.stream}  # fmt: skip

@@ -1,0 +1,472 @@
+"""A CUDA driver without a GPU: memory in NumPy, kernels in the simulator, streams put off until somebody waits.
+
+It takes the place of cuda.bindings.driver, whose enumerations and structures are the real ones; functions are called
+with as many arguments as the real ones take. A stream is a queue that runs when it is synchronised, or when something
+that another stream waits for is in it: work that is not ordered by a stream or an event is found in the wrong order.
+What is done to memory that is not allocated, or no longer, raises, and so does what is done to a stream that is gone.
+
+Kernels are found by name among all that this process has recorded, and loaded from real PTX.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.doubles.fake_device import HANDLES, RECORDED, FakeDevice
+from tilewright import simulator
+from tilewright.ir.types import Pointer
+
+real = pytest.importorskip("cuda.bindings.driver")
+
+SUCCESS = real.CUresult.CUDA_SUCCESS
+INVALID, CAPTURING, BAD_PTX = (
+    real.CUresult.CUDA_ERROR_INVALID_VALUE,
+    real.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    real.CUresult.CUDA_ERROR_INVALID_PTX,
+)
+RELAXED = real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+GLOBAL = real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+
+H200 = {
+    "COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132, "CLOCK_RATE": 1_980_000,
+    "L2_CACHE_SIZE": 60 << 20, "MEMORY_CLOCK_RATE": 3_201_000, "GLOBAL_MEMORY_BUS_WIDTH": 6144,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 << 10, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1 << 10, "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32, "TEXTURE_ALIGNMENT": 512, "MAXIMUM_TEXTURE1D_LINEAR_WIDTH": 1 << 27,
+}  # fmt: skip
+
+
+ASSEMBLED = """ptxas info    : Compiling entry function '{0}' for 'sm_90a'
+ptxas info    : Function properties for {0}
+    0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem, 400 bytes cmem[0]
+"""
+
+
+POINTER, NUMBER = ctypes.c_void_p, ctypes.c_uint
+# What cuGetProcAddress gives: the types of arguments, and of the result that goes where the last of them points.
+ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "cuLaunchKernelEx": ((POINTER,) * 4, None),
+    "cuCtxGetCurrent": ((POINTER,), ctypes.c_uint64),
+    "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
+    "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
+}
+
+
+class FakeDriver(FakeDevice):
+    """The module. `attributes` are those of every device."""
+
+    def __init__(self, devices: int = 1) -> None:
+        self.start(devices, alignment=512)
+        self.attributes = dict(H200)
+        self.contexts: list[int] = []  # the calling thread's, the current one last
+        self.mode = GLOBAL
+        self.queues: dict[int, list[Callable[[], None]]] = {}
+        self.captures: dict[int, list[Callable[[], None]]] = {}
+        self.graphs: dict[int, list[Callable[[], None]]] = {}
+        self.modules: dict[int, bytes] = {}
+        self.homes: dict[int, int] = {}  # the context of each module and function
+        self.functions: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self.textures: dict[int, tuple[int, int]] = {}
+        self.gone: set[int] = set()  # streams that have been destroyed
+        self.standing: set[int] = set()  # blocks that are of no pool
+        self.entries: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """The real enumerations and structures; functions of ours, called as the real ones are."""
+        theirs = getattr(real, name)
+        if not name.startswith("cu") or name.startswith("cuuint"):
+            return theirs
+        function = getattr(Functions, name, None)
+        assert function, f"the fake driver has no {name}"
+        takes = _count(theirs.__doc__.strip().splitlines()[0])
+
+        def called(*args: Any) -> tuple[Any, ...]:
+            assert len(args) == takes, f"{name} takes {takes} arguments, not {len(args)}"
+            self.log.append((name, args))
+            if name in self.fail:
+                return real.CUresult(self.fail[name]), None
+            found = function(self, *args)
+            return found if isinstance(found, tuple) else (SUCCESS,) if found is None else (SUCCESS, found)
+
+        return called
+
+    # ---- what tests do beside
+
+    def new(self) -> int:
+        return next(HANDLES)
+
+    def give(self, stream: Any, work: Callable[[], None]) -> None:
+        """Append to a stream, or to the graph that it is recording."""
+        self.there(stream)
+        stream = int(stream) or 1
+        self.captures.get(stream, self.queues.setdefault(stream, [])).append(work)
+
+    def run(self, stream: Any) -> None:
+        """All that the stream was given."""
+        queue = self.queues.get(int(stream) or 1, [])
+        while queue:
+            queue.pop(0)()
+
+    def there(self, stream: Any) -> None:
+        """The real driver follows the pointer that a handle is."""
+        assert int(stream) not in self.gone, f"the process would have crashed: stream {int(stream)} is destroyed"
+
+
+def _count(signature: str) -> int:
+    """Parameters in a line like "f(a, list[b] c: Optional[tuple[x, y]])"."""
+    inside, depth, count = signature[signature.index("(") + 1 : signature.rindex(")")], 0, 1
+    for char in inside:
+        depth += (char in "[(") - (char in ")]")
+        count += char == "," and depth == 0
+    return count if inside.strip() else 0
+
+
+class Functions:
+    """Each takes what the real one takes, and gives its result or nothing, or a status and results."""
+
+    def cuInit(self: Any, flags: int) -> None: ...
+
+    def cuDeviceGetCount(self: Any) -> int:
+        return self.devices
+
+    def cuDeviceGet(self: Any, index: int) -> int:
+        return index
+
+    def cuDeviceGetName(self: Any, size: int, device: int) -> bytes:
+        return b"NVIDIA fake H200\0\0"
+
+    def cuDeviceTotalMem(self: Any, device: int) -> int:
+        return 141 << 30
+
+    def cuDriverGetVersion(self: Any) -> int:
+        return 13000
+
+    def cuDeviceGetAttribute(self: Any, which: Any, device: int) -> int:
+        return self.attributes[which.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+
+    def cuGetErrorName(self: Any, status: Any) -> bytes:
+        return status.name.encode()
+
+    def cuGetErrorString(self: Any, status: Any) -> bytes:
+        return b"CUDA's words for " + status.name.encode()
+
+    def cuGetProcAddress(self: Any, name: bytes, version: int, flags: int) -> Any:
+        if name.decode() not in self.entries:
+            self.entries[name.decode()] = _entry(self, name.decode())
+        address = ctypes.cast(self.entries[name.decode()], ctypes.c_void_p).value
+        return SUCCESS, address, real.CUdriverProcAddressQueryResult.CU_GET_PROC_ADDRESS_SUCCESS
+
+    # ---- contexts: 0x70 + device
+
+    def cuDevicePrimaryCtxRetain(self: Any, device: int) -> Any:
+        return real.CUcontext(0x70 + device)
+
+    def cuCtxGetCurrent(self: Any) -> Any:
+        return real.CUcontext(self.contexts[-1] if self.contexts else 0)
+
+    def cuCtxPushCurrent(self: Any, context: Any) -> None:
+        self.contexts.append(int(context))
+
+    def cuCtxPopCurrent(self: Any) -> Any:
+        return real.CUcontext(self.contexts.pop())
+
+    def cuCtxSynchronize(self: Any) -> None:
+        for stream in list(self.queues):
+            self.run(stream)
+
+    # ---- modules
+
+    def cuModuleLoadDataEx(self: Any, image: bytes, count: int, options: list, values: list) -> Any:
+        given = dict(zip(options, values))
+        if self.captures and self.mode != RELAXED:
+            return CAPTURING, None
+        if b".entry" not in image or b"bad" in image:
+            words = b"ptxas application ptx input, line 3; fatal   : Parsing error near 'bad': syntax error"
+            given[real.CUjit_option.CU_JIT_ERROR_LOG_BUFFER][: len(words)] = words
+            return BAD_PTX, None
+        words = ASSEMBLED.format(_entries(image)[0]).encode()
+        given[real.CUjit_option.CU_JIT_INFO_LOG_BUFFER][: len(words)] = words
+        handle = self.new()
+        self.modules[handle], self.homes[handle] = image, self.contexts[-1]
+        return real.CUmodule(handle)
+
+    def cuModuleUnload(self: Any, module: Any) -> None:
+        self.modules.pop(int(module), None)
+
+    def cuModuleGetFunction(self: Any, module: Any, name: bytes) -> Any:
+        image = self.modules[int(module)]
+        if name.decode() not in _entries(image):
+            return real.CUresult.CUDA_ERROR_NOT_FOUND, None
+        text = image.decode().rstrip("\0").partition(f".entry {name.decode()}(")[2].partition(")")[0]
+        handle = self.new()
+        widths = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]+(\d+)", text)
+        static = re.findall(r"\.shared[^;]*?\[(\d+)\];", image.decode())
+        self.homes[handle] = self.homes[int(module)]
+        self.functions[handle] = name.decode(), tuple(int(w) // 8 for w in widths), sum(map(int, static))
+        return real.CUfunction(handle)
+
+    def cuFuncGetAttribute(self: Any, which: Any, function: Any) -> int:
+        shared = self.functions[int(function)][2]
+        found = {"NUM_REGS": 40, "SHARED_SIZE_BYTES": shared, "LOCAL_SIZE_BYTES": 0}
+        return found[which.name.removeprefix("CU_FUNC_ATTRIBUTE_")]
+
+    def cuFuncSetAttribute(self: Any, function: Any, which: Any, value: int) -> Any:
+        return (INVALID if value > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] else SUCCESS,)
+
+    def cuFuncGetParamInfo(self: Any, function: Any, index: int) -> Any:
+        sizes = self.functions[int(function)][1]
+        return (SUCCESS, 8 * index, sizes[index]) if index < len(sizes) else (INVALID, 0, 0)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self: Any, function: Any, threads: int, dynamic: int) -> int:
+        return 2048 // threads
+
+    def cuLaunchKernelEx(self: Any, config: int, f: Any, params: int, extra: int) -> Any:
+        if not self.contexts:
+            return (real.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+        if self.contexts[-1] != self.homes[int(f)]:
+            return (real.CUresult.CUDA_ERROR_INVALID_HANDLE,)
+        how = real.CUlaunchConfig(config)
+        gx, gy, gz, bx, by, bz = how.gridDimX, how.gridDimY, how.gridDimZ, how.blockDimX, how.blockDimY, how.blockDimZ
+        shared, stream = how.sharedMemBytes, int(how.hStream)
+        assert how.numAttrs == 0
+        if gx * gy * gz == 0 or bx * by * bz > 1024 or shared > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
+            return (INVALID,)
+        name, sizes, static = self.functions[int(f)]
+        function = RECORDED[name]
+        assert (bx, by, bz) == (*function.threads, 1)
+        assert static + shared >= function.shared_bytes
+        assert not shared or not static
+        table = (ctypes.c_void_p * len(sizes)).from_address(params)
+        args = [_argument(value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
+
+        def work() -> None:
+            for x, (_, value) in zip(args, function.params):
+                if isinstance(value.type, Pointer):
+                    self.alive(int(x))
+            self.launches.append((name, (gx, gy, gz), int(stream)))
+            grid = (gx, gy) if gz == 1 else (gx, gy, gz)
+            simulator.run(function, *args, grid=grid, memory=self.memory)
+
+        self.give(stream, work)
+        return (SUCCESS,)
+
+    # ---- memory
+
+    def cuMemPoolCreate(self: Any, properties: Any) -> Any:
+        assert properties.location.id < self.devices
+        return real.CUmemoryPool(self.new())
+
+    def cuMemPoolSetAttribute(self: Any, pool: Any, which: Any, value: Any) -> None: ...
+
+    def cuMemAllocFromPoolAsync(self: Any, size: int, pool: Any, stream: Any) -> Any:
+        assert size > 0
+        self.there(stream)
+        address = self.allocated(size)
+        return real.CUdeviceptr(address)
+
+    def cuMemAlloc(self: Any, size: int) -> Any:
+        if self.captures and self.mode != RELAXED:
+            return CAPTURING, None
+        pointer = Functions.cuMemAllocFromPoolAsync(self, size, None, 0)
+        self.standing.add(int(pointer))
+        return pointer
+
+    def cuMemFree(self: Any, pointer: int) -> Any:
+        if self.captures and self.mode != RELAXED:
+            return (CAPTURING,)
+        assert int(pointer) in self.standing, "memory of a pool would be freed under a kernel that uses it"
+        Functions.cuCtxSynchronize(self)
+        del self.blocks[int(pointer)]
+        self.freed.add(int(pointer))
+        return (SUCCESS,)
+
+    def cuMemFreeAsync(self: Any, pointer: int, stream: Any) -> None:
+        self.there(stream)
+        del self.blocks[int(pointer)]  # nobody may free it twice
+        if int(stream) not in self.captures:  # a graph's memory is there whenever it is launched
+            self.give(stream, lambda: self.freed.add(int(pointer)))
+
+    def cuMemcpyHtoDAsync(self: Any, to: int, source: int, size: int, stream: Any) -> None:
+        content = bytes((ctypes.c_uint8 * size).from_address(source))  # staged, as pageable memory is
+        self.give(
+            stream, lambda: self.bytes_at(int(to), size).__setitem__(slice(None), np.frombuffer(content, np.uint8))
+        )
+
+    def cuMemcpyDtoHAsync(self: Any, to: int, source: int, size: int, stream: Any) -> Any:
+        if int(stream) in self.captures:
+            return (CAPTURING,)
+
+        def work() -> None:
+            ctypes.memmove(to, self.bytes_at(int(source), size).tobytes(), size)
+
+        self.give(stream, work)
+        return (SUCCESS,)
+
+    def cuMemsetD8Async(self: Any, to: int, value: int, count: int, stream: Any) -> None:
+        self.give(stream, lambda: self.bytes_at(int(to), count).fill(value))
+
+    def cuMemsetD32Async(self: Any, to: int, value: int, count: int, stream: Any) -> None:
+        self.give(stream, lambda: self.bytes_at(int(to), 4 * count).view(np.uint32).fill(value))
+
+    def cuPointerGetAttribute(self: Any, which: Any, pointer: int) -> Any:
+        assert which == real.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return 0 if self.memory.find(int(pointer)) else (INVALID, None)
+
+    def cuTexObjectCreate(self: Any, memory: Any, how: Any, view: Any) -> int:
+        linear = memory.res.linear
+        handle = self.new()
+        self.textures[handle] = int(linear.devPtr), int(linear.sizeInBytes)
+        return handle
+
+    def cuTexObjectDestroy(self: Any, handle: int) -> None:
+        self.textures.pop(handle, None)
+
+    # ---- streams, events, graphs
+
+    def cuStreamCreate(self: Any, flags: int) -> Any:
+        return real.CUstream(self.new())
+
+    def cuStreamDestroy(self: Any, stream: Any) -> None:
+        self.there(stream)
+        self.run(stream)
+        self.gone.add(int(stream))
+
+    def cuStreamGetId(self: Any, stream: Any) -> int:
+        self.there(stream)
+        return int(stream) + (1 << 32)
+
+    def cuStreamSynchronize(self: Any, stream: Any) -> Any:
+        self.there(stream)
+        if (int(stream) or 1) in self.captures:
+            return (CAPTURING,)
+        self.run(stream)
+        return (SUCCESS,)
+
+    def cuStreamIsCapturing(self: Any, stream: Any) -> Any:
+        self.there(stream)
+        return real.CUstreamCaptureStatus(int((int(stream) or 1) in self.captures))
+
+    def cuStreamWaitEvent(self: Any, stream: Any, event: Any, flags: int) -> None:
+        before = event.at
+        self.give(stream, lambda: before())
+
+    def cuThreadExchangeStreamCaptureMode(self: Any, mode: Any) -> Any:
+        before, self.mode = self.mode, mode
+        return before
+
+    def cuStreamBeginCapture(self: Any, stream: Any, mode: Any) -> None:
+        self.captures[int(stream)] = []
+
+    def cuStreamEndCapture(self: Any, stream: Any) -> int:
+        handle = self.new()
+        self.graphs[handle] = self.captures.pop(int(stream))
+        return handle
+
+    def cuGraphInstantiate(self: Any, graph: int, flags: int) -> int:
+        handle = self.new()
+        self.graphs[handle] = list(self.graphs[graph])
+        return handle
+
+    def cuGraphLaunch(self: Any, graph: int, stream: Any) -> None:
+        for work in self.graphs[graph]:
+            self.give(stream, work)
+
+    def cuGraphDestroy(self: Any, graph: int) -> None:
+        self.graphs.pop(graph, None)
+
+    cuGraphExecDestroy = cuGraphDestroy
+
+    def cuEventCreate(self: Any, flags: int) -> Any:
+        return FakeEvent()
+
+    def cuEventRecord(self: Any, event: Any, stream: Any) -> None:
+        stream, done = int(stream) or 1, []
+        self.give(stream, lambda: done.append(True))
+
+        def wait() -> None:
+            queue = self.queues[stream]
+            while not done:
+                queue.pop(0)()
+
+        event.at = wait
+
+    def cuEventSynchronize(self: Any, event: Any) -> None:
+        event.at()
+
+    def cuEventElapsedTime(self: Any, start: Any, end: Any) -> Any:
+        return 2.5
+
+    def cuEventDestroy(self: Any, event: Any) -> None: ...
+
+
+class FakeEvent:
+    at: Callable[[], None]
+
+
+def _entries(image: bytes) -> list[str]:
+    return re.findall(r"\.entry\s+([\w$]+)", image.decode(errors="replace"))
+
+
+def _argument(t: Any, at: int) -> Any:
+    """The argument of this type at an address of the host's."""
+    if isinstance(t, Pointer):
+        return ctypes.c_uint64.from_address(at).value
+    return np.frombuffer((ctypes.c_uint8 * t.bytes).from_address(at), t.numpy)[0].copy()
+
+
+def _entry(fake: FakeDriver, name: str) -> Any:
+    """A function at an address, for C to call. An exception cannot pass through C: it is printed, and a status."""
+    types, result = ENTRIES[name]
+
+    def called(*args: Any) -> int:
+        given = [x or 0 for x in (args[:-1] if result else args)]  # ctypes has None for a null pointer
+        try:
+            status, *found = getattr(fake, name)(*given)
+        except Exception:
+            traceback.print_exc()
+            return int(real.CUresult.CUDA_ERROR_UNKNOWN)
+        if result and not status:
+            result.from_address(args[-1]).value = int(found[0])
+        return int(status)
+
+    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(called)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
+    """The fake instead of the driver for one test, and no memory of what there was before."""
+    import cuda.bindings
+
+    from tilewright.runtime.cuda import device as all_devices
+    from tilewright.runtime.cuda import driver
+    from tilewright.runtime.cuda import memory as device_memory
+    from tilewright.runtime.cuda import module as ours
+    from tilewright.runtime.gpu import fast_path, nvidia
+    from tilewright.runtime.gpu.workspaces import Spaces
+
+    gc.collect()  # blocks of an earlier fake have addresses that this one will give again
+    fake = FakeDriver(devices)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
+    monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
+    monkeypatch.setattr(driver, "_api", None)
+    monkeypatch.setattr(driver, "_entries", {})
+    for module, name in (
+        (all_devices, "_devices"),
+        (ours, "_modules"),
+        (nvidia, "_recipes"),
+        (nvidia, "_copies"),
+        (fast_path, "_known"),
+    ):
+        monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(device_memory, "_spaces", Spaces(device_memory.Memory, device_memory._zero))
+    device_memory._pool.cache_clear()
+    return fake

@@ -1,0 +1,154 @@
+"""What keeps the package legible: imports point one way, names are findable, the README's commands are CI's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tilewright
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tilewright"
+
+# In the order of processing: a module imports from its own line and the lines above it, never from below.
+# The longest matching name counts.
+LAYERS = [
+    ["forks", "outputs", "extras", "text"],
+    ["formats", "problem", "targets"],
+    ["plans"],
+    ["ir"],
+    ["atoms"],
+    ["kernels"],
+    ["simulator", "compiler"],
+    ["inspect"],
+    ["plans.measured"],  # what was measured: the engine asks
+    ["runtime"],
+    ["compiled"],  # what tilewright.compile makes can also be called
+    ["ladder"],
+    ["measure", "doctor"],  # how to measure: no contenders
+    ["simulator.product"],  # the engine's own jobs, simulated
+    # the rules of shapes and dtypes, for arrays on GPUs too
+    ["rules", "api", "runtime.gpu.product", "runtime.gpu.nvidia", "runtime.gpu.amd"],
+    ["tuner"],
+    ["bench"],
+    ["explanation"],
+    ["cli", "__main__"],
+    ["tuner.ship"],  # a command of its own, for those who make tilewright
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer(name: str) -> str | None:
+    """The longest name in LAYERS that `name` is or is inside of."""
+    parts = name.split(".")
+    return next((".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in RANK), None)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import in a file, wherever it stands; `from p import q` as p.q if that is a
+    module of ours: packages on the way to it are not what is used. Names for type checkers alone do not count."""
+    package = path.relative_to(ROOT).parent.parts
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            whole = ".".join((*base, *(node.module or "").split("."))).strip(".")
+            for alias in node.names:
+                inner = f"{whole}.{alias.name}"
+                yield node.lineno, inner if inner in OURS else whole
+
+
+OURS = {f"tilewright.{module_name(path)}" for path in MODULES}
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=ids)
+def test_imports_point_one_way(path):
+    own = layer(module_name(path))
+    assert own, f"{ids(path)} is in no layer of {__file__}"
+    for line, name in imports(path):
+        if name.startswith("tilewright."):
+            other = layer(name.removeprefix("tilewright."))
+            if other:
+                assert RANK[other] <= RANK[own], f"{ids(path)}:{line} imports {name}: {own} stands before {other}"
+
+
+def test_ir_is_a_layer_of_its_own():
+    """The order above lets kernels import ir; that ir knows no kernel, and plans no ir, follows from it."""
+    assert RANK["plans"] < RANK["ir"] < RANK["kernels"] < RANK["compiler"] < RANK["runtime"] < RANK["cli"]
+
+
+def users_of(*forbidden: str, under: str) -> list[str]:
+    return [
+        f"{ids(path)}:{line}"
+        for path in MODULES
+        if module_name(path).split(".")[0] == under
+        for line, name in imports(path)
+        if name.split(".")[0] in forbidden
+    ]
+
+
+def test_advice_to_install_is_written_once():
+    """tilewright is on no package index, so that `pip install 'tilewright[...]'` finds nothing."""
+    advice = re.compile(r"pip install\s+[^#`]*tilewright\[|pip install -e")
+    texts = [*PACKAGE.rglob("*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    found = {ids(path) for path in texts for hit in advice.findall(path.read_text()) if "-e" not in hit}
+    assert not found
+    assert {ids(path) for path in PACKAGE.rglob("*.py") if "pip install -e" in path.read_text()} == {
+        "tilewright/extras.py"
+    }
+
+
+def test_extras_that_messages_name_exist():
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    for path in PACKAGE.rglob("*.py"):
+        for named in re.findall(r"extras\.install\('([\w-]+)'\)", path.read_text()):
+            assert re.search(rf"^{named} = \[", pyproject, re.MULTILINE), f"{ids(path)} advises {named}"
+
+
+def test_plans_are_data():
+    assert users_of("llvmlite", "ctypes", under="plans") == []
+
+
+def test_kernels_read_neither_clock_nor_environment_nor_device():
+    assert users_of("time", "os", "subprocess", "platform", "cuda", "hip", "llvmlite", under="kernels") == []
+
+
+@pytest.mark.parametrize("path", [*MODULES, PACKAGE / "__init__.py"], ids=ids)
+def test_every_file_says_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{ids(path)} has no docstring"
+
+
+def test_no_module_hides_a_public_function():
+    """Importing tilewright.x sets the attribute x of the package: a function of that name would be gone."""
+    children = {path.stem if path.suffix else path.name for path in PACKAGE.iterdir()}
+    assert children & set(tilewright.__all__) - {"__init__"} == set()
+
+
+@pytest.mark.parametrize("name", sorted(set(tilewright.__all__) - {"__version__"}))
+def test_public_names_resolve(name):
+    assert callable(getattr(tilewright, name))
+
+
+def test_the_readme_gives_the_command_that_ci_runs():
+    (command,) = re.findall(r"^python3 .*$", (ROOT / ".ci/run").read_text(), re.M)
+    assert f"\n{command}\n" in (ROOT / "README.md").read_text()

@@ -1,0 +1,29 @@
+"""The examples run, and what they show is so."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_all_are_tested_and_listed():
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert names == {"integers.py", "quantized_layer.py", "own_kernel.py"}
+    assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
+
+
+def test_integers(capsys):
+    runpy.run_path(str(EXAMPLES / "integers.py"))["main"](96)
+    assert "int32 96x96x96: exact" in capsys.readouterr().out
+
+
+def test_quantized_layer():
+    errors = runpy.run_path(str(EXAMPLES / "quantized_layer.py"))["main"]()
+    assert errors["f32"] < 1e-6 < errors["i8"] < 0.01 < errors["mxfp4"] < 0.2
+
+
+def test_own_kernel(capsys):
+    runpy.run_path(str(EXAMPLES / "own_kernel.py"))["main"]()
+    assert "shared memory" not in capsys.readouterr().out

@@ -1,0 +1,135 @@
+"""Documentation pages whose code is run, and whose output is what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests import pages, reference
+from tilewright import simulator
+from tilewright.ir import Kernel, f32, i32, i64, ptr
+from tilewright.kernels.elementwise import each
+from tilewright.runtime.cuda import module
+from tilewright.runtime.run import run
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def same(printed: str, written: str) -> None:
+    assert printed == written
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "amd-code.md", "command-line.md",
+     "from-numpy.md"],
+)  # fmt: skip
+def test_a_page_prints_what_it_says(page):
+    pages.check(DOCS / page, module.available(), same)
+
+
+def test_the_readme_runs(monkeypatch):
+    """Its Python, from top to bottom; only that `tune` does not measure."""
+    tuned = []
+    monkeypatch.setattr(tilewright, "tune", lambda *problem: tuned.append(problem), raising=False)
+    printed = [text for _, _, text in pages.outputs(DOCS.parent / "README.md", module.available())]
+    assert len(printed) >= 3
+    assert "GFLOP/s" in "".join(printed)  # explain's
+    assert len(tuned) == 1
+
+
+def test_the_reference_is_what_the_docstrings_say():
+    assert reference.PAGE.read_text() == reference.text(), "python -m tests.reference writes it anew"
+    shown = {name for names in reference.PARTS.values() for name in names}
+    assert shown == {name for name in tilewright.__all__ if not name.startswith("_")}
+
+
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that a Markdown page has."""
+    lines = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {"#" + re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for path, anchor in LINK.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {path}"
+        if anchor and target.suffix == ".md":
+            assert anchor in headings(target), f"{page.name} links to {path}{anchor}"
+
+
+def test_the_index_has_every_page():
+    index = (DOCS / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if f"({page.name}" not in index and page.name != "README.md"] == []
+
+
+def test_every_environment_variable_is_in_the_table():
+    sources = "".join(path.read_text() for path in Path(tilewright.__file__).parent.rglob("*.py"))
+    names = set(re.findall(r"\bTILEWRIGHT_[A-Z_]+\b", sources))
+    table = set(re.findall(r"^\| `(\w+)`", (DOCS / "install.md").read_text(), re.MULTILINE))
+    assert names - table == set()
+    assert {name for name in table if name.startswith("TILEWRIGHT")} - names == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```python\nprint(1)\n```\n\n```text\n2\n```\n", "```console run\n$ tilewright formats u2 0b11\n= 2\n```\n"],
+)
+def test_a_wrong_output_is_found(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(AssertionError):
+        pages.check(page, False, same)
+    pages.rewrite(page)
+    pages.check(page, False, same)
+
+
+def emit_negate(threads=None):
+    k = Kernel("negate", threads=threads, n=i64, x=ptr(f32))
+    n, x = k.args
+    with each(k, n) as i:
+        x[i] = 0.0 - x[i]
+    return k.function
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 64, 100])
+def test_each_element_once(n):
+    """On the CPU and, with CTAs that have threads too many, in the simulator."""
+    x = np.arange(n, dtype=np.float32)
+    run(emit_negate(), n, x)
+    np.testing.assert_array_equal(x, -np.arange(n))
+    simulator.run(emit_negate(64), n, x, grid=(3,))
+    np.testing.assert_array_equal(x, np.arange(n))
+
+
+def test_a_recorded_function_can_return():
+    k = Kernel("twice", result=i32, x=i32)
+    k.ret(k.args[0] * 2)
+    assert run(k.function, 21) == 42
+
+
+def test_arguments_that_do_not_fit():
+    with pytest.raises(TypeError, match=r"negate takes 2 arguments \(n, x\), not 1"):
+        run(emit_negate(), 1)
+    with pytest.raises(TypeError, match=r"x points to f32: it must be an array of float32, not of float64"):
+        run(emit_negate(), 1, np.zeros(1))
+    with pytest.raises(TypeError, match="x must be an array in the memory of a CUDA device, not ndarray of float32"):
+        run(emit_negate(64), 1, np.zeros(1, np.float32))
+
+
+def test_on_a_device():
+    if not module.available():
+        pytest.skip(module.why_not())
+    torch = pytest.importorskip("torch")
+    x = torch.arange(100, dtype=torch.float32, device="cuda")
+    run(emit_negate(64), 100, x, grid=(2,))
+    np.testing.assert_array_equal(x.cpu().numpy(), -np.arange(100))

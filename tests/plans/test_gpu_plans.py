@@ -1,0 +1,212 @@
+"""GPU plans: read back from their text, legal with reasons, and true about the kernels that are made of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import groupby, product
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.compiler import ptxas
+from tilewright.inspect.resources import ptx_loop
+from tilewright.plans.nvidia import F32, SMALL, GpuPlan, candidates, choose, cost, ranked, shape_of
+
+H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
+TARGETS = [H200, A100, RTX3090, T4]
+SHAPES = [
+    tw.Gemm(4096, 4096, 4096),
+    tw.Gemm(2039, 2039, 2039, layout="nt"),
+    tw.Gemm(16, 14336, 4096, layout="tn"),
+    tw.Gemm(1000, 3, 70),
+    tw.Gemm(1, 4096, 4096, layout="nt"),
+    tw.Gemm(4100, 1, 33),
+    tw.Gemm(1024, 1024, 1024, "f64", layout="tt"),
+    tw.Gemm(5, 6, 7, "f64"),
+]
+RNG = np.random.default_rng(11)
+
+
+def named(x):
+    return getattr(x, "name", None) or str(x)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=named)
+def test_read_back(target):
+    for problem in SHAPES:
+        for plan in candidates(shape_of(problem), target):
+            assert GpuPlan.parse(str(plan)) == plan
+
+
+def test_a_plan_that_cannot_run_is_printed_as_it_is():
+    text = "simt 64x64x8 warp=32x32 thread=0x4 stages=2 copy=registers"
+    assert str(GpuPlan.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "simt", "packed 14x32", "simt 128x128 warp=32x64", "simt 1x2x3 warp=1", "simt 8x8x8 warp=8x8 speed=9",
+             "simt 64x64x8 warp=32x32 copy", "simt 64x64x8 warp=32x32 stages", "simt 64x64x8 warp=32x32 tail=0"]
+)
+def test_no_plan(text):
+    with pytest.raises(ValueError, match="not a plan for a GPU"):
+        GpuPlan.parse(text)
+
+
+@pytest.mark.parametrize(("problem", "target"), list(product(SHAPES, TARGETS)), ids=named)
+def test_the_choice_is_legal_and_the_kernel_is_as_it_says(problem, target):
+    plan = tw.plan(problem, target)
+    assert plan.violations(problem, target) == []
+    kernel = tw.compile(problem, target, plan)
+    (launch,) = kernel.launches
+    function = launch.function
+    assert function.threads == (plan.threads, 1)
+    assert function.shared_bytes <= min(plan.shared(8 if problem.a == "f64" else 4) + 4, target.smem_cta)
+    assert launch.shared_bytes == function.shared_bytes
+    ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    assert ctas == plan.tiles(problem.m, problem.n) * plan.split_k or plan.tail
+
+
+def test_what_cannot_be_aligned_is_not_moved_in_vectors():
+    for sizes, layout, expected in (
+        ((64, 64, 64), "nn", 4),
+        ((63, 64, 64), "nn", 4),
+        ((63, 64, 64), "tn", 1),
+        ((64, 66, 64), "nt", 2),
+        ((64, 64, 62), "nt", 2),
+        ((64, 64, 61), "tn", 4),
+        ((64, 61, 64), "tt", 1),
+    ):
+        assert shape_of(tw.Gemm(*sizes, layout=layout)).vector == expected, (sizes, layout)
+    assert shape_of(tw.Gemm(64, 64, 64), alignment=8).vector == 2
+    assert shape_of(tw.Gemm(64, 64, 64, "f64")).vector == 2
+
+
+PLAN = F32[0]
+BROKEN = {
+    "do not make 64x64": {"thread_n": 4},
+    "is not a multiple of warp tiles": {"warp_m": 48},
+    "through registers have 2 stages": {"stages": 3},
+    "and the operands allow 1": {"vector": 4},
+    "have 1024": {"cta_m": 1024, "cta_n": 512},
+    "of shared memory": {"cta_k": 256},
+    "more than the 65536": {"registers": 250, "cta_m": 256},
+    "cannot be combined": {"split_k": 2, "tail": True},
+    "must not be less than 1": {"slices": 0},
+    "do not divide cta_k": {"slices": 3},
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_reasons(reason):
+    odd = tw.Gemm(511, 511, 511)
+    assert PLAN.violations(odd, H200) == []
+    found = replace(PLAN, **BROKEN[reason]).violations(odd, H200)
+    assert any(reason in sentence for sentence in found), found
+    with pytest.raises(ValueError, match=reason):
+        tw.compile(odd, H200, replace(PLAN, **BROKEN[reason]))
+
+
+def test_what_a_chip_lacks():
+    asynchronous = replace(PLAN, copy="async", stages=3)
+    assert any("no asynchronous copies" in x for x in asynchronous.violations(tw.Gemm(64, 64, 64), T4))
+    assert all(plan.copy == "registers" for plan in ranked(tw.Gemm(512, 512, 512), T4))
+    assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), H200).algorithm == "dmma"
+    assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), RTX3090).algorithm == "simt"
+
+
+@pytest.mark.parametrize("n", [1024, 3072, 5120, 8192])
+def test_tails_are_divided_completely(n):
+    plan = replace(PLAN, tail=True)
+    tiles = plan.tiles(n, n)
+    whole, parts = plan.cut(n, n, H200, 4)
+    assert 0 <= whole <= tiles
+    assert whole % (H200.sms * plan.resident(H200, 4)) == 0 or whole == tiles
+    assert plan.grid(n, n, H200, 4)[0] == whole + (tiles - whole) * parts
+
+
+def test_costs_know_rounds():
+    """288 tiles of 128x256 need three rounds of 132 multiprocessors; divided, the last one is short."""
+    shape = shape_of(tw.Gemm(3072, 3072, 3072))
+    assert cost(shape, replace(PLAN, tail=True), H200).seconds < 0.85 * cost(shape, PLAN, H200).seconds
+    few = shape_of(tw.Gemm(64, 4096, 4096))
+    assert choose(few, H200).split_k > 1 or choose(few, H200).tail
+
+
+def test_adding_up_parts_costs_what_was_measured():
+    """µs on an H200, by bench/h200.py: of what one CTA reads alone it takes 20 to 27."""
+    for plan, shape, measured in (
+        (replace(PLAN, split_k=8), (128, 4096, 4096), 104),
+        (replace(PLAN, cta_m=64, registers=240, split_k=16), (64, 4096, 4096), 69),
+    ):
+        predicted = cost(shape_of(tw.Gemm(*shape)), replace(plan, vector=4), H200).seconds * 1e6
+        assert 0.8 < predicted / measured < 1.2
+
+
+def test_one_row_or_column_is_gemv():
+    for problem in (tw.Gemm(1, 100, 50), tw.Gemm(100, 1, 50, "f64", layout="tt")):
+        assert tw.plan(problem, A100).algorithm == "gemv"
+
+
+@pytest.mark.parametrize("tile", [F32[0], SMALL["n"][0]], ids=str)
+@pytest.mark.parametrize("vector", [1, 4])
+@pytest.mark.parametrize("early", [True, False])
+def test_early_copies_are_held_by_a_warp_barrier(tile, vector, early):
+    """Between the loads of the next tile and the multiply-adds of this one; without it ptxas moves the loads down."""
+    kernel = tw.compile(tw.Gemm(4096, 4096, 4096), H200, replace(tile, vector=vector, early=early))
+    loop = ptx_loop(kernel.ptx).text
+    found = re.findall(r"ld\.global|bar\.warp\.sync|fma\.", loop)
+    turns = [kind for kind, _ in groupby(found)]                        # a loop, so the last comes before the first
+    if turns[0] == turns[-1]:
+        turns.pop()
+    first = turns.index("ld.global")
+    assert turns[first:] + turns[:first] == (["ld.global", "bar.warp.sync", "fma."] if early else ["ld.global", "fma."])
+    assert found.count("bar.warp.sync") == early
+    assert found.count("ld.global") == (tile.cta_m + tile.cta_n) * tile.cta_k // tile.threads // vector
+
+
+AWKWARD = [(70, 66, 40), (1, 130, 37), (33, 1, 64), (128, 64, 16), (3, 2, 1)]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("target", [H200, T4], ids=named)
+def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
+    for m, n, k in AWKWARD:
+        a, b = (RNG.integers(-5, 6, shape).astype({"f32": np.float32, "f64": np.float64}[dtype])
+                for shape in ((m, k), (k, n)))  # fmt: skip
+        kernel = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), target)
+        report = tw.simulate(kernel, a, b)
+        np.testing.assert_array_equal(report.result, a @ b)
+
+
+@pytest.mark.parametrize("index", range(len(F32)))
+def test_every_tile_of_the_planner_multiplies(index):
+    """Not only those that small problems choose; whole, with parts of k, or with a tail, in turn."""
+    m, n, k = 130, 98, 18
+    a, b, c = (RNG.integers(-5, 6, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
+    options = ({}, {"split_k": 2}, {"tail": True})[index % 3]
+    if F32[index].cta_k * options.get("split_k", 1) > k:
+        options = {}
+    kernel = tw.compile(tw.Gemm(m, n, k), H200, replace(F32[index], vector=2, **options))
+    tw.simulate(kernel, a, b, c_new := c.copy(), alpha=2.0, beta=-1.0)
+    np.testing.assert_array_equal(c_new, 2 * a @ b - c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("size", "target"), [(4096, H200), (4096, A100), (4095, H200)], ids=named)
+def test_no_candidate_of_the_planner_spills(size, target, dtype):
+    """4096 for the widest vectors, 4095 for copies of single elements."""
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    problem = tw.Gemm(size, size, size, dtype)
+    plans = [p for p in dict.fromkeys(candidates(shape_of(problem), target))
+             if p.split_k in (1, 4) and not p.violations(shape_of(problem), target)]
+    assert len(plans) > 5
+    for plan in plans:
+        usage = tw.compile(problem, target, plan).resources
+        assert usage.spill_stores == usage.stack == 0, plan

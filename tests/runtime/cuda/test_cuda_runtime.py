@@ -1,0 +1,502 @@
+"""Devices, modules, launches, streams, graphs and memory on a driver that is played by tests/doubles/fake_cuda.py."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.doubles.fake_cuda import install, real
+from tilewright.compiler import llvm
+from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
+from tilewright.runtime.cuda import driver, memory, module
+from tilewright.runtime.cuda import texture as textures
+from tilewright.runtime.cuda.stream import Answers, handle_of, is_capturing
+from tilewright.runtime.gpu import workspaces
+
+TARGET = tw.target("sm_90a")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    return install(monkeypatch)
+
+
+def scaled(shared=0):
+    """x[i] = alpha * x[i] + beta, one CTA of 32 threads; `shared` bytes of shared memory for nothing."""
+    k = Kernel(f"scaled_{shared}", threads=32, n=i32, alpha=f32, beta=f64, x=ptr(f32), step=i64)
+    n, alpha, beta, x, step = k.args
+    t = k.thread[0]
+    if shared:
+        k.smem("unused", (shared // 4,), f32)[t] = 1.0
+    with k.when(t < n):
+        at = k.cast(t, i64) * step
+        x[at] = alpha * x[at] + k.cast(beta, f32)
+    return k.function
+
+
+def loaded(shared=0):
+    function = scaled(shared)
+    return module.Module(llvm.assembly(function, TARGET)).function(function.name)
+
+
+def run(kernel, fake, stream=None, n=5, alpha=2.0):
+    x = np.arange(8, dtype=np.float32)
+    module.launch(kernel, (1,), 32, 0, stream, (n, alpha, 0.5, fake.array(x), 1))
+    return x
+
+
+# ---- devices
+
+
+def test_the_record_of_a_device(fake):
+    target = module.target(0)
+    assert (target.name, target.sms, target.clock, target.l2) == ("sm_90a", 132, 1.98e9, 60 << 20)
+    assert target.bandwidth == pytest.approx(4.917e12, rel=1e-3)
+    assert target.smem_cta == 227 << 10
+    assert target.missing == ()
+    assert target.runnable
+    assert target.model == "NVIDIA fake H200"
+    assert target.source("sms").startswith("driver")
+    assert target.source("fma_f32").startswith("https://")
+    assert tw.detect("cuda") == target
+    assert target.code_key == TARGET.code_key
+
+
+@pytest.mark.parametrize(("capability", "name"), [((7, 5), "sm_75"), ((8, 0), "sm_80"), ((8, 7), "sm_86"),
+                                                  ((10, 0), "sm_89"), ((12, 0), "sm_89")])  # fmt: skip
+def test_an_unknown_architecture_runs_what_an_older_one_does(fake, capability, name):
+    fake.attributes["COMPUTE_CAPABILITY_MAJOR"], fake.attributes["COMPUTE_CAPABILITY_MINOR"] = capability
+    here = module.device(0)
+    assert here.target.name == name
+    assert here.runs(tw.target("sm_75"))
+    assert not here.runs(TARGET)
+
+
+def test_too_old(fake):
+    fake.attributes["COMPUTE_CAPABILITY_MAJOR"] = 7
+    with pytest.raises(module.Unavailable, match=r"compute capability 7\.0; tilewright needs 7\.5"):
+        module.target()
+
+
+def test_devices_are_counted(fake):
+    assert module.available()
+    assert module.count() == 1
+    assert module.device(0) is module.device()
+    for wrong in (1, -1):
+        with pytest.raises(ValueError, match=f"no CUDA device {wrong}: this process sees 1"):
+            module.device(wrong)
+
+
+def test_what_detect_takes(fake):
+    assert tw.detect() == tw.detect("cpu")
+    with pytest.raises(ValueError, match=r"'cpu', 'nvidia' .*not 'gpu'"):
+        tw.detect("gpu")
+
+
+def test_no_cuda(monkeypatch, fake):
+    fake.fail["cuInit"] = 100
+    assert module.why_not() == (
+        "CUDA cannot be used: CUDA_ERROR_NO_DEVICE (100): CUDA's words for CUDA_ERROR_NO_DEVICE [cuInit]"
+    )
+    with pytest.raises(module.Unavailable):
+        tw.detect("cuda")
+    fake.fail["cuInit"] = 3
+    assert "forked" in module.why_not()
+    monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
+    assert "pip install -e '.[cuda]' in the clone" in module.why_not()
+
+
+# ---- contexts
+
+
+def test_the_callers_context_stays(fake):
+    kernel = loaded()
+    assert fake.contexts == []
+    run(kernel, fake)
+    assert fake.contexts == []
+    fake.contexts = [0x55]  # somebody else's
+    run(kernel, fake)
+    module.device().synchronize()
+    assert fake.contexts == [0x55]
+    fake.contexts = [0x70]  # the primary one is current already: nothing to push
+    fake.log.clear()
+    run(kernel, fake)
+    assert "cuCtxPushCurrent" not in fake.names()
+
+
+def test_the_context_comes_back_after_an_error(fake):
+    kernel = loaded()
+    fake.contexts = [0x55]
+    fake.fail["cuLaunchKernelEx"] = 1
+    with pytest.raises(module.CudaError):
+        run(kernel, fake)
+    assert fake.contexts == [0x55]
+
+
+# ---- kernels
+
+
+def test_a_launch(fake):
+    x = run(loaded(), fake)
+    assert x[0] == 0  # nothing has waited for it
+    module.device().synchronize()
+    np.testing.assert_array_equal(x, [0.5, 2.5, 4.5, 6.5, 8.5, 5, 6, 7])
+
+
+def test_what_the_assembler_says(fake):
+    kernel = loaded()
+    assert (kernel.usage.registers, kernel.usage.spill_stores, kernel.usage.spill_loads) == (40, 4, 8)
+    assert kernel.usage.barriers == 1
+    assert kernel.sizes == (4, 4, 8, 8, 8)
+    assert kernel.occupancy(256) == 8
+
+
+def test_dynamic_shared_memory_is_asked_for_once(fake):
+    kernel = loaded(shared=64 << 10)
+    for bytes in (64 << 10, 64 << 10):
+        x = np.zeros(8, np.float32)
+        module.launch(kernel, (1,), 32, bytes, None, (0, 1.0, 1.0, fake.array(x), 1))
+    assert fake.names().count("cuFuncSetAttribute") == 1
+    with pytest.raises(module.CudaError, match=r"CUDA_ERROR_INVALID_VALUE.*scaled_65536"):
+        kernel.allow_shared(300 << 10)
+
+
+def test_arguments_are_counted(fake):
+    with pytest.raises(TypeError, match="scaled_0 takes 5 arguments, not 2"):
+        module.launch(loaded(), (1,), 32, 0, None, (1, 2))
+
+
+def test_numbers_of_any_kind(fake):
+    """ctypes, NumPy and plain numbers; a negative one in two's complement."""
+    import ctypes
+
+    x = np.arange(8, dtype=np.float32)
+    here = fake.array(x) + 4 * 7
+    for n, alpha, beta in ((np.int32(3), np.float32(2), np.float64(1)), (ctypes.c_int(3), ctypes.c_float(1), 0.0)):
+        module.launch(loaded(), (1,), (32, 1), 0, 0, (n, alpha, beta, here, -1))
+    module.device().synchronize()
+    np.testing.assert_array_equal(x, [0, 1, 2, 3, 4, 11, 13, 15])
+
+
+def test_bad_ptx_is_said_in_the_assemblers_words(fake):
+    words = r"(?s)CUDA_ERROR_INVALID_PTX \(218\): CUDA's words.*kernel broken.*line 3; fatal.*Parsing error near 'bad'"
+    with pytest.raises(module.CudaError, match=words):
+        module.Module(".visible .entry broken() bad")
+    with pytest.raises(module.CudaError, match=r"CUDA_ERROR_NOT_FOUND.*kernel missing"):
+        module.Module(llvm.assembly(scaled(), TARGET)).function("missing")
+
+
+def test_a_refused_launch_names_the_kernel_and_its_grid(fake):
+    kernel = loaded()
+    fake.fail["cuLaunchKernelEx"] = 701
+    words = (
+        r"(?s)CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES \(701\).*cuLaunchKernelEx, kernel scaled_0.*grid \(1, 1, 1\), CTAs of"
+    )
+    with pytest.raises(module.CudaError, match=words) as caught:
+        run(kernel, fake)
+    assert (caught.value.code, caught.value.name, caught.value.kernel) == (
+        701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "scaled_0",
+    )  # fmt: skip
+
+
+def test_a_status_that_the_bindings_do_not_know(fake):
+    assert "CUDA error 123456 (123456)" in str(driver.error(123456, "cuSomething"))
+
+
+def test_code_is_loaded_once(fake):
+    ptx = llvm.assembly(scaled(), TARGET)
+    assert module.load(ptx) is module.load(ptx)
+    assert fake.names().count("cuModuleLoadDataEx") == 1
+
+
+def test_modules_go_with_their_last_kernel(fake):
+    kernel = loaded()
+    assert len(fake.modules) == 1
+    del kernel
+    gc.collect()
+    assert not fake.modules
+
+
+# ---- streams, events, graphs
+
+
+def test_streams_are_known_by_everybody_s_attributes(fake):
+    class Torch:
+        cuda_stream = 7
+
+    class CuPy:
+        ptr = 8
+
+    class Core:
+        def __cuda_stream__(self):
+            return 0, 9
+
+    assert [handle_of(x) for x in (None, 0, 5, Torch(), CuPy(), Core())] == [0, 0, 5, 7, 8, 9]
+    stream = module.Stream()
+    assert handle_of(stream) == stream.handle
+    with pytest.raises(TypeError, match="stream must be a CUDA stream or its handle, not str"):
+        handle_of("mine")
+
+
+def test_a_stream_waits_for_itself_only(fake):
+    kernel, first, second = loaded(), module.Stream(), module.Stream()
+    x, y = run(kernel, fake, first), run(kernel, fake, second)
+    first.synchronize()
+    assert x[1] == 2.5
+    assert y[1] == 1
+    second.synchronize()
+    assert y[1] == 2.5
+
+
+def test_events_order_streams(fake):
+    kernel, first, second = loaded(), module.Stream(), module.Stream()
+    x = run(kernel, fake, first)
+    second.wait(module.Event().record(first))
+    assert x[1] == 1
+    second.synchronize()
+    assert x[1] == 2.5
+
+
+def test_events_tell_the_time(fake):
+    stream = module.Stream()
+    start, end = module.Event().record(stream), module.Event().record(stream)
+    end.synchronize()
+    assert end.since(start) == 2.5e-3
+
+
+def test_a_graph(fake):
+    kernel, stream = loaded(), module.Stream()
+    with stream.capture() as graph:
+        assert is_capturing(module.device(), stream.handle)
+        x = run(kernel, fake, stream)
+    assert not is_capturing(module.device(), stream.handle)
+    stream.synchronize()
+    assert x[1] == 1
+    for _ in range(2):
+        graph.launch(stream)
+    stream.synchronize()
+    assert x[1] == 5.5
+    del graph
+    assert not fake.graphs
+
+
+def test_a_failing_capture_leaves_the_stream_usable(fake):
+    stream = module.Stream()
+    with pytest.raises(KeyError), stream.capture():
+        raise KeyError
+    run(loaded(), fake, stream)
+    stream.synchronize()
+    assert len(fake.launches) == 1
+    assert not fake.graphs
+
+
+def test_waiting_for_a_stream_that_records_is_cudas_error(fake):
+    stream = module.Stream()
+    with stream.capture(), pytest.raises(module.CudaError, match="CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
+        stream.synchronize()
+
+
+def test_a_kernel_may_be_loaded_while_a_graph_is_recorded(fake):
+    stream = module.Stream()
+    with stream.capture() as graph:
+        x = run(loaded(), fake, stream)
+    graph.launch(stream)
+    stream.synchronize()
+    assert x[1] == 2.5
+    assert fake.mode == real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL  # as it was
+
+
+# ---- memory
+
+
+def test_numpy_there_and_back(fake):
+    here, stream = module.device(), module.Stream()
+    x = np.arange(12.0).reshape(3, 4).T
+    block, y = memory.upload(here, x, stream), np.zeros((4, 3))
+    memory.download(block, y)
+    np.testing.assert_array_equal(x, y)
+    with pytest.raises(ValueError, match="C-contiguous"):
+        memory.download(block, y.T)
+    block.free()
+    block.free()
+    del block
+    assert not fake.blocks
+
+
+def test_blocks_go_in_the_order_of_their_stream(fake):
+    here, stream = module.device(), module.Stream()
+    block = memory.Block(here, 64, stream)
+    address = block.pointer
+    module.launch(loaded(), (1,), 32, 0, stream, (0, 1.0, 1.0, address, 1))
+    del block
+    stream.synchronize()  # the fake raises if the kernel finds the block freed
+    with pytest.raises(AssertionError, match="freed"):
+        fake.alive(address)
+
+
+def test_blocks_keep_their_stream(fake):
+    """In whatever order names go: the fake raises if a stream is used that is destroyed, the driver crashes."""
+    here = module.device()
+    stream = module.Stream()
+    block = memory.Block(here, 64, stream)
+    del stream
+    assert not fake.gone
+    del block
+    assert not fake.blocks
+    assert fake.gone
+    knot = [module.Stream()]  # a cycle is taken apart in any order
+    knot.append(memory.Block(here, 64, knot[0]))
+    knot[0].knot = knot[1].knot = knot
+    del knot
+    gc.collect()
+    assert len(fake.gone) == 2
+
+
+def test_a_block_on_somebody_elses_stream_is_freed_by_hand(fake):
+    here, stream = module.device(), module.Stream()
+    with memory.Block(here, 64, stream.handle):
+        assert fake.blocks
+    assert not fake.blocks
+    lost = memory.Block(here, 64, stream.handle)
+    del stream
+    with pytest.warns(ResourceWarning, match="64 bytes on NVIDIA fake H200 were never freed"):
+        del lost
+    assert len(fake.blocks) == 1  # which is better than a crash
+
+
+def space(stream, workspace, counters=0):
+    return memory.space(module.device(), workspace, counters, handle_of(stream), Answers())
+
+
+def test_a_space_per_stream(fake):
+    fake.contexts = [0x70]
+    first, second = module.Stream(), module.Stream()
+    small = space(first, 100, 8)
+    assert space(first, 80) is small
+    assert small.counters % 256 == 0
+    assert small.counters - small.workspace == 256
+    assert space(second, 100) is not small
+    large = space(first, 101)
+    assert large is not small
+    assert large.workspace_bytes == 200  # twice as much: what stays behind is less than this
+    assert space(first, 200, 16) is large
+    assert len(fake.blocks) == 3  # a kernel with the small one may be on its way
+    first.synchronize()
+    for zeros in (small, large):
+        assert not fake.bytes_at(zeros.counters, zeros.counter_bytes).any()
+
+
+def test_a_space_outlives_its_stream(fake, monkeypatch):
+    monkeypatch.setattr(workspaces, "MOST", 4)
+    fake.contexts = [0x70]
+    stream = module.Stream()
+    number = Answers().number(stream.handle)
+    launched = space(stream, 100)
+    module.launch(loaded(), (1,), 32, 0, stream, (0, 1.0, 1.0, launched.workspace, 1))
+    address = launched.workspace
+    del launched
+    other = module.Stream()
+    kept = space(other, 100)
+    module.launch(loaded(), (1,), 32, 0, other, (0, 1.0, 1.0, kept.workspace, 1))
+    del stream
+    for _ in range(20):
+        assert len(fake.blocks) <= 5
+        space(module.Stream(), 100)  # streams that are gone before their space is
+    assert number not in {key[1] for key in memory._spaces.found}
+    with pytest.raises(AssertionError, match="freed"):
+        fake.alive(address)
+    assert len(fake.launches) == 2  # to free has waited for both; the fake raises if one finds its memory freed
+    fake.alive(kept.workspace)  # forgotten, and in use all the same
+
+
+def test_spaces_come_and_go_while_a_graph_is_recorded(fake, monkeypatch):
+    monkeypatch.setattr(workspaces, "MOST", 1)
+    fake.contexts = [0x70]
+    stream, other = module.Stream(), module.Stream()
+    with stream.capture():
+        assert space(stream, 100) is None
+        space(other, 100)
+        space(module.Stream(), 100)
+    assert len(fake.blocks) == 1
+
+
+def test_what_a_graph_needs_is_recorded_with_it(fake):
+    here, stream = module.device(), module.Stream()
+    fake.fail["cuMemsetD8Async"] = 1
+    with pytest.raises(module.CudaError):
+        memory.recorded_space(here, 100, 4, stream.handle)
+    assert not fake.blocks
+    fake.fail.clear()
+    with stream.capture() as graph:
+        block, counters = memory.recorded_space(here, 100, 4, stream.handle)
+        with block:
+            assert counters - block.pointer == 256
+        assert not fake.blocks
+    graph.launch(stream)
+    stream.synchronize()
+    assert not fake.bytes_at(counters, 4).any()
+
+
+def test_errors_of_functions_by_address(fake):
+    answers = Answers()
+    fake.contexts = [0x70]
+    assert answers.context() == 0x70
+    for name, ask in (("cuCtxGetCurrent", answers.context), ("cuStreamGetId", lambda: answers.number(1)),
+                      ("cuStreamIsCapturing", lambda: answers.is_capturing(1))):  # fmt: skip
+        fake.fail[name] = 906
+        with pytest.raises(module.CudaError, match=rf"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT \(906\).*\[{name}\]"):
+            ask()
+
+
+def test_textures(fake):
+    here = module.device()
+    texture = textures.LinearTexture(here, 512 * 9, 1600)
+    assert fake.textures[texture.handle] == (512 * 9, 1600)
+    del texture
+    assert not fake.textures
+    for pointer, size, why in (
+        (512 * 9 + 16, 1600, "a multiple of 512 bytes, and the array at 16 past one"),
+        (512, 1604, "whole texels of 16 bytes, and the array has 1604"),
+        (512, 0, "1 to 134217728 texels"),
+        (512, 16 << 28, "1 to 134217728 texels"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            textures.LinearTexture(here, pointer, size)
+
+
+def test_threads_launch_at_once(fake):
+    """Each with its own context stack in CUDA; here only that arguments do not get mixed up."""
+    fake.contexts = [0x70]
+    kernel = loaded()
+    arrays = [np.zeros(32, np.float32) for _ in range(8)]
+    addresses = [fake.array(x) for x in arrays]
+
+    def work(i):
+        for _ in range(5):
+            module.launch(kernel, (1,), 32, 0, None, (32, 1.0, float(i), addresses[i], 1))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    module.device().synchronize()
+    for i, x in enumerate(arrays):
+        np.testing.assert_array_equal(x, 5.0 * i)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_asks_cuda_again(fake):
+    """CUDA does not survive a fork: the child starts from cuInit, which tells it so."""
+    module.device()
+    fake.fail["cuInit"] = 3
+    child = os.fork()
+    if child == 0:
+        os._exit(42 if "forked" in module.why_not() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert module.available()  # the parent goes on

@@ -1,0 +1,509 @@
+"""The CUDA runtime on a real GPU, with the libraries that are installed. Without one, every test here is skipped.
+
+The kernels are those of tests/helpers/plain_gemm.py: what is tested is how arrays, streams, graphs and errors travel.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.plain_gemm import Compiled, Split
+from tilewright.compiler import llvm
+from tilewright.ir import Kernel, Texture, f32, i32, ptr
+from tilewright.runtime.cuda import module as cuda
+from tilewright.runtime.cuda.driver import call
+from tilewright.runtime.cuda.texture import LinearTexture
+from tilewright.runtime.gpu import fast_path, nvidia, nvidia_recipe, workspaces
+
+if not cuda.available():
+    pytest.skip(f"needs a CUDA device: {cuda.why_not()}", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(nvidia, "compile", Compiled)
+    nvidia.forget()
+    yield
+    nvidia.forget()
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return found
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def jax():
+    found = pytest.importorskip("jax")
+    try:
+        found.devices("cuda")
+    except RuntimeError as error:
+        pytest.skip(f"this jax has no CUDA: {error}")
+    return found
+
+
+def integers(*shape, dtype="f4", seed=0):
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
+
+
+A, B = integers(70, 50), integers(50, 90, seed=1)
+
+
+# ---- devices and kernels
+
+
+def test_the_record_of_this_device():
+    target = tw.detect("cuda")
+    print(f"\n{target}\n", *(f"{name}: {why}\n" for name, why in target.sources))
+    assert target.runnable
+    assert target.sms > 0
+    assert 1e8 < target.clock < 1e10
+    assert 1e10 < target.bandwidth < 1e14
+    assert 48 << 10 <= target.smem_cta < target.smem_sm
+
+
+def test_the_record_agrees_with_torch(torch):
+    properties = torch.cuda.get_device_properties(0)
+    target = cuda.target(0)
+    assert target.sms == properties.multi_processor_count
+    assert target.l2 == properties.L2_cache_size
+    assert target.capability == (properties.major, properties.minor)
+    assert target.model == properties.name
+
+
+def scaled(shared=0):
+    k = Kernel(f"scaled_{shared}", threads=128, n=i32, alpha=f32, x=ptr(f32))
+    n, alpha, x = k.args
+    t = k.block[0] * 128 + k.thread[0]
+    if shared:
+        s = k.smem("s", (shared // 4,), f32)
+        s[k.thread[0] + (shared // 4 - 128)] = 1.0
+        k.barrier()
+        alpha = alpha * s[k.thread[0] + (shared // 4 - 128)]
+    with k.when(t < n):
+        x[t] = alpha * x[t]
+    return k.function
+
+
+@pytest.mark.parametrize("shared", [0, 4096, 64 << 10])
+def test_a_kernel(torch, shared):
+    function = scaled(shared)
+    kernel = cuda.Module(llvm.assembly(function, cuda.target())).function(function.name)
+    print(f"\n{kernel}")
+    assert kernel.sizes == (4, 4, 8)
+    assert 0 < kernel.usage.registers < 64
+    assert kernel.usage.stack == kernel.usage.spill_stores == 0
+    x = torch.arange(1000, dtype=torch.float32, device="cuda")
+    dynamic = shared if shared > 48 << 10 else 0
+    assert kernel.usage.shared == shared - dynamic
+    assert kernel.occupancy(128, dynamic) > 0
+    cuda.launch(kernel, (8,), 128, dynamic, torch.cuda.current_stream(), (1000, 2.0, x.data_ptr()))
+    assert torch.equal(x, 2 * torch.arange(1000, device="cuda"))
+
+
+def test_a_cubin(torch):
+    from tilewright.compiler import ptxas
+
+    function = scaled()
+    try:
+        cubin, usage = ptxas.assemble(llvm.assembly(function, cuda.target()), cuda.target().name)
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    kernel = cuda.Module(cubin).function(function.name)
+    assert kernel.usage.registers == usage[function.name].registers
+    x = torch.ones(128, device="cuda")
+    cuda.launch(kernel, (1,), 128, 0, None, (128, 3.0, x.data_ptr()))
+    torch.cuda.synchronize()
+    assert (x == 3).all()
+
+
+def test_textures(torch):
+    k = Kernel("fetch", threads=32, t=Texture(f32), out=ptr(f32))
+    texture, out = k.args
+    texel = k.fetch(texture, k.thread[0])
+    for e in range(4):
+        out[k.thread[0] * 4 + e] = texel[e]
+    kernel = cuda.Module(llvm.assembly(k.function, cuda.target())).function("fetch")
+    x, y = torch.arange(64.0, device="cuda"), torch.full((128,), -1.0, device="cuda")
+    looked = LinearTexture(cuda.device(), x.data_ptr(), 256)
+    cuda.launch(kernel, (1,), 32, 0, None, (looked.handle, y.data_ptr()))
+    torch.cuda.synchronize()
+    assert torch.equal(y[:64], x)
+    assert not y[64:].any()  # past the end are zeros
+
+
+def test_the_callers_context_stays():
+    """A thread in which CUDA has no context finds none afterwards."""
+    seen = []
+
+    def work():
+        before = int(call("cuCtxGetCurrent"))
+        kernel = Compiled(tw.Gemm(70, 90, 50), cuda.target())
+        seen.extend([before, nvidia_recipe.call(kernel, A, B), int(call("cuCtxGetCurrent"))])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    before, product, after = seen
+    assert before == after == 0
+    np.testing.assert_array_equal(product, A @ B)
+
+
+# ---- arrays
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "strided"])
+def test_torch(torch, dtype, layout):
+    a, b = (torch.tensor(x, dtype=getattr(torch, dtype), device="cuda") for x in (A, B))
+    if layout == "strided":
+        a, b = (x.repeat_interleave(2, 1)[:, ::2] for x in (a, b))
+    else:
+        a, b = (x.T.contiguous().T if letter == "t" else x for x, letter in zip((a, b), layout))
+    for _ in range(2):
+        c = tw.matmul(a, b)
+        assert isinstance(c, torch.Tensor)
+        assert c.device == a.device
+        np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
+    for out in (torch.full((70, 90), torch.nan, dtype=a.dtype, device="cuda"),
+                torch.full((90, 70), torch.nan, dtype=a.dtype, device="cuda").T,
+                torch.full((70, 180), torch.nan, dtype=a.dtype, device="cuda")[:, ::2]):  # fmt: skip
+        assert tw.matmul(a, b, out) is out
+        np.testing.assert_array_equal(out.cpu().numpy(), A @ B)
+
+
+def test_torch_shapes(torch):
+    for shapes in (((4,), (4,)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 5)),
+                   ((0, 4), (4, 5)), ((3, 0), (0, 5))):  # fmt: skip
+        x, y = (integers(*shape) for shape in shapes)
+        c = tw.matmul(torch.tensor(x, device="cuda"), torch.tensor(y, device="cuda"))
+        np.testing.assert_array_equal(c.cpu().numpy(), x @ y)
+
+
+def test_gemm_and_mixed_types(torch):
+    a, b, c = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda").double(), torch.ones(70, 90, device="cuda")
+    assert tw.gemm(2, a, b, 3, c) is c
+    np.testing.assert_array_equal(c.cpu().numpy(), 2 * A @ B + 3)
+    np.testing.assert_array_equal(tw.matmul(a, b, beta=2, c=0.5).cpu().numpy(), A @ B + 1)
+
+
+def test_operands_that_overlap(torch):
+    x = torch.tensor(integers(120, 100), device="cuda")
+    b = torch.tensor(integers(100, 100, seed=1), device="cuda")
+    expected = (x[:100] @ b).cpu().numpy()
+    tw.matmul(x[:100], b, x[20:])
+    np.testing.assert_array_equal(x[20:].cpu().numpy(), expected)
+
+
+def test_what_torch_refuses_too(torch):
+    a = torch.ones(4, 4, device="cuda")
+    with pytest.raises(ValueError, match=r"requires a gradient"):
+        tw.matmul(a.clone().requires_grad_(), a)
+    with pytest.raises(TypeError, match=r"b has dtype bfloat16"):
+        tw.matmul(a, a.bfloat16())
+    with pytest.raises(TypeError, match=r"which is not; all arrays"):
+        tw.matmul(a, a.cpu())
+    with torch.no_grad():
+        tw.matmul(a.clone().requires_grad_(), a)
+
+
+def test_tensors_of_the_host(torch):
+    c = tw.matmul(torch.tensor(A), torch.tensor(B))
+    assert isinstance(c, torch.Tensor)
+    assert not c.is_cuda
+    np.testing.assert_array_equal(c.numpy(), A @ B)
+
+
+def test_cupy(cupy):
+    a, b = cupy.asarray(A), cupy.asarray(B)
+    for _ in range(2):
+        c = tw.matmul(a, b)
+        assert isinstance(c, cupy.ndarray)
+        np.testing.assert_array_equal(c.get(), A @ B)
+    out = cupy.asfortranarray(c) * 0
+    assert tw.matmul(a[:, ::-1], b[::-1], out=out) is out
+    np.testing.assert_array_equal(out.get(), A @ B)
+
+
+def test_jax(jax):
+    gpu_0 = jax.devices("cuda")[0]
+    a, b = jax.device_put(A, gpu_0), jax.device_put(B, gpu_0)
+    for _ in range(3):
+        c = tw.matmul(a * 1, b)  # a is being computed
+        assert isinstance(c, jax.Array)
+        assert c.devices() == {gpu_0}
+        np.testing.assert_array_equal(np.asarray(c), A @ B)
+        np.testing.assert_array_equal(np.asarray(c + 1), A @ B + 1)
+    np.testing.assert_array_equal(np.asarray(a), A)
+
+
+class OnlyInterface:
+    def __init__(self, array):
+        self.array, self.__cuda_array_interface__ = array, array.__cuda_array_interface__
+
+
+class OnlyDLPack:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("wrapper", [OnlyInterface, OnlyDLPack])
+def test_protocols(torch, wrapper):
+    a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
+    c = tw.matmul(wrapper(a), wrapper(b))
+    back = torch.from_dlpack(c)
+    np.testing.assert_array_equal(back.cpu().numpy(), A @ B)
+    del c
+    again = tw.matmul(wrapper(a), wrapper(b))  # may not get the memory of the first, which lives on
+    np.testing.assert_array_equal(back.cpu().numpy(), A @ B)
+    np.testing.assert_array_equal(torch.as_tensor(again, device="cuda").cpu().numpy(), A @ B)
+
+
+def test_numpy_arrays_by_a_compiled_kernel():
+    kernel = Compiled(tw.Gemm(70, 90, 50, layout="nt"), tw.target(cuda.target().name))
+    np.testing.assert_array_equal(nvidia_recipe.call(kernel, A, np.asfortranarray(B)), A @ B)
+
+
+def test_bound(torch):
+    a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
+    run = nvidia_recipe.bind(Compiled(tw.Gemm(70, 90, 50), cuda.target()), a, b, alpha=2)
+    assert run() is run.out
+    np.testing.assert_array_equal(run.out.cpu().numpy(), 2 * A @ B)
+    a += 1
+    run()
+    np.testing.assert_array_equal(run.out.cpu().numpy(), 2 * (A + 1) @ B)
+
+
+# ---- streams and graphs
+
+LONG = 200_000_000  # clocks, a tenth of a second
+
+
+def test_the_current_stream_of_torch(torch):
+    a, b = torch.zeros(70, 50, device="cuda"), torch.tensor(B, device="cuda")
+    later = torch.tensor(A, device="cuda")  # from the host's memory, for which torch would wait
+    tw.matmul(a, b)  # compiles
+    torch.cuda.synchronize()
+    for _ in range(2):  # the long way, then the short one
+        a.zero_()
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LONG)
+            a.copy_(later)
+            c = tw.matmul(a, b)
+            assert not stream.query()  # nothing has waited
+            np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
+        fast_path.forget()
+
+
+def test_the_current_stream_of_cupy(cupy):
+    a, b = cupy.asarray(A), cupy.asarray(B)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        c = tw.matmul(a * 2, b)
+        np.testing.assert_array_equal(c.get(), 2 * A @ B)
+
+
+@pytest.mark.parametrize("kernel", [Compiled, Split])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_graph_of_torchs(torch, monkeypatch, kernel, first):
+    """With temporaries, a workspace, and the first call of its kind inside the capture."""
+    monkeypatch.setattr(nvidia, "compile", kernel)
+    a = torch.tensor(A, device="cuda").repeat_interleave(2, 1)[:, ::2]  # goes through a copy
+    b, out = torch.tensor(B, device="cuda"), torch.zeros(70, 90, device="cuda")
+    if not first:
+        tw.matmul(a, b, out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = tw.matmul(a, b)
+        tw.matmul(a, b, out, beta=1, c=2.0)
+    for scale in (1, 2, 3):
+        b.copy_(torch.tensor(scale * B, device="cuda"))
+        made.fill_(torch.nan)
+        graph.replay()
+        np.testing.assert_array_equal(made.cpu().numpy(), scale * A @ B)
+        np.testing.assert_array_equal(out.cpu().numpy(), scale * A @ B + 2)
+
+
+def test_a_graph_of_ours(torch):
+    stream = cuda.Stream()
+    b = torch.tensor(B, device="cuda")
+    run = nvidia_recipe.bind(Split(tw.Gemm(70, 90, 50), cuda.target()), torch.tensor(A, device="cuda"), b)
+    torch.cuda.synchronize()
+    with stream.capture() as graph:
+        run(stream)
+    start = cuda.Event().record(stream)
+    for _ in range(10):
+        graph.launch(stream)
+    end = cuda.Event().record(stream)
+    end.synchronize()
+    assert end.since(start) > 0
+    np.testing.assert_array_equal(run.out.cpu().numpy(), A @ B)
+
+
+def test_a_split_sum_on_many_streams(torch, monkeypatch):
+    """Workspaces of streams that run at once are different, and their counters are zero again and again."""
+    monkeypatch.setattr(nvidia, "compile", Split)
+    a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
+    torch.cuda.synchronize()
+    streams, results = [torch.cuda.Stream() for _ in range(8)], []
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(tw.matmul(a, b))
+    torch.cuda.synchronize()
+    for c in results:
+        np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
+
+
+def test_spaces_outlive_their_streams(torch, monkeypatch):
+    """Streams that are gone when their workspace is freed, with work on its way, and while another stream records."""
+    monkeypatch.setattr(workspaces, "MOST", 4)
+    a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
+    kernel = Split(tw.Gemm(70, 90, 50), cuda.target())
+    runs = [nvidia_recipe.bind(kernel, a, b) for _ in range(40)]
+    slow, recording = torch.cuda.Stream(), cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(slow):
+        torch.cuda._sleep(LONG)
+        runs[0]()  # waits in its stream while its workspace is forgotten
+    for run in runs[1:20]:
+        run(cuda.Stream())
+    with recording.capture() as graph:
+        runs[39](recording)
+        for run in runs[20:39]:
+            run(cuda.Stream())
+    graph.launch(recording)
+    torch.cuda.synchronize()
+    for run in runs:
+        np.testing.assert_array_equal(run.out.cpu().numpy(), A @ B)
+
+
+def test_calls_from_many_threads(torch):
+    """One recipe, many argument blocks."""
+    inputs = [torch.tensor(i * A, device="cuda") for i in range(8)]
+    b, wrong = torch.tensor(B, device="cuda"), []
+    torch.cuda.synchronize()
+
+    def work(i):
+        for _ in range(50):
+            c = tw.matmul(inputs[i], b)
+            if not np.array_equal(c.cpu().numpy(), i * A @ B):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(cuda.count() < 2, reason="needs two CUDA devices")
+def test_a_second_device(torch):
+    a, b = torch.tensor(A, device="cuda:1"), torch.tensor(B, device="cuda:1")
+    for _ in range(2):
+        c = tw.matmul(a, b)  # while device 0 is current
+        assert c.device == a.device
+        np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
+    assert torch.cuda.current_device() == 0
+    with pytest.raises(ValueError, match=r"a is on CUDA device 1 and b on CUDA device 0"):
+        tw.matmul(a, b.to("cuda:0"))
+
+
+# ---- errors
+
+
+def test_bad_ptx_is_said_in_the_assemblers_words():
+    text = llvm.assembly(scaled(), cuda.target()).replace("mul.rn.f32", "mul.wrong.f32")
+    with pytest.raises(
+        cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_PTX \(218\).*kernel scaled_0.*mul\.wrong|\.wrong"
+    ):
+        cuda.Module(text)
+
+
+def test_a_kernel_that_is_not_there():
+    module = cuda.Module(llvm.assembly(scaled(), cuda.target()))
+    with pytest.raises(cuda.CudaError, match=r"CUDA_ERROR_NOT_FOUND.*kernel missing"):
+        module.function("missing")
+
+
+def test_a_launch_that_cannot_be(torch):
+    function = scaled()
+    kernel = cuda.Module(llvm.assembly(function, cuda.target())).function(function.name)
+    with pytest.raises(
+        cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_VALUE.*cuLaunchKernelEx, kernel scaled_0.*\(4096, 1, 1\)"
+    ):
+        cuda.launch(kernel, (1,), 4096, 0, None, (0, 1.0, 0))
+    torch.ones(1, device="cuda").cpu()  # CUDA goes on
+
+
+def run_in_a_process(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_an_illegal_address_is_cudas_error():
+    """Whoever waits for the stream is told. In a process of its own, whose CUDA is of no more use."""
+    done = run_in_a_process("""
+from tests.runtime.gpu.test_cuda_device import cuda, llvm, scaled
+kernel = cuda.Module(llvm.assembly(scaled(), cuda.target())).function("scaled_0")
+stream = cuda.Stream()
+cuda.launch(kernel, (1,), 128, 0, stream, (128, 1.0, 64))
+try:
+    stream.synchronize()
+except cuda.CudaError as error:
+    print(error)
+""")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_forked_child_is_told_so():
+    done = run_in_a_process("""
+import os
+from tilewright.runtime import cuda
+cuda.device().context
+child = os.fork()
+if not child:
+    print(cuda.why_not(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+""")
+    assert "forked" in done.stdout, done.stdout + done.stderr
+
+
+def test_torch_is_not_needed():
+    """A process without torch, CuPy and JAX computes on the GPU, and imports none of them."""
+    done = run_in_a_process("""
+import sys
+import numpy as np
+import tilewright as tw
+from tests.helpers.plain_gemm import Compiled
+from tilewright.runtime import bound, cuda
+a = np.ones((5, 6), np.float32)
+c = bound.call(Compiled(tw.Gemm(5, 5, 6), cuda.target()), a, np.ones((6, 5), np.float32))
+print((c == 6).all(), {"torch", "cupy", "jax"} & set(sys.modules))
+""")
+    assert done.stdout == "True set()\n", done.stdout + done.stderr

@@ -1,0 +1,301 @@
+"""matmul and gemm on arrays of AMD GPUs, from the call to the result, on the HIP of tests/doubles/fake_hip.py."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.runtime.gpu.test_rocm_arrays import Exporter
+from tests.runtime.gpu.test_rocm_kernels import (  # noqa: F401  (fixtures)
+    Tensor,
+    device_array,
+    fake,
+    finish,
+    integers,
+    kernel,
+    linker,
+    read,
+    started,
+)
+from tilewright import formats
+from tilewright.plans.amd import AmdPlan
+from tilewright.runtime.gpu import amd, arrays, hip_arrays
+from tilewright.runtime.hip import device, module
+
+EVERY = ["f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2"]
+
+
+def dtype_of(name):
+    return formats.get(name).dtype
+
+
+def exact(a, b):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_every_format(monkeypatch, arch, name):
+    """The dtype is that of matmul on the host. fp8 of the other chip is multiplied as f16, which holds it."""
+    machine = started(monkeypatch, arch)
+    a, b = (integers(*s, dtype=dtype_of(name), seed=i) for i, s in enumerate(((13, 24), (24, 10))))
+    c = tw.matmul(Tensor(a), Tensor(b))
+    finish(machine)
+    expected = tw.matmul(a, b)
+    assert c.host.dtype == expected.dtype
+    np.testing.assert_array_equal(c.host.astype(np.float64), expected.astype(np.float64))
+    (launch,) = (name for name, *_ in machine.launches if "mfma" in name)
+    other = name.startswith("e") and (name.endswith("fnuz") != (arch == "gfx942"))
+    assert ("mfma_gemm_f16" in launch) == (other or name == "f16")
+
+
+@pytest.mark.parametrize("letters", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("columns", [False, True])
+def test_operands_are_used_as_they_lie(fake, letters, columns):  # noqa: F811
+    a, b = integers(13, 24), integers(24, 12, seed=1)
+    stored = [np.ascontiguousarray(x.T).T if letter == "t" else x for x, letter in zip((a, b), letters)]
+    out = np.zeros((12, 13), np.float16).T if columns else np.zeros((13, 12), np.float16)
+    given = Tensor(out)
+    assert tw.matmul(Tensor(stored[0]), Tensor(stored[1]), given) is given
+    finish(fake)
+    np.testing.assert_array_equal(out, exact(a, b))
+    wanted = letters if not columns else "".join("nt"[letter == "n"] for letter in reversed(letters))
+    ((name, *_),) = fake.launches  # one kernel, no copies
+    assert f"_{wanted}_" in name
+
+
+def test_what_lies_otherwise_is_copied(fake):  # noqa: F811
+    a, b = integers(26, 48)[::2, ::2], integers(24, 12, seed=1)
+    out = np.zeros((26, 24), np.float16)[::2, ::2]
+    tw.matmul(Tensor(a), Tensor(b), Tensor(out))
+    finish(fake)
+    np.testing.assert_array_equal(out, exact(a, b))
+    assert [name.split("_")[0] for name, *_ in fake.launches] == ["copy", "mfma", "copy"]
+    assert not fake.blocks  # temporaries are freed in the stream's order
+
+
+@pytest.mark.parametrize(("a", "b", "out", "result"), [
+    ("f16", "f32", None, "f32"), ("f16", "bf16", None, "f32"), ("bf16", "bf16", "bf16", "bf16"),
+    ("e4m3fnuz", "e5m2fnuz", "f32", "f32"), ("e4m3fnuz", "f16", "f16", "f16"), ("f32", "f32", "f64", "f64"),
+    ("f64", "f64", "f16", "f16"), ("f64", "f32", "f32", "f32"), ("i8", "i8", "i32", "i32"), ("i8", "i8", "f32", "f32"),
+    ("f32", "f32", "e4m3fnuz", "e4m3fnuz"), ("f16", "f16", "e5m2", "e5m2"), ("i8", "i8", None, "i8"),
+    ("i8", "i8", "u16", "u16"), ("bf16", "f64", None, "f64"), ("f64", "f64", "bf16", "bf16"),
+])  # fmt: skip
+def test_dtypes(fake, a, b, out, result):  # noqa: F811
+    x, y = integers(9, 20, dtype=dtype_of(a)), integers(20, 8, dtype=dtype_of(b), seed=1)
+    c = tw.matmul(Exporter(x), Exporter(y), out_dtype=out)
+    expected = tw.matmul(x, y, out_dtype=out)
+    got = read(fake, c)
+    assert got.dtype == expected.dtype == dtype_of(result)
+    np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64))
+
+
+def test_alpha_beta_and_c(fake):  # noqa: F811
+    a, b, c = integers(13, 24), integers(24, 12, seed=1), integers(13, 12, seed=2)
+    kept = c.copy()
+    got = tw.matmul(Tensor(a), Tensor(b), alpha=2, beta=-3, c=Tensor(c))
+    finish(fake)
+    np.testing.assert_array_equal(got.host, 2 * exact(a, b) - 3 * c.astype(np.float64))
+    np.testing.assert_array_equal(c, kept)
+    whole = Tensor(c)
+    assert tw.gemm(0.5, Tensor(a), Tensor(b), 2, whole) is whole
+    finish(fake)
+    np.testing.assert_array_equal(c, 0.5 * exact(a, b) + 2 * kept.astype(np.float64))
+    got = tw.matmul(Tensor(a), Tensor(b), beta=2, c=1.5)
+    finish(fake)
+    np.testing.assert_array_equal(got.host, exact(a, b) + 3)
+    wide = Tensor(np.full(12, 0.25, np.float32))  # another dtype than the product's: added before it is rounded
+    got = tw.matmul(Tensor(a), Tensor(b), beta=1, c=wide)
+    finish(fake)
+    np.testing.assert_array_equal(got.host, exact(a, b) + 0.25)
+    got = tw.matmul(Tensor(a), Tensor(b), alpha=0, beta=1, c=Tensor(kept))
+    finish(fake)
+    np.testing.assert_array_equal(got.host, kept)
+    empty = tw.matmul(Tensor(a[:, :0]), Tensor(b[:0]))
+    finish(fake)
+    assert not empty.host.any()
+
+
+@pytest.mark.parametrize(("name", "out"), [
+    ("i8", "i32"), ("i8", "f32"), ("i8", "i16"), ("f16", "f32"), ("f16", "f64"), ("f32", "f16"), ("bf16", "f64"),
+])  # fmt: skip
+def test_out_of_another_format_receives_the_result_cast(fake, name, out):  # noqa: F811
+    """As on the host: sums are wrapped or rounded to the result's format first."""
+    a, b = (np.full(s, 100 if name == "i8" else 300, dtype_of(name)) for s in ((9, 24), (24, 8)))
+    c, wanted = (np.zeros((9, 8), dtype_of(out)) for _ in range(2))
+    given = Tensor(c)
+    with np.errstate(all="ignore"):
+        wanted[...] = tw.matmul(a, b)
+        assert tw.matmul(Tensor(a), Tensor(b), given) is given
+        finish(fake)
+    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_scalars_of_any_size(fake):  # noqa: F811
+    a, b = (integers(*s, dtype=np.int8, seed=i) for i, s in enumerate(((13, 24), (24, 12))))
+    c = integers(13, 12, dtype=np.int32, seed=2)
+    for alpha, beta in ((2**31, 1), (1, 2**31), (2**40 + 3, -(2**70) - 1)):
+        for k in (24, 0):
+            there = Tensor(c.copy())
+            tw.gemm(alpha, Tensor(a[:, :k]), Tensor(b[:k]), beta, there)
+            finish(fake)
+            wide = np.frompyfunc(int, 1, 1)
+            exact_sums = alpha * (wide(a) @ wide(b) if k else 0) + beta * wide(c)
+            np.testing.assert_array_equal(there.host.astype(object) % 2**32, exact_sums % 2**32)
+    one = np.ones((8, 8), np.float16)
+    got = tw.matmul(Tensor(one), Tensor(one), alpha=1e39)
+    finish(fake)
+    assert np.isposinf(got.host).all()
+    with pytest.raises(TypeError, match="alpha = 1j is complex"):
+        tw.matmul(Tensor(one), Tensor(one), alpha=1j)
+
+
+def test_vectors_batches_and_transposes(fake):  # noqa: F811
+    a, b = integers(3, 1, 5, 8), integers(2, 8, 7, seed=1)
+    got = tw.matmul(Tensor(a), Tensor(b))
+    finish(fake)
+    np.testing.assert_array_equal(got.host, np.matmul(a.astype(np.float64), b.astype(np.float64)))
+    got = tw.matmul(Tensor(a[0, 0, 0]), Tensor(b[0]))
+    finish(fake)
+    np.testing.assert_array_equal(got.host, exact(a[0, 0, 0], b[0]))
+    got = tw.matmul(Tensor(a[0, 0].T), Tensor(b[0].T), trans_a=True, trans_b="t")
+    finish(fake)
+    np.testing.assert_array_equal(got.host, exact(a[0, 0], b[0]))
+
+
+def test_an_output_that_overlaps(fake):  # noqa: F811
+    a = integers(16, 16)
+    expected = exact(a, a)
+    tensor = Tensor(a)
+    tw.matmul(tensor, tensor, tensor)
+    finish(fake)
+    np.testing.assert_array_equal(a, expected)
+
+
+def test_plans(fake, monkeypatch):  # noqa: F811
+    a, b = integers(70, 40), integers(68, 40, seed=1)
+    text = "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector_c=2 split_k=2"
+    for plan in (text, AmdPlan.parse(text)):
+        got = tw.matmul(Tensor(a), Tensor(b.T), plan=plan, out_dtype="f32")
+        finish(fake)
+        np.testing.assert_array_equal(got.host, exact(a, b.T))
+        assert fake.launches[-1][1] == (4, 1, 2)
+    x = a.astype(np.float32)
+    got = tw.matmul(Tensor(x), Tensor(b.T.astype(np.float32)),
+                    plan="xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector_c=4")  # fmt: skip
+    finish(fake)
+    np.testing.assert_array_equal(got.host, exact(a, b.T))
+    with pytest.raises(ValueError, match="split_k = 9 exceeds the number of tiles along k"):
+        tw.matmul(Tensor(a), Tensor(b.T), plan=text.replace("split_k=2", "split_k=9"))
+    with pytest.raises(ValueError, match="not a plan: 'no plan'; one looks like"):
+        tw.matmul(Tensor(a), Tensor(b.T), plan="no plan")
+
+
+def test_numpy_arrays_by_a_plan(fake):  # noqa: F811
+    a, b = integers(70, 40), integers(40, 68, seed=1)
+    plan = AmdPlan.parse("mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector=4")
+    got = tw.matmul(a, b, plan=plan)
+    assert type(got) is np.ndarray
+    np.testing.assert_array_equal(got, exact(a, b))
+    c = np.ones((70, 68), np.float16)
+    assert tw.gemm(1, a, b, 2, c, plan=plan) is c
+    np.testing.assert_array_equal(c, exact(a, b) + 2)
+    assert len(fake.launches) == 2
+    assert not fake.blocks
+
+
+def test_quantized_operands_by_a_plan(monkeypatch):
+    started(monkeypatch, "gfx950")
+    plan = AmdPlan.parse("scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2")
+    qa = tw.quantize(integers(40, 70, dtype=np.float32), "mxfp4")  # k is no multiple of 32
+    qb = tw.quantize(integers(70, 36, dtype=np.float32, seed=1), "mxfp8", axis=0)
+    expected = exact(tw.dequantize(qa, "f64"), tw.dequantize(qb, "f64"))
+    np.testing.assert_array_equal(tw.matmul(qa, qb, plan=plan), expected)
+    c = np.ones((40, 36), np.float32)
+    assert tw.gemm(2, qa, qb, -1, c, plan=plan) is c
+    np.testing.assert_array_equal(c, 2 * expected - 1)
+    with pytest.raises(TypeError, match="b must be Quantized, as the other operand is, not ndarray"):
+        tw.matmul(qa, c, plan=plan)
+    with pytest.raises(ValueError, match="trans_a and trans_b must be False"):
+        tw.matmul(qa, qb, plan=plan, trans_a=True)
+
+
+def test_products_that_are_alike_are_looked_up(fake):  # noqa: F811
+    a, b = integers(13, 24), integers(24, 12, seed=1)
+    for _ in range(2):
+        got = tw.matmul(Tensor(a), Tensor(b))
+        calls = len(fake.log)
+        again = tw.matmul(Tensor(a), Tensor(b), alpha=2)
+        assert fake.names()[calls:] == ["hipGetDevice", "hipModuleLaunchKernel"]
+        finish(fake)
+        np.testing.assert_array_equal(again.host, 2 * got.host)
+    assert len(amd._recipes) == 1
+    i = integers(8, 8, dtype=np.int8)
+    tw.matmul(Tensor(i), Tensor(i))
+    with pytest.raises(TypeError, match="alpha must be a whole number where integers are multiplied"):
+        tw.matmul(Tensor(i), Tensor(i), alpha=0.5)
+
+
+def test_rows_that_cannot_be_copied_straight_into_lds(monkeypatch):
+    """A plan that lies with the operands is chosen: the recipe is another one."""
+    machine = started(monkeypatch, "gfx950")
+    wide = integers(128, 136)
+    b = integers(128, 128, seed=1)
+    for x in (np.ascontiguousarray(wide[:, :128]), wide[:, 4:132]):
+        got = tw.matmul(Tensor(x), Tensor(b.T))
+        finish(machine)
+        np.testing.assert_array_equal(got.host.astype(np.float64), exact(x, b.T).astype(np.float16))
+    first, second = (name for name, *_ in machine.launches)
+    assert "_s" in first  # stages: it is direct
+    assert "_s" not in second
+
+
+def test_refusals(fake, monkeypatch):  # noqa: F811
+    a = integers(8, 8)
+    with pytest.raises(TypeError, match="a has dtype complex64; on AMD GPUs this version multiplies float64, float32"):
+        tw.matmul(Tensor(a.astype(np.complex64)), Tensor(a))
+    with pytest.raises(TypeError, match="a is int32 and b is int8, which AMD Instinct MI300X does not multiply"):
+        tw.matmul(Tensor(a.astype(np.int32)), Tensor(a.astype(np.int8)))
+    with pytest.raises(TypeError, match=r"out_dtype must be one of float64, .* in an AMD GPU's memory, not int64"):
+        tw.matmul(Tensor(a.astype(np.int8)), Tensor(a.astype(np.int8)), out_dtype="i64")
+    with pytest.raises(TypeError, match="out has dtype int8, to which a result of dtype float16 cannot be cast"):
+        tw.matmul(Tensor(a), Tensor(a), Tensor(a.astype(np.int8)))
+    with pytest.raises(TypeError, match="alpha must be a whole number"):
+        tw.matmul(Tensor(a.astype(np.int8)), Tensor(a.astype(np.int8)), alpha=0.5)
+    with pytest.raises(TypeError, match=r"a is tests.Tensor in an AMD GPU's memory, and b is numpy.ndarray"):
+        tw.matmul(Tensor(a), a)
+    with pytest.raises(ValueError, match="a is on AMD GPU 0 and b on AMD GPU 1; move one of them"):
+        tw.matmul(Tensor(a), Tensor(a, 1))
+    with pytest.raises(ValueError, match="scale_a must be None in this version"):
+        tw.matmul(Tensor(a), Tensor(a), scale_a=2.0)
+    with pytest.raises(TypeError, match=r"b is tests.Tensor in an AMD GPU's memory; pack is for the processor's own"):
+        tw.pack(Tensor(a))
+    fake.arch = "gfx1100"
+    device._devices.clear()
+    with pytest.raises(module.Unavailable, match="gfx1100; tilewright has kernels for gfx942, gfx950"):
+        tw.matmul(Tensor(a), Tensor(a))
+
+
+def test_our_own_arrays(fake):  # noqa: F811
+    a, b = integers(9, 16), integers(16, 8, seed=1)
+    x, y = (device_array(fake, v) for v in (a, b))
+    assert arrays.library_of(x) is arrays.DLPACK_ROCM
+    got = tw.matmul(x, y)
+    assert isinstance(got, hip_arrays.RocmArray)
+    assert [len(queue) for queue in fake.queues.values()] == [0]  # nobody has a stream to follow: the call has waited
+    np.testing.assert_array_equal(read(fake, got), exact(a, b))
+
+
+def test_on_the_current_stream_of_torch(fake):  # noqa: F811
+    stream = module.Stream()
+    sys.modules["torch"].current = stream.handle
+    a = integers(26, 26)[::2, ::2]
+    got = tw.matmul(Tensor(a), Tensor(a))
+    fake.run(0)
+    assert np.isnan(got.host).all()
+    fake.run(stream.handle)
+    np.testing.assert_array_equal(got.host, exact(a, a))
+    assert {on for *_, on in fake.launches} == {stream.handle}

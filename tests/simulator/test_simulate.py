@@ -1,0 +1,88 @@
+"""tilewright.simulate against the machine: whole products, by every kind of plan, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.drivers import HERE
+from tilewright.compiled.cpu import compile
+from tilewright.simulator import Fault
+from tilewright.targets import names, target
+
+LANES = target(HERE[0]).lanes(4)
+PLANS = [
+    ("nn", 21, 70, 19, "packed 4x{2v} mc=8 kc=8 nc={2v}"),
+    ("tt", 21, 70, 19, "packed 4x{2v} mc=8 kc=12 nc={2v} ways=1x2x1"),
+    ("nt", 9, 70, 19, "packed 4x{2v} mc=4 kc=8 nc={4v} ways=2x1x2"),
+    ("nn", 20, 41, 9, "packed 3x{v} mc=6 kc=100 nc={v} swap"),
+    ("nn", 11, 75, 13, "in_place 3x{2v} kc=5"),
+    ("tn", 11, 60, 13, "in_place 3x{2v} ways=2x2x1"),
+    ("nt", 2, 40, 33, "dots 3x2 swap"),
+    ("nt", 40, 2, 33, "dots 3x2 ways=1x2x1"),
+    ("nn", 2, 83, 21, "stream 2x4"),
+]
+
+
+def matrices(problem, seed=0):
+    rng, dtype = np.random.default_rng(seed), {"f32": np.float32, "f64": np.float64}[problem.out]
+    batch = (problem.batch,) if problem.batch > 1 else ()
+    a, b = (rng.standard_normal((*batch, *shape)).astype(dtype) for shape in (problem.shape_a, problem.shape_b))
+    a, b = (x.swapaxes(-1, -2) if letter == "t" else x for x, letter in zip((a, b), problem.layout))
+    return a, b, rng.standard_normal((*batch, problem.m, problem.n)).astype(dtype)
+
+
+def kernel_of(layout, m, n, k, plan, dtype="f32", **options):
+    v = target(HERE[0]).lanes(4 if dtype == "f32" else 8)
+    text = plan.replace("{v}", str(v)).replace("{2v}", str(2 * v)).replace("{4v}", str(4 * v))
+    return compile(tw.Gemm(m, n, k, a=dtype, layout=layout, **options), target(HERE[0]), text)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-0.5, 0.75)])
+@pytest.mark.parametrize("case", PLANS, ids=lambda case: f"{case[0]}-{case[4]}")
+def test_the_same_bits_as_the_machine(case, alpha, beta):
+    kernel = kernel_of(*case)
+    a, b, c = matrices(kernel.problem)
+    expected, got = c.copy(), c.copy()
+    kernel(a, b, expected, alpha=alpha, beta=beta)
+    report = tw.simulate(kernel, a, b, got, alpha=alpha, beta=beta)
+    np.testing.assert_array_equal(got, expected)
+    assert report.result is got
+    assert report.flops >= 2 * a.shape[0] * a.shape[1] * b.shape[1]
+    assert report.of("a").distinct == a.nbytes
+    assert report.of("b").distinct == b.nbytes
+
+
+def test_f64_a_batch_and_no_out():
+    kernel = kernel_of("nn", 5, 20, 7, "packed 3x{v} mc=3 kc=4 nc={v}", "f64", batch=3)
+    a, b, _ = matrices(kernel.problem)
+    np.testing.assert_array_equal(tw.simulate(kernel, a, b).result, kernel(a, b))
+
+
+@pytest.mark.parametrize("name", names("cpu"))
+def test_any_target_without_such_a_machine(name):
+    kernel = compile(tw.Gemm(17, 44, 23), target(name))
+    a, b, _ = matrices(kernel.problem)
+    exact = a.astype(np.float64) @ b
+    np.testing.assert_allclose(tw.simulate(kernel, a, b).result, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_empty_products():
+    kernel = compile(tw.Gemm(3, 4, 0))
+    out = np.ones((3, 4), np.float32)
+    report = tw.simulate(kernel, np.ones((3, 0), np.float32), np.ones((0, 4), np.float32), out, beta=0.5)
+    assert (out == 0.5).all()
+    assert report.flops == 0
+
+
+def test_operands_are_checked():
+    kernel = compile(tw.Gemm(3, 12, 5))
+    a, b, c = matrices(kernel.problem)
+    with pytest.raises(ValueError, match=r"b must be float32 of shape \(5, 12\), not float32 of \(12, 5\)"):
+        tw.simulate(kernel, a, b.T)
+    with pytest.raises(ValueError, match="beta = 2 needs an out"):
+        tw.simulate(kernel, a, b, beta=2)
+    c.flags.writeable = False
+    with pytest.raises(Fault, match=r"read-only .* store of out"):
+        tw.simulate(kernel, a, b, c)

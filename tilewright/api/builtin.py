@@ -1,0 +1,171 @@
+"""`tilewright.matmul` as a CPython builtin: the emitted entry of kernels/cpu/entry.py, its context, what it relies on.
+
+A module object is made through the C API, as an extension's C code would do it. Its state is the context that the
+entry reads: the Python function for everything uncommon, and per dtype the address of a kernel for small problems.
+
+    small_gemm(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, 0: please take another way
+
+Strides are in elements, those of a and b of any sign; the rows of c are consecutive. It is called with the GIL held
+when m*n*k is below `release_above`. Nothing is taken before `Entry.enable` names such kernels.
+
+The entry reads NumPy's arrays itself if runtime/cpu/layout.py finds them laid out as it knows them; if not it asks
+through the buffer protocol. In another Python than CPython with its GIL, on which all
+this was tested, there is only the Python function.
+"""
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright import forks
+from tilewright.runtime.cpu import layout
+
+# The context as kernels/cpu/entry.py lays it out; a test compares
+PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 56, 88
+NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
+
+RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
+CO_VARKEYWORDS = 0x08                    # of a code object's flags: it takes **keywords
+PYTHON_API_VERSION, METH_FASTCALL, METH_KEYWORDS = 1013, 0x80, 0x02
+
+
+class _Method(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p)]
+
+
+class _Module(ctypes.Structure):
+    _fields_ = [("head", ctypes.c_char * object.__basicsize__), ("init", ctypes.c_void_p), ("index", ctypes.c_ssize_t),
+                ("copy", ctypes.c_void_p), ("name", ctypes.c_char_p), ("doc", ctypes.c_char_p),
+                ("size", ctypes.c_ssize_t), ("methods", ctypes.c_void_p), ("slots", ctypes.c_void_p),
+                ("traverse", ctypes.c_void_p), ("clear", ctypes.c_void_p), ("free", ctypes.c_void_p)]
+
+
+_kept: list[Any] = []       # what CPython only points to: it must outlive the builtins
+_made: list[Entry | None] = []
+
+
+class Entry:
+    """One builtin in front of one function written in Python. `.matmul` is what users call."""
+
+    def __init__(self, python: Callable[..., Any], buffers: bool = False) -> None:
+        from tilewright.compiler.load import load
+        from tilewright.targets import detect
+        new = _array_constructor() if not buffers and layout.agrees() else None
+        if new is not None:
+            code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
+        else:
+            code = load("tilewright.kernels.cpu.entry:emit_buffer_entry", detect())
+        self.reads_fields = new is not None
+        doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__}".encode()
+        methods = (_Method * 2)(_Method(b"matmul", code.address("matmul_entry"), METH_FASTCALL | METH_KEYWORDS,
+                                        doc), _Method())
+        # the name makes matmul.__module__, by which pickle finds it again
+        definition = _Module(name=b"tilewright", size=CONTEXT_SIZE, methods=ctypes.addressof(methods))
+        create, state = ctypes.pythonapi.PyModule_Create2, ctypes.pythonapi.PyModule_GetState
+        create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_int]
+        state.restype, state.argtypes = ctypes.c_void_p, [ctypes.py_object]
+        module = create(ctypes.addressof(definition), PYTHON_API_VERSION)
+        self._context: int = state(module)
+        out = sys.intern("out")
+        _kept.append((methods, definition, doc, module, python, out))
+        self._decline = code.address("matmul_decline")
+        for offset, word in ((PYTHON, id(python)), (VECTORCALL, _vectorcall()), (NDARRAY, id(np.ndarray)),
+                             (OUT, id(out)), (NEW, new or 0), (RELEASE_ABOVE, RELEASE_GIL_ABOVE),
+                             (SMALL, self._decline), (SMALL + 16, self._decline)):
+            self._word(offset).value = word
+        self.matmul: Callable[..., Any] = module.matmul
+
+    def _word(self, offset: int) -> ctypes.c_int64:
+        return ctypes.c_int64.from_address(self._context + offset)
+
+    def enable(self, dtype: str, small_gemm: int, context: int) -> None:
+        """Take the common call of "f32" or "f64" with this function and its context, both addresses; 0: do not."""
+        slot = SMALL + 16 * ("f32", "f64").index(dtype)
+        # the function last, and the one that declines first: another thread may call at any time
+        self._word(slot).value = self._decline
+        self._word(slot + 8).value = context
+        self._word(slot).value = small_gemm or self._decline
+
+    def limit(self, largest: int, release_above: int = RELEASE_GIL_ABOVE) -> None:
+        """Leave products with m*n*k above `largest` to the Python function; release the GIL from `release_above` on."""
+        self._word(LARGEST).value, self._word(RELEASE_ABOVE).value = largest, release_above
+
+
+def entry() -> Entry | None:
+    """The one in front of tilewright.api.products, made when first asked for. None where there can be none: it takes
+    CPython with its GIL, and this machine as the target (if not, the Python function says so when it is called)."""
+    if not _made:
+        with forks.building:
+            if not _made:
+                _made.append(_make())
+    return _made[0]
+
+
+def _make() -> Entry | None:
+    from tilewright.api.products import matmul
+    from tilewright.targets import detect
+    if sys.implementation.name != "cpython" or "t" in sys.abiflags or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    try:
+        detect().require_runnable()
+    except (RuntimeError, ValueError):
+        return None
+    from tilewright.runtime.cpu import small
+    found = Entry(matmul)
+    small.attach(found)
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """`matmul`, the builtin, or the Python function where there is none."""
+    if name != "matmul":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = entry()
+    if found is not None:
+        return found.matmul
+    from tilewright.api.products import matmul
+    return matmul
+
+
+def _signature(f: Any) -> str:
+    """Parameters as in CPython's __text_signature__, which inspect.signature reads; inspect is slow to import."""
+    code, optional = f.__code__, f.__defaults__ or ()
+    positional = code.co_varnames[:code.co_argcount]
+    named = code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
+    defaults = dict(zip(positional[len(positional) - len(optional):], optional)) | (f.__kwdefaults__ or {})
+    others = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & CO_VARKEYWORDS else ""
+    every = (*positional, *(("*",) if named else ()), *named, *((f"**{others}",) if others else ()))
+    return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "") for name in every])
+
+
+def _vectorcall() -> int:
+    """PyObject_Vectorcall, or what it comes to for a function written in Python: Python 3.10 has it in headers only."""
+    api = ctypes.pythonapi
+    name = "PyObject_Vectorcall" if hasattr(api, "PyObject_Vectorcall") else "_PyFunction_Vectorcall"
+    return ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
+
+
+def _array_constructor() -> int | None:
+    """The address of PyArray_New, tried out; None if NumPy's table is not what it was in NumPy 1 and 2."""
+    umath = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
+    capsule = getattr(umath, "_ARRAY_API", None)
+    if type(capsule).__name__ != "PyCapsule":
+        return None
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = (ctypes.c_void_p * (NEW_INDEX + 1)).from_address(get(capsule, None))
+    address = table[NEW_INDEX]
+    if table[NDARRAY_INDEX] != id(np.ndarray) or not address:
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, number, pointer, number, pointer, pointer, number,
+                            number, pointer)(address)
+    dims = (ctypes.c_ssize_t * 2)(3, 7)
+    made = [new(np.ndarray, 2, ctypes.addressof(dims), number, None, None, 0, 0, None) for number in (11, 12)]
+    good = all(type(x) is np.ndarray and x.shape == (3, 7) and x.flags.carray and x.flags.owndata for x in made)
+    return address if good and [x.dtype for x in made] == [np.float32, np.float64] else None

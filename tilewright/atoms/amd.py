@@ -1,0 +1,191 @@
+"""Every dense matrix instruction of AMD's CDNA3 and CDNA4 chips (gfx942, gfx950): the catalogue.
+
+Cycles are those of one Matrix Core until the next instruction can start. Sources: AMD's instruction set manuals of
+CDNA3 and CDNA4 ("passes" of four cycles), LLVM's schedule (SISchedule.td), and the peaks of AMD's data sheets, which
+they reproduce (`atoms/peaks.py`).
+
+Not here: sparse instructions (SMFMAC), and the modes that broadcast or negate operands (cbsz, abid, blgp).
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tilewright.atoms.amd_layouts import eights_of_a, fours_of_c, ones_of_c, rows_of_a, turned
+from tilewright.atoms.mfma import LANES, SCALE, Mfma, Operand
+from tilewright.ir.types import Type, bf16, f16, f32, f64, i32, i64, vec
+from tilewright.targets.amd import MANUALS
+
+__all__ = ["CATALOGUE", "F8F6F4", "SCALE", "Mfma", "Operand", "find", "mfma", "of", "scaled"]
+
+# Formats by the names that instructions use. CDNA3's 8-bit floats are fnuz, CDNA4's are OCP's.
+_EIGHTS = {"fp8": {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}, "bf8": {"gfx942": "e5m2fnuz", "gfx950": "e5m2"}}
+# Those of f8f6f4 instructions: LLVM's number, the 32-bit registers of a lane
+F8F6F4 = {"e4m3fn": (0, 8), "e5m2": (1, 8), "e2m3": (2, 6), "e3m2": (3, 6), "e2m1": (4, 4)}
+
+_TABLE = (
+    # llvm.amdgcn.mfma.      m  k  blocks  A and B  cycles on gfx942, gfx950; 0: it lacks it
+    ("f64.16x16x4f64",      16, 4, 1, "f64", 32, 64),
+    ("f64.4x4x4f64",         4, 4, 4, "f64", 16, 16),
+    ("f32.32x32x1f32",      32, 1, 2, "f32", 64, 64),
+    ("f32.16x16x1f32",      16, 1, 4, "f32", 32, 32),
+    ("f32.4x4x1f32",         4, 1, 16, "f32", 8, 8),
+    ("f32.32x32x2f32",      32, 2, 1, "f32", 64, 64),
+    ("f32.16x16x4f32",      16, 4, 1, "f32", 32, 32),
+    ("f32.16x16x8.xf32",    16, 8, 1, "xf32", 16, 0),
+    ("f32.32x32x4.xf32",    32, 4, 1, "xf32", 32, 0),
+    ("f32.32x32x4f16",      32, 4, 2, "f16", 64, 64),
+    ("f32.16x16x4f16",      16, 4, 4, "f16", 32, 32),
+    ("f32.4x4x4f16",         4, 4, 16, "f16", 8, 8),
+    ("f32.32x32x8f16",      32, 8, 1, "f16", 32, 32),
+    ("f32.16x16x16f16",     16, 16, 1, "f16", 16, 16),
+    ("f32.16x16x32.f16",    16, 32, 1, "f16", 0, 16),
+    ("f32.32x32x16.f16",    32, 16, 1, "f16", 0, 32),
+    ("f32.32x32x4bf16.1k",  32, 4, 2, "bf16", 64, 64),
+    ("f32.16x16x4bf16.1k",  16, 4, 4, "bf16", 32, 32),
+    ("f32.4x4x4bf16.1k",     4, 4, 16, "bf16", 8, 8),
+    ("f32.32x32x8bf16.1k",  32, 8, 1, "bf16", 32, 32),
+    ("f32.16x16x16bf16.1k", 16, 16, 1, "bf16", 16, 16),
+    ("f32.16x16x32.bf16",   16, 32, 1, "bf16", 0, 16),
+    ("f32.32x32x16.bf16",   32, 16, 1, "bf16", 0, 32),
+    ("i32.32x32x4i8",       32, 4, 2, "i8", 64, 64),
+    ("i32.16x16x4i8",       16, 4, 4, "i8", 32, 32),
+    ("i32.4x4x4i8",          4, 4, 16, "i8", 8, 8),
+    ("i32.32x32x16.i8",     32, 16, 1, "i8", 32, 32),
+    ("i32.16x16x32.i8",     16, 32, 1, "i8", 16, 16),
+    ("i32.16x16x64.i8",     16, 64, 1, "i8", 0, 16),
+    ("i32.32x32x32.i8",     32, 32, 1, "i8", 0, 32),
+)  # fmt: skip
+
+
+def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Operand:
+    elements = m*k*blocks // LANES
+    layouts = rows_of_a(m, blocks, elements)
+    type = _lane_type(format, elements)
+    return (Operand(format, k, m, blocks, elements, type, *turned(layouts)) if of_b else
+            Operand(format, m, k, blocks, elements, type, *layouts))
+
+
+def _lane_type(format: str, elements: int) -> Type:
+    """Of all that a lane holds. Bytes, and less, are words: i32, i64, or vectors of i32."""
+    scalar = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16}.get(format)
+    if scalar:
+        return vec(scalar, elements)
+    return {4: i32, 8: i64}.get(elements, vec(i32, elements // 4))
+
+
+def _sums(format: str, m: int, blocks: int) -> Operand:
+    layouts = ones_of_c(m, blocks) if format == "f64" else fours_of_c(m, blocks)
+    elements = m*m*blocks // LANES
+    scalar = {"f64": f64, "f32": f32, "i32": i32}[format]
+    return Operand(format, m, m, blocks, elements, vec(scalar, elements), *layouts)
+
+
+def _named(c: str, m: int, k: int, blocks: int, inputs: str) -> str:
+    return f"v_mfma_{c}_{m}x{m}x{k}_" + (f"{blocks}b_" if blocks > 1 else "") + inputs
+
+
+def _plain() -> Iterator[Mfma]:
+    for spelling, m, k, blocks, format, *cycles in _TABLE:
+        c = spelling[:3]
+        have = {arch: n for arch, n in zip(MANUALS, cycles) if n}
+        needs = "mfma" if len(have) == 2 else "mfma.xf32" if format == "xf32" else "mfma.gfx950"
+        yield Mfma(_named(c, m, k, blocks, format), f"llvm.amdgcn.mfma.{spelling}", m, m, k, blocks,
+                   _input(format, m, k, blocks, False), _input(format, m, k, blocks, True), _sums(c, m, blocks), have,
+                   needs, MANUALS[next(iter(have))])
+
+
+def _eights() -> Iterator[Mfma]:
+    """fp8 and bf8: one name, one instruction, and formats that depend on the chip."""
+    for arch, kind in (("gfx942", "fnuz"), ("gfx950", "ocp")):
+        for m, k, cycles in ((16, 32, 16), (32, 16, 32)):
+            for a in _EIGHTS:
+                for b in _EIGHTS:
+                    yield Mfma(_named("f32", m, k, 1, f"{a}_{b}"), f"llvm.amdgcn.mfma.f32.{m}x{m}x{k}.{a}.{b}",
+                               m, m, k, 1, _input(_EIGHTS[a][arch], m, k, 1, False),
+                               _input(_EIGHTS[b][arch], m, k, 1, True), _sums("f32", m, 1), {arch: cycles},
+                               f"mfma.fp8.{kind}", MANUALS[arch])
+
+
+def _f8f6f4() -> Iterator[Mfma]:
+    """25 pairs of formats, with scales and without. One with 8 bits on either side takes twice as long."""
+    for with_scales in (False, True):
+        for m, k, cycles in ((16, 128, 16), (32, 64, 32)):
+            for a, (code_a, words_a) in F8F6F4.items():
+                for b, (code_b, words_b) in F8F6F4.items():
+                    shape, double = f"{m}x{m}x{k}", 8 in (words_a, words_b)
+                    yield Mfma(f"v_mfma_{'scale_' * with_scales}f32_{shape}_f8f6f4",
+                               f"llvm.amdgcn.mfma.scale.f32.{shape}.f8f6f4.v{words_a}i32.v{words_b}i32", m, m, k, 1,
+                               _f8f6f4_input(a, m, k, words_a, False), _f8f6f4_input(b, m, k, words_b, True),
+                               _sums("f32", m, 1), {"gfx950": cycles * (1 + double)}, "mfma.f8f6f4", MANUALS["gfx950"],
+                               (code_a, code_b), with_scales)
+
+
+def _f8f6f4_input(format: str, m: int, k: int, words: int, of_b: bool) -> Operand:
+    elements = m*k // LANES
+    layouts = eights_of_a(m) if words == 8 else rows_of_a(m, 1, elements)
+    return (Operand(format, k, m, 1, elements, vec(i32, words), *turned(layouts)) if of_b else
+            Operand(format, m, k, 1, elements, vec(i32, words), *layouts))
+
+
+CATALOGUE: tuple[Mfma, ...] = (*_plain(), *_eights(), *_f8f6f4())
+
+
+def of(arch: str) -> list[Mfma]:
+    """Those that this architecture has: "gfx942" or "gfx950"."""
+    return [atom for atom in CATALOGUE if arch in atom.cycles]
+
+
+@cache
+def find(name: str, arch: str | None = None, a: str | None = None, b: str | None = None) -> Mfma:
+    """The instruction of this name: of this architecture, with these formats of A and B, where the name leaves them
+    open. ValueError if there is none, with what there is instead.
+
+    `name` is what assembly calls it, v_mfma_f32_32x32x2_f32, or LLVM's intrinsic, llvm.amdgcn.mfma.f32.32x32x2f32, or
+    the builtin that Clang has for it, __builtin_amdgcn_mfma_f32_32x32x2f32."""
+    called = _bare(name)
+    named = [atom for atom in CATALOGUE if called in (_bare(atom.name), _bare(atom.intrinsic))
+             and atom.scaled == called.startswith("mfma_scale_")]
+    if not named:
+        same = [atom.name for atom in CATALOGUE if called.removeprefix("mfma_") in atom.name]
+        raise ValueError(f"there is no dense matrix instruction {name!r}; " + (
+            f"there is {', '.join(dict.fromkeys(same))}" if same else "`tilewright mfma list` shows all of them"))
+    found = [atom for atom in named if arch in (None, *atom.cycles) and a in (None, atom.a_format)
+             and b in (None, atom.b_format)]
+    if not found:
+        have = "; ".join(dict.fromkeys(f"{atom.a_format} by {atom.b_format} on {' and '.join(atom.cycles)}"
+                                       for atom in named))
+        wanted = " ".join(filter(None, [a and f"for A in {a}", b and f"for B in {b}", arch and f"on {arch}"]))
+        raise ValueError(f"there is no {name} {wanted}; there is {have}")
+    return found[0]
+
+
+def _bare(name: str) -> str:
+    """Without what assembly, LLVM and Clang each put around it: mfma_f32_32x32x2f32, or mfma_f32_32x32x2_f32."""
+    for prefix in ("v_", "llvm.amdgcn.", "__builtin_amdgcn_"):
+        name = name.removeprefix(prefix)
+    return re.sub(r"(_v\d+i32)*$", "", name.replace(".", "_"))
+
+
+@cache
+def mfma(arch: str, m: int, k: int, a: str, b: str | None = None, blocks: int = 1) -> Mfma:
+    """The instruction without scales of this architecture that multiplies m x k elements of format `a` by k x m of `b`
+    (the same by default). ValueError if there is none, with the shapes that these formats have."""
+    return _only(arch, m, k, a, b or a, blocks, False)
+
+
+@cache
+def scaled(arch: str, m: int, k: int, a: str, b: str | None = None) -> Mfma:
+    """The same with scales."""
+    return _only(arch, m, k, a, b or a, 1, True)
+
+
+def _only(arch: str, m: int, k: int, a: str, b: str, blocks: int, with_scales: bool) -> Mfma:
+    alike = [atom for atom in of(arch) if (atom.a_format, atom.b_format, atom.scaled) == (a, b, with_scales)]
+    for atom in alike:
+        if (atom.m, atom.k, atom.blocks) == (m, k, blocks):
+            return atom
+    shapes = ", ".join(f"{x.m}x{x.n}x{x.k}" + f" ({x.blocks} blocks)" * (x.blocks > 1) for x in alike) or "none"
+    raise ValueError(f"{arch} has no matrix instruction {m}x{m}x{k} for {a} by {b}" + " with scales" * with_scales
+                     + f"; of these formats it has {shapes}")

@@ -1,0 +1,332 @@
+"""`tilewright.explain`: why a problem runs by this plan, with the arithmetic, beside what was measured.
+
+    print(tw.explain(tw.Gemm(1000, 600, 800)))
+
+Everything is counted by plans/model.py; here it is put into words. The rates of this machine's memories and of its
+multiply-adds are those that were measured (measure/probes.py), or the model's defaults: measure/prediction.py.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.measure.ceilings import OUT_OF_DATE, exceeded
+from tilewright.plans import asked, shape_of
+from tilewright.plans.choose import choose, ranked
+from tilewright.plans.cpu import CpuPlan, Shape, registers
+from tilewright.plans.model import Cost, cost, total
+from tilewright.targets import AmdTarget, CpuTarget, coerce
+from tilewright.text import plural
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from tilewright.explanation.amd import AmdExplanation
+    from tilewright.measure.ceilings import Measured
+    from tilewright.measure.measure import Sample, Spread
+    from tilewright.measure.prediction import Basis
+    from tilewright.problem import Gemm
+
+REJECTED = 4            # plans that are shown beside the one that runs
+
+
+class Sections:
+    """A title, and sections of lines under headings, as text."""
+
+    def title(self) -> str:
+        raise NotImplementedError
+
+    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """(heading, lines)."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, for JSON: the numbers, and the text."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(line for line, _ in self.lines())
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+        return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
+
+    def lines(self) -> Iterator[tuple[str, bool]]:
+        """Each line, and whether it begins a section."""
+        yield self.title(), True
+        for heading, lines in self.sections():
+            yield "", False
+            for number, line in enumerate(lines):
+                yield f"{'' if number else heading:<12}{line}".rstrip(), number == 0
+
+
+def recorded(found: Any, traffic: Mapping[str, Iterable[tuple[str, int, int, str]]]) -> dict[str, Any]:
+    """What explanations for all targets have in common, for `record`."""
+    cost = found.cost
+    return {
+        "problem": str(found.problem), "target": found.target.name, "model": found.target.model,
+        "plan": str(found.plan), "origin": found.origin, "violations": list(found.violations),
+        "predicted_seconds": cost and cost.seconds, "parts": dict(cost.parts) if cost else {},
+        "bytes": {level: [{"what": what, "bytes": size, "times": times} for what, size, times, _ in terms]
+                  for level, terms in traffic.items()},
+        "considered": found.considered,
+        "alternatives": [{"plan": str(plan), "slower_by": more, "cause": why} for plan, more, why in found.rejected],
+        "text": str(found).splitlines(),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation(Sections):
+    """What `explain` found, as data; print it to read it."""
+    problem: Gemm
+    target: CpuTarget
+    shape: Shape                                # the problem as the planner sees it
+    plan: CpuPlan
+    origin: str                                 # who chose the plan
+    violations: tuple[str, ...]                 # why it cannot run; then nothing below is known
+    cost: Cost | None = None                    # by the model, with the ceilings of this machine if they are known
+    considered: int = 0
+    rejected: tuple[tuple[CpuPlan, float, str], ...] = ()       # plan, by how much it is slower, what takes longer
+    basis: Basis | None = None                  # what the prediction rests on
+    measured: Spread | None = None              # seconds
+    disturbed: bool = False                     # by other processes, while it was measured
+
+    def title(self) -> str:
+        batch = f", each of {self.problem.batch} products" if self.problem.batch != 1 else ""
+        threads = plural(self.shape.threads, "thread")
+        return f"{self.problem} on {self.target.name} ({self.target.model}), {threads}{batch}"
+
+    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+        yield "plan", self._plan()
+        if self.violations:
+            yield "cannot run", iter(self.violations)
+        elif self.cost:
+            yield "blocks", self._blocks()
+            yield "instead", self._rejected()
+            yield "arithmetic", self._arithmetic()
+            yield "bytes", self._bytes(self.cost)
+            yield "time", self._time(self.cost)
+
+    @property
+    def ceilings(self) -> Measured | None:
+        """This machine's, if they are known."""
+        return self.basis.ceilings if self.basis else None
+
+    def record(self) -> dict[str, Any]:
+        traffic = self.cost.traffic if self.cost else {}
+        seconds = self.measured.median if self.measured else None
+        basis = {"basis": self.basis.source} if self.basis else {}
+        measured = {"measured_seconds": seconds} | ({"disturbed": True} if self.disturbed else {})
+        return recorded(self, traffic) | {"threads": self.shape.threads} | basis | measured
+
+    # ---- sections
+
+    def _plan(self) -> Iterator[str]:
+        yield str(self.plan)
+        yield self.origin
+        if self.plan.swap:
+            yield "swap: C^T = B^T @ A^T is computed, so below A and B, and rows and columns, are exchanged"
+        if self.plan.copy:
+            yield f"copy: B is copied first, so that its {self.plan.reads_b} are contiguous"
+
+    def _blocks(self) -> Iterator[str]:
+        p, t, s = self.plan, self.target, self.shape.itemsize
+        shape = self.shape.swapped if p.swap else self.shape
+        lanes = t.lanes(s)
+        need = registers(p, lanes)
+        if p.algorithm in ("packed", "in_place"):
+            v = p.nr // lanes
+            yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of {t.registers} "
+                   f"registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
+            kc = min(p.kc or shape.k, shape.k)
+            yield _fills(f"panel of B, kc x nr = {kc} x {p.nr} x {s} bytes", kc*p.nr*s, t, "l1d")
+            if p.algorithm == "packed":
+                mc, nc = min(p.mc, shape.m), min(p.nc, shape.n)
+                yield _fills(f"block of A, mc x kc = {mc} x {kc} x {s} bytes", mc*kc*s, t, "l2")
+                yield _fills(f"block of B, kc x nc = {kc} x {nc} x {s} bytes", kc*nc*s, t, "l3" if t.l3 else "l2")
+        elif p.algorithm == "stream":
+            yield f"{p.mr} rows of C stay in L1 while B is streamed, {p.nr} rows of B at a time"
+        else:
+            yield f"{p.mr} rows of A by {p.nr} columns of B at a time: {p.mr}*{p.nr} vectors of sums along k"
+        if p.threads > 1:
+            loops = (p.jc_ways, "columns (jc)"), (p.ic_ways, "rows (ic)"), (p.jr_ways, "panels of columns (jr)")
+            yield f"{p.threads} threads: " + " x ".join(f"{ways} runs of {what}" for ways, what in loops if ways > 1)
+        elif self.shape.threads > 1:
+            yield "one thread: waking further threads would take longer than they save"
+
+    def _rejected(self) -> Iterator[str]:
+        if not self.rejected:
+            yield "there is no alternative"
+            return
+        width = max(len(str(plan)) for plan, _, _ in self.rejected)
+        for plan, more, why in self.rejected:
+            yield f"{plan!s:<{width}}  {more:+7.1%}  {why}".rstrip()
+        yield "predicted time relative to the plan's, and the largest cause, with the model's default constants;"
+        yield (f"the best of {plural(self.considered, 'alternative')}. Only `tilewright tune` varies the register "
+               "tile further")
+
+    def _arithmetic(self) -> Iterator[str]:
+        shape = self.shape.swapped if self.plan.swap else self.shape
+        m, n, k, lanes = shape.m, shape.n, shape.k, self.target.lanes(shape.itemsize)
+        assert self.cost is not None
+        yield f"2 x {m} x {n} x {k} = {2*m*n*k:,} operations"
+        long, along = (k, "k") if self.plan.algorithm == "dots" else (n, "n")
+        sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
+        yield (f"{sizes} x ceil({long} / {lanes} lanes) = {self.cost.vectors:,} vector multiply-adds, "
+               f"{m*n*k / (self.cost.vectors*lanes):.1%} of their lanes in use")
+
+    def _bytes(self, cost: Cost) -> Iterator[str]:
+        ceilings = self.ceilings
+        for level, terms in cost.traffic.items():
+            for number, (what, size, times, why) in enumerate(terms):
+                yield f"{'' if number else level:<7}{what}  {size:>15,} x {times:<5} {why}"
+            rate = ceilings and ceilings.peak_bandwidth(level, self.plan.threads)
+            at = f" at {rate/1e9:.0f} GB/s = {_time(total(terms) / rate)}" if rate else ""
+            yield f"{'':<7}=  {total(terms):>15,} bytes{at}"
+
+    def _time(self, cost: Cost) -> Iterator[str]:
+        flops, peak = 2 * self.shape.m * self.shape.n * self.shape.k, self._peak
+        if peak:
+            yield (f"{'ceiling':<10} {_time(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, what "
+                   f"{_count(self.plan.threads)} reached with nothing but multiply-adds")
+        yield self._rate("predicted", cost.seconds)
+        if self.basis:
+            yield f"{'':<10} by {self.basis.source}"
+        for what, seconds in cost.parts:
+            if seconds:
+                yield f"{'':<10} {_time(seconds):>9}  {what}"
+        if self.measured:
+            s = self.measured
+            yield f"{self._rate('measured', s.median)} (quartiles {_time(s.q1)} to {_time(s.q3)})"
+            if self.disturbed:
+                yield f"{'':<10} other processes disturbed this: repeat on an idle machine"
+            else:
+                yield f"{'':<10} {s.median / cost.seconds:>8.2f}x  the prediction"
+            if self._peak and exceeded(flops / s.median, self._peak):
+                yield f"{'':<10} beyond the ceiling: {OUT_OF_DATE}"
+
+    @property
+    def _peak(self) -> float | None:
+        if self.ceilings is None:
+            return None
+        return self.ceilings.peak_flops(self.shape.dtype, self.plan.threads, self.target.name)
+
+    def _rate(self, what: str, seconds: float) -> str:
+        flops, peak = 2 * self.shape.m * self.shape.n * self.shape.k, self._peak
+        worthless = (self.disturbed and what == "measured") or (peak and exceeded(flops / seconds, peak))
+        share = f", {flops / seconds / peak:.1%} of the ceiling" if peak and not worthless else ""
+        return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
+
+
+def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, plan: Any = None, measure: bool = False,
+            threads: int | None = None) -> Explanation | AmdExplanation:
+    """Why `problem` runs by this plan on `target` (default: this machine), and how fast that should be.
+
+    target    a CPU or one of AMD's GPUs, or its name; NotImplementedError for others
+    plan      one to explain, or its text, instead of the one that tilewright.matmul would use
+    measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
+    threads   of a CPU, how many the plan may use; by default as many as matmul would
+
+    Predicted rates rest on what `tilewright doctor` measured of this machine, or on the model's defaults; the text says
+    which. With `measure`, the machine is measured too if it was not.
+    """
+    from tilewright.measure import prediction
+    from tilewright.plans.measured import store
+    asked.problem(problem)
+    chip = coerce(target)
+    plan = asked.plan(plan, chip)
+    if isinstance(chip, AmdTarget):
+        if measure:
+            raise RuntimeError("kernels for AMD's GPUs are measured by `tilewright doctor --selftest`")
+        from tilewright.explanation import amd
+        return amd.explain(problem, chip, plan)
+    if not isinstance(chip, CpuTarget):
+        raise NotImplementedError(f"this version explains plans for CPUs and for AMD's GPUs, not for {chip.name}")
+    if measure:
+        chip.require_runnable()
+    asked.supported(problem, chip.name)
+    threads = threads or (plan.threads if plan else prediction.default_threads(chip))
+    shape = shape_of(problem, threads)
+    if not (shape.m and shape.n and shape.k):
+        return Explanation(problem, chip, shape, plan or choose(shape, chip), "the product is empty: nothing is "
+                           "multiplied", ())
+    if plan is None:
+        tuned = store.best(shape, chip)
+        plan = tuned or choose(shape, chip)
+        origin = ("measured to be the fastest (tilewright tune show), or in the tables that come with tilewright"
+                  if tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
+    else:
+        origin = "given"
+    violations = tuple(plan.violations(shape, chip))
+    if violations:
+        return Explanation(problem, chip, shape, plan, origin, violations)
+    basis = prediction.basis(chip, measure)
+    expected = basis.cost(shape, plan, chip)
+    considered, rejected = _rejected(shape, plan, chip)
+    sample = _measure(problem, chip, plan) if measure else None
+    return Explanation(problem, chip, shape, plan, origin, (), expected, considered, rejected, basis,
+                       sample.spread if sample else None, sample is not None and sample.disturbed)
+
+
+def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:
+    """How many other plans there are, and a few of them: the best, and the best of each other kind."""
+    from tilewright.tuner.search import various
+    others = [other for other in ranked(shape, target, tiles=3) if other != plan]
+    kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != plan.algorithm}
+    shown = dict.fromkeys(list(kinds.values())[:REJECTED // 2])
+    for other in various(others):
+        if len(shown) < REJECTED:
+            shown[other] = None
+    ours = cost(shape, plan, target)
+    found = []
+    for other in shown:
+        theirs = cost(shape, other, target)
+        mine = dict(ours.parts)
+        more = {what: seconds - mine.get(what, 0.0) for what, seconds in theirs.parts}
+        worst = max(more, key=lambda what: more[what])
+        why = worst if more[worst] > 0 and other.algorithm == plan.algorithm else ""
+        found.append((other, theirs.seconds / ours.seconds - 1, why))
+    return len(others), tuple(sorted(found, key=lambda each: each[1]))
+
+
+def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
+    """Seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with float64."""
+    from dataclasses import replace
+
+    from tilewright.compiled.cpu import compile
+    from tilewright.measure import check, operands, quiet
+    from tilewright.measure.disturbance import Watch
+    from tilewright.measure.measure import Rules, interleave
+    from tilewright.problem import Gemm
+    p = problem
+    kernel = compile(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), target, plan)
+    o = operands.make(kernel.problem)
+    kernel(o.a, o.b, o.c)
+    wrong = check.wrong(o.a, o.b, o.c)
+    if wrong:
+        raise RuntimeError(f"{kernel} computes a wrong result: {wrong}")
+    rules = replace(Rules.choose(plan.threads), budget_s=1.0)
+    call: Any = (kernel, (o.a, o.b, o.c))
+    watch = Watch()
+    return interleave({"kernel": [call]}, rules, settle=quiet.settle, disturbed=watch.disturbed)["kernel"]
+
+
+# ---- figures
+
+def _fills(what: str, size: int, target: CpuTarget, level: str) -> str:
+    from tilewright.doctor.doctor import size as text
+    have, name = getattr(target, level), level[:2].upper()
+    share = f"{size / have:.0%} of" if size < 2*have else f"{size / have:.0f} times"
+    return f"{what} = {text(size)}, {share} {name} ({text(have)})"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def _count(threads: int) -> str:
+    return f"{threads} threads" if threads > 1 else "one thread"

@@ -1,0 +1,50 @@
+"""Step 2, registers: a tile of C stays in vector registers while all of k passes by. The article's section 5.
+
+One rank-1 update of an MR x NR tile loads a row of B (NR elements, in vectors) and a column of A (MR elements, each
+broadcast to a vector) and makes MR NR multiply-adds of them: 2 MR NR / (MR + NR) times fewer loads than step 1, and
+MR NV chains of additions that do not wait for each other, enough to keep two FMA units with a latency of 4 busy (8).
+
+The tiles cover whole multiples of MR and NR. The rim to the right and below is left to step 1, which shows in the
+speed of every size that is not such a multiple: a reason for step 3.
+"""
+from tilewright.ir import Kernel, i64, ptr, vec
+from tilewright.ladder.cpu1_naive import dot_products
+from tilewright.ladder.tiling import tiling
+
+
+def emit_registers(target, dtype):
+    """C[m, n] = A[m, depth] @ B[depth, n], tile by tile."""
+    T, _, MR, _, NR = tiling(target, dtype)
+    k = Kernel(f"ladder2_registers_{dtype}", m=i64, n=i64, depth=i64, a=ptr(T), b=ptr(T), c=ptr(T))
+    m, n, depth, a, b, c = k.args
+    a, b, c = a.view(depth, 1), b.view(n, 1), c.view(n, 1)
+
+    tile = emit_tile(target, dtype)
+    m_whole, n_whole = m // MR * MR, n // NR * NR
+    with k.loop(m_whole, step=MR) as i:
+        with k.loop(n_whole, step=NR) as j:
+            k.call(tile, depth, a.at(i, 0), depth, b.at(0, j), n, c.at(i, j), n)
+    dot_products(k, T, depth, a, b, c, rows=(0, m_whole), columns=(n_whole, n))
+    dot_products(k, T, depth, a, b, c, rows=(m_whole, m), columns=(0, n))
+    return k.function
+
+
+def emit_tile(target, dtype):
+    """C[MR, NR] = A[MR, kc] @ B[kc, NR], parts of row-major matrices with rows of lda, ldb and ldc elements."""
+    T, V, MR, NV, _ = tiling(target, dtype)
+    k = Kernel(f"tile_{dtype}", kc=i64, a=ptr(T), lda=i64, b=ptr(T), ldb=i64, c=ptr(T), ldc=i64)
+    kc, a, lda, b, ldb, c, ldc = k.args
+    a, b, c = a.view(lda, 1), b.view(ldb, 1), c.view(ldc, 1)
+
+    acc = k.tile(MR, NV, vec(T, V))
+    with k.loop(kc) as p:                                   # kc rank-1 updates
+        b_row = [k.load(b.at(p, j * V), vec(T, V), align=T.bytes) for j in range(NV)]
+        for i in range(MR):
+            a_element = k.broadcast(a[i, p], V)
+            for j in range(NV):
+                acc[i, j] = k.fma(a_element, b_row[j], acc[i, j])
+
+    for i in range(MR):
+        for j in range(NV):
+            k.store(c.at(i, j * V), acc[i, j], align=T.bytes)
+    return k.function

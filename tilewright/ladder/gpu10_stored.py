@@ -1,0 +1,44 @@
+"""GPU step 10, stored: C leaves by way of shared memory, 32 neighbours of a row at a time. The article's 128x128x8.
+
+The vectors of step 7 scattered C: a thread has 4 x 4 blocks of it, and no store of single elements by a warp fills its
+sectors. So each warp lays 16 x 32 elements, one block of every thread, in its part of shared memory, which the product
+no longer needs, and takes them up again by rows, a lane per column. With beta, C is read in the same order.
+
+Laid down, the rows of a block would meet those of the lane beside it, four rows away, in the same banks: every second
+block of rows has its halves exchanged.
+"""
+from tilewright.ir import f32
+from tilewright.ladder.gpu06_padded import L, Share, V
+from tilewright.ladder.gpu08_buffered import A_BUFFER, A_ROW, B_BUFFER, Buffers, multiply
+from tilewright.ladder.gpu09_warps import THREADS, WARP_M, WARP_N, blocks, lanes
+from tilewright.ladder.gpu_gemm import begin, store
+
+
+def emit_stored():
+    k, g = begin("gpu10_stored", THREADS, min_ctas=2)
+    (tid, _), (bx, by) = k.thread, k.block
+    i0, j0 = by * L, bx * L
+    rows, columns = blocks(tid)
+    a_tiles, b_tiles = Buffers(k, "a_smem", A_BUFFER, A_ROW), Buffers(k, "b_smem", B_BUFFER, L)
+
+    acc = k.tile(V, V, f32)
+    multiply(k, g, acc, Share(k, g, tid, i0, j0), a_tiles, b_tiles, rows, columns)
+    tid = k.opaque(tid)             # what follows is computed now, and not kept in registers through the product
+    warp = tid // 32
+    write(k, g, acc, tid, i0 + warp % 4 * WARP_M, j0 + warp // 4 * WARP_N, a_tiles.smem)
+    return k.function
+
+
+def write(k, g, acc, tid, i0, j0, c_smem):
+    """C = alpha acc + beta C, of which this warp's tile begins at (i0, j0), in parts of 16 x 32."""
+    warp, i, j = lanes(tid)
+    lane, c_smem = tid % 32, (c_smem + warp * (16 * 32)).view(32, 1)
+    for x in range(0, acc.rows, 4):
+        for y in range(0, acc.cols, 4):
+            k.barrier()                                         # the part before has been taken up
+            for e in range(4):
+                row = k.pack(*(acc[x + e, y + f] for f in range(4)))
+                k.store(c_smem.at(i * 4 + e, j * 4 ^ i % 2 * 16), row)
+            k.barrier()
+            for e in range(16):
+                store(k, g, i0 + x * 4 + e, j0 + y * 8 + lane, c_smem[e, lane ^ e // 4 % 2 * 16])

@@ -1,0 +1,72 @@
+"""GPU step 11, textures: A and B are fetched by 16 bytes, and nobody tests for the edges. The article's section 6.
+
+A texture answers an index outside with zeros, in hardware, so the loads need no predicate: two instructions fetch what
+took eight guarded ones. The rows of A and the columns of B beyond the edges need no zeros, since their products are not
+stored; whatever lies there may be fetched. Only k must end where it ends: the rows of B beyond it lie outside of the
+texture, and of A, whose rows may be followed by others, texel -1 is asked for.
+
+A texel is four elements, so all of this needs aligned matrices (`aligned`); the launcher takes step 10 for others.
+"""
+from tilewright.ir import Texture, f32, i32
+from tilewright.ladder.gpu06_padded import L, V
+from tilewright.ladder.gpu08_buffered import A_BUFFER, A_ROW, B_BUFFER, Buffers, multiply
+from tilewright.ladder.gpu09_warps import THREADS, WARP_M, WARP_N, blocks
+from tilewright.ladder.gpu10_stored import write
+from tilewright.ladder.gpu_gemm import begin
+
+ALIGNMENT = 512                 # bytes: where a texture over linear memory may begin, on every device so far
+MOST_TEXELS = 1 << 27           # that it may have
+
+
+def aligned(m, n, k, a, lda, b, ldb):
+    """Can these matrices be read in texels? `a` and `b` are addresses.
+
+    The article asks for addresses that are multiples of 16 and leading dimensions of 4; CUDA asks for more of the
+    address. With n and k multiples of 4 too, no texel is partly inside a matrix, and no element behind a row of A is
+    multiplied, which would matter if it were infinite or no number.
+    """
+    return min(m, n, k) > 0 and all(x % 4 == 0 for x in (n, k, lda, ldb)) and a % ALIGNMENT == b % ALIGNMENT == 0 and \
+        max(texels(m, k, lda), texels(k, n, ldb)) <= MOST_TEXELS
+
+
+def texels(rows, columns, ld):
+    """How many texels a matrix has: the size of its texture."""
+    return ((rows - 1) * ld + columns) // 4 if rows and columns else 0
+
+
+def emit_texture():
+    k, g = begin("gpu11_texture", THREADS, min_ctas=2, a=Texture(f32), b=Texture(f32))
+    (tid, _), (bx, by) = k.thread, k.block
+    i0, j0 = by * L, bx * L
+    rows, columns = blocks(tid)
+    a_tiles, b_tiles = Buffers(k, "a_smem", A_BUFFER, A_ROW), Buffers(k, "b_smem", B_BUFFER, L)
+
+    acc = k.tile(V, V, f32)
+    multiply(k, g, acc, Share(k, g, tid, i0, j0), a_tiles, b_tiles, rows, columns)
+    tid = k.opaque(tid)
+    warp = tid // 32
+    write(k, g, acc, tid, i0 + warp % 4 * WARP_M, j0 + warp // 4 * WARP_N, a_tiles.smem)
+    return k.function
+
+
+class Share:
+    """A thread's part in moving the tiles: four neighbours in a row of A, and four in a row of B."""
+
+    def __init__(self, k, g, tid, i0, j0):
+        self.k, self.g, self.i0, self.j0 = k, g, i0, j0
+        self.a_row, self.a_column = tid // 2, tid % 2 * 4
+        self.b_row, self.b_column = tid // 32, tid % 32 * 4
+
+    def fetch(self, p0):
+        """A texel of A and one of B."""
+        k, g, p = self.k, self.g, p0 + self.a_column
+        a_pitch, b_pitch = (k.cast(ld // 4, i32) for ld in (g.lda, g.ldb))      # texels from row to row
+        a_index = (self.i0 + self.a_row) * a_pitch + p // 4
+        b_index = (p0 + self.b_row) * b_pitch + (self.j0 + self.b_column) // 4
+        return k.fetch(g.a, k.select(p < g.depth, a_index, -1)), k.fetch(g.b, b_index)
+
+    def put(self, a_tile, b_tile, a_next, b_next):
+        """Into shared memory: those of A below each other in its transposed tile."""
+        for e in range(4):
+            a_tile[self.a_column + e, self.a_row] = a_next[e]
+        self.k.store(b_tile.at(self.b_row, self.b_column), b_next)

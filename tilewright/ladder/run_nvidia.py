@@ -1,0 +1,67 @@
+"""Runs the steps of the GPU ladder on a CUDA device: compile, lay out a launch, bind A and B to textures if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from tilewright.ir import Function
+from tilewright.ladder.gpu11_texture import aligned, texels
+from tilewright.ladder.gpu13_dispatch import choose
+from tilewright.ladder.gpu_steps import GPU_STEPS
+from tilewright.ladder.names import DISPATCH
+from tilewright.runtime.cuda import module
+from tilewright.runtime.cuda.module import Device
+from tilewright.runtime.cuda.texture import TEXEL, LinearTexture
+from tilewright.targets import GpuTarget
+
+
+def prepare(
+    step: str, m: int, n: int, k: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int,
+    alpha: float = 1.0, beta: float = 0.0, on: Device | None = None,
+) -> Callable[[int], None]:  # fmt: skip
+    """`launch(stream)`, which does C[m, n] = alpha A[m, k] @ B[k, n] + beta C on the stream with that handle.
+
+    a, b and c are addresses of row-major f32 matrices in the memory of the device `on` (default: the first), which must
+    outlive the launch; lda, ldb and ldc are elements from row to row. Matrices stored by columns: swap them, see
+    `ladder.gpu_gemm.column_major`. ValueError for an unknown step, or for matrices that the step "texture"
+    cannot read; "dispatch" then takes another one.
+    """
+    device = on or module.device()
+    if step == DISPATCH:
+        step = choose(device.target, m, n, k, a, lda, b, ldb)
+    if step not in GPU_STEPS:
+        raise ValueError(f"there is no step {step!r}; the steps are {', '.join(GPU_STEPS)} and {DISPATCH}")
+    if 0 in (m, n):
+        return lambda stream: None
+    chosen, recorded = GPU_STEPS[step], function(step)
+    kernel = module.load(ptx(step, device.target), device).function(recorded.name)
+    keep, operands = [], [a, b]
+    if chosen.textures:
+        if not aligned(m, n, k, a, lda, b, ldb):
+            raise ValueError(f"the step {step!r} reads A and B 16 bytes at a time, and these matrices are not aligned")
+        sizes = texels(m, k, lda), texels(k, n, ldb)
+        keep = [LinearTexture(device, x, TEXEL * size) for x, size in zip(operands, sizes)]
+        operands = [texture.handle for texture in keep]
+    args = m, n, k, float(alpha), operands[0], lda, operands[1], ldb, float(beta), c, ldc
+    assert recorded.threads is not None
+    launch = module.Prepared(kernel, chosen.grid(m, n), recorded.threads, 0, args)
+
+    def run(stream: int = 0, _keep: object = keep) -> None:
+        launch(stream)
+
+    return run
+
+
+@cache
+def function(step: str) -> Function:
+    """The step as it is recorded."""
+    return GPU_STEPS[step].emit()
+
+
+@cache
+def ptx(step: str, target: GpuTarget) -> str:
+    """The step's code for a target."""
+    from tilewright.compiler.llvm import assembly
+
+    return assembly(function(step), target)

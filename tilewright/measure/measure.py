@@ -1,0 +1,245 @@
+"""The rules of measurement (docs/benchmarking.md), free of any clock, library or device: those are handed in.
+
+A *call* is a function and its ready arguments.  A *turn* is as many calls of one contender as fill `Rules.turn_s`.  A
+*round* gives every contender one turn, in an order that rotates from round to round, so that a machine that slows down
+or a neighbour that wakes up hits all of them alike.  What is quoted is the median over rounds of the *ratio of times
+within one round*; absolute rates are medians too, and never go without their quartiles.
+
+Rounds that others disturbed are repeated while there is time, and left out if enough undisturbed ones were found; if
+not, all rounds are given and the sample says that it is `disturbed`.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice, repeat
+from typing import Any, NamedTuple
+
+from tilewright.measure.disturbance import BLOCK_S
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long to look.  All times in seconds."""
+
+    turn_s: float = 0.005  # a turn lasts at least this: 5 ms is 10^5 times the clock's own noise
+    warm_s: float = 0.002  # untimed calls before a turn: wakes threads, refills caches, brings the clock speed back
+    long_call_s: float = 0.1  # a call this long is its own warm-up
+    min_rounds: int = 5
+    max_rounds: int = 25
+    budget_s: float = 4.0  # no further round once this is spent and min_rounds are done
+
+    @classmethod
+    def choose(cls, threads: int, quick: bool = False) -> Rules:
+        """With several threads each turn first waits 0.1 s or so for the others' to sleep, so longer turns cost little.
+
+        `quick` takes fewer rounds: the ratio of one round is as honest, the median of few is less sharp.
+        """
+        rules = cls(turn_s=0.02, warm_s=0.005) if threads > 1 else cls()
+        if not quick:
+            return rules
+        return replace(rules, min_rounds=2, max_rounds=9, budget_s=1.5 if threads > 1 else 0.5)
+
+
+class Spread(NamedTuple):
+    """A median and the quartiles around it."""
+
+    median: float
+    q1: float
+    q3: float
+
+    @property
+    def iqr(self) -> float:
+        return self.q3 - self.q1
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles (inclusive method; of one value, that value three times)."""
+    if not values:
+        raise ValueError("no values to take a median of")
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, q1, q3)
+
+
+def ratios(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, ...]:
+    """Their time over ours, round by round: above 1 we are faster.  Both come from one `interleave`."""
+    if len(theirs) != len(ours):
+        raise ValueError(f"ratios need the same rounds on both sides, got {len(theirs)} and {len(ours)}")
+    return tuple(t / o for t, o in zip(theirs, ours, strict=True))
+
+
+def geomean(values: Sequence[float]) -> float:
+    """The mean for ratios: swapping the two sides inverts it."""
+    if not values:
+        raise ValueError("no values to take a mean of")
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One contender on one problem: seconds per call, one figure per round."""
+
+    seconds: tuple[float, ...]
+    reps: int
+    left_out: int = 0  # rounds that others disturbed and that do not count
+    disturbed: bool = False  # others disturbed rounds that do count, since too few were undisturbed
+
+    @property
+    def spread(self) -> Spread:
+        return spread(self.seconds)
+
+
+class Track:
+    """One contender's calls, one per set of operands, taken in turn so that the next one finds its data cold."""
+
+    def __init__(self, calls: Sequence[Call], clock: Clock):
+        self.calls, self.clock = calls, clock
+        self.rotation: Iterator[Call] = cycle(calls)
+        self.reps = 1
+
+    def run(self, reps: int) -> float:
+        """Seconds for `reps` calls.  The collector is off, as in timeit: it would hit whoever is on turn."""
+        enabled, clock = gc.isenabled(), self.clock
+        gc.disable()
+        try:
+            if len(self.calls) == 1:
+                fn, args = self.calls[0]
+                count = repeat(None, reps)
+                start = clock()
+                for _ in count:
+                    fn(*args)
+                return clock() - start
+            batch = list(islice(self.rotation, reps))
+            start = clock()
+            for fn, args in batch:
+                fn(*args)
+            return clock() - start
+        finally:
+            if enabled:
+                gc.enable()
+
+    def calibrate(self, rules: Rules) -> float:
+        """Choose `reps` so that a turn lasts `rules.turn_s`; returns the seconds of one call seen on the way."""
+        reps, took = 1, self.run(1)
+        while took < rules.turn_s:
+            # Grow by what is missing, at most tenfold, since a first call that compiled something misleads.
+            reps = max(reps + 1, min(10 * reps, math.ceil(1.1 * reps * rules.turn_s / max(took, 1e-9))))
+            took = self.run(reps)
+        self.reps = max(1, math.ceil(reps * rules.turn_s / took))
+        return took / reps
+
+    def warm_up(self, rules: Rules, per_call: float) -> None:
+        if per_call < rules.long_call_s:
+            self.run(max(1, math.ceil(rules.warm_s / max(per_call, 1e-9))))
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The order of a round: everyone is first once in len(names) rounds."""
+    start = turn % len(names)
+    return [*names[start:], *names[:start]]
+
+
+def interleave(
+    contenders: Mapping[str, Sequence[Call]],
+    rules: Rules | None = None,
+    *,
+    clock: Clock = time.perf_counter,
+    settle: Callable[[], object] = lambda: None,
+    heard: Callable[[str, float], object] = lambda name, seconds: None,
+    disturbed: Callable[[], bool] = lambda: False,
+) -> dict[str, Sample]:
+    """Time every contender, a turn each per round, and return its seconds per call, round by round.
+
+    `settle` is called before every turn: quiet.settle waits there for the previous contender's threads to sleep.
+    `disturbed` says whether others disturbed what ran since it was asked last: disturbance.Watch.disturbed. It is asked
+    of blocks of rounds, since rounds may be too short to be judged.
+    `heard` is called with every turn that will be in the result, once its block is judged: the tuner passes it on.
+    Every call must have been made once before (the check against float64 does), so that nothing compiles in here.
+    """
+    if not contenders:
+        return {}
+    rules = rules or Rules()
+    start = clock()
+    disturbed()
+    tracks = {name: Track(calls, clock) for name, calls in contenders.items()}
+    per_call = {}
+    for name, track in tracks.items():
+        settle()
+        per_call[name] = track.calibrate(rules)
+    rounds = _Rounds(heard)
+    if min(per_call.values()) >= rules.long_call_s:
+        # Everybody's calibration was one long call, which is all that a turn would be: that was the first round.
+        rounds.block.append(per_call)
+    else:
+        disturbed()
+    names = list(tracks)
+    opened = clock() if not rounds.block else start
+    while len(rounds) < rules.max_rounds:
+        began = clock()
+        turns = {}
+        for name in rotated(names, rounds.number):
+            settle()
+            track = tracks[name]
+            track.warm_up(rules, per_call[name])
+            turns[name] = track.run(track.reps) / track.reps
+        rounds.block.append(turns)
+        now = clock()
+        spent = rounds.number >= rules.min_rounds and (now - start) + (now - began) > rules.budget_s
+        if spent or now - opened >= BLOCK_S or len(rounds) >= rules.max_rounds:
+            rounds.judge(disturbed())
+            opened = now
+        if spent:
+            break
+    rounds.judge(disturbed())
+    kept, left_out, doubtful = rounds.result(rules.min_rounds)
+    return {
+        name: Sample(tuple(turns[name] for turns in kept), tracks[name].reps, left_out, doubtful) for name in names
+    }
+
+
+class _Rounds:
+    """Rounds as they are measured: those not judged yet, and the others with their judgement, in order."""
+
+    def __init__(self, heard: Callable[[str, float], object]) -> None:
+        self.heard = heard
+        self.block: list[dict[str, float]] = []
+        self.judged: list[tuple[dict[str, float], bool]] = []
+
+    def __len__(self) -> int:
+        """How many count, if nobody disturbed the last block."""
+        return len(self.block) + sum(not disturbed for _, disturbed in self.judged)
+
+    @property
+    def number(self) -> int:
+        return len(self.block) + len(self.judged)
+
+    def judge(self, disturbed: bool) -> None:
+        """Close the block."""
+        if not disturbed:
+            self._tell(self.block)
+        self.judged += [(turns, disturbed) for turns in self.block]
+        self.block = []
+
+    def result(self, enough: int) -> tuple[list[dict[str, float]], int, bool]:
+        """(the rounds that count, how many do not, whether others disturbed those that count)."""
+        clean = [turns for turns, disturbed in self.judged if not disturbed]
+        noisy = [turns for turns, disturbed in self.judged if disturbed]
+        if not noisy or len(clean) >= enough:
+            return clean, len(noisy), False
+        self._tell(noisy)
+        return [turns for turns, _ in self.judged], 0, True
+
+    def _tell(self, rounds: list[dict[str, float]]) -> None:
+        for turns in rounds:
+            for name, seconds in turns.items():
+                self.heard(name, seconds)

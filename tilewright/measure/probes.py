@@ -1,0 +1,189 @@
+"""The ceilings of this machine, measured by emitted probes and remembered: what "percent of peak" is a percentage of.
+
+`ceilings()` answers from a file in tilewright's cache directory, one per kind of machine, and measures in about a
+second when there is none. `doctor()` is the report behind `tilewright doctor`. What others disturbed is measured again,
+and never replaces what nobody disturbed.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from tilewright.measure.ceilings import DTYPES, Measured, Pair
+from tilewright.measure.disturbance import Watch
+from tilewright.targets import CpuTarget, detect, names, target
+from tilewright.targets.machine import cpus
+
+KINDS = {"L1": ("read", "copy"), "L2": ("read", "copy"), "L3": ("read", "copy"), "memory": ("read", "copy", "stream")}
+ATTEMPTS = 3            # at an undisturbed measurement
+
+
+def ceilings(at: CpuTarget | None = None, *, progress: Callable[[str], None] = lambda what: None) -> Measured:
+    """What this machine can do, for every instruction set that it has: what is remembered, or measured in a second.
+    RuntimeError for a target it cannot run.
+
+    Figures that others disturbed are measured again. They may be given back all the same, if it is no better now:
+    `Measured.disturbed`. `progress` is told what is measured next.
+    """
+    at = at or detect()
+    at.require_runnable()
+    known = remembered()
+    if known is not None and at.name in known.flops and not known.disturbed:
+        return known
+    return renew(quick=True, attempts=1 if known else ATTEMPTS, progress=progress)[0]
+
+
+def renew(*, quick: bool = False, forget: bool = False, attempts: int = ATTEMPTS,
+          progress: Callable[[str], None] = lambda what: None) -> tuple[Measured, Measured]:
+    """(what is remembered from now on, what was just measured). `forget` what was known, which may be too much."""
+    known = None if forget else remembered()
+    if known is not None and any(t.name not in known.flops for t in _runnable()):
+        known = None                                # of another version
+    new = measure(quick, progress, attempts)
+    kept = known.renewed(new) if known else new
+    _remember(_path(), kept)
+    return kept, new
+
+
+def doctor(quick: bool = False, measured: bool = True, forget: bool = False) -> dict[str, Any]:
+    """Everything there is to know about this machine, as plain data; `runtime.doctor.text` makes lines of it."""
+    from tilewright.doctor.doctor import report
+    return report(quick, measured, forget)
+
+
+# ---- measuring
+
+def measure(quick: bool = False, progress: Callable[[str], None] = lambda what: None,
+            attempts: int = ATTEMPTS) -> Measured:
+    """Run every probe, about a second when quick, else about ten; and again, if others disturbed it."""
+    found = None
+    for _ in range(attempts):
+        if found is not None:
+            progress("again, since other processes use the CPUs")
+        watch = Watch()
+        new = _measure(quick, progress)
+        new = replace(new, others=round(watch.taken(), 2))
+        found = found.renewed(new) if found else new
+        if not found.disturbed:
+            break
+    assert found is not None
+    return found
+
+
+def _measure(quick: bool, progress: Callable[[str], None]) -> Measured:
+    from tilewright.measure import timing
+    effort = timing.QUICK if quick else timing.FULL
+    wide, allowed = widest(), cpus()
+    everyone = allowed.allowed[:allowed.count]
+    one = everyone[:1]
+
+    def pair(alone: Callable[[], Any], together: Callable[[], Any] | None) -> Pair:
+        rate = timing.best_rate(alone, one, effort)
+        return rate, timing.best_rate(together, everyone, effort) if together and len(everyone) > 1 else rate
+
+    progress("the clock")
+    clock = timing.best_rate(partial(timing.clock, wide), one, effort)
+    call = 1 / timing.best_rate(partial(timing.call, wide), one, effort)
+    flops: dict[str, dict[str, Pair]] = {}
+    for t in _runnable():
+        progress(f"{t.name} multiply-adds")
+        probes = {dtype: partial(timing.fma, t, dtype) for dtype in DTYPES}
+        flops[t.name] = {dtype: pair(probe, probe) for dtype, probe in probes.items()}
+
+    bandwidth: dict[str, dict[str, Pair]] = {}
+    latency: dict[str, float] = {}
+    alone, notes = working_sets(wide, 1, quick)
+    together, more_notes = working_sets(wide, len(everyone), quick)
+    for level, size in alone.items():
+        progress(f"{level} bandwidth")
+        bandwidth[level] = {
+            kind: pair(partial(timing.memory, wide, kind, size),
+                       partial(timing.memory, wide, kind, together[level]) if level in together else None)
+            for kind in KINDS[level]}
+        if not quick:
+            latency[level] = 1 / timing.best_rate(partial(timing.latency, wide, size, wide.line), one, effort)
+    return Measured(wide.model, datetime.now(timezone.utc).isoformat(timespec="seconds"), quick, len(everyone), clock,
+                    call, flops, bandwidth, latency, alone, tuple(dict.fromkeys([*notes, *more_notes])))
+
+
+def working_sets(t: CpuTarget, threads: int, quick: bool = False) -> tuple[dict[str, int], list[str]]:
+    """Bytes for each thread to go through so that a level, and not the one before it, has to deliver them."""
+    sizes, notes = {"L1": t.l1d // 2}, []
+    l2 = t.l2 // 2 // min(threads, t.l2_cpus)
+    if l2 >= 2*t.l1d:
+        sizes["L2"] = l2
+    else:
+        notes.append("L2 is too small beside L1 to be measured by itself")
+    l3_share = t.l3 // 2 // max(min(threads, t.l3_cpus), 1)
+    if l3_share >= 2*t.l2:
+        sizes["L3"] = min(4*t.l2, l3_share)
+    elif t.l3:
+        notes.append(f"L3 is too small beside L2 to be measured by itself with {threads} threads")
+    caches = (t.l3 or t.l2) * -(-threads // max(t.l3_cpus if t.l3 else t.l2_cpus, 1))
+    wanted, most = max(4*caches, 64 << 20), (256 if quick else 1024) << 20
+    total = min(wanted, most, _physical_memory() // 8)
+    if total < 2*caches:
+        notes.append(f"memory was measured over {total >> 20} MiB, and caches of {caches >> 20} MiB may hold a part")
+    sizes["memory"] = total // threads
+    return sizes, notes
+
+
+def widest() -> CpuTarget:
+    """Whatever TILEWRIGHT_TARGET says: memory is fastest by the widest vectors."""
+    return _runnable()[0]
+
+
+def _runnable() -> list[CpuTarget]:
+    return [t for t in map(target, names("cpu")) if t.runnable]
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 4 << 30
+
+
+# ---- remembering
+
+def _path() -> Path:
+    """The file of this kind of machine: a cache directory may be shared by several."""
+    from tilewright.compiler import cache
+    t = widest()
+    kind = repr((t.name, t.model, t.l1d, t.l2, t.l3, cpus().count, os.uname().machine))
+    return cache.directory() / f"ceilings-{hashlib.sha256(kind.encode()).hexdigest()[:16]}.json"
+
+
+def remembered() -> Measured | None:
+    """What was measured before on this kind of machine."""
+    path = _path()
+    try:
+        return _parse(path, path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=8)
+def _parse(path: Path, stamp: int) -> Measured | None:
+    """None for a file that an older version wrote, that is damaged or not this user's own: it is measured again."""
+    from tilewright.compiler import owned
+    try:
+        fields = json.loads(owned.read(path))
+        for table in ("flops", "bandwidth"):
+            fields[table] = {row: {key: tuple(map(float, pair)) for key, pair in columns.items()}
+                             for row, columns in fields[table].items()}
+        return Measured(**fields | {"notes": tuple(fields["notes"]), "others": float(fields["others"])})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _remember(path: Path, measured: Measured) -> None:
+    from tilewright.compiler import cache
+    cache.store(path, json.dumps(asdict(measured), indent=1).encode())

@@ -1,0 +1,289 @@
+"""Tuning results in one SQLite file: written by the tuner, read by the engine, moved between machines as JSON lines.
+
+`best(shape, target)` is on the way of a user's first product of each kind. It imports sqlite3 only if there is a file,
+reads that once, and again when it has changed; whatever is wrong with it costs a warning and never a product.
+
+The file is TILEWRIGHT_TUNE_DB, by default beside the compiled kernels. "off" means that no measured plan is used,
+neither from there nor from the tables that come with tilewright.
+"""
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.compiler import cache as kernels
+from tilewright.compiler import owned
+from tilewright.plans.cpu import CpuPlan, Shape, is_dtype
+from tilewright.plans.measured import tables
+from tilewright.targets.base import CpuTarget
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from tilewright.plans.measured.row import Row
+
+OFF = "off"
+SCHEMA = 1
+PATIENCE_S = 30.0               # how long a process that writes waits for another one that does
+GLANCE_S = 0.1                  # how long a product waits for it
+MOST_STEPS = 50_000_000         # of SQLite's machine, about a second, that reading may take: a view might never end
+# (target's name, processor) → problem → the plan to use, "" where nothing beat the model's
+Plans = dict[tuple[str, str], dict[Shape, str]]
+
+
+def path() -> Path | None:
+    """The file, which may not exist yet; None when tuning results are switched off, or a relative path names it."""
+    chosen = os.environ.get("TILEWRIGHT_TUNE_DB")
+    if chosen == OFF:
+        return None
+    if chosen and not os.path.isabs(chosen):
+        _warn_once(Path(chosen), f"TILEWRIGHT_TUNE_DB={chosen} is ignored, and tuning results with it: it must be an "
+                                 "absolute path")
+        return None
+    if chosen:
+        return Path(chosen)
+    return kernels.directory() / "tuning.sqlite"
+
+
+# ---- what the engine asks
+
+def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
+    """The plan that was measured to be best for this problem on this kind of machine, here or by whoever made the
+    tables that come with tilewright; None if nobody measured."""
+    file = path()
+    if file is None:
+        return None
+    text = _plans(file).get((target.name, target.model), {}).get(shape)
+    if text is None:
+        text = tables.best(shape, target)
+    return _usable(text, shape, target)
+
+
+def _usable(text: str | None, shape: Shape, target: CpuTarget) -> CpuPlan | None:
+    """The plan of this text; None if there is none, or another version wrote it, or it cannot run the problem."""
+    if not text:
+        return None
+    try:
+        plan = CpuPlan.parse(text)
+    except ValueError:
+        return None
+    return None if plan.violations(shape, target) else plan
+
+
+def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
+    """All that `best` may answer, for the problems that are wanted."""
+    file = path()
+    found = {} if file is None else {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
+    usable = ((shape, _usable(text, shape, target)) for shape, text in found.items() if text and wanted(shape))
+    return {shape: plan for shape, plan in usable if plan is not None}
+
+
+_read: tuple[object, Plans] = None, {}
+
+
+def _plans(file: Path) -> Plans:
+    """What the file says, read again when it has changed."""
+    global _read
+    stamp = file, _stamp(file), _stamp(f"{file}-wal")      # what is written goes to the second file first
+    if stamp[1] is None:
+        return {}
+    if _read[0] != stamp:
+        _read = stamp, _load(file)
+    return _read[1]
+
+
+def _stamp(file: Path | str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _load(file: Path) -> Plans:
+    plans: Plans = {}
+    try:
+        with _open(file, write=False, patience=GLANCE_S) as db:
+            steps = iter(range(MOST_STEPS // 1_000_000))
+            db.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
+            for row in db.execute(
+                    f"SELECT {_columns((*PROBLEM, 'plan', 'role'))} FROM plans WHERE role != '' ORDER BY role DESC"):
+                target, model, *problem, plan, role = row
+                shape = Shape(*problem)
+                if not all(isinstance(x, str) for x in (target, model, shape.dtype, shape.a, shape.b, plan, role)) or \
+                        not all(isinstance(x, int) and x > 0 for x in (shape.m, shape.n, shape.k, shape.threads)):
+                    raise ValueError(f"it has a row that is none: {row}")
+                if is_dtype(shape.dtype):                   # a newer version may tune others
+                    plans.setdefault((target, model), {})[shape] = plan if role == "best" else ""
+    except Exception as error:              # a product must not fail because of it
+        _warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without them. "
+                         "`tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.")
+        return {}
+    return plans
+
+
+@cache
+def _warn_once(file: Path, words: str) -> None:
+    warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+
+# ---- writing, and looking through
+
+PROBLEM = ("target", "model", *Shape._fields)
+
+
+def save(rows: Iterable[Row]) -> int:
+    """Add rows, each in place of an older one of the same problem, target and plan; how many were added.
+
+    All or none. Of a problem measured several times only the newest run counts.
+    """
+    from dataclasses import asdict
+    rows = list(rows)
+    if not rows:
+        return 0
+    names = [f.name for f in fields(rows[0])]
+    updates = ", ".join(f'"{name}" = excluded."{name}"' for name in names)
+    with _open(_required()) as db:
+        before = db.total_changes
+        db.executemany(
+            f"INSERT INTO plans ({_columns(names)}) VALUES ({', '.join(f':{name}' for name in names)}) "
+            f"ON CONFLICT DO UPDATE SET {updates} WHERE excluded.date > date", [asdict(row) for row in rows])
+        added = db.total_changes - before
+        same = " AND ".join(f"other.{name} = plans.{name}" for name in PROBLEM)
+        db.execute("UPDATE plans SET role = '' WHERE role != '' AND "
+                   f"date < (SELECT max(date) FROM plans AS other WHERE {same})")
+    return added
+
+
+def rows() -> list[Row]:
+    """All of them, by problem, the fastest first."""
+    from tilewright.plans.measured.row import Row
+    file = path()
+    if file is None or not file.exists():
+        return []
+    names = [f.name for f in fields(Row)]
+    with _open(file, write=False) as db:
+        found = db.execute(f"SELECT {_columns(names)} FROM plans "
+                           "ORDER BY target, model, dtype, m*n*k, m, n, k, a, b, threads, ratio DESC").fetchall()
+    return [Row(**dict(zip(names, values))) for values in found]
+
+
+def clear() -> int:
+    """Forget everything; how many rows there were. A damaged file is removed."""
+    import sqlite3
+    file = path()
+    if file is None or not file.exists():
+        return 0
+    try:
+        with _open(file) as db:
+            return int(db.execute("DELETE FROM plans").rowcount)
+    except (sqlite3.DatabaseError, ValueError):
+        for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+            name.unlink(missing_ok=True)
+        return 0
+
+
+def merge(lines: Iterable[str]) -> int:
+    """Add what `Row.to_json` wrote; how many rows were new or newer. ValueError names the first bad line, and then
+    nothing is added."""
+    from tilewright.plans.measured.row import Row
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(Row.from_json(line))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return save(found)
+
+
+def _columns(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _required() -> Path:
+    file = path()
+    if file is None:
+        chosen = os.environ["TILEWRIGHT_TUNE_DB"]
+        why = "" if chosen == OFF else ", which is no absolute path"
+        raise ValueError(f"tuning results are switched off by TILEWRIGHT_TUNE_DB={chosen}{why}, so there is nowhere to "
+                         "keep them")
+    return file
+
+
+def check_writable() -> None:
+    """OSError or ValueError now, and not after minutes of measuring, if results could not be kept."""
+    with _open(_required()):
+        pass
+
+
+@contextmanager
+def _open(file: Path, write: bool = True, patience: float = PATIENCE_S) -> Iterator[sqlite3.Connection]:
+    """The database inside one transaction. OSError or ValueError for one that cannot be used, or that others could
+    have written: it decides what is run."""
+    import sqlite3
+    if write:
+        try:
+            owned.make(file.parent)
+        except OSError as error:
+            raise OSError(f"there can be no directory {file.parent} ({error.strerror}) for tuning results") from None
+        with suppress(OSError):                             # sqlite3.connect has words for it
+            owned.create(file)
+        uri = f"{file.absolute().as_uri()}?mode=rwc"
+    else:
+        # Readers of a file in WAL mode write beside it, too; where nobody can, it does not change either.
+        uri = f"{file.absolute().as_uri()}?{'mode=ro' if os.access(file.parent, os.W_OK) else 'immutable=1'}"
+    _check_owned(file)
+    try:
+        db = sqlite3.connect(uri, timeout=patience, isolation_level=None, uri=True)
+    except sqlite3.Error as error:
+        raise OSError(f"{file} cannot be opened: {error}") from None
+    try:
+        if write:
+            _prepare(db)
+            db.execute("BEGIN IMMEDIATE")
+        _check_version(db, file)
+        yield db
+        if write:
+            db.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise OSError(f"{file}: {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise ValueError(f"{file} is not a store of tuning results: {error}") from None
+    finally:
+        db.close()          # what was not committed is undone
+
+
+def _check_owned(file: Path) -> None:
+    """owned.Refused for a file, or what SQLite has beside it, that is not this user's own or no regular file."""
+    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm"), Path(f"{file}-journal")):
+        with suppress(FileNotFoundError):
+            if why := owned.flaw(each, os.stat(each)):
+                raise owned.Refused(why)
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Readers do not wait for a writer, nor it for them; and the table is there."""
+    db.execute("PRAGMA journal_mode = WAL")
+    if db.execute("PRAGMA user_version").fetchone()[0] == 0:
+        from tilewright.plans.measured.row import Row
+        kinds = {"int": "INTEGER", "float": "REAL", "float | None": "REAL"}
+        columns = ", ".join(f'"{f.name}" '
+                            f"{kinds.get(str(f.type), 'TEXT')}{'' if 'None' in str(f.type) else ' NOT NULL'}"
+                            for f in fields(Row))
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"CREATE TABLE IF NOT EXISTS plans ({columns}, PRIMARY KEY ({_columns((*PROBLEM, 'plan'))}))")
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+        db.execute("COMMIT")
+
+
+def _check_version(db: sqlite3.Connection, file: Path) -> None:
+    version: Any = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA:
+        raise ValueError(f"{file} has schema {version}, and this tilewright knows schema {SCHEMA}")

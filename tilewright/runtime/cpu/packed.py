@@ -1,0 +1,168 @@
+"""A right operand that is packed once and multiplied many times, and its products."""
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.plans.choose import choose_prepacked, ranked
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.words import BY_NAME
+from tilewright.runtime.cpu import amx, engine
+from tilewright.runtime.cpu.layout import address
+from tilewright.runtime.cpu.pool import get_num_threads
+from tilewright.runtime.cpu.prepack import Prepacking
+from tilewright.runtime.cpu.recipe import Recipe, Strides, order
+from tilewright.runtime.cpu.workspace import HUGE
+from tilewright.targets import CpuTarget, detect
+
+Matrix = NDArray[Any]
+PAGE = 4096
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Packed:
+    """A matrix [..., k, n] whose panels are packed once and multiplied many times: what `tilewright.pack` makes.
+
+    shape       of the matrix, or of the stack of matrices, as it is multiplied
+    dtype       of its numbers
+    a           what it may be multiplied with: the dtype of the left operand,
+    sums        and the dtype in which products are added up
+    word        what its panels consist of: numbers of a format, words of several steps of k, or tiles of AMX
+    plan        by which it is multiplied; for other numbers of rows and threads, but for the register tile and kc
+    target      the instruction set for which it was packed
+    nbytes      memory that it takes
+
+    It holds no reference to the original array, and cannot be converted back into an array.
+    """
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    a: np.dtype[Any]
+    sums: np.dtype[Any]
+    word: str
+    plan: CpuPlan
+    target: CpuTarget
+    # What else the engine must know: whether the plan was asked for; the dtypes in which A and B come to it; the
+    # panels; an array of this shape and dtype whose elements mean nothing, but the address of each of its matrices is
+    # that of the matrix's panels, so that the rules of shapes, and views, are NumPy's; recipes, by what products differ
+    # in.
+    _asked: bool
+    _takes: tuple[np.dtype[Any], np.dtype[Any]]
+    _panels: NDArray[np.uint8]
+    _stand_in: Matrix
+    _recipes: dict[tuple[Any, ...], Recipe]
+    # Of what had scales: a factor of alpha, and the scales of columns, by which sums are multiplied.
+    _factor: float = 1.0
+    _scales: Matrix | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self._panels.nbytes
+
+    def __repr__(self) -> str:
+        return (f"<Packed {self.dtype} {self.shape}, to be multiplied with {self.a} in {self.sums}: panels of "
+                f"{self.word} for {self.target.name}, {self.nbytes:,} bytes>")
+
+    def __array__(self, *_: Any, **__: Any) -> Matrix:
+        raise TypeError("a Packed matrix is no array any more: it can only be b, the right operand of "
+                        "tilewright.matmul and tilewright.gemm")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Packed matrix is made for this processor and stays in this process: pack it where it is "
+                        "used")
+
+
+def converts(dtype: np.dtype[Any], sums: np.dtype[Any]) -> bool:
+    """Whether packing takes numbers of this dtype as they are for products that are added up in another."""
+    return bool(engine._packed_from(dtype, sums))
+
+
+def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
+            threads: int | None, plan: CpuPlan | None, target: CpuTarget | None, conj: bool) -> Packed:
+    """Pack b [..., k, n], whose numbers were of `dtype` and now are of the dtype of the sums, or of one that packing
+    converts to it. Left operands are of dtype `a` and come to the engine in `takes`. Without a plan, it is the one for
+    products of so many rows. ValueError if the plan cannot be run."""
+    target = amx.permitted(target or detect())
+    target.require_runnable()
+    threads = threads or get_num_threads()
+    k, n = b.shape[-2:]
+    one = b[(0,) * (b.ndim - 2)] if b.size else np.empty((max(k, 1), max(n, 1)), b.dtype)
+    meant = _meant(one.shape, rows, threads, (k, 1), engine._strides(one, b.itemsize), (n, 1), (takes, b.dtype), sums,
+                   target, None if plan is None else "")
+    chosen = plan or engine.choose_for(meant, any(meant.sources))
+    if plan is None and chosen.algorithm != "packed":
+        chosen = next(p for p in ranked(meant.shape, meant.target) if p.algorithm == "packed")
+    problems = chosen.violations(meant.shape, meant.target)
+    if chosen.algorithm != "packed":
+        problems.append(f"only packed plans read B as it is packed, not {chosen.algorithm}.")
+    if problems:
+        raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
+    packing = Prepacking(meant.shape, meant.strides, chosen, meant.target, sources=meant.sources, depth=meant.depth,
+                         conj="b" if conj else "")
+    stack = b.shape[:-2]
+    each = -(-packing.bytes // PAGE) * PAGE if b.size else 0
+    panels = _memory(each * math.prod(stack))
+    steps = [each * math.prod(stack[axis + 1:]) for axis in range(len(stack))]
+    stand_in = np.ndarray(b.shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
+    for index in np.ndindex(stack if b.size else (0,)):
+        packing.run(address(b[index]), address(stand_in[index]), threads)
+    return Packed(b.shape, dtype, a, sums, meant.shape.dtype, chosen, target, plan is not None, (takes, b.dtype),
+                  panels, stand_in, {})
+
+
+def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, packed: Packed,
+         threads: int | None = None) -> None:
+    """What `runtime.cpu.gemm` computes, or `gemm_batched` where c has three axes; b is a view of packed's stand-in."""
+    if c.size == 0:
+        return
+    if a.shape[-1] == 0 or alpha == 0:
+        engine._scale(c, beta)
+        return
+    threads = threads or get_num_threads()
+    key = c.shape[-2], a.strides[-2:], c.strides[-2:], c.dtype, threads
+    recipe = packed._recipes.get(key)
+    if recipe is None:
+        if len(packed._recipes) >= engine.MOST_RECIPES:
+            packed._recipes.clear()
+        one = (0,) * (c.ndim - 2)
+        recipe = packed._recipes[key] = _recipe(packed, a[one], c[one], threads)
+    engine._run(recipe, packed.plan.swap, a, b, c, alpha, beta)
+
+
+def _recipe(packed: Packed, a: Matrix, c: Matrix, threads: int) -> Recipe:
+    k, n = packed.shape[-2:]
+    word = packed.word if packed.word in BY_NAME else ""
+    meant = _meant((k, n), c.shape[0], threads, engine._strides(a, a.itemsize), (n, 1), engine._strides(c, c.itemsize),
+                   packed._takes, packed.sums, packed.target, word)
+    plan = packed.plan if packed._asked else choose_prepacked(meant.shape, meant.target, packed.plan)
+    return Recipe(meant.shape, meant.strides, engine._with_team(plan), meant.target, sources=meant.sources,
+                  depth=meant.depth, result=engine._stored_as(c.dtype, packed.sums), prepacked="b")
+
+
+def _meant(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int], b: tuple[int, int], c: tuple[int, int],
+           takes: tuple[np.dtype[Any], np.dtype[Any]], sums: np.dtype[Any], target: CpuTarget,
+           word: str | None) -> engine.Meant:
+    """a, b, c: strides in elements, by row and by column."""
+    k, n = b_shape
+    shape = Shape(engine._NAMES[sums], m, n, k, order(*a), order(*b), threads)
+    sources = engine._packed_from(takes[0], sums), engine._packed_from(takes[1], sums)
+    return engine.as_multiplied(shape, Strides(*a, *b, *c), sources, target, word)
+
+
+def _memory(size: int) -> NDArray[np.uint8]:
+    """Private memory, by pages, and huge ones where it is large: panels are read in long runs."""
+    align = HUGE if size >= HUGE else PAGE
+    whole = mmap.mmap(-1, max(size, 1) + align, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if align == HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        whole.madvise(mmap.MADV_HUGEPAGE)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(whole)) % align
+    return np.frombuffer(whole, np.uint8, size, start)

@@ -1,0 +1,351 @@
+"""A plan made ready for operands of given strides: kernels compiled, job filled in but for what differs per call."""
+from __future__ import annotations
+
+import ctypes
+import struct
+from array import array
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tilewright.formats import FORMATS
+from tilewright.kernels.cpu import jobs
+from tilewright.plans.amx import TILE_WORDS
+from tilewright.plans.cpu import CpuPlan, Order, Shape
+from tilewright.plans.tiles import SHORT
+from tilewright.plans.words import BY_NAME
+from tilewright.runtime.cpu import kernel_addresses as code
+from tilewright.runtime.cpu import workspace
+from tilewright.runtime.cpu.pool import pool
+from tilewright.targets.base import CpuTarget
+
+FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
+WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
+SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
+IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
+DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
+COMPLEX = "c64", "c128"
+EXCHANGED = str.maketrans("ab", "ba")
+SHARED = 1 << 15        # elements of C that are scaled by one thread
+
+
+class Strides(NamedTuple):
+    """In elements: of A, B and C, by row and by column. Those of an axis of length 1 are put to what suits."""
+    rsa: int
+    csa: int
+    rsb: int
+    csb: int
+    rsc: int
+    csc: int
+
+    @property
+    def swapped(self) -> Strides:
+        return Strides(self.csb, self.rsb, self.csa, self.rsa, self.csc, self.rsc)
+
+
+class Blocks(NamedTuple):
+    """Of a packed plan: panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
+    mc_panels: int
+    nc_panels: int
+    kc: int
+    space: dict[str, int]
+
+
+def blocks(shape: Shape, plan: CpuPlan, words: bool) -> Blocks:
+    """The plan's, as far as there is something in them. `words`: whether steps of k are packed in words or tiles."""
+    rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
+    kc = min(-(-plan.kc // rows), -(-shape.k // rows)) * rows
+    panels_m, panels_n = -(-shape.m // plan.mr), -(-shape.n // plan.nr)
+    first = plan.nr if words and not shape.tiles else 0                     # the row before a panel of words
+    space = {"a": jobs.panel_space(kc, plan.mr), "b": jobs.panel_space(kc, plan.nr) + first}
+    return Blocks(min(-(-plan.mc // plan.mr), panels_m), min(-(-plan.nc // plan.nr), panels_n), kc, space)
+
+
+def packing(role: str, code: Any, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan,
+            sources: tuple[str, str], depth: int, conj: str) -> int:
+    """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns; the rest is a
+    Recipe's."""
+    pair = 2 if sources[0] in COMPLEX else 1                                # reals from one number to the next
+    across, along = (strides.rsa, strides.csa) if role == "a" else (strides.csb, strides.rsb)
+    kind = _ALONG[order(across // pair, along // pair)]
+    where = target, shape.dtype, plan.mr if role == "a" else plan.nr, kind
+    source = sources["ab".index(role)]
+    if shape.tiles:
+        return int(code.packing_tiles(*where, source, role.translate(EXCHANGED)))
+    if depth:
+        with_sums = shape.dtype == "i8x4" and sources[0] == "i8"
+        return int(code.packing_words(*where, source, "a" if role == "a" else "b1" if with_sums else "b0"))
+    if pair == 1:
+        return int(code.packing(*where, *((source,) if source else ())))
+    if role == "b":
+        return int(code.packing_complex(*where, "b", conj))
+    # rows of A that are contiguous are a real matrix as they lie
+    return int(code.packing(*where) if kind == "along" else code.packing_complex(*where, "a"))
+
+
+def order(row_stride: int, col_stride: int) -> Order:
+    return "rows" if col_stride == 1 else "columns" if row_stride == 1 else "any"
+
+
+class Recipe:
+    """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any).
+
+    `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
+    `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's. `depth`: where
+    words of several steps of k are packed, and shape.k counts these, how many steps there are. `result`: the format of
+    C, if it is rounded as it is stored; beta is 0 then. `conj`: which of complex operands are conjugated, "", "a", "b"
+    or "ab"; shape is that of the real product (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand
+    was packed before (runtime/cpu/prepack.py): its address is that of its panels.
+    """
+
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
+                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "", conj: str = "",
+                 prepacked: str = "") -> None:
+        problems = plan.violations(shape, target)
+        if problems:
+            raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
+        if plan.swap:
+            shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
+            sources, prepacked = sources[::-1], prepacked.translate(EXCHANGED)
+        assert plan.algorithm == "packed" or not (any(sources) or result or prepacked), plan
+        self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
+        self.sources, self.depth, self.result, self.conj, self.prepacked = sources, depth, result, conj, prepacked
+        self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
+                                    *(sources if any(sources) or prepacked else ()), *((prepacked,) * bool(prepacked)))
+        self.added_in = TILE_WORDS[shape.dtype].sums if shape.tiles else (
+            BY_NAME[shape.dtype].sums if shape.dtype in BY_NAME else shape.dtype)       # the format of sums
+        self.space = self.sums = 0
+        # of k, after which the sums are in C: with several, C is scaled when all are there
+        self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
+        self.parts = plan.threads
+        self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
+        fields = {"packed": self._packed, "in_place": self._in_place, "stream": self._stream,
+                  "dots": self._dots}[plan.algorithm]()
+        layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
+                  "stream": jobs.STREAM}[plan.algorithm]
+        self.template = array("q", [fields.pop(name, 0) for name in layout])
+        assert not fields, fields
+        self.at = {name: index for index, name in enumerate(layout)}
+        self.i_a, self.i_b, self.i_c = (self.at[name] for name in "abc")
+        self.i_alpha, self.i_beta = self.at.get("alpha"), self.at["beta"]
+        if self.i_alpha is not None:
+            self.template[self.i_alpha] = self._bits(1.0)
+        several = self.passes > 1 and not result and self.added_in in ("f32", "f64")    # of integers it is the same
+        self.scaled_after = several or plan.algorithm == "stream"
+        self._call = DRIVER(self.function)
+        # C as the algorithm can write it; else its caller gives it another
+        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
+
+    def _bits(self, x: float) -> int:
+        """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
+        if self.added_in == "f32":
+            return int(struct.unpack("=q", struct.pack("=f4x", ctypes.c_float(x).value))[0])
+        if self.added_in == "f64":
+            return int(struct.unpack("=q", struct.pack("=d", x))[0])
+        return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+    def _packed(self) -> dict[str, int]:
+        shape, st, plan = self.shape, self.strides, self.plan
+        kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
+        kernels.need(shape.m, shape.n)
+        self.kernels = kernels              # the job holds the address of its table
+        cut = blocks(shape, plan, bool(self.depth))
+        self.passes *= -(-shape.k // cut.kc)
+        self.a_block, self.b_block = (0 if self.prepacked == role else panels * cut.space[role] * shape.itemsize
+                                      for role, panels in (("a", cut.mc_panels), ("b", cut.nc_panels)))     # bytes
+        self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
+        # tiles of C that wait for the next block of k, for one of jc_ways
+        waiting = self.result and cut.kc < shape.k
+        self.sums = -(-shape.m // plan.mr) * plan.mr * cut.nc_panels * plan.nr * shape.itemsize if waiting else 0
+        self.b_bytes = _page(plan.jc_ways * self.b_block)
+        self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
+        pack_a, pack_b = (0 if role == self.prepacked else
+                          packing(role, self.code, self.target, shape, strides=st, plan=plan, sources=self.sources,
+                                  depth=self.depth, conj=self.conj) for role in "ab")
+        return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
+                "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
+                "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
+                "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth,
+                "finish": self.code.finish(self.target, plan.nr, self.result) if self.result else 0}
+
+    def _in_place(self) -> dict[str, int]:
+        shape, st, plan = self.shape, self.strides, self.plan
+        by_rows = st.csa == 1
+        kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
+        kernels.need(shape.m, shape.n)
+        self.kernels = kernels              # the job holds the address of its table
+        self.passes = -(-shape.k // (plan.kc or shape.k))
+        return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa if by_rows else st.csa, "ldb": st.rsb,
+                "ldc": st.rsc, "kc": plan.kc or shape.k, "batch": 1, "batch_parts": 1,
+                "row_parts": plan.ic_ways, "col_parts": plan.jc_ways, "by_rows": int(by_rows),
+                # with k short C is most of the traffic, and wants to be written along its rows
+                "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
+                "table": kernels.address}
+
+    def _dots(self) -> dict[str, int]:
+        shape, st = self.shape, self.strides
+        return {"m": shape.m, "k": shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+                "parts": self.parts}
+
+    def _stream(self) -> dict[str, int]:
+        shape, st = self.shape, self.strides
+        return {"n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "ldb": st.rsb, "ldc": st.rsc,
+                "parts": self.parts}
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
+        """Whether C means nothing, because an element has no such terms as the shape's dtype stands for."""
+        if self.scaled_after and not self.at_once(alpha, beta):
+            return self._run_and_scale(a, b, c, alpha, beta)
+        return self._run(self.job(a, b, c, alpha, beta))
+
+    def at_once(self, alpha: float, beta: float) -> bool:
+        """Whether the driver by itself multiplies whole sums by alpha."""
+        ones = alpha == 1.0 and (beta in (0, 1) or self.plan.algorithm != "stream")
+        return ones or not self.scaled_after
+
+    def _run_and_scale(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
+        """The sums into C, or beside it if it will be read, and then C = alpha * sums + beta * C."""
+        size = FORMATS[self.added_in].itemsize
+        m, n = self.written
+        space = workspace.take(m * n * size) if beta else None
+        try:
+            sums, ld = (c, self.template[self.at["ldc"]]) if space is None else (space.address, n)
+            job = self.job(a, b, sums, 1.0, 0.0)
+            job[self.at["ldc"]] = ld
+            special = self._run(job)
+            parts = self.parts if m * n > SHARED else 1
+            job = self.scaling(sums, ld, c, alpha, beta, parts)
+            function, address = self.code.scale(self.target, self.added_in), job.buffer_info()[0]
+            if parts > 1:
+                pool().run_parts(function, address, parts, min(parts, self.shape.threads), False)
+            else:
+                DRIVER(function)(address, 0)
+            return special
+        finally:
+            if space is not None:
+                workspace.give(space)
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Rows and columns of C as they are written: AMX's lies by columns."""
+        return (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)
+
+    def scaling(self, sums: int, ld: int, c: int, alpha: float, beta: float, parts: int = 1) -> array:
+        """What kernels/cpu/scale.py takes for sums whose rows are `ld` elements apart."""
+        m, n = self.written
+        row_parts = min(parts, m)
+        fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": self.template[self.at["ldc"]],
+                  "alpha": self._bits(alpha), "beta": self._bits(beta), "row_parts": row_parts,
+                  "col_parts": parts // row_parts}
+        return array("q", [fields[name] for name in jobs.SCALE])
+
+    def _run(self, job: array) -> bool:
+        if self.parts > 1:
+            pool().reserve(self.parts)      # each time: a fork leaves the child without workers
+        if self.space:
+            self._run_packed(job)
+            return self.shape.tiles and job[self.at["special"]] != 0
+        self._run_parts(job, self.parts, self.wake)
+        return False
+
+    def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
+                  beta: float) -> None:
+        """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
+        that `run` would give it."""
+        shape = self.shape
+        flops = 2*batch*shape.m*shape.n*shape.k
+        if not self.at_once(alpha, beta):
+            for i in range(batch):
+                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
+        elif self.plan.algorithm == "in_place":
+            self._batch_in_place(batch, steps, self.job(a, b, c, alpha, beta), flops)
+        elif self.plan.algorithm == "packed" and (team := self._whole_products(batch, flops)):
+            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta), team)
+        else:
+            for i in range(batch):
+                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
+
+    def _batch_in_place(self, batch: int, steps: tuple[int, int, int], job: array, flops: int) -> None:
+        shape, at, parts = self.shape, self.at, self.parts
+        job[at["batch"]] = batch
+        for name, step in zip(_STEPS, steps):
+            job[at[name]] = step // shape.itemsize
+        if batch >= shape.threads * SHARES:         # enough whole products for everybody
+            job[at["row_parts"]] = job[at["col_parts"]] = parts = 1
+        if shape.threads > 1 and flops >= FORK_FLOPS:
+            job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
+            parts *= shares
+        if parts > 1:
+            pool().reserve(shape.threads)
+        self._run_parts(job, parts, flops >= WAKE_FLOPS)
+
+    def _whole_products(self, batch: int, flops: int) -> int:
+        """How many threads may each do whole packed products; 0 if the threads had better share every product, because
+        the last ones would leave too many idle or all their panels of B would not stay in L3."""
+        threads = pool().reserve(self.shape.threads) if self.shape.threads > 1 and flops >= WAKE_FLOPS else 1
+        rounds = -(-batch // threads)
+        stays = threads * self.b_block <= (self.target.l3 or 4 * self.target.l2) // 2
+        if self.plan.threads > 1 and threads > 1 and (rounds*threads > batch * (1 + IDLE) or not stays):
+            return 0
+        return threads
+
+    def _batch_packed(self, batch: int, steps: tuple[int, int, int], job: array, team: int) -> None:
+        at, sums_at = self.at, _page(self.a_block) + _page(self.b_block)
+        each = sums_at + _page(self.sums)
+        space = workspace.take(team * each)
+        try:
+            job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
+            job[at["a_space"]], job[at["b_space"]] = space.address, space.address + _page(self.a_block)
+            job[at["sums"]] = space.address + sums_at
+            fields = {"driver": self.function, "product": job.buffer_info()[0], "batch": batch, "space_step": each,
+                      **dict(zip(_STEPS, steps))}
+            whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
+            function, address = code.batch(self.target), whole.buffer_info()[0]
+            if team == 1 or not pool().run_team(function, address, team):
+                DRIVER(function)(address, 0)
+        finally:
+            workspace.give(space)
+
+    def job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
+        """What the driver takes for operands at these addresses; packed plans still need space for their panels."""
+        job = self.template[:]
+        job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
+        if alpha != 1.0:
+            assert self.i_alpha is not None, self.plan
+            job[self.i_alpha] = self._bits(alpha)
+        if beta != 0.0:
+            job[self.i_beta] = self._bits(beta)
+        return job
+
+    def _run_parts(self, job: array, parts: int, wake: bool) -> None:
+        address = job.buffer_info()[0]
+        if parts == 1:
+            self._call(address, 0)
+        else:
+            pool().run_parts(self.function, address, parts, min(parts, self.shape.threads), wake)
+
+    def _run_packed(self, job: array) -> None:
+        space = workspace.take(self.space)
+        try:
+            at, address = self.at, job.buffer_info()[0]
+            if self.plan.claims:            # the counters beside the barriers start at 0
+                ctypes.memset(space.barriers, 0, self.plan.jc_ways * jobs.BARRIER_BYTES)
+            job[at["barriers"]] = space.barriers
+            job[at["a_space"]] = space.address
+            job[at["b_space"]] = space.address + self.a_bytes
+            job[at["sums"]] = space.address + self.a_bytes + self.b_bytes
+            if self.parts > 1:
+                if pool().run_team(self.function, address, self.parts):
+                    return
+                # The pool is taken: this thread alone, in the same blocks of k, so with the same bits.
+                job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
+            self._call(address, 0)
+        finally:
+            workspace.give(space)
+
+
+_STEPS = "a_step", "b_step", "c_step"
+_ALONG = {"rows": "along", "columns": "across", "any": "any"}
+
+
+def _page(size: int) -> int:
+    return -(-size // 4096) * 4096

@@ -1,0 +1,75 @@
+"""Small products straight from the builtin: per dtype, the context of the emitted function that runs them."""
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from tilewright import forks
+from tilewright.compiler.load import load
+from tilewright.kernels.cpu.jobs import SMALL
+from tilewright.plans.choose import small_elements, stays_in_cache
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.measured import store
+from tilewright.plans.tiles import TILES, tiles_of
+from tilewright.runtime.cpu import kernel_addresses
+from tilewright.runtime.cpu.pool import pool
+from tilewright.targets import CpuTarget, detect
+
+DTYPES = ("f32", "f64")         # that the builtin takes
+PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
+WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
+_contexts: dict[str, tuple[int, array, Any]] = {}   # dtype → the emitted function, its context, what that points to
+_entry: Any = None                                  # the builtin, once there is one
+
+
+def attach(entry: Any) -> None:
+    """This is the builtin (api/builtin.py) that may take small products from now on."""
+    global _entry
+    _entry = entry
+    _publish()
+
+
+def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
+    """A recipe for this problem was made. From the first small one in place on, the builtin takes such calls."""
+    mr, vectors = tiles_of(target, TILES)[0]
+    if shape.dtype in _contexts or not _ours(plan, target):
+        return
+    driver = kernel_addresses.driver(target, "in_place", shape.dtype, mr, plan.nr)
+    tables = [kernel_addresses.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
+    values = (driver, *(table.address for table in tables), pool().address, pool().parts_address,
+              small_elements(shape.dtype, target), PARALLEL_ABOVE, WAKE_ABOVE)
+    assert len(values) == len(SMALL)
+    small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
+    _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values), tables
+    _publish()
+
+
+def _publish() -> None:
+    with forks.building:
+        if _entry is not None and _contexts:
+            _entry.limit(_largest(detect()))
+            for dtype, (address, context, _) in _contexts.items():
+                _entry.enable(dtype, address, context.buffer_info()[0])
+
+
+def runs(shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
+    """Whether the builtin multiplies this problem by this plan, with no Python between the call and the kernel."""
+    return shape.dtype in DTYPES and stays_in_cache(shape, target) and _ours(plan, target)
+
+
+def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
+    """Whether the builtin does what this plan says, but for the split over threads."""
+    return plan.algorithm == "in_place" and not plan.kc and plan.mr == tiles_of(target, TILES)[0][0] and not plan.swap
+
+
+def _largest(target: CpuTarget) -> int:
+    """m*n*k up to which the builtin asks nobody: below the first small problem for which another plan was measured to
+    be better."""
+    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, lambda s: stays_in_cache(s, target)).items()
+              if not _ours(plan, target))
+    return min(others, default=16 * small_elements("f32", target) ** 2)
+
+
+def relimit() -> None:
+    """The tuner has learnt something."""
+    _publish()

@@ -1,0 +1,196 @@
+"""The engine for arrays on AMD's GPUs: what device_product.py asks of a maker, in HIP's words and by AMD's plans.
+
+A kernel multiplies operands of two formats, adds up in a third and stores a fourth: `_Run.takes` chooses them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.compiled.amd import compile
+from tilewright.compiler import hsaco
+from tilewright.formats.quantized import Quantized
+from tilewright.kernels.amd import copy
+from tilewright.plans import amd as plans
+from tilewright.problem import Gemm
+from tilewright.rules import arguments
+from tilewright.runtime.gpu import amd_recipe, fast_path
+from tilewright.runtime.gpu.amd_recipe import Recipe, aligned
+from tilewright.runtime.gpu.arrays import ROCM
+from tilewright.runtime.gpu.hip_arrays import RocmArray
+from tilewright.runtime.gpu.operands import leading
+from tilewright.runtime.gpu.product import Engine, Run, address, letter
+from tilewright.runtime.hip import memory, module
+from tilewright.runtime.hip.module import Device, HipFunction, Prepared
+
+Array = NDArray[Any]
+MOST_RECIPES = 1024
+FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
+
+
+class _Rocm(Engine):
+    def run(self, device: int, stream: int, plan: Any) -> _Run:
+        return _Run(module.device(device), stream, plan)
+
+
+class _Run(Run):
+    def takes(self, a: Array, b: Array, c: Any, compute: np.dtype[Any],
+              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:  # fmt: skip
+        format_a, format_b = multiplied(_format(a.dtype), _format(b.dtype), _format(compute), self.on)
+        sums = plans.SUMS.get(format_a, "f32")
+        exact = c is None or getattr(c, "dtype", None) == result  # else c would be rounded before it is added
+        kept = _format(result) if exact and _format(result) in plans.RESULTS[sums] else sums
+        return tuple(formats.FORMATS[name].dtype for name in (format_a, format_b, kept))
+
+    def block(self, size: int) -> memory.Block:
+        return memory.Block(self.on, size, self.stream)
+
+    def fill(self, at: int, word: int) -> None:
+        with self.on.current():
+            memory.fill(at, word, 4, self.stream)
+
+    def copy_matrix(self, source: Array, target: Array, scale: float) -> None:
+        rows, columns = target.shape
+        names = _format(source.dtype), _format(target.dtype)
+        function = _copy_function(self.on, *names)
+        strides = [[s // x.itemsize for s in x.strides] for x in (source, target)]
+        factor = scale if copy.computed_in(*names).is_float else int(scale)
+        args = (rows, columns, factor, address(source), *strides[0], address(target), *strides[1])
+        Prepared(function, copy.grid(rows, columns), args)(self.stream)
+
+    def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
+        straight = aligned(a, b)
+        key = (self.on.index, *a.shape, b.shape[1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
+               straight, self.plan)  # fmt: skip
+        found = _recipes.get(key)
+        if found is None:
+            if len(_recipes) >= MOST_RECIPES:
+                _recipes.clear()
+            found = _recipes[key] = _recipe(self.on, a, b, c, straight, self.plan)
+        return found
+
+    def synchronize(self) -> None:
+        module.synchronize(self.on, self.stream)
+
+
+matmul = _Rocm(ROCM).matmul
+
+
+def multiplied(a: str, b: str, compute: str, on: Device) -> tuple[str, str]:
+    """The formats in which operands of these are multiplied on a GPU: their own, if matrix instructions take them and
+    add up in `compute`; else the narrowest that holds both. TypeError if there is none."""
+    rates, known_formats = plans.RATES[on.target.name], formats.FORMATS
+    if {a, b} <= rates.keys() and (a == b or {a, b} <= set(FP8)) and plans.SUMS.get(a, "f32") == compute:
+        return a, b
+    meeting = formats.promote(known_formats[a], known_formats[b]).name
+    for name in (meeting, "f16" if {a, b} <= {"f16", *FP8} else compute, compute):
+        if name in rates and plans.SUMS.get(name, "f32") == compute:
+            return name, name
+    raise TypeError(f"a is {known_formats[a].numpy_name} and b is {known_formats[b].numpy_name}, which {on.name} does "
+                    f"not multiply: {on.target.name} has matrix instructions for {', '.join(rates)}")  # fmt: skip
+
+
+# ---- for operands in the host's memory, if somebody asks for it by a plan
+
+
+def copied(a: Any, b: Any, out_in: Any = None, out_dtype: Any = None, alpha: Any = 1, beta: Any = 0, c: Any = None,
+           trans_a: Any = False, trans_b: Any = False, threads: Any = None, plan: Any = None,
+           out_name: str = "out") -> Any:  # fmt: skip
+    """matmul for NumPy arrays and Quantized operands on the first GPU: they are copied there, and the result back."""
+    if isinstance(a, Quantized) or isinstance(b, Quantized):
+        return _quantized(a, b, out_in, out_dtype, alpha, beta, c, trans_a or trans_b, plan, out_name)
+    on, out = module.device(0), arguments.output(out_in, out_name)
+    a, b = (arguments.operand(x, name) for x, name in ((a, "a"), (b, "b")))
+    added = c if c is None or isinstance(c, (bool, int, float, np.number)) else arguments.operand(c, "c", least=0)
+    there = [_there(on, x) if isinstance(x, np.ndarray) else x for x in (a, b, added)]
+    to = None if out is None else there[2] if c is out_in else RocmArray(on, out.shape, out.dtype)
+    found = matmul(there[0], there[1], to, out_dtype, alpha, beta, there[2], trans_a, trans_b, threads, plan, out_name)
+    result = np.empty(found.shape, found.dtype)
+    module.download(found.memory, result)
+    if out is None:
+        return arguments.wrap(result, a, b)
+    np.copyto(out, result)
+    return out_in[0] if isinstance(out_in, tuple) else out_in
+
+
+def _there(on: Device, x: Array) -> RocmArray:
+    array = RocmArray(on, x.shape, x.dtype)
+    array.memory = module.upload(on, x)
+    return array
+
+
+def _quantized(a: Any, b: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: Any, c: Any, trans: Any, plan: Any,
+               out_name: str) -> Any:  # fmt: skip
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, Quantized) or x.ndim != 2:
+            raise TypeError(f"{name} must be a Quantized matrix, as the other operand is one and the plan is for an "
+                            f"AMD GPU, not {x!r}" if isinstance(x, Quantized) else
+                            f"{name} must be Quantized, as the other operand is, not {type(x).__name__}")  # fmt: skip
+    if trans:
+        raise ValueError("trans_a and trans_b must be False with Quantized operands and a plan for an AMD GPU, whose "
+                         "kernels read both along k")  # fmt: skip
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"a and b must agree in k, but a has {a.shape[1]} columns and b has {b.shape[0]} rows")
+    alpha, beta = (arguments.factor(x, name, arguments.F32) for x, name in ((alpha, "alpha"), (beta, "beta")))
+    if beta and c is None:
+        raise ValueError(f"beta = {beta} needs a c to multiply")
+    format = formats.get("f32" if out_dtype is None else out_dtype, "out_dtype")
+    out, shape = arguments.output(out_in, out_name), (a.shape[0], b.shape[1])
+    if out is not None and out.shape != shape:
+        raise ValueError(f"{out_name} must have the result's shape {shape}, but its shape is {out.shape}")
+    if out is not None:
+        arguments.check_cast(format.dtype, out.dtype, out_name)
+    problem = Gemm(*shape, a.shape[1], a.format.name, b.format.name, format.name, "nt")
+    kernel = compile(problem, module.device(0).target, plan)
+    product = np.broadcast_to(c, shape).astype(format.dtype) if beta else np.empty(shape, format.dtype)
+    amd_recipe.call(kernel, a, b, product, alpha=alpha, beta=beta)
+    if out is None:
+        return product
+    np.copyto(out, product, casting="same_kind")
+    return out_in[0] if isinstance(out_in, tuple) else out_in
+
+
+# ---- recipes
+
+
+_recipes: dict[tuple[Any, ...], Recipe] = {}
+
+
+def forget() -> None:
+    """Choose plans anew."""
+    _recipes.clear()
+    fast_path.forget()
+
+
+def _recipe(on: Device, a: Array, b: Array, c: Array, straight: bool, plan: Any) -> Recipe:
+    (m, k), n = a.shape, b.shape[1]
+    letters = letter(a) + letter(b)
+    problem = Gemm(m, n, k, _format(a.dtype), _format(b.dtype), _format(c.dtype), letters)
+    ld = [leading(x if by_rows else x.T) for x, by_rows in ((a, letters[0] == "n"), (b, letters[1] == "n"), (c, True))]
+    target = on.target
+    kernel = compile(problem, target, plan)
+    if plan is None and kernel.plan.copy == "direct" and not straight:
+        fitting = (p for p in plans.ranked(problem, target) if p.copy != "direct")
+        kernel = compile(problem, target, next(fitting))
+    amd_recipe.lies(kernel, (a, b))
+    return Recipe(kernel, on, *(x or 1 for x in ld))
+
+
+_copies: dict[tuple[int, str, str], HipFunction] = {}
+
+
+def _copy_function(on: Device, source: str, target: str) -> HipFunction:
+    key = on.index, source, target
+    found = _copies.get(key)
+    if found is None:
+        code = hsaco.emitted("tilewright.kernels.amd.copy:emit_copy", on.target, SOURCE=source, TARGET=target)
+        found = _copies[key] = module.load(code.image, on).function(code.manifest)
+    return found
+
+
+def _format(dtype: np.dtype[Any]) -> str:
+    return formats.get(dtype).name

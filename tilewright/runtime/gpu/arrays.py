@@ -1,0 +1,368 @@
+"""Arrays in a GPU's memory, whoever they belong to: where they are, on which stream, and results like them.
+
+A *library* knows four things about its arrays: the device, the stream on which its caller works just now, what an array
+is (`look`), and how to make a new one. torch and CuPy say all of that themselves. Any other library is known by the
+protocols DLPack and __cuda_array_interface__ alone, and gets its result by its own `from_dlpack`. On AMD's GPUs torch
+calls everything by CUDA's names, and DLPack has a kind of device for them.
+
+What is looked at appears as a NumPy *shadow*: an array with the address, shape and strides of the real one, so that
+NumPy's and tilewright's rules for shapes, views and overlap serve for both. Nobody ever reads its elements.
+
+Nothing here imports a library: whoever passes a torch tensor has imported torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.forks import cached_property
+from tilewright.formats import FORMATS, MULTIPLIED
+from tilewright.runtime.gpu import dlpack
+
+LEGACY = 1  # CUDA's default stream, by the name that DLPack and __cuda_array_interface__ give it
+
+
+class Platform:
+    """A maker's GPUs: what they are called, what is multiplied there, and the kinds of device that DLPack calls so."""
+
+    def __init__(self, name: str, article: str, formats: Sequence[str], kinds: tuple[int, ...], default: int) -> None:
+        self.name, self.memory, self.formats, self.kinds = name, f"{article} {name}'s memory", formats, kinds
+        self.default_stream = default  # as DLPack names it
+
+    @cached_property
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """What is multiplied there, by the names that all libraries use."""
+        return {f.numpy_name: f.dtype for f in (FORMATS[name] for name in self.formats)}
+
+    def dtype(self, dtype: Any, name: str) -> np.dtype[Any]:
+        """A library's dtype as NumPy's; TypeError, with the argument's name, for one that is not multiplied there."""
+        words = str(dtype).removeprefix("torch.")
+        if words not in self.dtypes:
+            *most, last = self.dtypes
+            raise TypeError(
+                f"{name} has dtype {words}; on {self.name}s this version multiplies {', '.join(most)} and {last}: "
+                f"convert {name} to one of them"
+            )
+        return self.dtypes[words]
+
+
+CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY)
+ROCM = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
+                                     "i16", "u16", "u8"), (dlpack.ROCM,), 0)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """One array: its shadow, and whatever keeps its memory while the shadow is in use."""
+
+    shadow: NDArray[Any]
+    device: int
+    keep: Any
+
+    @property
+    def pointer(self) -> int:
+        return self.shadow.__array_interface__["data"][0]
+
+
+class Library(Protocol):
+    name: str
+    platform: Platform
+    waits: bool  # must the host wait for the product, since the caller has no stream that could?
+
+    def device(self, x: Any) -> int:
+        """The device that x is on."""
+
+    def stream(self, x: Any, device: int) -> int:
+        """The handle of the stream on which x's owner works."""
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        """x, ready to be used on this stream; TypeError or ValueError, with `name`, if it cannot be."""
+
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        """Of an array that `look` would take as it is: dtype, shape, strides and device, in the library's own terms and
+        whatever is cheapest to compare; and the address of its first element. None if that takes a look."""
+
+    def pointer(self, x: Any) -> int:
+        """The address of a plain array's first element."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        """A new array in C order."""
+
+    def result(self, new: Any, like: Any) -> Any:
+        """What `empty` has made, filled meanwhile, as an array of the same kind as `like`."""
+
+
+def library_of(x: Any) -> Library | None:
+    """Whose array in a GPU's memory x is; None if it is something else, such as an array in the host's."""
+    if type(x) is np.ndarray or x is None:
+        return None
+    known = TORCH.knows(x)
+    if known is not None:
+        return (TORCH if sys.modules["torch"].version.hip is None else TORCH_ROCM) if known else None
+    if CUPY.knows(x):
+        return CUPY
+    if isinstance(x, DeviceArray):
+        return OWN
+    try:
+        if hasattr(type(x), "__dlpack_device__"):
+            on = x.__dlpack_device__()[0]
+            return next((library for library in (DLPACK, DLPACK_ROCM) if on in library.platform.kinds), None)
+        return INTERFACE if hasattr(x, "__cuda_array_interface__") else None
+    except Exception:  # on several devices at once, on none, or being traced: nothing that could be looked at
+        return None
+
+
+def kind(x: Any) -> str:
+    """What x is, for messages."""
+    module, name = type(x).__module__.partition(".")[0], type(x).__qualname__
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A NumPy array that is said to be there. It must not be read."""
+    if dtype.isbuiltin == 2:  # one of ml_dtypes', which the interface has no word for
+        return np.asarray(_There(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}"))).view(dtype)
+    return np.asarray(_There(pointer, shape, strides, dtype))
+
+
+class _There:
+    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.__array_interface__ = {
+            "data": (pointer, False), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3,
+        }  # fmt: skip
+
+
+def _writable(readonly: bool, name: str) -> None:
+    if readonly:
+        raise ValueError(f"{name} is read-only; it must be an array that can be written to")
+
+
+# ---- libraries
+
+
+class _Torch:
+    name, waits = "torch", False
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+
+    def knows(self, x: Any) -> bool | None:
+        """Is x in a GPU's memory, whoever's? None: it is not torch's."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return None
+        tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
+        if not (type(x) is tensor or (tensor is not None and isinstance(x, tensor))):
+            return None
+        return bool(x.is_cuda)
+
+    def device(self, x: Any) -> int:
+        return int(x.device.index)
+
+    def stream(self, x: Any, device: int) -> int:
+        torch = sys.modules["torch"]
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what the public way asks, in a tenth of the time
+        return int(raw(device) if raw else torch.cuda.current_stream(device).cuda_stream)
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        torch = sys.modules["torch"]
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} is a sparse tensor ({x.layout}); it must be dense")
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, and tilewright's product has no backward pass: pass {name}.detach(), or "
+                "call inside torch.no_grad()"
+            )
+        dtype = self.platform.dtype(x.dtype, name)
+        if x.is_neg():  # a view of a conjugate: its memory holds the values with the other sign
+            if write:
+                raise ValueError(f"{name} is a lazily negated view, which cannot be written to")
+            x = x.resolve_neg()
+        strides = tuple(s * dtype.itemsize for s in x.stride())
+        return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), self.device(x), x)
+
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        if x.requires_grad or x.is_neg() or x.layout != sys.modules["torch"].strided:
+            return None
+        return (x.dtype, x.shape, x.stride(), x.device.index), x.data_ptr()
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data_ptr())
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        torch = sys.modules["torch"]
+        # dtype.name takes longer than all the rest
+        its = torch.float32 if dtype.char == "f" else torch.float64 if dtype.char == "d" else getattr(torch, dtype.name)
+        return torch.empty(shape, dtype=its, device=torch.device("cuda", device))
+
+    def result(self, new: Any, like: Any) -> Any:
+        return new
+
+
+class _CuPy:
+    name, waits, platform = "cupy", False, CUDA
+
+    def knows(self, x: Any) -> bool:
+        ndarray = getattr(sys.modules.get("cupy"), "ndarray", None)
+        return ndarray is not None and isinstance(x, ndarray)
+
+    def device(self, x: Any) -> int:
+        return int(x.device.id)
+
+    def stream(self, x: Any, device: int) -> int:
+        return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        dtype = self.platform.dtype(x.dtype, name)
+        return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), self.device(x), x)
+
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        return (x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data.ptr)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(device):
+            return cupy.empty(shape, dtype)
+
+    def result(self, new: Any, like: Any) -> Any:
+        return new
+
+
+class _Protocol:
+    """What libraries have in common that are known by a protocol alone."""
+
+    platform = CUDA
+
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        return None
+
+    def pointer(self, x: Any) -> int:
+        raise NotImplementedError("none of its arrays is plain")
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        if self.platform is ROCM:
+            from tilewright.runtime.gpu import hip_arrays
+            from tilewright.runtime.hip import device as hip_devices
+
+            return hip_arrays.RocmArray(hip_devices.device(device), shape, dtype)
+        from tilewright.runtime.cuda.device import device as find
+        from tilewright.runtime.cuda.memory import Memory
+
+        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return DeviceArray(Memory(find(device), size), shape, dtype, stream)
+
+    def result(self, new: Any, like: Any) -> Any:
+        """By the library's own from_dlpack; as a DeviceArray if it has none."""
+        namespace = getattr(like, "__array_namespace__", None)
+        home: Any = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])
+        take = getattr(home, "from_dlpack", None)
+        return take(new) if take else new
+
+
+class _DLPack(_Protocol):
+    name, waits = "DLPack", True
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+
+    def device(self, x: Any) -> int:
+        return int(x.__dlpack_device__()[1])
+
+    def stream(self, x: Any, device: int) -> int:
+        return self.platform.default_stream  # to which the library is told to synchronise x
+
+    def capsule(self, x: Any, stream: int) -> Any:
+        """What DLPack gives for x; what was done to it is done before what this stream is given from now on."""
+        given = stream or self.platform.default_stream
+        try:
+            return x.__dlpack__(stream=given, max_version=dlpack.VERSION)
+        except TypeError:  # from before DLPack had versions
+            return x.__dlpack__(stream=given)
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        capsule = self.capsule(x, stream)
+        found = dlpack.read(capsule)
+        _writable(write and found.readonly, name)
+        dtype = self.platform.dtype(found.dtype, name)
+        return Look(shadow(found.pointer, found.shape, found.strides, dtype), found.device, (x, capsule))
+
+
+class _Interface(_Protocol):
+    """https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html"""
+
+    name, waits = "__cuda_array_interface__", False
+
+    def device(self, x: Any) -> int:
+        from tilewright.runtime.cuda.driver import api, call
+
+        what = api().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        pointer = x.__cuda_array_interface__["data"][0]
+        return int(call("cuPointerGetAttribute", what, pointer)) if pointer else 0
+
+    def stream(self, x: Any, device: int) -> int:
+        return int(x.__cuda_array_interface__.get("stream") or LEGACY)
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        says = x.__cuda_array_interface__
+        if says.get("mask") is not None:
+            raise TypeError(f"{name} has a mask, which a product cannot honour")
+        pointer, readonly = says["data"]
+        _writable(write and readonly, name)
+        dtype = self.platform.dtype(np.dtype(says["typestr"]), name)
+        shape = tuple(says["shape"])
+        strides = says.get("strides") or dlpack.contiguous(shape, dtype.itemsize)
+        return Look(shadow(pointer, shape, tuple(strides), dtype), self.device(x), x)
+
+
+class _Own(_Interface):
+    name = "tilewright"
+
+    def result(self, new: Any, like: Any) -> Any:
+        return new
+
+
+TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(), _DLPack(CUDA), _Interface(), _Own()
+TORCH_ROCM, DLPACK_ROCM = _Torch(ROCM), _DLPack(ROCM)
+
+
+class DeviceArray:
+    """A result for a library that cannot be given one of its own: memory, which every protocol can take.
+
+    It has DLPack and __cuda_array_interface__, and no arithmetic. The memory goes with the last who refers to it.
+    """
+
+    def __init__(self, memory: Any, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int) -> None:
+        self.memory, self.shape, self.dtype, self.stream = memory, shape, dtype, stream
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on CUDA device {self.memory.device.index}>"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "data": (self.memory.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
+            "version": 3, "stream": self.stream or LEGACY,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.memory.device.index
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
+                   copy: bool | None = None) -> Any:  # fmt: skip
+        """A capsule; what the taker gives to its stream from now on comes after what fills the array."""
+        from tilewright.runtime.cuda.stream import Event
+
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("a DeviceArray is handed over where it is, without a copy")
+        if stream != -1 and (stream or LEGACY) != (self.stream or LEGACY):
+            Event(self.memory.device, timing=False).record(self.stream).before(stream or LEGACY)
+        return dlpack.make(self.memory.pointer, self.shape, self.dtype, self.memory.device.index, self.memory)

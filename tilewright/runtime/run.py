@@ -1,0 +1,120 @@
+"""Compile a recorded function for this machine and call it: the way to run a kernel of your own.
+
+    run(function, n, x, y, z)                       # a CPU function on NumPy arrays
+    run(function, n, x, y, z, grid=(4,))            # the CTAs of a GPU on arrays in its memory
+
+The arguments are those of simulator.run, which runs the same function where every access is checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright import targets
+from tilewright.ir import Function, Pointer, Texture, arguments
+from tilewright.ir.written import written
+
+_NUMBERS = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
+            "f32": ctypes.c_float, "f64": ctypes.c_double}  # fmt: skip
+
+
+def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None) -> Any:
+    """Call `function` with numbers for its number parameters and arrays, or addresses as int, for its pointers.
+
+    What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
+    number; one CTA unless given), on the stream that the arrays' library (torch, CuPy, whatever has DLPack or
+    __cuda_array_interface__) works on, and may not be over when this returns. Nothing is copied or converted: arrays
+    are contiguous and of the parameters' element types, and writable where the function writes. What the function does
+    with them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that
+    do not fit the parameters; RuntimeError if this machine cannot run the function.
+    """
+    arguments.count(arguments.recorded(function), args)
+    extents = arguments.grid(function, grid)
+    return _on_cpu(function, args) if function.threads is None else _on_gpu(function, args, extents)
+
+
+def _on_cpu(function: Function, args: Sequence[Any]) -> Any:
+    for name, t in [*((name, value.type) for name, value in function.params), ("the result", function.result)]:
+        if not (t is None or isinstance(t, Pointer) or str(t) in _NUMBERS):
+            raise TypeError(f"{name} is of type {t}; between Python and compiled code go pointers and numbers of type "
+                            f"{', '.join(_NUMBERS)}")
+    given = [_host(function, name, value.type, x) for (name, value), x in zip(function.params, args)]
+    return _compiled(function)(*given)
+
+
+@cache
+def _compiled(function: Function) -> Callable[..., Any]:
+    from tilewright.compiler.llvm import Loaded, object_code
+
+    target = targets.detect().extended
+    code = Loaded(object_code(function, target), target)
+    result = None if function.result is None else _ctype(function.result)
+    call: Callable[..., Any] = code.function(function.name, result, *(_ctype(v.type) for _, v in function.params))
+    call.code = code  # type: ignore[attr-defined]
+    return call
+
+
+def _ctype(t: Any) -> Any:
+    return ctypes.c_void_p if isinstance(t, Pointer) else _NUMBERS[str(t)]
+
+
+def _host(function: Function, name: str, t: Any, x: Any) -> Any:
+    """x as ctypes takes it."""
+    if not isinstance(t, Pointer):
+        return arguments.number(name, t, x).item()
+    if isinstance(x, int):
+        return x
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array of {t.element.numpy}, not {_kind(x)}")
+    arguments.array(name, t, x)
+    line = written(function).get(name)
+    if line is not None and not x.flags.writeable:
+        raise ValueError(f"{name} is read-only, and {function.name} writes it at {line}\n    {line.text}")
+    return x.ctypes.data
+
+
+def _kind(x: Any) -> str:
+    return f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
+
+
+def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
+    from tilewright.runtime.cuda import module
+    from tilewright.runtime.gpu import arrays
+
+    assert function.threads is not None
+    device, stream, looks = None, 0, []
+    given: list[Any] = []
+    for (name, value), x in zip(function.params, args):
+        if isinstance(value.type, Texture):
+            raise TypeError(f"{name} is a {value.type}, which only compiled products of tilewright are given")
+        if not isinstance(value.type, Pointer):
+            given.append(arguments.number(name, value.type, x).item())
+            continue
+        if isinstance(x, int):
+            given.append(x)
+            continue
+        library = arrays.library_of(x)
+        if library is None or library.platform is not arrays.CUDA:
+            raise TypeError(f"{name} must be an array in the memory of a CUDA device, not {_kind(x)}")
+        if device is None:
+            device = module.device(library.device(x))
+            stream = library.stream(x, device.index)
+        looks.append(library.look(x, name, stream, name in written(function)))  # which keep what they look at
+        arguments.array(name, value.type, looks[-1].shadow)
+        given.append(looks[-1].pointer)
+    device = device or module.device()
+    kernel = module.load(_ptx(function, device.target), device).function(function.name)
+    dynamic = function.shared_bytes if function.shared_bytes > kernel.usage.shared else 0
+    module.launch(kernel, grid, function.threads, dynamic, stream, given)
+
+
+@cache
+def _ptx(function: Function, target: Any) -> str:
+    from tilewright.compiler.llvm import assembly
+
+    return assembly(function, target)
