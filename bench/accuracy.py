@@ -64,7 +64,7 @@ def mkl(folder: str) -> Any:
         n, p = len(a), ctypes.c_void_p
         c = np.empty_like(a)
         sgemm(101, 111, 111, n, n, n, ctypes.c_float(1), p(a.ctypes.data), n, p(b.ctypes.data), n, ctypes.c_float(0),
-              p(c.ctypes.data), n)  # fmt: skip
+              p(c.ctypes.data), n)
         return c
 
     return product
@@ -84,7 +84,7 @@ def measure(sizes: list[int], folder: str | None) -> list[dict[str, Any]]:
             for name, product in methods.items():
                 error = np.abs(product(a, b)[rows] - exact) / size / UNIT
                 found.append({"n": n, "data": data, "method": name, "rms": float(np.sqrt(np.mean(error**2))),
-                              "percentiles": [float(x) for x in np.percentile(error, PERCENTILES)]})  # fmt: skip
+                              "percentiles": [float(x) for x in np.percentile(error, PERCENTILES)]})
                 print(f"{n:5} {data:15} {name:7} rms {found[-1]['rms']:8.3f}  most {error.max():8.3f}", flush=True)
     return found
 
@@ -129,7 +129,7 @@ def main() -> None:
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     found = measure(args.sizes, args.mkl)
     Path(args.json).write_text(json.dumps({"machine": target.model, "date": date, "percentiles": PERCENTILES,
-                                           "found": found}, indent=1))  # fmt: skip
+                                           "found": found}, indent=1))
 
 
 if __name__ == "__main__":

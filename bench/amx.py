@@ -145,7 +145,6 @@ class Mkl:
         return lambda: f(101, 111, 111, 173, m, n, k, one, p(a.ctypes.data), k, ctypes.c_int8(0), p(b.ctypes.data), n,
                          ctypes.c_int8(0), zero, p(c.ctypes.data), n, p(offset.ctypes.data))
 
-
     def packed(self, name: str, a: Any, b: Any, c: Any) -> Any:
         """`name`_compute with B packed beforehand by `name`_pack; of sgemm, which takes alpha when it packs, too."""
         (m, k), n, p = a.shape, b.shape[1], ctypes.c_void_p

@@ -47,7 +47,7 @@ def cases() -> list[Case]:
     from tilewright.ladder.gpu_steps import GPU_STEPS
 
     found: list[Case] = [{"step": step, "sizes": sizes} for step in GPU_STEPS
-                         for sizes in ((128, 256, 16), (132, 140, 24))]  # fmt: skip
+                         for sizes in ((128, 256, 16), (132, 140, 24))]
     products = [("f32", layout, sizes, None) for layout in LAYOUTS for sizes in ((128, 128, 64), (97, 131, 35))]
     large = (256, 256, 32), (128, 260, 24), (140, 256, 24), (256, 128, 16)
     products += [("f32", layout, sizes, "4096") for layout, sizes in zip(LAYOUTS, large)]

@@ -47,7 +47,7 @@ def simt() -> Iterator[str]:
         {}, small, {**small, "ASYNC": False, "STAGES": 2}, {**small, "TRANSPOSE": False},
         {**small, "CTA_K": 16, "SLICES": 2}, {**small, "SPLIT_K": 3},
         {**small, "SPLIT_K": 2, "ASYNC": False, "STAGES": 2},
-    ]  # fmt: skip
+    ]
     for layout in ("nn", "nt", "tn", "tt"):
         yield from _tried(variants(SIMT, layout, *({**o, "VECTOR": 1} for o in options)), layout, np.float32, SHAPES)
         yield from _tried(variants(SIMT, layout, *options), layout, np.float32, ((132, 140, 68), (128, 256, 64)))
@@ -90,12 +90,12 @@ def _tried(found: tuple[Variant, ...], layout: str, dtype: Any, shapes: tuple[Sh
             def launch(
                 m: int, n: int, k: int, a: int, b: int, c: int, stream: module.Stream, here: Any = here,
                 v: Variant = variant,
-            ) -> None:  # fmt: skip
+            ) -> None:
                 lda, ldb = k if layout[0] == "n" else m, n if layout[1] == "n" else k
                 elements, counters = v.workspace(m, n, k)
                 on = module.device()
                 space = [memory.upload(on, np.zeros(count, d), stream)
-                         for count, d in ((elements, dtype), (counters, np.int32)) if count]  # fmt: skip
+                         for count, d in ((elements, dtype), (counters, np.int32)) if count]
                 args = (m, n, k, 1.0, a, lda, b, ldb, 0.0, c, n, *(block.pointer for block in space))
                 module.launch(here.function, v.grid(m, n, k), here.threads, here.shared, stream, args)
 

@@ -44,7 +44,7 @@ def _patterns(width: int, rng: random.Random) -> list[Pattern]:
     for stride in (1, 2, 3, 4, 5, 8, 16, 32, 33):
         rows = [[lane * stride for lane in lanes], [lane // 8 + lane % 8 * stride for lane in lanes],
                 [lane // 4 * stride + lane % 4 for lane in lanes], [lane % 4 * stride for lane in lanes],
-                [lane % 8 * stride for lane in lanes], [lane // 8 * stride for lane in lanes]]  # fmt: skip
+                [lane % 8 * stride for lane in lanes], [lane // 8 * stride for lane in lanes]]
         found += [[word * width for word in row] for row in rows]
     found.append([0] * 32)
     for _ in range(24):  # groups that read one address, in any order

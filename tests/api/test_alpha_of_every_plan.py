@@ -16,7 +16,7 @@ DTYPES = {"f32": np.float32, "f64": np.float64}
 MORE = [
     ("nn", 5, 70, 19, "in_place 3x{2v} kc=5 ways=2x2x1"), ("nn", 1, 5000, 9, "stream 1x4 ways=2x1x1"),
     ("tn", 70, 5, 19, "packed 4x{2v} mc=8 kc=8 nc={2v} ways=1x3x1"), ("tt", 83, 2, 21, "stream 2x4 swap"),
-]  # fmt: skip
+]
 
 
 def operands(problem, dtype):
@@ -42,14 +42,14 @@ def definition(a, b, alpha, beta, c):
 @pytest.mark.parametrize(
     ("case", "dtype"), [*((case, "f32") for case in (*PLANS, *MORE)), (PLANS[0], "f64"), (PLANS[-1], "f64")],
     ids=lambda x: x if isinstance(x, str) else f"{x[0]}-{x[4]}",
-)  # fmt: skip
+)
 def test_every_plan(case, dtype):
     kernel = kernel_of(*case, dtype)
     p, T = kernel.problem, DTYPES[dtype]
     a, b, big = operands(p, T)
     c = np.full((p.m, p.n), 3, T)
     for alpha, beta in ((np.inf, 0), (-np.inf, 2), (float(big), 0), (float(big), -1), (0.5, 1), (np.nan, 0), (3, 0.25),
-                        (1, np.inf)):  # fmt: skip
+                        (1, np.inf)):
         out = c.copy()
         kernel(a, b, out, alpha=alpha, beta=beta)
         np.testing.assert_array_equal(out, definition(a, b, alpha, beta, c).astype(T), f"alpha {alpha}, beta {beta}")

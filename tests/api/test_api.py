@@ -37,7 +37,7 @@ def operands(draw, max_side=40, broadcast=True):
     return [
         draw(storages(len(shape), broadcast)).hold(small_integers(draw(SEEDS), shape, dtype))
         for shape, dtype in zip(shapes, dtypes)
-    ]  # fmt: skip
+    ]
 
 
 def identical(ours, theirs):

@@ -87,7 +87,7 @@ def test_what_is_no_plan(call):
 def test_what_is_no_target():
     for wrong in (5, [], b"neon"):
         for call in (tw.target, lambda x: tw.plan(G, x), lambda x: tw.compile(G, x), lambda x: tw.explain(G, x),
-                     lambda x: tw.tune(G, x), lambda x: tw.pack(np.ones((2, 2)), target=x)):  # fmt: skip
+                     lambda x: tw.tune(G, x), lambda x: tw.pack(np.ones((2, 2)), target=x)):
             with pytest.raises(TypeError, match=r"target must be a name, such as 'x86-avx2'.*, not (int|list|bytes) "):
                 call(wrong)
     with pytest.raises(TypeError, match="target must be a name"):

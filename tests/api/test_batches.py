@@ -50,7 +50,7 @@ def test_numpys_broadcasting(operands, threads):
 
 PLANS = [f"in_place 6x{LANES}", f"in_place 6x{LANES} kc=8", f"in_place 4x{LANES} ways=2x1x1 swap",
          f"packed 6x{LANES} mc=12 kc=8 nc={2 * LANES}", f"packed 6x{LANES} mc=12 kc=8 nc={2 * LANES} ways=1x2x1",
-         f"in_place 6x{LANES} copy"]  # fmt: skip
+         f"in_place 6x{LANES} copy"]
 
 
 @pytest.mark.parametrize("text", PLANS)

@@ -195,7 +195,7 @@ UNCOMMON: dict[str, Callable[[], tuple]] = {
     "out overlaps b": _overlapping,
     "out is a": lambda: (square := random(5, 5), random(5, 5), square),
     "out is b, reversed": lambda: (random(5, 5), (square := random(5, 5))[::-1, ::-1], square),
-}  # fmt: skip
+}
 
 
 def _outcome(f: Callable, args: tuple, kwargs: dict) -> Any:
@@ -309,7 +309,7 @@ def test_no_reference_leaks(spied: Spied, kernel: str) -> None:
         lambda: _outcome(spied, (A, B, readonly), {}), lambda: _outcome(spied, (A, B, wrong), {}),
         lambda: _outcome(spied, (A, B), {"out": wrong}), lambda: _outcome(spied, (A, A), {}),
         lambda: _outcome(spied, (A, B), {"x": 1}), lambda: _outcome(spied, (), {}),
-    )  # fmt: skip
+    )
     for run in calls:
         for _ in range(20):
             run()

@@ -69,7 +69,7 @@ def test_packed(isa, dtype, shape):
     "packed 14x32 mc=28 kc=12 nc=32", "packed 14x32 mc=14 kc=8 nc=96 ways=2x1x1",
     "packed 9x48 mc=18 kc=260 nc=48 ways=1x2x1", "packed 14x32 mc=14 kc=64 nc=64 ways=1x4x1",
     "packed 6x64 mc=12 kc=36 nc=64 ways=1x1x2",
-])  # fmt: skip
+])
 @pytest.mark.parametrize("columns", [False, True])
 def test_blocks_and_ways(text, columns):
     """Many blocks of every size, dealt out and claimed, with A and B by rows and by columns."""

@@ -152,7 +152,7 @@ def test_narrow_floats_are_added_up_in_f32_and_rounded_once(f):
     assert (np.abs(sums - wide) <= bound).all()
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(tw.matmul(a, b, out_dtype=f).astype(np.float32),
-                                      sums.astype(np.float32).astype(dtype))  # fmt: skip
+                                      sums.astype(np.float32).astype(dtype))
 
 
 def test_nan_and_inf_of_narrow_floats():
@@ -193,7 +193,7 @@ def test_what_is_refused():
     ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("bf16", "f32", "f32"), ("f32", "f16", "f32"), ("i8", "f16", "f32"),
     ("u16", "bf16", "f32"), ("e4m3fn", "e5m2", "f32"), ("e4m3fnuz", "bf16", "f32"), ("i8", "i8", "i32"),
     ("u8", "i8", "i32"), ("i16", "u16", "i32"), ("i32", "u8", "i32"),
-])  # fmt: skip
+])
 def test_packing_converts(f, g, into, isa):
     """Every pattern of the narrow format, by rows, by columns and with gaps, on both instruction sets."""
     target = tw.detect() if isa == "native" else tw.target(isa)

@@ -35,7 +35,7 @@ def test_keywords_of_numpy_say_what_there_is_instead(a, option, words):
 
 def test_their_defaults_change_nothing():
     for option in ({"dtype": None}, {"casting": "same_kind"}, {"order": "K"}, {"subok": True}, {"signature": None},
-                   {"axes": [(-2, -1)] * 3}):  # fmt: skip
+                   {"axes": [(-2, -1)] * 3}):
         np.testing.assert_array_equal(tw.matmul(X, X.T, **option), np.matmul(X, X.T))
 
 

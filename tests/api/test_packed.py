@@ -37,7 +37,7 @@ CHIPS = [
 FORMAT_PAIRS = [("f32", "f32"), ("f64", "f64"), ("i32", "i32"), ("i64", "u64"), ("c64", "c64"), ("c128", "c128"),
                 ("f16", "f16"), ("bf16", "bf16"), ("e4m3fn", "bf16"), ("e2m1", "e2m1"), ("f32", "bf16"), ("i8", "i8"),
                 ("u8", "i8"), ("i8", "u8"), ("i16", "i8"), ("u16", "i16"), ("bool", "i8"), ("i4", "i4"),
-                ("f32", "f64"), ("f32", "c64"), ("c64", "f32")]  # fmt: skip
+                ("f32", "f64"), ("f32", "c64"), ("c64", "f32")]
 
 
 def named(x):
@@ -66,7 +66,7 @@ def unpacked(a, b, packed, dtype) -> np.ndarray:
         *engine._describe(kept_a, kept_b, c, 1),
         tuple(engine._packed_from(x.dtype, c.dtype) for x in (kept_a, kept_b)),
         packed.target, packed.word if packed.word in engine.BY_NAME else "",
-    )  # fmt: skip
+    )
     plan = replace(packed.plan, jc_ways=1, ic_ways=1, jr_ways=1)
     recipe = engine.Recipe(meant.shape, meant.strides, plan, meant.target, sources=meant.sources, depth=meant.depth)
     engine._run(recipe, plan.swap, kept_a, kept_b, c, 1.0, 0.0)
@@ -99,7 +99,7 @@ def test_layouts_of_b(f, layout):
     unaligned[...] = b
     wanted = tw.matmul(a, tw.pack(b.conj() if layout == "conjugated" else b))
     shown = {"columns": np.asfortranarray(b), "any": np.repeat(np.repeat(b, 2, 0), 3, 1)[::2, ::3],
-             "backwards": b[::-1, ::-1].copy()[::-1, ::-1], "unaligned": unaligned}.get(layout, b.T.copy())  # fmt: skip
+             "backwards": b[::-1, ::-1].copy()[::-1, ::-1], "unaligned": unaligned}.get(layout, b.T.copy())
     flag = {"transposed": True, "conjugated": "c"}.get(layout, False)
     np.testing.assert_array_equal(tw.matmul(a, tw.pack(shown, trans_b=flag)), wanted)
 
@@ -126,7 +126,7 @@ def test_layouts_of_a_and_c():
     ("of_a", "of_b"),
     [((5, 3), ()), ((5,), (5,)), ((2, 1), (3,)), ((), (4,)), ((1,), (2, 3)), ((2, 3), (2, 3)), ((0,), ()),
      ((2,), (0, 1))],
-)  # fmt: skip
+)
 def test_stacks(f, of_a, of_b):
     """Each product has the bits that it has alone."""
     for m, k, n in ((7, 70, 33), (1, 40, 1)):
@@ -214,7 +214,7 @@ def test_it_is_frozen_and_tells_what_it_is():
         (lambda b: tw.pack(tw.quantize(b, "i8")), ValueError, "of b that share a scale must be those along k, .* -2"),
         (lambda b: tw.pack(b.astype(np.longdouble)), TypeError, "longdouble|float128"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call(np.ones((20, 30), np.float32))
@@ -271,7 +271,7 @@ def test_teams_without_races(ways, swap):
     b[...] = 0
     for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
                         ("b_space", plan.jc_ways * recipe.b_block),
-                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
+                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
         job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
     machine = Machine(code.function(emit_gemm), memory, {})
     struct = job.view(np.int8)

@@ -30,7 +30,7 @@ def test_integers_of_any_size_count_modulo_two_to_the_bits(f, k):
     a, b, c = numbers(f, 6, k), numbers(f, k, 5), numbers(f, 6, 5)
     exact = WIDE(a) @ WIDE(b) if k else np.zeros((6, 5), object)
     for alpha, beta in ((1, 2**31), (2**31, 2**63), (-(2**63), 2**64 - 1), (10**40 + 1, -(10**40) - 3), (1, 2.0**70),
-                        (np.uint64(2**63), np.int8(-1)), (True, Fraction(6, 2))):  # fmt: skip
+                        (np.uint64(2**63), np.int8(-1)), (True, Fraction(6, 2))):
         wanted = modulo(int(alpha) * exact + int(beta) * WIDE(c), f.bits)
         for out in layouts(c):
             tw.gemm(alpha, a, b, beta, out)

@@ -241,7 +241,7 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"scale_a must be a number, f32 for each row of a, or scales of blocks along "
                                          r"k, axis -1 of a: scales for e4m3fn \(4, 64\), one for each 32 along axis "
                                          r"-1, must have the shape "
-                                         r"\(4, 2\), not \(4, 1\)"):  # fmt: skip
+                                         r"\(4, 2\), not \(4, 1\)"):
         tw.matmul(x, b, scale_a=np.zeros((4, 1), np.uint8))
     with pytest.raises(TypeError, match=r"scale_b .*: scales of e4m3fn must be of float8_e8m0fnu, or .*, not int32"):
         tw.matmul(x, x.T, scale_b=np.ones((2, 4), np.int32))

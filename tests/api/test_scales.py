@@ -38,7 +38,7 @@ def test_rows_and_columns(dtype):
         tw.matmul(a, b, scale_a=sa, scale_b=np.broadcast_to(np.float32(1), (1, 1))) * sb,
         tw.matmul(a, tw.pack(b, out_dtype="i64" if dtype == np.int16 else None), scale_a=sa, scale_b=sb),
         tw.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb.astype(np.float16)),
-    ):  # fmt: skip
+    ):
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got, expected)
 
@@ -222,7 +222,7 @@ def test_indices_and_transposes(name):
     block, numbers = q.format.block, tw.dequantize(q)
     np.testing.assert_array_equal(np.asarray(q.T), numbers.T)
     keys = [1, (slice(None), slice(block, 2 * block)), (Ellipsis, slice(1, 4)), (0, slice(block, None), 3),
-            (slice(None, None, -2), slice(0, 96), -1), (..., 2), slice(0, 0), (0, slice(96, None))]  # fmt: skip
+            (slice(None, None, -2), slice(0, 96), -1), (..., 2), slice(0, 0), (0, slice(96, None))]
     for key in keys:
         got = q[key]
         assert isinstance(got, tw.Quantized)

@@ -37,7 +37,7 @@ def test_each_architecture_has_the_instructions_of_its_manual():
     assert count == {"gfx942": 32, "gfx950": 40}        # of the same name are the pairs of formats
     assert len(of("gfx950")) == 36 + 4 * 25
     assert {atom.name for atom in of("gfx942")} - {atom.name for atom in of("gfx950")} == {
-        "v_mfma_f32_16x16x8_xf32", "v_mfma_f32_32x32x4_xf32"}  # fmt: skip
+        "v_mfma_f32_16x16x8_xf32", "v_mfma_f32_32x32x4_xf32"}
     pairs = {(x.a_format, x.b_format) for x in of("gfx950") if x.scaled and x.k == 128}
     assert pairs == {(a, b) for a in F8F6F4 for b in F8F6F4}
 
@@ -83,7 +83,7 @@ def test_cycles_are_those_of_the_manuals():
         ("gfx942", "v_mfma_f32_32x32x8_f16", 32), ("gfx942", "v_mfma_f32_16x16x16_f16", 16),
         ("gfx950", "v_mfma_f32_16x16x32_f16", 16), ("gfx950", "v_mfma_f32_32x32x16_bf16", 32),
         ("gfx942", "v_mfma_f32_16x16x32_fp8_fp8", 16), ("gfx950", "v_mfma_f32_32x32x16_fp8_bf8", 32),
-    ]:  # fmt: skip
+    ]:
         assert find(name, arch).cycles[arch] == cycles
     for a in F8F6F4:
         for b in F8F6F4:
@@ -168,7 +168,7 @@ CALCULATOR = [
     ("v_mfma_i32_16x16x32_i8", (0, 12, 31, "v1.[31:24]", 60), (0, 5, 11, "v1.[15:8]", 11), (0, 9, 5, "v1", 37)),
     ("v_mfma_f32_16x16x32_fp8_fp8", (0, 12, 31, "v1.[31:24]", 60), (0, 5, 11, "v1.[15:8]", 11), (0, 9, 5, "v1", 37)),
     ("v_mfma_f32_32x32x16_fp8_fp8", (0, 25, 15, "v1.[31:24]", 57), (0, 5, 22, "v1.[15:8]", 22), (0, 18, 22, "v10", 22)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "a", "b", "d"), CALCULATOR)
@@ -288,7 +288,7 @@ def test_groups_are_waves():
     atom = find("v_mfma_f32_32x32x8_f16")
     rng = np.random.default_rng(1)
     a, b, c = (rng.integers(-4, 5, (4, 3, 64)).astype("f2"), rng.integers(-4, 5, (4, 3, 64)).astype("f2"),
-               np.zeros((16, 3, 64), "f4"))  # fmt: skip
+               np.zeros((16, 3, 64), "f4"))
     d = atom.operation.numpy(atom.c.type, a, b, c)
     for wave in range(3):
         alone = atom.operation.numpy(atom.c.type, *(x[:, wave:wave + 1] for x in (a, b, c)))
@@ -308,7 +308,7 @@ def test_xf32_keeps_ten_bits_of_mantissa():
     atom = find("v_mfma_f32_16x16x8_xf32")
     a, b = np.zeros((1, 16, 8)), np.zeros((1, 8, 16))
     numbers = [1 + 2**-10, 1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-11 + 2**-20, -1 - 2**-11 - 2**-20,
-               2.0**127 * (2 - 2**-12), np.inf, 3.0]  # fmt: skip
+               2.0**127 * (2 - 2**-12), np.inf, 3.0]
     a[0, :8, 0], b[0, 0] = numbers, 1
     rounded = [1 + 2**-10, 1, 1 + 2**-9, 1 + 2**-10, -1 - 2**-10, np.inf, np.inf, 3.0]
     d = atom.c.matrix(atom.operation.numpy(atom.c.type, held(atom.a, a), held(atom.b, b), np.zeros((4, 1, 64), "f4")))
@@ -386,7 +386,7 @@ def selected(arch):
     assert done.returncode == 0, done.stderr[-2000:]
     bodies = re.findall(r"^atom_(\d+):(.*?)s_endpgm", done.stdout, re.M | re.S)
     return {int(at): " ".join(line.split()) for at, body in bodies
-            for line in re.findall(r"^\s*(v_mfma\S* .*)", body, re.M)}  # fmt: skip
+            for line in re.findall(r"^\s*(v_mfma\S* .*)", body, re.M)}
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -405,7 +405,7 @@ def test_llvm_selects_every_instruction(arch):
             assert (modes.get("cbsz", 0), modes.get("blgp", 0)) == atom.numbers
         if atom.scaled:         # a byte's number: its low bit is in op_sel, its high bit in op_sel_hi
             bits = {name: [int(x) for x in value.split(",")[:2]] for name, value in
-                    re.findall(r"(op_sel|op_sel_hi):\[([\d,]+)\]", assembly)}  # fmt: skip
+                    re.findall(r"(op_sel|op_sel_hi):\[([\d,]+)\]", assembly)}
             low, high = bits.get("op_sel", [0, 0]), bits["op_sel_hi"]
             assert [x + 2 * y for x, y in zip(low, high)] == [at % 4, 3 - at % 4]
 

@@ -36,7 +36,7 @@ ARTICLE = [
     ("mi325x", "e4m3fnuz", 2614.9, 16), ("mi355x", "f64", 78.6, 0.5), ("mi355x", "f32", 157.3, 1),
     ("mi355x", "f16", 2516.6, 16), ("mi355x", "e4m3fn", 5033.2, 32), ("mi355x", "e2m3", 10066.3, 64),
     ("mi355x", "e2m1", 10066.3, 64),
-]  # fmt: skip
+]
 # and of the data sheets of other chips: https://www.amd.com/en/products/accelerators/instinct.html,
 # https://www.nvidia.com/en-us/data-center/
 SHEETS = [
@@ -45,7 +45,7 @@ SHEETS = [
     ("h200", "f16", 989.4), ("h200", "e4m3fn", 1978.9), ("h200", "tf32", 494.7), ("h200", "f64", 66.9),
     ("a100", "f16", 311.9), ("a100", "f64", 19.5), ("a100", "i8", 623.7), ("t4", "f16", 65.1), ("sm_89", "f16", 165.2),
     ("sm_86", "f16", 71.2),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("chip", "format", "tflops"), [*(row[:3] for row in ARTICLE), *SHEETS])
@@ -99,7 +99,7 @@ def test_what_an_instruction_says() -> None:
     for line in ("A 32 x 64 e4m3fn, B 64 x 32 e2m1, D 32 x 32 f32", "64 cycles, 16 passes; 8192 FLOP",
                  "llvm.amdgcn.mfma.scale.f32.32x32x64.f8f6f4.v8i32.v4i32", "Ax 32 x 2, Bx 2 x 32",
                  "i = lane % 32, k = e // 16 * 32 + lane // 32 * 16 + e % 16", "k = lane // 32 * 32 + e, j = lane % 32",
-                 "i = e // 4 * 8 + lane // 32 * 4 + e % 4, j = lane % 32", "k // 32 = lane // 32"):  # fmt: skip
+                 "i = e // 4 * 8 + lane // 32 * 4 + e % 4, j = lane % 32", "k // 32 = lane // 32"):
         assert line in text
     assert "cdna4" in text
 
@@ -120,7 +120,7 @@ def test_formulas_are_the_layouts(name: str) -> None:
 def test_an_element_and_back() -> None:
     name = "v_mfma_f32_32x32x16_fp8_fp8"
     assert said("mfma", name, "-e", "3,5").splitlines() == [
-        "A[3][5]  lane 3, v1[15:8]", "B[3][5]  lane 5, v0[31:24]", "D[3][5]  lane 5, v3"]  # fmt: skip
+        "A[3][5]  lane 3, v1[15:8]", "B[3][5]  lane 5, v0[31:24]", "D[3][5]  lane 5, v3"]
     assert "v1[15:8]    A[3][5]" in said("mfma", name, "--lane", "3", "-m", "a")
     assert said("mfma", name, "-e", "31,15", "-m", "A") == "A[31][15]  lane 63, v1[31:24]\n"
     assert "D[2][3]  lane 23, v2" in said("mfma", "v_mfma_f32_4x4x1_16b_f32", "-e", "2,3,5")
@@ -173,7 +173,7 @@ def test_wide_tables_go_on_below() -> None:
      (("v_mfma_f32_32x32x2_f32", "-l", "64"), "there is no lane 64"),
      (("v_mfma_f32_32x32x2_f32", "--mark", "0,64"), "--mark takes lanes from 0 to 63"),
      (("v_mfma_f32_32x32x64_f8f6f4", "--a", "f16"), "there is e4m3fn by e4m3fn on gfx950")],
-)  # fmt: skip
+)
 def test_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
     assert words in " ".join(refused("mfma", *arguments).split())
 

@@ -150,7 +150,7 @@ def test_where_others_never_rest_all_rounds_are_given_and_marked() -> None:
     samples = measure.interleave(
         {name: [clock.contender(name, 0.05)] for name in "ab"}, Rules(min_rounds=3, max_rounds=5, budget_s=1.0),
         clock=clock, disturbed=lambda: True, heard=lambda name, _: heard.append(name),
-    )  # fmt: skip
+    )
     assert all(s.disturbed and not s.left_out and len(s.seconds) >= 3 for s in samples.values())
     assert clock.now < 2.0  # no longer than the budget
     assert heard.count("a") == heard.count("b") == len(samples["a"].seconds)
@@ -845,7 +845,7 @@ def test_tables_show_rates_ratios_and_what_is_wrong(measured: Report) -> None:
     report.show(measured, console)
     text = console.export_text()
     for expected in ("524.3", "1.10 (0.83 to 1.10) mkl", "0.90 (0.67 to 0.90) mkl", "geometric mean", "blis is not",
-                     "wrong result: C[0, 0]", "0.98 of 512", "16.00", "ns per call", "mkl 1.0: mkl()"):  # fmt: skip
+                     "wrong result: C[0, 0]", "0.98 of 512", "16.00", "ns per call", "mkl 1.0: mkl()"):
         assert expected in text, expected
 
 
@@ -857,7 +857,7 @@ def test_the_caption_says_how_we_compare_with_ourselves() -> None:
             (Row("tilewright", Sample((1.0,), 1)), Row(BESIDE, Sample((ratio,), 1))),
         )
         for n, ratio in cases.items()
-    ]  # fmt: skip
+    ]
     ((group, results_),) = report.groups(found)
     assert "against itself 0.965, least 0.950" in str(report.table(group, results_).caption)
 
@@ -962,7 +962,7 @@ def test_figures_are_written_between_their_markers(measured: Report, tmp_path: P
         for kind, options in {
             "rates": " suite=square dtype=f32 threads=1", "summary": "", "machine": "", "startup": "",
         }.items()
-    )  # fmt: skip
+    )
     filled = readme.fill(document, tmp_path)
     assert "old" not in filled
     assert filled.count("prose") == 4

@@ -373,7 +373,7 @@ def canned(key: str, n: int = 1024, threads: int = 1, scale: float = 1.0) -> Tim
     exact = 0.0 if p.exact else 0.25
     rows = (row("tilewright", 1, error=exact), row("numpy", 100, 64, exact), row("mkl", 1.5, error=exact * 3),
             row("mkl packed", 1.2, prepared=True), row(F32, 3),
-            Row("torch", "torch()", reason="wrong result: off by 3"))  # fmt: skip
+            Row("torch", "torch()", reason="wrong result: off by 3"))
     return Timed(p, n, threads, "native", rows)
 
 
@@ -398,7 +398,7 @@ def test_ratios_count_rows_and_are_taken_round_by_round() -> None:
 
 def test_the_table() -> None:
     absent = Timed(product("f32-f32-f32:bf16_bf16_f32_x6"), 1024, 1, "native",
-                   (Row("tilewright", "", reason="absent: no such algorithm"),))  # fmt: skip
+                   (Row("tilewright", "", reason="absent: no such algorithm"),))
     head, *lines = formats_report.lines([canned("bf16-bf16-f32"), canned("i8-i8-i32"), absent])
     assert head == [*formats_report.HEAD, "remark"]
     assert lines == [
@@ -427,7 +427,7 @@ def test_the_terminal_and_the_documents_show_it(tmp_path: Path) -> None:
     filled = readme.fill(page, tmp_path)
     assert "| i8 → i32 | 1718 | 3.00 | 100 (64 rows) | 1.50 mkl | 1.20 mkl packed | exact | exact |" in filled
     for wrong, words in (("threads=1 n=2048", "chooses 0 tables"), ("dtype=i8", "unknown option 'dtype'"),
-                         ("isa=native", "chooses 2 tables")):  # fmt: skip
+                         ("isa=native", "chooses 2 tables")):
         with pytest.raises(readme.FigureError, match=words):
             readme.fill(page.replace("threads=2 n=2048", wrong), tmp_path)
 

@@ -301,7 +301,7 @@ def test_nvml_is_asked_for_everything() -> None:
     said = source.describe()
     assert (said["name"], said["driver"], said["power_limit_watts"], said["max_sm_mhz"]) == (
         "NVIDIA H200", "580.1", 700, 1980,
-    )  # fmt: skip
+    )
     assert json.dumps(said)
     source.close()
     assert source.nvml.stopped
@@ -567,7 +567,7 @@ def test_a_child_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_child.run(job(SMALL, SMALL), lambda event, **details: events.append({"event": event, **details}))
     assert [e["event"] for e in events] == [
         "contenders", "device", "case", "result", "case", "result", "clocks", "done",
-    ]  # fmt: skip
+    ]
     assert events[0]["left_out"] == {"triton": "it is not here"}
     assert events[1]["state"] == {"max_sm_mhz": 1980}
     assert json.dumps(events)
@@ -603,7 +603,7 @@ def test_after_a_case_that_breaks_the_process_the_next_one_goes_on(monkeypatch: 
     assert started == [[1, 2, 3, 4], [3, 4], [4]]
     assert [(r.case.problem.n, bool(r.sample(OURS))) for r in found.results] == [
         (1, True), (2, False), (3, True), (4, True),
-    ]  # fmt: skip
+    ]
     assert gpu.status(found) == 1
 
 
@@ -625,7 +625,7 @@ def measured() -> Report:
     found.machine["gpu"] = {
         "name": "NVIDIA H200", "target": "sm_90a", "sms": 132, "l2": 60 << 20, "power_limit_watts": 700.0,
         "max_sm_mhz": 1980, "driver": "580.1", "cuda": "13.0", "packages": {"torch": "2.11"},
-    }  # fmt: skip
+    }
     found.extra["clocks"] = "free (1700 to 1980 MHz under load, 1980 at most)"
     people = [{"name": n, "version": "1", "how": f"{n}()"} for n in (OURS, "cuBLAS")]
     found.sessions.append(Session(1, "native", people, {"triton": "triton is not installed"}))
@@ -664,7 +664,7 @@ def test_tables_show_rates_ratios_and_the_device_s_state(measured: Report) -> No
         "1755 / 1755", "0.972", "power cap (100%)", "bound kernel: 5.10 us",
         "emission of 2 kernels: median 0.165 s, most 0.220 s (simt_b)",
         "triton left out: triton is not installed", "cuBLAS, f32 tt 1000: wrong result",
-    ):  # fmt: skip
+    ):
         assert expected in text, (expected, text)
 
 
@@ -682,7 +682,7 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
     markers = [
         "gpu_rates r.json suite=square", "gpu_power r.json suite=square", "gpu_summary r.json", "gpu_machine r.json",
         "gpu_costs r.json of=overhead", "gpu_costs r.json of=emission", "gpu_rates r.json suite=odd layout=tt",
-    ]  # fmt: skip
+    ]
     text = readme.fill("".join(f"<!-- figure: {m} -->\n<!-- /figure -->\n" for m in markers), tmp_path)
     for line in (
         "| 1024 | 35.8 | 32.5 | 1.100 (1.100 to 1.100) |",
@@ -752,7 +752,7 @@ def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch
     assert list(found) == [
         f"bound kernel, {gpu_cost.ONE}", f"bound kernel with workspace, {gpu_cost.ONE} split_k=2",
         f"tilewright.matmul, {tw.plan(Gemm(64, 64, 64), device.on.target)}", "torch.mm", "triton",
-    ]  # fmt: skip
+    ]
     assert all(len(seconds) == 15 and min(seconds) > 0 for seconds in found.values())
     assert len(bound) == 2 * (1 + 15 * (20 + 200))
 

@@ -125,7 +125,7 @@ def test_run_multiplies_files(files: Path) -> None:
     ("shape_a", "shape_b"),
     [((4,), (4,)), ((4,), (4, 3)), ((2, 4), (4,)), ((3, 2, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (2, 4, 1)),
      ((0, 4), (4, 3)), ((3, 0), (0, 2)), ((2, 0, 4), (4, 3)), ((1, 1), (1, 1))],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f8", "f8"), ("f4", "f8")])
 def test_run_follows_numpy(tmp_path: Path, shape_a: Any, shape_b: Any, dtypes: tuple[str, str]) -> None:
     rng = np.random.default_rng(1)
@@ -180,7 +180,7 @@ def test_run_takes_the_raw_bytes_of_formats_that_numpy_has_no_name_for(files: Pa
     np.testing.assert_array_equal(np.load(files / "c.npy"), np.tile(x.astype(np.int8).sum(1)[:, None], 3))
     assert "elements of" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy", "--a", "f64")
     assert "named only for raw bytes" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy",
-                                                 "--a", name, "--b", name)  # fmt: skip
+                                                 "--a", name, "--b", name)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i8", "f2", "c8"])
@@ -268,7 +268,7 @@ def test_a_bad_file_is_one_line(files: Path, kind: str) -> None:
     ("shape_a", "shape_b", "words"),
     [((5, 7), (6, 3), "(7) must be as long as the rows of the second (6)"), ((5, 7), (6,), "must be as long as"),
      ((2, 5, 7), (3, 7, 2), "the leading axes do not broadcast")],
-)  # fmt: skip
+)
 def test_shapes_that_do_not_fit_are_one_line(files: Path, shape_a: Any, shape_b: Any, words: str) -> None:
     np.save(files / "a.npy", np.ones(shape_a, np.float32))
     np.save(files / "b.npy", np.ones(shape_b, np.float32))
@@ -525,12 +525,12 @@ def test_emit_writes_every_form_for_amd(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "axpy.json").read_text())
     assert (told["symbol"], told["grid"], told["workgroup"]) == ("axpy_f32", ["(n + 255) // 256", 1, 1], 256)
     assert [(x["name"], x["type"], x["offset"]) for x in told["arguments"]] == [
-        ("n", "i64", 0), ("alpha", "f32", 8), ("x", "ptr", 16), ("y", "ptr", 24)]  # fmt: skip
+        ("n", "i64", 0), ("alpha", "f32", 8), ("x", "ptr", 16), ("y", "ptr", 24)]
 
 
 def test_emit_names_kernels_for_amd_only(tmp_path: Path) -> None:
     assert "must end in .ll (IR), .s (assembly) or .hsaco" in refused(
-        "emit", "--kernel", "f16", "-t", "gfx942", "-o", tmp_path / "f16.o")  # fmt: skip
+        "emit", "--kernel", "f16", "-t", "gfx942", "-o", tmp_path / "f16.o")
     assert "there are: axpy, f32, f16, fp8" in refused("emit", "--kernel", "f17", "-t", "gfx942")
     assert "gfx942 lacks the instruction of step 5 mxfp4" in refused("emit", "--kernel", "mxfp4", "-t", "gfx942")
     assert "--kernel is for AMD's GPUs" in refused("emit", "--kernel", "axpy", "-t", "neon")
@@ -608,9 +608,9 @@ def test_any_damaged_file_is_refused_in_a_line(files: Path) -> None:
     """NumPy raises what zipfile, tokenize and memmap happen to raise."""
     start, ends = (files / "a.npy").read_bytes()[:8], b"\n"
     headers = [b"{'descr': '<f4', 'fortran_order': False, 'shape': (3", b"\\\n", b"(" * 300,
-               b"{'descr': '<f4', 'fortran_order': False, 'shape': (True, 3), }"]  # fmt: skip
+               b"{'descr': '<f4', 'fortran_order': False, 'shape': (True, 3), }"]
     damaged = [b"PK\x03\x04" + bytes(40), b"PK\x05\x06", *(
-        start + (len(h) + 1).to_bytes(2, "little") + h + ends + bytes(48) for h in headers)]  # fmt: skip
+        start + (len(h) + 1).to_bytes(2, "little") + h + ends + bytes(48) for h in headers)]
     for content in damaged:
         (files / "a.npy").write_bytes(content)
         said = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")

@@ -55,7 +55,7 @@ def test_a_table_goes_on_below_and_breaks_no_cell() -> None:
     rows = [["", "plan", "seconds", "where"], ["1", "x" * 30, "2.5", "here"], ["2", "y", "10.5", "there"]]
     assert text.table(rows, right=(2,), fit=40).splitlines() == [
         "   plan", "1  " + "x" * 30, "2  y", "", "   seconds  where", "1      2.5  here",
-        "2     10.5  there"]  # fmt: skip
+        "2     10.5  there"]
     assert len(text.table(rows, fit=80).splitlines()) == 3
     assert "x" * 30 in text.table(rows, fit=10)
 
@@ -77,7 +77,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "m": 1000, "n": 2000, "k": 3000, "threads": 8, "seconds": 0.001, "ratio": 1.0, "ratio_q1": 0.9,
         "ratio_q3": 1.1, "rounds": 7, "role": "best", "plan": plan, "a": "rows", "b": "rows", "dtype": "f32",
         "target": "x86-avx512", "date": "2026-11-22T00:00:00", "model": "AMD EPYC 9B45 128-Core Processor",
-        "tilewright": "0.1.0", "commit": None, "itemsize": 4, "swap": False, "batch": 1}  # fmt: skip
+        "tilewright": "0.1.0", "commit": None, "itemsize": 4, "swap": False, "batch": 1}
     rows = [row.Row(**{name: fields[name] for name in row.Row.__annotations__ if name in fields})]
     monkeypatch.setattr(store, "rows", lambda: rows)
     return rows
@@ -97,7 +97,7 @@ def test_what_was_tuned_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     ("simulate", 5, 6, 7, "-t", "sm_90a"), ("ladder", "amd", "f32", "-t", "gfx942"), ("mfma", "list"),
     ("formats", "e4m3fn"), ("formats",), ("explain", 64, 64, 64, "-t", "neon"),
     ("mfma", "v_mfma_f32_16x16x4_f32", "--no-tables"), ("cache", "info"),
-], ids=lambda words: " ".join(map(str, words)))  # fmt: skip
+], ids=lambda words: " ".join(map(str, words)))
 def test_output_fits(words: tuple[object, ...], columns: int) -> None:
     for line in at(columns, *words).splitlines():
         assert len(line) <= columns or len(line.split()) <= 2 or " on " in line, line
@@ -112,7 +112,7 @@ PRINTED = [
     ("peak", "mi355x"), ("formats",), ("formats", "e4m3fn"), ("formats", "e4m3fn", "0x7f"), ("formats", "mxfp4"),
     ("simulate", 5, 6, 7, "-t", "x86-avx2"), ("simulate", "--step", "fp8", "-t", "gfx942"), ("cache", "info"),
     ("doctor", "--no-measure"), ("mfma", "list"), ("mfma", "v_mfma_f32_32x32x2_f32"), ("tune", "show"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("arguments", PRINTED, ids=lambda words: " ".join(map(str, words)))
@@ -194,7 +194,7 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "bash")
     ("tilewright emit -t sm_90a --step t", {"tiled", "texture"}), ("tilewright emit -t neon --step b", {"blocked"}),
     ("tilewright emit -t gfx950 --step mx", {"mxfp8", "mxfp4"}), ("tilewright formats e5", {"e5m2", "e5m2fnuz"}),
     ("tilewright mfma v_mfma_f64_16", {"v_mfma_f64_16x16x4_f64"}), ("tilewright plan 5 5 5 -l t", {"tn", "tt"}),
-])  # fmt: skip
+])
 def test_shells_complete_names(line: str, wanted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for shell in ("bash", "fish"):
         assert set(completions(line, monkeypatch, shell)) == wanted
@@ -214,7 +214,7 @@ def run_unread(*arguments: str) -> tuple[int, bytes]:
     """Exit status and standard error of a command whose output goes to a pipe that nothing reads."""
     reading, writing = os.pipe()
     process = subprocess.Popen([sys.executable, "-m", "tilewright", *arguments], cwd=ROOT, stdout=writing,
-                               stderr=subprocess.PIPE)  # fmt: skip
+                               stderr=subprocess.PIPE)
     os.close(writing)
     os.close(reading)  # at once: the first write fails
     return process.wait(60), process.stderr.read()  # type: ignore[union-attr]

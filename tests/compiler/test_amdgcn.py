@@ -74,7 +74,7 @@ def test_a_vector_add(chip):
     np.testing.assert_array_equal(c, a + b)
     assert report.instructions["load"] == 2 * 16
     check(emit_vector_add(), chip, r"vector_add:", "global_load_dword ", "v_add_f32", "global_store_dword ",
-          r"\.wavefront_size: +64", r"\.max_flat_workgroup_size: 256", "amdhsa_code_object_version 5")  # fmt: skip
+          r"\.wavefront_size: +64", r"\.max_flat_workgroup_size: 256", "amdhsa_code_object_version 5")
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -103,7 +103,7 @@ def test_lanes_exchange(chip, T):
     for mask, row in zip(masks, found):
         np.testing.assert_array_equal(row, np.arange(128) ^ mask)
     check(k.function, chip, "quad_perm:", "row_half_mirror", "row_ror:8", "row_mirror", "ds_swizzle_b32",
-          "ds_bpermute_b32")  # fmt: skip
+          "ds_bpermute_b32")
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -252,5 +252,5 @@ assert 0.7 * len(every) < len(taken) < 0.8 * len(every), (len(taken), len(every)
 assert llvm.assembly(taken, t).count(".amdhsa_kernel ") == len(taken)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.returncode == 0, done.stderr

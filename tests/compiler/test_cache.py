@@ -43,7 +43,7 @@ def python(script, **environment):
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)], env={**os.environ, **environment}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
 
 
 def test_built_once(own_directory):
@@ -340,7 +340,7 @@ def test_what_is_not_a_regular_file(own_directory, kind):
         pytest.skip("only root makes devices")
     try:
         {"fifo": lambda: os.mkfifo(path), "link": lambda: path.symlink_to(elsewhere), "directory": path.mkdir,
-         "device": lambda: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))}[kind]()  # fmt: skip
+         "device": lambda: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))}[kind]()
     except PermissionError:
         pytest.skip("no devices in this container")
     refused("x.o is (not a|a link, not a) regular file")
@@ -414,7 +414,7 @@ def test_an_edit_of_each_kind_of_source_is_a_new_address(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "PACKAGE", copy)
     seen = {cache.fingerprint.__wrapped__()}
     for name in ("ir/lower.py", "kernels/cpu/amx.py", "kernels/amd/scales.py", "compiler/llvm.py", "plans/amx.py",
-                 "plans/words.py", "formats/records.py", "targets/isa.py", "forks.py", "problem.py"):  # fmt: skip
+                 "plans/words.py", "formats/records.py", "targets/isa.py", "forks.py", "problem.py"):
         with open(copy / name, "a") as file:
             file.write("# another constant\n")
         seen.add(cache.fingerprint.__wrapped__())

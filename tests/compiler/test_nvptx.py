@@ -62,7 +62,7 @@ def test_a_kernel_is_an_entry_with_bounds(arch):
 
     check(recorded(write, (16, 8), min_ctas=2), arch, r"\.visible \.entry kernel\(", r"\.reqntid 16, 8, 1",
           r"\.minnctapersm 2", "%tid.x", "%tid.y", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y",
-          r"\.address_size 64")  # fmt: skip
+          r"\.address_size 64")
     check(recorded(write, 96, max_registers=64), arch, r"\.reqntid 96, 1, 1", r"\.maxnreg 64", without=["minnctapersm"])
 
 
@@ -101,7 +101,7 @@ def test_registers_are_limited(arch):
 @pytest.mark.parametrize(("T", "length", "suffix"), [
     (f32, 1, "b32"), (f32, 2, "v2.b32"), (f32, 4, "v4.b32"), (f64, 1, "b64"), (f64, 2, "v2.b64"), (i32, 4, "v4.b32"),
     (i64, 2, "v2.b64"), (i8, 1, "b8"), (f16, 1, "b16"), (f16, 8, "v4.b32"), (i8, 16, "v4.b32"),
-])  # fmt: skip
+])
 def test_loads_and_stores(arch, T, length, suffix):
     """From global memory by way of the read-only path, which a parameter that nobody writes through takes."""
     V = vec(T, length)
@@ -112,7 +112,7 @@ def test_loads_and_stores(arch, T, length, suffix):
     k.barrier()
     k.store(b + t, k.load(smem + (64 * length - length - t), V))
     check(k.function, arch, rf"ld\.global\.nc\.{suffix}\s", rf"st\.shared\.{suffix}\s", rf"ld\.shared\.{suffix}\s",
-          rf"st\.global\.{suffix}\s", "bar.sync", shared=64 * V.bytes)  # fmt: skip
+          rf"st\.global\.{suffix}\s", "bar.sync", shared=64 * V.bytes)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -131,7 +131,7 @@ def test_a_vector_that_need_not_be_aligned_is_split(arch):
 def test_what_is_written_is_not_read_through_the_read_only_path(arch):
     check(recorded(lambda k, a, b, n, x: k.store(a + n, a[0])), arch, r"ld\.global\.b32", without=[r"\.nc"])
     check(recorded(lambda k, a, b, n, x: k.store(b + n, a[0]), noalias=False), arch, r"ld\.global\.b32",
-          without=[r"\.nc"])  # fmt: skip
+          without=[r"\.nc"])
 
 
 def test_alignment_is_a_power_of_two():
@@ -151,7 +151,7 @@ def test_addresses_have_64_bits(arch):
     a, lda, i, j = k.args
     a.view(lda, 1)[i, j] = 1.0
     check(k.function, arch, r"ld\.param\.s32\s+%rd", r"mul\.lo\.s64", r"mul\.wide\.s32", r"st\.global\.b64\s+\[%rd",
-          without=[r"mul\.lo\.s32", r"mad\.lo\.s32", r"shl\.b32"])  # fmt: skip
+          without=[r"mul\.lo\.s32", r"mad\.lo\.s32", r"shl\.b32"])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -170,7 +170,7 @@ def test_shared_memory_declared_and_dynamic(arch):
     small, large = recorded(fill(48 << 10)), recorded(fill(52 << 10))
     assert (small.shared_bytes, large.shared_bytes) == (48 << 10, 52 << 10)
     check(small, arch, r"\.shared \.align 16 \.b8 kernel_s\[24576\]", r"\.shared \.align 128 \.b8 kernel_t\[24576\]",
-          shared=48 << 10)  # fmt: skip
+          shared=48 << 10)
     if large.shared_bytes <= target(arch).smem_cta:
         check(large, arch, r"\.extern \.shared \.align 128 \.b8 shared\[\]", without=[r"kernel_s"], shared=0)
 
@@ -212,7 +212,7 @@ def test_accesses_under_a_mask(arch):
         k.store(b + t, k.load(a + t, vec(f32, 4), mask=k.lanes_below(n, 4)), mask=k.lanes_below(n, 4))
 
     check(recorded(write), arch, "setp", r"@%p\d+ bra", r"ld\.global\.(nc\.)?v4\.b32", r"st\.global\.v4\.b32",
-          r"ld\.global\.(nc\.)?b32", r"st\.global\.b32")  # fmt: skip
+          r"ld\.global\.(nc\.)?b32", r"st\.global\.b32")
 
 
 def test_accesses_under_a_mask_in_the_simulator():
@@ -246,7 +246,7 @@ def test_hints(arch):
         k.store(a.as_(f64), k.constant(f64, 1.0), streaming=True)
 
     check(recorded(write), arch, r"prefetch\.global\.L1", r"prefetch\.global\.L2", r"st\.global\.cs\.b32",
-          r"st\.global\.cs\.v4\.b32", r"st\.global\.cs\.b64")  # fmt: skip
+          r"st\.global\.cs\.v4\.b32", r"st\.global\.cs\.b64")
 
 
 # ---- copies in flight
@@ -268,7 +268,7 @@ def test_copies_in_flight(arch, size):
 
     how = "cg" if size == 16 else "ca"      # 16 bytes pass L1 by
     text = check(recorded(write), arch, rf"cp\.async\.{how}\.shared\.global \[%r\d+\], \[%rd\d+\], {size};",
-                 rf"cp\.async\.{how}\.shared\.global \[%r\d+\S*\], \[%rd\d+\], {size}, %r\d+;")  # fmt: skip
+                 rf"cp\.async\.{how}\.shared\.global \[%r\d+\S*\], \[%rd\d+\], {size}, %r\d+;")
     assert text.count("cp.async.commit_group") == 2
     assert re.findall(r"cp\.async\.wait_group\s+(\d)", text) == ["1", "0"]
 
@@ -307,7 +307,7 @@ def test_clusters():
     check(pair(exchange), "sm_90a", r"\.explicitcluster", r"\.reqnctapercluster 1, 1, 2", "%cluster_ctarank",
           rf"(?s)st\.shared\.b32.*{arrive}\s+{wait}.*ld\.shared::cluster\.v4\.b32\s.*{arrive}\s+{wait}",
           r"ld\.shared::cluster\.v4\.b32\s+{[^}]+}, \[%r\d+\]",
-          r"mapa\.shared::cluster\.u32\s+%r\d+, %r\d+, %r\d+;")  # fmt: skip
+          r"mapa\.shared::cluster\.u32\s+%r\d+, %r\d+, %r\d+;")
     text = check(pair(lambda k, a, t, s: s.__setitem__(t, a[t])), "sm_90a", r"\.reqnctapercluster 1, 1, 2")
     assert "barrier.cluster" not in text
     check(recorded(lambda k, a, b, n, x: None), "sm_90a", without=["cluster"])
@@ -356,14 +356,14 @@ def test_atomics(arch, T, added):
     k.atomic_add(a, x, "monotonic")
     k.atomic_add(smem + 1, x, "monotonic")
     check(k.function, arch, rf"(atom|red)\.(\S+\.)?global\.add\.{added}",
-          rf"(atom|red)\.(\S+\.)?shared\.add\.{added}", without=["fence", "membar"])  # fmt: skip
+          rf"(atom|red)\.(\S+\.)?shared\.add\.{added}", without=["fence", "membar"])
     k.atomic_store(a, k.atomic_add(a + 1, x, "acq_rel"))
     k.atomic_store(a + 3, k.atomic_load(a + 2))
     k.fence_device()
     before, after = (rf"fence\.({half}|acq_rel)\.gpu;" for half in ("release", "acquire"))
     check(k.function, arch, r"st\.release\.gpu\.global\.b", r"ld\.acquire\.gpu\.global\.b", r"membar\.gl;",
           rf"{before}\s+atom\S+add\.{added}[^;]+;\s+{after}",        # LLVM drops the order of an addition
-          without=[r"\.sys"])  # fmt: skip
+          without=[r"\.sys"])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -377,7 +377,7 @@ def test_compare_and_swap(arch):
         k.atomic_store(flag, 0)
 
     check(recorded(write), arch, r"atom\.acquire\.gpu\.global\.cas\.b32", r"ld\.acquire\.gpu\.global\.b32",
-          r"st\.release\.gpu\.global\.b32")  # fmt: skip
+          r"st\.release\.gpu\.global\.b32")
 
 
 def test_what_no_atomic_access_can_be():
@@ -428,7 +428,7 @@ def test_arithmetic(arch):
     b[13] = k.select(n < 4, b[14], b[15])
     check(k.function, arch, r"fma\.rn\.f64", r"fma\.rn\.f32", r"mul\.rn\.f32", r"cvt\.f64\.f32", r"cvt\.rn\.f32\.s64",
           r"(mul|mad)\.lo\.s64|mad\.lo\.s64|mul\.wide", r"cvt\.rzi\.s32\.f32", r"(mul|mad)\.lo\.s32", r"selp\.",
-          without=[r"ftz", r"approx"])  # fmt: skip
+          without=[r"ftz", r"approx"])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -543,7 +543,7 @@ try: assert len(ptxas.assemble(text, t.name)[1]) == len(taken)
 except ptxas.Missing: print("no ptxas")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.returncode == 0, done.stderr
     if "no ptxas" in done.stdout:
         pytest.skip("ptxas is not installed: the PTX was written, but not assembled")
@@ -570,7 +570,7 @@ def test_what_is_launched():
     assert refusals(k) == ""
     assert refusals(k, "sm_86") == "grid wants 4 CTAs of 512 threads on a multiprocessor, and one of sm_86 holds 3"
     assert "grid wants 300 registers a thread, and sm_90a gives from 16 to 255" in refusals(
-        Kernel("grid", threads=32, max_registers=300))  # fmt: skip
+        Kernel("grid", threads=32, max_registers=300))
     assert "grid returns i32, and a GPU kernel returns nothing" in refusals(Kernel("grid", threads=32, result=i32))
     for name in ("a.b", "a-b", "7up", "größe", ""):
         assert f"{name!r} cannot be the name of a GPU kernel" in refusals(Kernel(name, threads=32))
@@ -580,14 +580,14 @@ def test_what_is_launched():
 
 def test_parameters():
     assert "s points to shared memory, which nobody can point to" in refusals(
-        Kernel("g", threads=32, s=ptr(f32, "shared")))  # fmt: skip
+        Kernel("g", threads=32, s=ptr(f32, "shared")))
     assert "v is a v4f32, and a kernel takes numbers, addresses and textures" in refusals(
-        Kernel("g", threads=32, v=vec(f32, 4)))  # fmt: skip
+        Kernel("g", threads=32, v=vec(f32, 4)))
     assert "t is a texture of v2f32, and a texel is v4f32 or v4i32 or v2f64" in refusals(
-        Kernel("g", threads=32, t=Texture(f32, 2)))  # fmt: skip
+        Kernel("g", threads=32, t=Texture(f32, 2)))
     assert refusals(Kernel("g", threads=32, **{f"p{i}": i64 for i in range(4095)})) == ""
     assert "g has 32768 bytes of parameters, and sm_90a takes 32764" in refusals(
-        Kernel("g", threads=32, **{f"p{i}": i64 for i in range(4096)}))  # fmt: skip
+        Kernel("g", threads=32, **{f"p{i}": i64 for i in range(4096)}))
     mixed = Kernel("g", threads=32, **{f"p{i}": i64 if i % 2 else i8 for i in range(4096)})
     assert "g has 32768 bytes" in refusals(mixed)       # each i8 is followed by seven bytes of nothing
 

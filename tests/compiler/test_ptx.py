@@ -69,7 +69,7 @@ def test_cached_text_needs_neither_llvm_nor_the_emitter(nothing_cached):
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-           for _ in range(2)]  # fmt: skip
+           for _ in range(2)]
     assert [done.stdout.split() for done in run] == [["1", "True", "True"], ["1", "False", "False"]]
 
 

@@ -100,7 +100,7 @@ def test_the_ladder_on_hardware(monkeypatch, linked, arch):
 @pytest.mark.parametrize(("name", "arch"), [
     ("mfma_gemm_f16_nt_split", "gfx950"), ("mfma_gemm_i8_i8_nt", "gfx942"), ("scaled_mfma_gemm_e2m1_e3m2", "gfx950"),
     ("emulated_mx_gemm_e2m1_e2m1_bf16", "gfx942"),
-])  # fmt: skip
+])
 def test_products_on_hardware(monkeypatch, linked, name, arch):
     monkeypatch.setitem(sys.modules, "torch", None)
     install(monkeypatch, arch)
@@ -157,7 +157,7 @@ def test_every_emitter_of_kernels_amd_is_tried():
     """A new kernel has to be put into the list."""
     folder = Path(amd.__file__).parents[1] / "kernels" / "amd"
     emitters = {f"tilewright.kernels.amd.{path.stem}:{name}" for path in folder.glob("*.py")
-                for name in re.findall(r"^def (emit_\w+)", path.read_text(), re.M)}  # fmt: skip
+                for name in re.findall(r"^def (emit_\w+)", path.read_text(), re.M)}
     copies = {"tilewright.kernels.amd.copy:emit_copy"}  # tests/runtime/gpu/test_rocm_matmul.py has it
     assert emitters - copies == set(amd.AmdKernel.emitters.values())
 
@@ -288,7 +288,7 @@ def test_an_exception_is_a_record(fake, monkeypatch):
 def reported(start, patience=60.0):
     seen = []
     found = selftest.report(seen.append, start="import json, os, sys, time\nnumbers = sys.argv[2:]\n" + start,
-                            patience=patience)  # fmt: skip
+                            patience=patience)
     assert seen == found["kernels"]
     json.dumps(found, allow_nan=False)
     return found["kernels"]
@@ -306,7 +306,7 @@ for number in map(int, numbers):
         print("Memory access fault by GPU node-1", file=sys.stderr)
         os.abort()
     say("found", kernel=number, found={"name": "fine", "right": True})
-""")  # fmt: skip
+""")
     assert [kernel["right"] for kernel in found] == [True, False, True]
     assert found[1]["failed"] == "its process ended: SIGABRT (Memory access fault by GPU node-1)"
     assert found[1]["target"] == "gfx950"
@@ -480,7 +480,7 @@ def test_the_product_of_torch(torch, name):
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
-                                  "float8_e8m0fnu"])  # fmt: skip
+                                  "float8_e8m0fnu"])
 def test_formats_of_8_bits_as_torch_has_them(torch, name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     codes = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, name)).reshape(16, 16)

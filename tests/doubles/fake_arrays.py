@@ -159,4 +159,4 @@ class Interface(_Array):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"data": (self.pointer, self.readonly), "shape": self.shape, "strides": self.host.strides,
-                "typestr": self.host.dtype.str, "version": 3, "mask": self.mask, "stream": self.stream}  # fmt: skip
+                "typestr": self.host.dtype.str, "version": 3, "mask": self.mask, "stream": self.stream}

@@ -58,7 +58,7 @@ SIGNATURES = {
     "hipEventSynchronize": "event", "hipEventElapsedTime": "start stop", "hipEventDestroy": "event",
     "hipMalloc": "size", "hipFree": "ptr", "hipMemcpy": "dst src sizeBytes kind", "hipMallocAsync": "size stream",
     "hipFreeAsync": "dev_ptr stream", "hipMemsetD32Async": "dst value count stream", "hipStreamIsCapturing": "stream",
-}  # fmt: skip
+}
 
 
 class hipError_t(enum.IntEnum):
@@ -288,7 +288,7 @@ class Functions:
         }[which.name.removeprefix("HIP_FUNC_ATTRIBUTE_")]
 
     def hipModuleLaunchKernel(self: FakeHip, f: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, lds: int,
-                              stream: Any, params: Any, extra: Any) -> Any:  # fmt: skip
+                              stream: Any, params: Any, extra: Any) -> Any:
         kernel = self.functions[address(f)]
         if self.homes[address(f)] != self.current:
             return (HANDLE,)

@@ -33,7 +33,7 @@ PARAMETERS = {
     "hipEventElapsedTime": "Fpp", "hipEventDestroy": "p", "hipMalloc": "Pz", "hipFree": "p", "hipMemcpy": "ppzi",
     "hipGetErrorString": "i", "hipMallocAsync": "Pzp", "hipFreeAsync": "pp", "hipMemsetD32Async": "pizp",
     "hipStreamIsCapturing": "pI",
-}  # fmt: skip
+}
 C = {"i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "p": ctypes.c_size_t}
 RESULTS = {"I": ctypes.c_int, "Z": ctypes.c_size_t, "P": ctypes.c_size_t, "F": ctypes.c_float}
 ARCH = 1160  # where gcnArchName is in hipDeviceProp_tR0600

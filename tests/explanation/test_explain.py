@@ -19,7 +19,7 @@ FAST = probes.Measured(
     bandwidth={level: {"read": (rate, 2 * rate)} for level, rate in
                (("L1", 400e9), ("L2", 100e9), ("L3", 50e9), ("memory", 20e9))},
     latency={}, sizes={},
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ def bytes_of(terms):
     ("gfx950", "i8", "nt", "mfma 64x64x64 wave=32x32 mfma=16 copy=direct stages=3 vector=16"),
     ("gfx950", "f64", "nt", "mfma 32x64x16 wave=32x32 mfma=16 vector=2 split_k=3"),
     ("gfx950", "f16", "tn", "mfma 64x64x64 wave=64x32 mfma=32"),
-])  # fmt: skip
+])
 def test_the_bytes_are_those_of_the_simulator(chip, a, layout, plan):
     """Of whole tiles: at the edges of a matrix fewer elements are C's than are computed."""
     problem, target = gemm(128, 128, 256, a, layout), tw.target(chip)
@@ -63,7 +63,7 @@ def test_bytes_over_rates_are_the_times(chip, a):
     groups = found.plan.tiles(4096, 4096) * found.plan.split_k
     turns = -(-groups // target.cus) * target.cus / groups          # some compute units have nothing to do in the end
     clocks = sum(size * times / (target.lds_clock if "read" in what else amd_model.WRITE_CLOCK)
-                 for what, size, times, _ in found.traffic["LDS"])  # fmt: skip
+                 for what, size, times, _ in found.traffic["LDS"])
     assert clocks / target.cus / target.clock * turns == pytest.approx(parts["LDS"], rel=0.1)
     assert [more for _, more, _ in found.rejected] == sorted(more for _, more, _ in found.rejected)
     text = str(found)

@@ -233,7 +233,7 @@ def test_other_names_are_nobodys_own():
     ("pattern", "error", "sentence"),
     [(256, ValueError, "0 to 0xff for e5m2, which has 8 bits, not 0x100"), (-1, ValueError, "not -1"),
      (1.0, TypeError, "pattern must be an integer, not 1.0"), ("7", TypeError, "not '7'")],
-)  # fmt: skip
+)
 def test_what_is_no_pattern(pattern, error, sentence):
     for function in (FORMATS["e5m2"].decode, lambda p: explain("e5m2", p)):
         with pytest.raises(error, match=sentence):
@@ -382,7 +382,7 @@ def test_what_is_too_large(f):
     last, before = finite(f)[0][-1], finite(f)[0][-2]
     middle = last + (last - before) / 2 if f.name != "e8m0" else 1.5 * last  # where the next number would begin
     beyond = {"e4m3fn": math.nan, "e4m3fnuz": math.nan, "e5m2fnuz": math.nan, "e8m0": math.nan,
-              "e2m3": last, "e3m2": last, "e2m1": last}.get(f.name, math.inf)  # fmt: skip
+              "e2m3": last, "e3m2": last, "e2m1": last}.get(f.name, math.inf)
     inside, outside = np.nextafter(middle, 0), np.nextafter(middle, math.inf)
     for sign in (1, -1)[: 1 + f.signed]:
         assert convert(sign * inside, f, saturate=False) == sign * last
@@ -598,7 +598,7 @@ def test_packing_refuses_in_sentences():
 def test_groups_that_fill_whole_bytes():
     assert {f.name: f.packing for f in FORMATS.values() if f.bits < 8} == {
         "e2m3": (4, 3), "e3m2": (4, 3), "e2m1": (2, 1), "i2": (4, 1), "u2": (4, 1), "i4": (2, 1), "u4": (2, 1)
-    }  # fmt: skip
+    }
     assert FORMATS["f16"].packing == (1, 2)
 
 
@@ -651,7 +651,7 @@ def test_elsewhere_promotion_loses_nothing():
         ("bf16 f32", "f32"), ("bf16 i8", "bf16"), ("i8 e2m1", "e2m1"), ("bf16 i64 c128", "c128"),
         ("f16 bf16 i64", "f64"), ("e4m3fn i4 u8", "f16"),
     ],
-)  # fmt: skip
+)
 def test_promotion_by_hand(operands, expected):
     for order in itertools.permutations(operands.split()):
         assert promote(*(FORMATS[name] for name in order)).name == expected
@@ -689,7 +689,7 @@ def test_holding_is_what_the_values_say():
      ("i4 u16", "i32"), ("u64", "i64"), ("i64 u64", "i64"), ("i64 u64 f64", "f64"),
      ("i32 f32", "f64"), ("c64 f32", "c64"),
      ("c64 i64", "c128")],
-)  # fmt: skip
+)
 def test_in_what_products_are_added_up(given, wanted):
     assert formats.accumulator(*given.split()).name == wanted
 

@@ -35,9 +35,9 @@ def main() -> int:
         for name in names:
             seconds = options.seconds * shares[name] / sum(shares.values())
             how = {"cases": 1} if options.case is not None else (
-                {"seconds": seconds} if options.cases is None else {"cases": options.cases})  # fmt: skip
+                {"seconds": seconds} if options.cases is None else {"cases": options.cases})
             outcomes.append(driver.run(name, options.seed, most=options.most, case=options.case,
-                                       tell=lambda found: print(found, flush=True), **how))  # fmt: skip
+                                       tell=lambda found: print(found, flush=True), **how))
             print(outcomes[-1], file=sys.stderr, flush=True)
     print(*outcomes, sep="\n")
     return int(any(outcome.failures for outcome in outcomes))

@@ -28,13 +28,13 @@ from tilewright.plans.measured import store
 from tilewright.targets import detect
 
 ENTRIES = ("truncate", "empty", "flip", "random", "swap", "rehash", "fifo", "link", "dangling", "directory", "mode",
-           "owner", "unreadable", "grow")  # fmt: skip
+           "owner", "unreadable", "grow")
 FOLDERS = ("open", "read-only", "file", "link", "foreign")
 TUNINGS = ("random", "truncate", "schema", "blobs", "absurd", "future", "directory", "fifo", "empty", "view", "text",
-           "link", "mode", "owner")  # fmt: skip
+           "link", "mode", "owner")
 ABSURD = ("packed 6x16 mc=100000000 kc=100000000 nc=100000000", "packed 6x16 mc=99999999999999999999999 kc=1 nc=16",
           "in_place 6x16 ways=1000000x1000000x1", "in_place 6x16 kc=-1", "in_place 0x0", "dots 1000x1000",
-          "future 14x32 kc=3 zc=9", "future 6x16", "", "\0", "in_place", "stream 3x4 jr_ways=5")  # fmt: skip
+          "future 14x32 kc=3 zc=9", "future 6x16", "", "\0", "in_place", "stream 3x4 jr_ways=5")
 ENDLESS = """CREATE VIEW plans AS WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x)
     SELECT target, model, dtype, n AS m, n, k, a, b, threads, plan, role FROM others JOIN x"""
 PRODUCTS = ((20, 30, 40, "f4"), (70, 80, 90, "f4"), (9, 8, 7, "f8"))
@@ -45,7 +45,7 @@ def draw(rng: Random) -> Case:
     entries = [rng.choice(ENTRIES) for _ in range(rng.choice([1, 1, 2, 6]))] if what < 0.55 else []
     return {"entries": entries, "every": rng.random() < 0.3,
             "folder": rng.choice(FOLDERS) if 0.55 <= what < 0.65 else None,
-            "tuning": rng.choice(TUNINGS) if what >= 0.65 else None, "data": rng.randrange(2**31)}  # fmt: skip
+            "tuning": rng.choice(TUNINGS) if what >= 0.65 else None, "data": rng.randrange(2**31)}
 
 
 def check(case: Case) -> None:
@@ -103,7 +103,7 @@ def _whole() -> Path:
 
 def _contents(folder: Path) -> list[tuple[str, bytes, int, int]]:
     return [(path.name, path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
-            for path in sorted(folder.iterdir())]  # fmt: skip
+            for path in sorted(folder.iterdir())]
 
 
 def _spoil(path: Path, kind: str, rng: Random, outside: Path, entries: list[Path]) -> None:

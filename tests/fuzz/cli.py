@@ -24,20 +24,20 @@ TARGETS = (*targets.names(), "native", "h200", "mi325x", "cuda", "", "x86", "sm_
 OPTIONS = {"--dtype": DTYPES, "--layout": ("nn", "nt", "tn", "tt", "nx", "", "n"), "--target": TARGETS,
            "--threads": ("1000000000", "1", "2", "0", "-1", "all", "x", "1,2", "64"), "--plan": (), "--json": (),
            "--all": (), "--help": (), "--whole": (), "--list": (), "--function": ("gemm", "", "x"),
-           "--nonsense": ("1",)}  # fmt: skip
+           "--nonsense": ("1",)}
 COMMANDS = {  # whether sizes follow
     "plan": True, "explain": True, "emit": True, "asm": True, "simulate": True, "formats": False, "mfma": False,
     "peak": False, "run": False, "tune show": False, "tune merge": False, "tune clear": False, "tune": False,
     "cache info": False, "cache": False, "ladder amd": False, "nothing": False, "bench --nothing": False,
-}  # fmt: skip
+}
 FILES = ("good", "good", "good", "header", "cut", "random", "flip", "empty", "npz", "zip", "objects", "scalar", "shape",
-         "text", "directory", "missing", "huge", "fortran", "integers", "unreadable", "big-endian", "zero")  # fmt: skip
+         "text", "directory", "missing", "huge", "fortran", "integers", "unreadable", "big-endian", "zero")
 HUGE = "99999999999, 99999999999"
 SHAPES = ("True, 3", "3", "-3, 3", "3.5, 3", "0, 3", "3, 3), (3, 3", "2L, 3L", HUGE, "()")
 HEADERS = (*(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}" for shape in SHAPES),
            *(f"{{'descr': {descr}, 'fortran_order': False, 'shape': (2, 2), }}" for descr in (
                "5", "'<V0'", "[('a', '<f4')]", "'<f4'" * 99, "'O'", "'<f99'")),
-           "{'descr': '<f4', 'shape': (3", "[]", "'", "(" * 300, "\\\n", "lambda: 0")  # fmt: skip
+           "{'descr': '<f4', 'shape': (3", "[]", "'", "(" * 300, "\\\n", "lambda: 0")
 
 
 def draw(rng: Random) -> Case:
@@ -52,7 +52,7 @@ def draw(rng: Random) -> Case:
         words += rng.sample([*DTYPES, "0x3f", "-1", "0b1", "1" * 40, "0x", "é"], rng.randint(0, 2))
     elif command in ("mfma", "peak"):
         words += rng.sample(["list", "h100", "gfx942", "gfx950", "v_mfma_f32_32x32x8_f16", "16x16x16_f16", "x", "",
-                             "f16", "--json", "--target"], rng.randint(0, 2))  # fmt: skip
+                             "f16", "--json", "--target"], rng.randint(0, 2))
     elif command == "tune merge":
         words += [rng.choice(["a.npy", "none", "."])]
         files[0] = rng.choice(("text", "random", "json", "deep", "large"))
@@ -118,7 +118,7 @@ def write(path: Path, kind: str, rng: Random) -> None:
     other = {"objects": lambda: np.array([{}, 1], object), "scalar": lambda: np.float32(3), "zero": lambda: matrix[:0],
              "shape": lambda: np.ones((2, 5, 4), "f4"), "fortran": lambda: np.asfortranarray(matrix),
              "integers": lambda: matrix.astype(rng.choice(["i4", "c8", "f2", "S3", "?"])),
-             "big-endian": lambda: matrix.astype(">f4")}  # fmt: skip
+             "big-endian": lambda: matrix.astype(">f4")}
     np.save(path, other.get(kind, lambda: matrix)(), allow_pickle=True)
     data = path.read_bytes()
     if kind in ("header", "huge"):

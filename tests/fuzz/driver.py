@@ -113,7 +113,7 @@ def here(fuzzer: Fuzzer, seed: int, cases: int) -> list[Failure]:
 
 
 def run(name: str, seed: int = 0, cases: int | None = None, seconds: float | None = None, most: int = 10,
-        case: Case | None = None, tell: Callable[[Failure], None] = lambda _: None) -> Outcome:  # fmt: skip
+        case: Case | None = None, tell: Callable[[Failure], None] = lambda _: None) -> Outcome:
     """So many cases of a fuzzer, or as many as there is time for, in workers; at most `most` failures."""
     fuzzer, outcome, began, number = find(name), Outcome(name), time.monotonic(), 0
     stop = cases if cases is not None else sys.maxsize
@@ -127,14 +127,14 @@ def run(name: str, seed: int = 0, cases: int | None = None, seconds: float | Non
 
 
 def _work(name: str, fuzzer: Fuzzer, seed: int, start: int, stop: int, seconds: float | None, most: int,
-          case: Case | None, outcome: Outcome, tell: Callable[[Failure], None]) -> int:  # fmt: skip
+          case: Case | None, outcome: Outcome, tell: Callable[[Failure], None]) -> int:
     """One worker's cases, until it is done or has failed; the number of the next case."""
     reading, writing = os.pipe()
     task = json.dumps([name, seed, start, stop, seconds, most - len(outcome.failures), case])
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.worker", str(writing), task]
     with tempfile.TemporaryFile() as noise, os.fdopen(reading, "rb", buffering=0) as lines:
         process = subprocess.Popen(command, cwd=ROOT, env=_environment(), pass_fds=(writing,),
-                                   stdout=noise, stderr=noise)  # fmt: skip
+                                   stdout=noise, stderr=noise)
         os.close(writing)
         begun, now, buffer, limit = start - 1, start, b"", START_S
         try:

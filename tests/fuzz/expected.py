@@ -84,7 +84,7 @@ class Product:
                 limit = float(np.max(np.where(np.isfinite(added), np.abs(added), 0) + abs(alpha) * size, initial=0))
                 room = LD(0) if exact and limit < 0.5 / u else room + np.where(room > 0, 4 * tiny, 0)
                 _between(_part(got, part), np.fmin(*ends) + added - room, np.fmax(*ends) + added + room, free,
-                         [_real(d) for d in (sums, *chain)])  # fmt: skip
+                         [_real(d) for d in (sums, *chain)])
 
     def _modulo(self, result: np.dtype) -> Array:
         def bits(x: Array) -> Array:
@@ -118,7 +118,7 @@ def _equal(got: Array, want: Array) -> None:
     if np.any(bad):
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         raise AssertionError(f"{np.count_nonzero(bad)} of {bad.size} elements differ; at {where} there is "
-                             f"{got[where]}, and should be {want[where]}")  # fmt: skip
+                             f"{got[where]}, and should be {want[where]}")
 
 
 def _parts(a: Array, b: Array) -> list[tuple[Array, Array]]:
@@ -170,4 +170,4 @@ def _between(got: Array, low: Array, high: Array, free: Array, chain: list[np.dt
     if np.any(bad):
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         raise AssertionError(f"{np.count_nonzero(bad)} of {bad.size} elements are wrong; at {where} there is "
-                             f"{g[where]}, and should be from {low[where]} to {high[where]}")  # fmt: skip
+                             f"{g[where]}, and should be from {low[where]} to {high[where]}")

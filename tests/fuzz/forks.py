@@ -30,7 +30,7 @@ def draw(rng: Random) -> Case:
                       for _ in range(rng.randint(1, 4))],
             "grandchildren": rng.random() < 0.3, "from_thread": rng.random() < 0.4, "errors": rng.random() < 0.3,
             "change": rng.random() < 0.4, "dtypes": rng.choice([["f4"], ["f4", "f8"], ["f4", "i1"], ["c8", "f8"]]),
-            "seed": rng.randrange(2**31)}  # fmt: skip
+            "seed": rng.randrange(2**31)}
 
 
 def check(case: Case) -> None:
@@ -112,5 +112,5 @@ def product(case: Case, rng: Random) -> None:
 
 
 PLAIN: Case = {"cold": False, "grandchildren": False, "from_thread": False, "errors": False, "change": False,
-               "dtypes": ["f4"], "width": 1, "threads": 1}  # fmt: skip
+               "dtypes": ["f4"], "width": 1, "threads": 1}
 FUZZER = Fuzzer("forks", draw, check, PLAIN, limit_s=700)

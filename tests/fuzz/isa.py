@@ -36,7 +36,7 @@ def check(case: Case) -> None:
 def _products(case: Case) -> None:
     os.environ["TILEWRIGHT_TARGET"] = case["target"]
     isa.ISAS = tuple(replace(row, extensions=tuple(x for x in row.extensions if x not in case["without"]))
-                     for row in isa.ISAS)  # fmt: skip
+                     for row in isa.ISAS)
     targets.detect.cache_clear()
     targets._target.cache_clear()
     assert targets.detect().name == case["target"]

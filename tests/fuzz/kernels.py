@@ -18,7 +18,7 @@ from tilewright.plans import amd, nvidia
 
 SCALED = ["mxfp4", "mxfp6", "mxfp8", "mxfp6_e3m2", "mxfp8_e5m2"]
 AMD = {"gfx942": ["f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", *SCALED],
-       "gfx950": ["f64", "f32", "f16", "bf16", "i8", "e4m3fn", "e5m2", *SCALED]}  # fmt: skip
+       "gfx950": ["f64", "f32", "f16", "bf16", "i8", "e4m3fn", "e5m2", *SCALED]}
 SUMS = {"i8": "i32"}
 MOST = 1 << 19  # multiply-adds of whole tiles: the simulator takes about a second for ten million
 
@@ -39,7 +39,7 @@ def draw(rng: Random) -> Case:
     return {"chip": chip, "a": a, "b": b, "out": out, "sizes": sizes, "layout": layout,
             "rank": rng.random() if rng.random() < 0.7 else 0.0, "alpha": rng.choice([1, 1, 2, -1, 0]),
             "beta": rng.choice([0, 0, 1, -2]), "gaps": rng.choice([0, 0, 1, 4]),
-            "data": rng.randrange(2**31)}  # fmt: skip
+            "data": rng.randrange(2**31)}
 
 
 def check(case: Case) -> None:
@@ -81,7 +81,7 @@ def multiply(compiled: Any, data: int, alpha: float = 1, beta: float = 0, gaps: 
     tw.simulate(compiled, a, b, out, alpha=alpha, beta=beta)
     with np.errstate(all="ignore"):
         want = np.broadcast_to(want, out.shape).astype(dtype if dtype.kind in "iu" else np.float32 if p.out != "f64"
-                                                       else np.float64).astype(dtype)  # fmt: skip
+                                                       else np.float64).astype(dtype)
     assert np.array_equal(out, want), f"{np.count_nonzero(out != want)} of {out.size} elements are wrong"
     assert (wide[:, p.n :] == dtype.type(7)).all(), "written between the rows of C"
 

@@ -26,7 +26,7 @@ def draw(rng: Random, ndim: int, broadcast: bool = True) -> dict[str, Any]:
     steps = [rng.choice([1, 1, 1, 1, -1, 2, -2, 3] + [0] * broadcast) for _ in range(ndim)]
     return plain | {"order": order, "steps": steps if rng.random() < 0.6 else [1] * ndim,
                     "pad": rng.choice([0, 0, 1, 3, 8, 61]), "shift": rng.choice([0, 0, 0, 0, 1, 4]),
-                    "swapped": rng.random() < 0.1}  # fmt: skip
+                    "swapped": rng.random() < 0.1}
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Placed:
 
     @classmethod
     def of(cls, values: np.ndarray, end: bool = True, order: Any = None, steps: Any = None, pad: int = 0,
-           shift: int = 0, swapped: bool = False, noise: int | None = None) -> Placed:  # fmt: skip
+           shift: int = 0, swapped: bool = False, noise: int | None = None) -> Placed:
         """`values` with axes in this order, outermost first, `pad` elements after each row, and a step along each
         axis: negative ones backwards, 0 for one element seen many times. `shift` bytes off what its type is aligned
         to. `noise`: a seed of what is between the elements, which is GAP without."""

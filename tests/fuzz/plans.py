@@ -30,7 +30,7 @@ SEEDS = {
     "amd": ["mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "mfma 32x64x64 wave=32x32 mfma=16 copy=direct "
             "stages=3 split_k=2", "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2 vector_c=1",
             "xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "bf16_emulated 64x64x64 wave=32x32 mfma=32"],
-}  # fmt: skip
+}
 CHIPS = {"cpu": targets.names("cpu"), "gpu": targets.names("gpu"), "amd": targets.names("amd")}
 PARSE = {"cpu": CpuPlan.parse, "gpu": GpuPlan.parse, "amd": AmdPlan.parse}
 NUMBERS = ("0", "1", "2", "3", "4", "5", "8", "12", "16", "31", "32", "33", "64", "128", "-1", "-8", "100000",
@@ -40,7 +40,7 @@ WORDS = ("swap", "copy", "tail", "early", "ways=1x1x1", "ways=2x2", "ways=100000
          "stages=0",
          "vector=3", "vector=0", "order=rows", "copy=async", "copy=direct", "copy=", "split_k=0", "split_k=100000",
          "slices=3", "group_m=0", "group_m=-1", "registers=1", "thread=0x0", "warp=32x32", "=", "kc=8=8", "\0",
-         "algorithm=dots", "mr=6", "swap=1", "vector_c=3", "mfma=4", "threads=5")  # fmt: skip
+         "algorithm=dots", "mr=6", "swap=1", "vector_c=3", "mfma=4", "threads=5")
 ABSURD = 4096  # in a plan that nobody runs here, since it would only be slow, or take all memory
 
 
@@ -54,7 +54,7 @@ def draw(rng: Random) -> Case:
     sizes = [rng.choice([0, 1, 2, 3, 7, 17, 33, 40, 64, 70]) for _ in range(3)]
     layout = rng.choice(["nn", "nt", "tn", "tt"]) if not a.startswith("mx") else "nt"
     return {"kind": kind, "text": text, "chip": chip, "a": a, "sizes": sizes, "layout": layout,
-            "data": rng.randrange(2**31)}  # fmt: skip
+            "data": rng.randrange(2**31)}
 
 
 def mutated(rng: Random, text: str) -> str:

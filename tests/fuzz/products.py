@@ -28,7 +28,7 @@ SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 17, 19, 23, 31, 32, 33, 3
 LONG = (255, 257, 300, 383, 511, 1025)
 MOST = 300_000  # multiply-adds: a little more than what makes packing convert operands, 64^3
 ALGORITHMS = {"bf16_bf16_f32_x3": 3 * 2.0**-16, "bf16_bf16_f32_x6": 2.0**-23, "bf16_bf16_f32_x9": 0.0,
-              "bf16_bf16_f32_x4": 0.0, "fastest": 2.0**-23}  # fmt: skip
+              "bf16_bf16_f32_x4": 0.0, "fastest": 2.0**-23}
 ALGORITHMS_ROUND = 20 * 2.0**-24
 PAIRS = ("bf16", "e4m3fn", "e4m3fnuz", "e5m2", "i8", "u8")  # that instructions may multiply as pairs of bf16
 
@@ -44,7 +44,7 @@ def draw(rng: Random) -> Case:
                   "vector": vector, "lead_a": _lead(rng, lead) if "a" not in vector else [],
                   "lead_b": _lead(rng, lead) if "b" not in vector else [], "kind": kind,
                   "data": rng.randrange(2**31), "threads": rng.choice([1, 1, 1, 2, 3, 5]),
-                  "eager": rng.random() < 0.3, "overlap": rng.random() < 0.05}  # fmt: skip
+                  "eager": rng.random() < 0.3, "overlap": rng.random() < 0.05}
     case["trans"] = "".join(rng.choice("nnntc" if side not in vector else "n") for side in "ab")
     whole = kind == "whole"
     case["alpha"], case["beta"] = rng.choice([1, 1, 1, 1, 2, -1, 0, -3] + ([] if whole else [0.5, -2.5, 1e-3])), 0
@@ -61,17 +61,17 @@ def draw(rng: Random) -> Case:
     if all(f is None or expected.is_whole(FORMATS[f].dtype) for f in (a, b, case["c"], case["out_dtype"])):
         large = [3, 2**31, -(2**31), 2**32 + 5, 2**63, 2**64 - 1, -(3**50), True]
         case["alpha"], case["beta"] = (x if isinstance(x, int) else rng.choice(large)
-                                       for x in (case["alpha"], case["beta"]))  # fmt: skip
+                                       for x in (case["alpha"], case["beta"]))
     for name, axes in ("a", len(case["lead_a"]) + 2 - ("a" in vector)), ("b", len(case["lead_b"]) + 2 - (
-            "b" in vector)), ("out", max(len(case["lead_a"]), len(case["lead_b"])) + 2 - len(vector)):  # fmt: skip
+            "b" in vector)), ("out", max(len(case["lead_a"]), len(case["lead_b"])) + 2 - len(vector)):
         case[f"in_{name}"] = memory.draw(rng, axes, broadcast=name != "out")
     case["plan"] = plan(rng, case) if rng.random() < 0.25 else None
     case["packed"] = case["plan"] is None and not vector and rng.random() < 0.06
     case["algorithm"] = None
     if case["plan"] is None and not case["packed"] and (a, b) in (("f32", "f32"), ("f16", "f16")) and (
-            rng.random() < 0.1):  # fmt: skip
+            rng.random() < 0.1):
         case["algorithm"] = "fastest" if rng.random() < 0.3 else "bf16_bf16_f32_x4" if a == "f16" else rng.choice(
-            [*ALGORITHMS][:3])  # fmt: skip
+            [*ALGORITHMS][:3])
     return case
 
 
@@ -109,7 +109,7 @@ def plan(rng: Random, case: Case) -> str:
     if rng.random() < 0.3:
         ways = [1, 1, 1]
         ways[{"stream": 0, "dots": 1}.get(algorithm, rng.randrange(3 if algorithm == "packed" else 2))] = (
-            rng.choice([2, 3]))  # fmt: skip
+            rng.choice([2, 3]))
         text += " ways=" + "x".join(map(str, ways))
     return text + " swap" * swap + " copy" * (rng.random() < 0.2)
 
@@ -163,7 +163,7 @@ def _check(case: Case) -> None:
         added = _native(out.array)
     tall, wide = x if x.ndim > 1 else x[None], y if y.ndim > 1 else y[:, None]
     want = Product(tall, wide, _matrices(added, case), *(_number(case[name]) for name in ("alpha", "beta")),
-                   case["kind"] == "whole", _flushes(case), *_by_algorithm(case))  # fmt: skip
+                   case["kind"] == "whole", _flushes(case), *_by_algorithm(case))
     got = _call(case, a.array, b.array, c, out, result)
     if got is None:  # a plan that was refused
         if out is not None:
@@ -195,7 +195,7 @@ def _call(case: Case, a: Any, b: Any, c: Placed | None, out: Placed | None, resu
     try:
         if case["packed"]:
             b = tw.pack(b, a=a.dtype.newbyteorder("="), **({"trans_b": options.pop("trans_b")} if "trans_b" in options
-                                                           else {}))  # fmt: skip
+                                                           else {}))
         if case["call"] == "gemm":
             assert out is not None
             return tw.gemm(_number(case["alpha"]), a, b, _number(case["beta"]), out.array, **options)
@@ -209,7 +209,7 @@ def _call(case: Case, a: Any, b: Any, c: Placed | None, out: Placed | None, resu
         return np.asanyarray(tw.matmul(a, b, out=None if out is None else out.array, **options))
     except (ValueError, TypeError) as error:
         refusals = ["cannot run", "plan"] * (case["plan"] is not None) + ["packed"] * case["packed"] + [
-            "splits"] * (case["algorithm"] is not None) + ["no common dtype"]  # fmt: skip
+            "splits"] * (case["algorithm"] is not None) + ["no common dtype"]
         if any(word in str(error) for word in refusals):
             return None
         raise
@@ -251,7 +251,7 @@ def _matrices(x: np.ndarray | None, case: Case) -> np.ndarray | None:
         return None
     lead = np.broadcast_shapes(tuple(case["lead_a"]), tuple(case["lead_b"]))
     return x.reshape(*lead, case["m"] if "a" not in case["vector"] else 1, case["n"] if "b" not in case["vector"]
-                     else 1)  # fmt: skip
+                     else 1)
 
 
 def _result(case: Case) -> np.dtype:
@@ -307,5 +307,5 @@ def _over(out: Placed, a: Placed) -> Placed:
 
 PLAIN: Case = {"plan": None, "algorithm": None, "packed": False, "eager": False, "overlap": False, "threads": 1,
                "lead_a": [], "lead_b": [], "alpha": 1, "beta": 0, "out_dtype": None, "in_a": {}, "in_b": {},
-               "in_out": {}, "trans": "nn", "kind": "whole", "m": 1, "n": 1, "k": 1, "out": None}  # fmt: skip
+               "in_out": {}, "trans": "nn", "kind": "whole", "m": 1, "n": 1, "k": 1, "out": None}
 FUZZER = Fuzzer("products", draw, check, PLAIN, share=4)

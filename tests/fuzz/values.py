@@ -23,7 +23,7 @@ def numbers(name: str, shape: tuple[int, ...], kind: str, seed: int) -> np.ndarr
         if kind == "whole":
             return rng.integers(max(f.smallest, -4), min(f.largest, 4), shape, endpoint=True).astype(f.dtype)
         return rng.integers(f.smallest, f.largest, shape, np.uint64 if f.largest >= 2**63 else np.int64, True).astype(
-            f.dtype)  # fmt: skip
+            f.dtype)
     assert isinstance(f, Float)
     if kind == "whole":
         if not f.zeros:  # e8m0: powers of two
@@ -46,4 +46,3 @@ def _specials(f: Float) -> np.ndarray:
     last = f.largest_pattern
     some = [*f.zeros, *f.infs, last, last - 1, 1, 2**f.mantissa - 1, 2**f.mantissa, *(run[-1] for run in f.nans)]
     return np.array(some, f"u{f.itemsize}").view(f.dtype)
-

@@ -16,7 +16,7 @@ from tilewright.targets import AmdTarget
 EM_AMDGPU, ET_REL, ET_DYN = 224, 1, 3
 MACHINES = {0x4C: "gfx942", 0x4F: "gfx950"}  # EF_AMDGPU_MACH
 NUMBERS = {0xCA: "f", 0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i",
-           0xD3: "q", 0xD9: "B", 0xDA: "H", 0xDB: "I", 0xDC: "H", 0xDD: "I", 0xDE: "H", 0xDF: "I"}  # fmt: skip
+           0xD3: "q", 0xD9: "B", 0xDA: "H", 0xDB: "I", 0xDC: "H", 0xDD: "I", 0xDE: "H", 0xDF: "I"}
 SHT_SYMTAB, SHT_NOTE, SHT_DYNSYM, NT_AMDGPU_METADATA = 2, 7, 11, 32
 
 

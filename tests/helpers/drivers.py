@@ -82,7 +82,7 @@ class Packed:
     """A product by the five loops: `driver`, the functions that it calls, `job`, and `arrays` by name."""
 
     def __init__(self, name, dtype, MR, NV, m, n, k, *, a="rows", b="rows", alpha=1.0, beta=0.0, mc_panels=1, kc=8,
-                 nc_panels=1, ways=(1, 1, 1), result=""):  # fmt: skip
+                 nc_panels=1, ways=(1, 1, 1), result=""):
         T, (jc, ic, jr) = TYPES[dtype], ways
         NR, s = NV * target(name).lanes(T.bytes), T.bytes
         kernels, packs = kernels_and_packing(name, dtype, MR, NV)
@@ -102,7 +102,7 @@ class Packed:
             "a": self.a, "b": self.b, "c": self.c, "a_space": space(jc * ic * mc_panels, MR),
             "b_space": space(jc * nc_panels, NR), "table": table_of(kernels, MR * NV),
             "barriers": np.zeros(jc * (1 + ic) * jobs.BARRIER_BYTES // 8, np.int64),
-        }  # fmt: skip
+        }
         if result:
             self.arrays["sums"] = np.zeros(jc * -(-m // MR) * nc_panels * MR * NR, DTYPES[dtype])
         self.job = job_of(
@@ -110,7 +110,7 @@ class Packed:
             rsb=self.b.strides[0] // s, csb=self.b.strides[1] // s, c="c", ldc=n, alpha=alpha, beta=beta,
             mc_panels=mc_panels, kc=kc, nc_panels=nc_panels, jc_ways=jc, ic_ways=ic, jr_ways=jr,
             pack_a=packs[MR, ALONG[a]], pack_b=packs[NR, ACROSS[b]], table="table", a_space="a_space",
-            b_space="b_space", barriers="barriers", **finish)  # fmt: skip
+            b_space="b_space", barriers="barriers", **finish)
 
     def simulate(self):
         """Run it by its team of simulated threads: c is then the product."""

@@ -9,7 +9,7 @@ from tilewright.kernels.cpu.pool import emit_barrier
 def _small(name: str, element) -> Kernel:
     p = ptr(element)
     return Kernel(name, context=ptr(i64), m=i64, n=i64, p=i64, a=p, rsa=i64, csa=i64, b=p, rsb=i64, csb=i64, c=p,
-                  rsc=i64, result=i64, noalias=False)  # fmt: skip
+                  rsc=i64, result=i64, noalias=False)
 
 
 def emit_small(target) -> list[Function]:

@@ -21,7 +21,7 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
         "lt": lambda: k.select(x < y, x, y), "le": lambda: k.select(x <= y, x, y),
         "eq": lambda: k.select(x == y, x, y), "ne": lambda: k.select(x != y, x, y),
         "min": lambda: k.min(x, y), "max": lambda: k.max(x, y),
-    }  # fmt: skip
+    }
     if T.bits > 1:
         found |= {"neg": lambda: -x, "abs": lambda: abs(x)}
     if T.is_float:
@@ -34,21 +34,21 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
             found |= {"sum": lambda: k.sum(x)}
     else:
         found |= {"div": lambda: x // y, "rem": lambda: x % y, "and": lambda: x & y, "or": lambda: x | y,
-                  "xor": lambda: x ^ y, "shl": lambda: x << y, "shr": lambda: x >> y}  # fmt: skip
+                  "xor": lambda: x ^ y, "shl": lambda: x << y, "shr": lambda: x >> y}
     for other in SCALARS:
         found[f"cast_{other}"] = lambda other=other: k.cast(x, vec(other, T.length))
     if T.scalar == i32 and T.length in (4, 8, 16):
         floats = vec(f32, T.length)
         found |= {"quads": lambda: k.quads(x, y, x), "pairs": lambda: k.pairs(x, y, x),
-                  "bf16_pairs": lambda: k.bits_as(k.bf16_pairs(x, y, k.bits_as(x, floats)), T)}  # fmt: skip
+                  "bf16_pairs": lambda: k.bits_as(k.bf16_pairs(x, y, k.bits_as(x, floats)), T)}
     if T.length == 1:
         found |= {"pack": lambda: k.pack(x, y), "pack3": lambda: k.pack(x, y, x), "splat": lambda: k.broadcast(x, 4),
-                  "wide": lambda: k.broadcast(x, 32), "opaque": lambda: k.opaque(x)}  # fmt: skip
+                  "wide": lambda: k.broadcast(x, 32), "opaque": lambda: k.opaque(x)}
         if T.bits in (16, 32, 64):
             found["lane"] = lambda: k.lane_xor(x, 1)
     else:
         found |= {"extract": lambda: x[T.length - 1], "opaque": lambda: k.opaque(x),
-                  "shuffle": lambda: k.shuffle(x, y, range(T.length - 1, 2 * T.length - 1))}  # fmt: skip
+                  "shuffle": lambda: k.shuffle(x, y, range(T.length - 1, 2 * T.length - 1))}
     return found
 
 
@@ -116,7 +116,7 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         "field": lambda: k.store(p, k.field(p, 8, f32)),
         "while": lambda: _while(k, p),
         "rolled": lambda: _rolled(k, p, n),
-    }  # fmt: skip
+    }
     for locality in (1, 2, 3):
         found[f"prefetch{locality}"] = lambda locality=locality: k.prefetch(p, locality=locality)
     found["prefetch_shared"] = lambda: k.prefetch(k.smem("s", (8,), f32))

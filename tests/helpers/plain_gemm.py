@@ -19,7 +19,7 @@ def plain(DTYPE: str, LAYOUT: str, SPLIT: bool) -> Function:
     T = {"f32": f32, "f64": f64}[DTYPE]
     matrix, more = ptr(T, strided=True), {"workspace": ptr(T), "counters": ptr(i32)} if SPLIT else {}
     k = Kernel(f"plain_{DTYPE}_{LAYOUT}{'_split' * SPLIT}", threads=(TILE, TILE), m=i32, n=i32, k=i32, alpha=T,
-               a=matrix, lda=i64, b=matrix, ldb=i64, beta=T, c=matrix, ldc=i64, **more)  # fmt: skip
+               a=matrix, lda=i64, b=matrix, ldb=i64, beta=T, c=matrix, ldc=i64, **more)
     m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc, *spaces = k.args
     (x, y), (block_x, block_y) = k.thread, k.block
     i, j = k.cast(block_y * TILE + y, i64), k.cast(block_x * TILE + x, i64)

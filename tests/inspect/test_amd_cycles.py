@@ -49,7 +49,7 @@ def wait(**counters):
     ("buffer_load_dword v0, s[0:3], 0 offen lds", "gfx942", "global", 16, 4),
     ("buffer_load_ushort v0, v1, s[0:3], 0 offen", "gfx942", "global", 8, 2),
     ("global_store_dwordx2 v0, v[2:3], s[0:1]", "gfx942", "global", 32, 8),
-])  # fmt: skip
+])
 def test_what_an_instruction_occupies(line, chip, unit, occupied, bytes):
     found = step(line, CHIPS[chip])
     assert (found.unit, found.cycles, found.bytes) == (unit, occupied, bytes)

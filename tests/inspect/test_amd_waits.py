@@ -58,13 +58,13 @@ def arguments(kernel, m, n, k, beta=0):
     a_bytes, b_bytes = (m * k * s.bits[0] // 8, n * k * s.bits[1] // 8)
     found = {"m": m, "n": n, "k": k, "alpha": 1, "beta": beta, "a": Memory(a_bytes), "b": Memory(b_bytes), "ldc": n,
              "lda": k if s.layout[0] == "n" else m, "ldb": k if s.layout[1] == "t" else n,
-             "c": Memory(m * n * FORMATS[s.out].bits // 8)}  # fmt: skip
+             "c": Memory(m * n * FORMATS[s.out].bits // 8)}
     if s.scaled:
         found |= {"lda": a_bytes // m, "ldb": b_bytes // n, "ld_scale_a": k // 32, "ld_scale_b": k // 32,
-                  "scale_a": Memory(m * k // 32), "scale_b": Memory(n * k // 32)}  # fmt: skip
+                  "scale_a": Memory(m * k // 32), "scale_b": Memory(n * k // 32)}
     sums = FORMATS[s.sums].bits // 8
     return found | {"workspace": Memory(p.split_k * p.tiles(m, n) * p.cta_m * p.cta_n * sums),
-                    "counters": Memory(4 * p.tiles(m, n))}  # fmt: skip
+                    "counters": Memory(4 * p.tiles(m, n))}
 
 
 def findings(kernel, tiles, *, beta=0, text=None, short=0, block=None, take=0):
@@ -74,7 +74,7 @@ def findings(kernel, tiles, *, beta=0, text=None, short=0, block=None, take=0):
     given, (x, y, z) = arguments(kernel, m, n, k, beta), p.grid(m, n)
     given["a"] = Memory(given["a"].bytes - take)
     return amd_waits.findings(kernel.function, kernel.target, given, (x, y, z), block or (x - 1, 0, z - 1),
-                              text=text or kernel.assembly, returned=p.split_k - 1)  # fmt: skip
+                              text=text or kernel.assembly, returned=p.split_k - 1)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda x: " ".join(map(str, x)))
@@ -92,7 +92,7 @@ def test_spilled_registers_are_waited_for():
     assert findings(kernel, 3) == []
     loads = r"(scratch_load_dword\w* (v\d+|v\[(\d+):\d+\]), off, off.*\n)"
     text = changed(kernel.assembly, kernel.function.name, loads,
-                   lambda x: f"{x[1]}\tv_mov_b32_e32 v0, {'v' + x[3] if x[3] else x[2]}\n", 0)  # fmt: skip
+                   lambda x: f"{x[1]}\tv_mov_b32_e32 v0, {'v' + x[3] if x[3] else x[2]}\n", 0)
     assert any("is used before scratch_load" in each for each in findings(kernel, 3, text=text))
 
 
@@ -100,14 +100,14 @@ def followed(launch, target, shape, make, block):
     """The code of a case of the self-test, by the sizes of its arrays."""
     case = make(launch, shape, "integers", np.random.default_rng(0))
     given = {name: Memory(x.nbytes) if isinstance(x, np.ndarray) else x
-             for (name, _), x in zip(launch.function.params, case.args, strict=True)}  # fmt: skip
+             for (name, _), x in zip(launch.function.params, case.args, strict=True)}
     grid = (*launch.grid, 1, 1)[:3]
     last = tuple(n - 1 for n in grid)
     return amd_waits.findings(launch.function, target, given, grid, last if block else (0, 0, 0), returned=last[2])
 
 
 SMALL = [entry for entry in KERNELS if "axpy" in entry.name or "ladder" in entry.name or "split" in entry.name
-         or entry.formats in (("f16", "f16", "f32"), ("e2m3", "e2m3", "f32"))]  # fmt: skip
+         or entry.formats in (("f16", "f16", "f32"), ("e2m3", "e2m3", "f32"))]
 
 
 @pytest.mark.parametrize("entry", SMALL, ids=lambda entry: f"{entry.name} {entry.target}")
@@ -127,11 +127,11 @@ def test_parts_of_k_that_are_empty(family):
     m, n, k, parts = kernel.plan.cta_m, kernel.plan.cta_n, kernel.plan.cta_k, kernel.plan.split_k
     for part in (0, parts - 1):
         assert amd_waits.findings(kernel.function, kernel.target, arguments(kernel, m, n, k), (1, 1, parts),
-                                  (0, 0, part), text=kernel.assembly, returned=parts - 1) == []  # fmt: skip
+                                  (0, 0, part), text=kernel.assembly, returned=parts - 1) == []
 
 
 @pytest.mark.parametrize("plan", ["mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=3 split_k=3",
-                                  "mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=2"])  # fmt: skip
+                                  "mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=2"])
 def test_one_wave_alone(plan):
     """LLVM leaves its barriers out; what it waits for stays."""
     kernel = compiled("gfx950", "f16", "nt", 4096, plan)
@@ -144,7 +144,7 @@ def test_one_wave_alone(plan):
 def test_copies_of_matrices(chip):
     function, rows, columns = emit_copy("f64", "f16"), 37, 70
     given = {"rows": rows, "columns": columns, "scale": 2, "source": Memory(8 * rows * columns), "rss": columns,
-             "css": 1, "target": Memory(2 * rows * columns), "rst": 1, "cst": rows}  # fmt: skip
+             "css": 1, "target": Memory(2 * rows * columns), "rst": 1, "cst": rows}
     x, y = grid(rows, columns)
     for block in ((0, 0, 0), (x - 1, y - 1, 0)):
         assert amd_waits.findings(function, tw.target(chip), given, (x, y, 1), block) == []
@@ -189,7 +189,7 @@ def one_more(found):
     (r"s_waitcnt vmcnt\(0\)", "s_nop 0", 1, "ends while a load straight into LDS"),
     (r"0x27000", "0x27002", 0, "not a buffer of bytes"),
     (r"\n(\tbuffer_load_dwordx4 .*lds)", r"\n\ts_mov_b64 exec, 7\n\1\n\ts_mov_b64 exec, -1", -1, "some lanes are off"),
-])  # fmt: skip
+])
 def test_mistakes_in_the_code_are_found(pattern, replaced, which, why):
     """mxfp6 with three tiles in LDS: copies of two widths, half of them late."""
     kernel = compiled(*MX6)
@@ -249,7 +249,7 @@ def test_a_matrix_instruction_takes_its_time():
     last = max(n for n, line in enumerate(lines) if line.startswith("v_mfma"))
     result = re.search(r"v\[(\d+):", lines[last])[1]
     text = changed(kernel.assembly, kernel.function.name, re.escape(lines[last]) + r"\n",
-                   rf"{lines[last]}\n\tv_mov_b32_e32 v{result}, v{result}\n")  # fmt: skip
+                   rf"{lines[last]}\n\tv_mov_b32_e32 v{result}, v{result}\n")
     assert any("too early after a matrix instruction" in each for each in findings(kernel, 2, text=text))
 
 
@@ -272,7 +272,7 @@ def test_parts_of_a_sum_pass_from_die_to_die(family):
     before = lines[: lines.index("buffer_wbl2 sc1")]
     at = max(n for n, line in enumerate(before) if line.startswith("global_store"))
     for pattern in ("buffer_wbl2 sc1", r"s_waitcnt vmcnt\(0\)", "s_barrier", r"global_atomic_add .* sc0",
-                    "ds_write_b32", "s_barrier", "ds_read_b32", "buffer_inv sc1", "global_load_dwordx4"):  # fmt: skip
+                    "ds_write_b32", "s_barrier", "ds_read_b32", "buffer_inv sc1", "global_load_dwordx4"):
         later = [n for n, line in enumerate(lines) if n > at and re.match(pattern, line)]
         assert later, pattern
         assert not any(line.startswith(("global_load", "global_store")) for line in lines[at + 1:later[0]])

@@ -38,7 +38,7 @@ def test_elements_of_another_type_are_refused(run, dtype):
 @pytest.mark.parametrize("run", READINGS, **ids)
 @pytest.mark.parametrize(
     ("t", "dtype"), [(i32, np.int32), (i32, np.uint32), (i8, np.uint8), (i8, bool), (i8, ml_dtypes.float8_e4m3fn),
-                     (i8, ml_dtypes.int4)], ids=str)  # fmt: skip
+                     (i8, ml_dtypes.int4)], ids=str)
 def test_integers_of_either_sign_and_formats_of_8_bits_are_taken(run, t, dtype):
     x, z = np.array([1, 0, 1, 1]).astype(dtype), np.zeros(4, dtype)
     run(COPY[t], 4, x, z)
@@ -100,7 +100,7 @@ def test_pointers_are_followed_to_what_is_written():
     inner = Kernel("inner", p=ptr(f32), q=ptr(f32))
     inner.args[0][0] = inner.args[1][0]
     k = Kernel("writing", n=i64, a=ptr(f32), b=ptr(f32), c=ptr(f32), d=ptr(i32), e=ptr(f32), f=ptr(f32), g=ptr(f32),
-               h=ptr(i32), out=ptr(f32))  # fmt: skip
+               h=ptr(i32), out=ptr(f32))
     n, a, b, c, d, e, f, g, h, out = k.args
     k.store(k.select(n < 3, a, b) + n, 1.0)
     moving = k.variable(ptr(f32), c)
@@ -138,7 +138,7 @@ NUMBERS.args[4][0] = NUMBERS.args[3]
         ("x", 1j, TypeError, "x must be a number"),
         ("x", 1e39, OverflowError, "x is of type f32, which cannot hold 1e[+]39"),
         ("x", np.zeros(1, np.float32), TypeError, "x must be a number .* an array"),
-    ])  # fmt: skip
+    ])
 def test_numbers_that_do_not_fit_are_refused(run, name, x, error, sentence):
     given = {"b": 1, "n": 2, "m": 3, "x": 4.0, "z": np.zeros(1, np.float32)} | {name: x}
     with pytest.raises(error, match=sentence):
@@ -227,7 +227,7 @@ def test_parameters_that_are_no_types(t):
 @pytest.mark.parametrize(
     ("options", "sentence"), [({"warp": 16}, "warp must be 32, or 64"), ({"min_ctas": 0}, "min_ctas must be"),
                               ({"cluster": 2}, "cluster must be three"), ({"result": "i32"}, "parameter result")],
-)  # fmt: skip
+)
 def test_options_that_cannot_be(options, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence):
         Kernel("k", threads=32, **options)

@@ -22,7 +22,7 @@ FUNCTIONS = {
     "exp": lambda k, x, y: k.exp(x), "log": lambda k, x, y: k.log(x), "tanh": lambda k, x, y: k.tanh(x),
     "sqrt": lambda k, x, y: k.sqrt(x), "divide": lambda k, x, y: x / y, "inverse": lambda k, x, y: 1 / x,
     "third": lambda k, x, y: x / 3.0, "negate": lambda k, x, y: -x, "abs": lambda k, x, y: abs(x),
-}  # fmt: skip
+}
 CHIPS = ("x86-avx2", "x86-avx512", "neon", "sm_75", "sm_80", "sm_90a", "gfx942", "gfx950")
 
 
@@ -98,7 +98,7 @@ def test_division_and_square_roots_are_correctly_rounded(T):
     x, y = numbers(T)
     with np.errstate(all="ignore"):
         exact = {"sqrt": np.sqrt(x), "divide": x / y, "inverse": 1 / x, "third": x / T.numpy.type(3), "negate": -x,
-                 "abs": np.abs(x)}  # fmt: skip
+                 "abs": np.abs(x)}
     for name, right in exact.items():
         assert same_bits(results(T)[name], right), name
 
@@ -167,7 +167,7 @@ def test_special_numbers(T):
         ("tanh", np.nan, np.nan), ("tanh", info.smallest_subnormal, info.smallest_subnormal),
         ("sqrt", -0.0, -0.0), ("sqrt", -1.0, np.nan), ("sqrt", np.inf, np.inf), ("negate", 0.0, -0.0),
         ("negate", np.inf, -np.inf), ("abs", -0.0, 0.0), ("inverse", -0.0, -np.inf), ("inverse", np.inf, 0.0),
-    ]:  # fmt: skip
+    ]:
         y = at(name, value)
         assert y.size, (name, value)
         assert same_bits(y, np.full_like(y, right)), (name, value, y)
@@ -180,7 +180,7 @@ def test_formats_of_16_bits_are_computed_in_f32():
     x, y = numbers(f16)
     with np.errstate(all="ignore"):
         right = {"exp": np.exp(wide := x.astype(np.float64)), "log": np.log(wide), "tanh": np.tanh(wide),
-                 "sqrt": np.sqrt(wide), "divide": wide / y, "inverse": 1 / wide}  # fmt: skip
+                 "sqrt": np.sqrt(wide), "divide": wide / y, "inverse": 1 / wide}
         for name, found in results(f16, names).items():
             assert same_bits(found, right[name].astype(np.float16)), name
 
@@ -203,7 +203,7 @@ def test_integers_and_what_is_no_number():
         (lambda: b / a, "expected f32, got i32"), (lambda: k.exp(a), "exp takes floats, not i32: k.cast"),
         (lambda: k.sqrt(2.0), "sqrt takes a number of the kernel, not 2.0"), (lambda: -p, "- takes a number"),
         (lambda: abs(c), "abs takes a number of the kernel, not i1"), (lambda: -c, "- takes a number"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(TypeError, match=message):
             wrong()
 

@@ -21,7 +21,7 @@ TYPES = [f32, f64, i32, i64, *WIDE, vec(f32, 4), vec(i32, 8), vec(i64, 2)]
 ARITHMETIC = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 INTEGER = {"div": operator.floordiv, "rem": operator.mod, "and": operator.and_, "or": operator.or_, "xor": operator.xor}
 COMPARE = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-           "eq": lambda x, y: x == y, "ne": lambda x, y: x != y}  # fmt: skip
+           "eq": lambda x, y: x == y, "ne": lambda x, y: x != y}
 
 
 def interesting(t, count, seed=0):
@@ -278,7 +278,7 @@ def test_function_pointers_in_a_table():
         out[i] = k.call(f, out[i], i + 2, result=i64)
     functions = [add.function, mul.function]
     _, after = both(k.function, 5, lambda address: np.array([address(f) for f in functions]), np.arange(5),
-                          also=functions)  # fmt: skip
+                          also=functions)
     np.testing.assert_array_equal(after["out"], [2, 3, 6, 15, 10])
 
 
@@ -339,7 +339,7 @@ def programs(draw):
     length = draw(st.integers(1, 30))
     return draw(st.sampled_from([f32, f64, i64])), [
         (draw(st.integers(0, 9)), *(draw(st.integers(0, 2 + n)) for _ in range(3))) for n in range(length)
-    ]  # fmt: skip
+    ]
 
 
 def conditional(k, V, a, b, c):
@@ -418,7 +418,7 @@ def value_errors():
         "result": (lambda: k.ret(n), TypeError, "wrong returns nothing"),
         "no result": (lambda: other.ret(), TypeError, "other returns i64"),
         "sum": (lambda: k.sum(k.load(x, vec(f32, 3))), TypeError, "a sum of v3f32"),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("what", value_errors())

@@ -187,7 +187,7 @@ def test_a_value_of_another_kernel_is_refused():
     (n, x), (m, y) = k.args, other.args
     for use in (lambda: n + m, lambda: m + n, lambda: n == m, lambda: y[n], lambda: x[m], lambda: k.load(y),
                 lambda: x.__setitem__(0, y[0]), lambda: k.loop(m).__enter__(), lambda: k.when(m == 0).__enter__(),
-                lambda: k.variable(i64, m), lambda: k.call(k.function, m, x)):  # fmt: skip
+                lambda: k.variable(i64, m), lambda: k.call(k.function, m, x)):
         with pytest.raises(ValueError, match=r"test_kernel_mistakes.py:\d+: a value of .* is used in "):
             use()
 
@@ -220,7 +220,7 @@ def mistakes(k):
         "sum of a number": (lambda: k.warp_sum(1.0), r"lanes exchange values of the kernel, not 1\.0"),
         "kernel, not function": (lambda: run(k, 1, None, None), r"only a recorded function can be run, .* k\.function"),
         "thread of a CPU function": (lambda: run(cpu()), r"cpu is a CPU function, and it asks for thread\.x: .*ds="),
-    }  # fmt: skip
+    }
 
 
 def cpu():

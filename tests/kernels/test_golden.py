@@ -49,7 +49,7 @@ def emit_mma():
     views = [x.view(ld, 1) for x, ld in zip(k.args, (16, 8, 8))]
     atom, lane = MMA_F64_16X8X16, k.thread[0]
     a, b, c = ([view[layout(lane, r)] for r in range(count)]
-               for view, layout, count in zip(views, (atom.a, atom.b, atom.c), atom.registers))  # fmt: skip
+               for view, layout, count in zip(views, (atom.a, atom.b, atom.c), atom.registers))
     for r, x in enumerate(k.mma(atom, a, b, c)):
         views[2][atom.c(lane, r)] = x
     return k.function
@@ -136,4 +136,4 @@ def compare(text, path, request):
 
 def test_no_golden_file_is_left_over():
     assert {path.name for path in GOLDEN.iterdir()} == {f"{k}.ll" for k in KERNELS} | {
-        f"{k}.ptx" for k in PTX} | {f"{k}.s" for k in AMD}  # fmt: skip
+        f"{k}.ptx" for k in PTX} | {f"{k}.s" for k in AMD}

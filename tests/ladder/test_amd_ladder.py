@@ -33,7 +33,7 @@ FORMATS = [
     *(("mxfp8", "gfx950", {"A": a, "B": b}) for a, b in [("e4m3fn", "e5m2"), ("e5m2", "e4m3fn"), ("e5m2", "e5m2")]),
 ]
 ML = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz", "e5m2fnuz": "float8_e5m2fnuz",
-      "e2m1": "float4_e2m1fn"}  # fmt: skip
+      "e2m1": "float4_e2m1fn"}
 
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "matrix-cores.md").read_text()
@@ -58,7 +58,7 @@ def meant(atom, args):
         return decoded(args[0], atom.a_format), decoded(args[1], atom.b_format)
     a, scale_a, b, scale_b = args[:4]
     return (decoded(a, atom.a_format) * np.repeat(2.0 ** (scale_a.astype(int) - 127), 32, axis=1),
-            decoded(b, atom.b_format) * np.repeat(2.0 ** (scale_b.astype(int) - 127), 32, axis=0))  # fmt: skip
+            decoded(b, atom.b_format) * np.repeat(2.0 ** (scale_b.astype(int) - 127), 32, axis=0))
 
 
 def run(function, *args, atom):
@@ -78,7 +78,7 @@ def test_the_steps_are_those_of_the_article():
         ("v_mfma_f32_16x16x16_f16", "gfx942"), ("v_mfma_f32_16x16x16_f16", "gfx950"),
         ("v_mfma_f32_32x32x16_fp8_fp8", "gfx942"), ("v_mfma_f32_32x32x16_fp8_fp8", "gfx950"),
         ("v_mfma_scale_f32_32x32x64_f8f6f4", "gfx950"), ("v_mfma_scale_f32_32x32x64_f8f6f4", "gfx950"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("name", AMD_STEPS)
@@ -210,7 +210,7 @@ def planted(module, old="", new=""):
     assert source.count(old) == 1 or not old, f"{old!r} is {source.count(old)} times in {module.__name__}"
     changed = types.ModuleType("planted")
     exec(compile(source.replace(old, new) if old else source, f"{module.__name__} with a bug", "exec"),
-         changed.__dict__)  # fmt: skip
+         changed.__dict__)
     (emit,) = (value for name, value in vars(changed).items() if name.startswith("emit_"))
     return emit
 
@@ -242,7 +242,7 @@ BUGS = [
     (amd5_mxfp4, "a.at(row, column // 2)", "a.at(row ^ 1, column // 2)"),
     (amd5_mxfp4, "scale_a[ATOM.scale_a(lane)]", "scale_a[ATOM.scale_a(lane ^ 32)]"),
     (amd5_mxfp4, "scale_b[ATOM.scale_b(lane)]", "scale_b[ATOM.scale_b(lane ^ 1)]"),
-]  # fmt: skip
+]
 
 
 def step_of(module):
@@ -364,7 +364,7 @@ def test_what_is_not_there_on_the_command_line():
 def test_a_wrong_product_on_the_command_line(monkeypatch):
     right = AMD_STEPS["mxfp4"]
     wrong = AmdStep(right.title, right.idea, planted(amd5_mxfp4, "column % 2 * 4", "(column + 1) % 2 * 4"), right.atom,
-                    right.targets)  # fmt: skip
+                    right.targets)
     monkeypatch.setitem(AMD_STEPS, "mxfp4", wrong)
     monkeypatch.setattr(run_amd, "function", lambda name, arch: AMD_STEPS[name].emit(arch))
     text = said("mxfp4", status=1)

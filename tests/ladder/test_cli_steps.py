@@ -50,7 +50,7 @@ def test_steps_of_the_amd_ladder_are_simulated(step: str) -> None:
     ((12, 13, 12), "dispatch", "13 dispatch chooses step 10 stored"),
     ((12, 13, 12), "texture", "step 10 stored takes its place"),
     ((12, 12, 12), "texture", ""),
-])  # fmt: skip
+])
 def test_the_choice_and_the_fallback_are_shown(sizes: tuple[int, int, int], step: str, words: str) -> None:
     done = call("simulate", *sizes, "-t", "sm_90a", "--step", step)
     assert done.exit_code == 0, done.output
@@ -72,7 +72,7 @@ def test_what_a_step_cannot_do_is_refused() -> None:
 @pytest.mark.parametrize(("target", "step", "words"), [
     ("x86-avx2", "micro", "vfmadd231ps"), ("neon", "naive", "ladder1_naive_f32"),
     ("sm_90a", "padded", ".visible .entry gpu6_padded"), ("gfx942", "fp8", "v_mfma_f32_32x32x16_fp8_fp8"),
-])  # fmt: skip
+])
 def test_steps_have_code(target: str, step: str, words: str) -> None:
     assert words in call("emit", "-t", target, "--step", step).output
     assert "define " in call("emit", "-t", target, "--step", step, "--llvm").output
@@ -156,7 +156,7 @@ SPELLED = [
     ("v_mfma_f32_32x32x8_bf16", "llvm.amdgcn.mfma.f32.32x32x8bf16.1k", "__builtin_amdgcn_mfma_f32_32x32x8bf16_1k"),
     ("v_mfma_scale_f32_32x32x64_f8f6f4", "llvm.amdgcn.mfma.scale.f32.32x32x64.f8f6f4",
      "__builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("names", SPELLED, ids=lambda names: names[0])

@@ -165,7 +165,7 @@ def test_an_edge_without_a_guard_is_out_of_bounds():
 def conflicts(report):
     """{(array, verb, line of the kernel): passes over the banks beyond the fewest}"""
     return {(site.array, site.verb, site.line.text): t.moved - t.ideal
-            for site, t in report.traffic.items() if site.space == "shared" and t.moved > t.ideal}  # fmt: skip
+            for site, t in report.traffic.items() if site.space == "shared" and t.moved > t.ideal}
 
 
 def test_the_transposed_store_conflicts_without_padding():
@@ -196,7 +196,7 @@ def test_sectors_of_c():
     share = {name: run(name, m, n, k).of("c", "store").efficiency for name in GPU_STEPS}
     assert share == {"naive": 0.25, "tiled": 0.125, "registers": 0.125, "shared": 0.125, "coalesced": 1.0,
                      "padded": 1.0, "vectors": 0.25, "buffered": 0.25, "warps": 0.25, "stored": 1.0, "texture": 1.0,
-                     "async": 1.0}  # fmt: skip
+                     "async": 1.0}
 
 
 def test_fewer_instructions_load_from_shared_memory():
@@ -263,10 +263,10 @@ def test_times_beside_cublas():
     """Of made-up seconds: rates, shares of cuBLAS's, and what has none."""
     found = [ladder_cuda.Timed("cuBLAS", 1000, (1e-4, 1e-4)), ladder_cuda.Timed("V1 naive", 1000, (4e-3, 2e-3, 9e-3)),
              ladder_cuda.Timed("11 texture", 1000, error="... these matrices are not aligned"),
-             ladder_cuda.Timed("V3 shared", 1000, error="1 x 1 x 1 is wrong")]  # fmt: skip
+             ladder_cuda.Timed("V3 shared", 1000, error="1 x 1 x 1 is wrong")]
     assert ladder_cuda.table(found) == [
         ["TFLOP/s at m = n = k =", "1000"], ["cuBLAS", "20.0"], ["V1 naive", "0.50 (0.025)"], ["V3 shared", "wrong"],
-        ["11 texture", "-"]]  # fmt: skip
+        ["11 texture", "-"]]
     report = results.Report.start("ladder cuda")
     report.extra |= {"device": {"name": "a device"}, "timed": [asdict(t) for t in found]}
     again = results.Report.from_json(report.to_json())

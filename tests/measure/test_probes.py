@@ -333,7 +333,7 @@ def test_a_disturbed_measurement_is_repeated_and_kept_apart(measured, machine):
     ({"f32": (104e9, 416e9), "f64": (111e9, 400e9)}, "f32 is 0.94 times as fast as f64, which should be 2"),
     ({"f32": (100e9, 1720e9), "f64": (50e9, 860e9)}, "4 threads are 17.20 times as fast as one"),
     ({"f32": (100e9, 60e9), "f64": (50e9, 30e9)}, "4 threads are 0.60 times as fast as one"),
-])  # fmt: skip
+])
 def test_figures_that_contradict_each_other_are_disturbed(rates, words):
     assert not figures().disturbed
     found = dataclasses.replace(figures(), flops={"wide": rates})

@@ -59,7 +59,7 @@ def test_forks_during_first_products(tmp_path):
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(STORM), str(seed), str(gap), str(HANGS_S)], text=True, timeout=300,
             env={**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path)}, capture_output=True,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         forked, failed = map(int, done.stdout.split())
         assert forked >= 2

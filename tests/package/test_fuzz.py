@@ -20,7 +20,7 @@ import tilewright as tw
 from tests.doubles import planted_fuzzer
 from tests.fuzz import driver
 from tests.fuzz.memory import Placed
-from tilewright.api import dispatch
+from tilewright.api import dispatch, products
 from tilewright.cli import npy
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import GpuPlan
@@ -77,7 +77,7 @@ def test_crashes_hangs_and_exceptions_are_failures_of_their_cases() -> None:
 def test_the_command_says_how_to_check_a_failure_again_and_ends_with_status_1(tmp_path: Path) -> None:
     case = driver.draw(driver.find("plans"), 0, 0) | {"kind": "nothing"}
     done = subprocess.run([sys.executable, "-m", "tests.fuzz", "--only", "plans", "--case", str(case)], cwd=ROOT,
-                          capture_output=True, text=True)  # fmt: skip
+                          capture_output=True, text=True)
     assert done.returncode == 1
     assert "KeyError: 'nothing'" in done.stdout
     assert f'python -m tests.fuzz --only plans --case "{case}"' in done.stdout
@@ -155,7 +155,7 @@ def test_a_wrong_engine_is_found(fault: Any) -> None:
 
 
 NARROW = {"call": "matmul", "a": "f32", "b": "f32", "c": None, "beta": 0, "out": None, "out_dtype": "bf16",
-          "packed": False, "algorithm": None, "plan": None, "kind": "normal"}  # fmt: skip
+          "packed": False, "algorithm": None, "plan": None, "kind": "normal"}
 
 
 def test_a_wrong_rounding_is_found() -> None:
@@ -170,7 +170,7 @@ def test_an_engine_that_reads_too_far_is_found() -> None:
     """A page further than the last element."""
     code = ("import numpy as np\nfrom tests.fuzz.memory import Placed\n"
             "p = Placed.of(np.ones((3, 4)), end={end})\n"
-            "np.lib.stride_tricks.as_strided(p.array[{at}:], (1, 5), (0, {step})).sum()")  # fmt: skip
+            "np.lib.stride_tricks.as_strided(p.array[{at}:], (1, 5), (0, {step})).sum()")
     for end, at, step in (True, 2, 8), (False, 0, -8):
         done = subprocess.run([sys.executable, "-c", code.format(end=end, at=at, step=step)], cwd=ROOT)
         assert done.returncode == -11
@@ -180,7 +180,7 @@ def test_an_engine_that_reads_too_far_is_found() -> None:
     {}, {"end": False}, {"order": [1, 0]}, {"steps": [-1, 2], "pad": 3}, {"steps": [0, 1]},
     {"shift": 1, "swapped": True},
     {"order": [1, 0], "steps": [3, -2], "pad": 8, "shift": 4, "end": False, "swapped": True}, {"noise": 3, "pad": 1},
-])  # fmt: skip
+])
 def test_placed_arrays_hold_their_values_and_nothing_else(how: dict[str, Any]) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     placed = Placed.of(values, **how)
@@ -200,7 +200,7 @@ def test_placed_arrays_hold_their_values_and_nothing_else(how: dict[str, Any]) -
 
 @pytest.mark.parametrize(("where", "fault"), [
     (CpuPlan, lambda *_: [][0]), (GpuPlan, lambda *_: {}["x"]), (CpuPlan, lambda *_: ["no sentence"]),
-])  # fmt: skip
+])
 def test_violations_that_raise_are_found(where: Any, fault: Any) -> None:
     assert "Error" in found("plans", 60, planting(where, "violations", fault))
 

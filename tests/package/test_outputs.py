@@ -130,7 +130,7 @@ def test_an_input_that_is_a_pipe_is_refused(tmp_path):
     ["{'descr': '<f4', 'fortran_order': False, 'shape': (True, 3), }", "{'descr': '<f4', 'shape': (", "{(" * 500,
      "{'descr': ('<f4', 3), 'fortran_order': False, 'shape': (3, 3), }", "\\", "'''", "", "{}"],
     ids=lambda text: text[:12],
-)  # fmt: skip
+)
 def test_damaged_headers_are_one_sentence(tmp_path, header):
     a, _, _ = operands(tmp_path)
     bad = tmp_path / "bad.npy"

@@ -27,7 +27,7 @@ def same(printed: str, written: str) -> None:
     "page",
     ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "amd-code.md", "command-line.md",
      "from-numpy.md"],
-)  # fmt: skip
+)
 def test_a_page_prints_what_it_says(page):
     pages.check(DOCS / page, module.available(), same)
 

@@ -34,14 +34,14 @@ def gemm(m, n, k, a, layout="nt"):
 @pytest.mark.parametrize("plan", [
     PLAN, replace(PLAN, algorithm="scaled", cta_k=256, mfma=16, copy="direct", stages=3),
     AmdPlan("xf32", 64, 32, 32, 32, 32, vector=1, vector_c=2, split_k=7, group_m=3),
-])  # fmt: skip
+])
 def test_a_plan_is_read_back(plan):
     assert AmdPlan.parse(str(plan)) == plan
 
 
 @pytest.mark.parametrize("text", ["", "mfma", "fma 64x64x64 wave=32x32", "mfma 64x64 wave=32x32",
                                   "mfma 64x64x64 wave=32", "mfma 64x64x64 32x32", "mfma 64x64x64 wave=32x32 copy=tma",
-                                  "mfma 64x64x64 wave=32x32 depth=2", "mfma 64x64x64 wave=32x32 mfma=x"])  # fmt: skip
+                                  "mfma 64x64x64 wave=32x32 depth=2", "mfma 64x64x64 wave=32x32 mfma=x"])
 def test_what_is_no_plan(text):
     with pytest.raises(ValueError, match=r"not a plan for an AMD GPU: .*; one looks like 'mfma 256x256x32"):
         AmdPlan.parse(text)
@@ -86,7 +86,7 @@ def test_what_is_no_plan(text):
     ("gfx942", {"cta_k": 256}, {}, "bytes of LDS, and gfx942 has 65536"),
     ("gfx942", {"cta_m": 256, "cta_n": 256, "warp_m": 256, "warp_n": 256}, {}, "registers"),
     ("gfx942", {"split_k": 9}, {}, "split_k = 9"),
-])  # fmt: skip
+])
 def test_what_is_wrong_with_a_plan(chip, plan, shape, words):
     found = replace(PLAN, **plan).violations(SHAPE._replace(**shape), target(chip))
     assert any(words in sentence for sentence in found), found
@@ -116,7 +116,7 @@ def test_the_page_has_the_plans_that_are_chosen():
     """What docs/amd-code.md says of 4096 x 4096 x 4096; the shares are those of tests/kernels/amd/test_amd_share.py."""
     rows = [[x.strip(" `") for x in line.split("|")[1:4]]
             for line in (Path(__file__).resolve().parents[2] / "docs/amd-code.md").read_text().splitlines()
-            if line.startswith(("| gfx942 | ", "| gfx950 | "))]  # fmt: skip
+            if line.startswith(("| gfx942 | ", "| gfx950 | "))]
     assert len(rows) >= 20
     for chip, a, written in rows:
         plan = tw.plan(gemm(4096, 4096, 4096, a), target(chip))
@@ -142,7 +142,7 @@ def test_the_planner_chooses_what_can_run(chip, size):
 
 
 @pytest.mark.parametrize(("chip", "a"), [*((chip, a) for chip in CHIPS for a in PLAIN[chip]),
-                                         *(("gfx950", a) for a in MX)])  # fmt: skip
+                                         *(("gfx950", a) for a in MX)])
 def test_machine_code_of_the_choice_for_4096(chip, a):
     kernel = tw.compile(gemm(4096, 4096, 4096, a), target(chip))
     used = kernel.resources
@@ -199,7 +199,7 @@ def launched(kernel, m, n, k):
 
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(("chip", "plan"), [("gfx942", "vector=8"), ("gfx942", "vector=2 vector_c=2 split_k=2"),
-                                            ("gfx950", "copy=direct")])  # fmt: skip
+                                            ("gfx950", "copy=direct")])
 def test_a_manifest_is_enough_to_launch_other_sizes(chip, plan, layout):
     kernel = tw.compile(gemm(128, 96, 256, "f16", layout), target(chip), f"mfma 64x64x32 wave=32x32 mfma=32 {plan}")
     for size in ((72, 80, 40), (8, 8, 8)):
@@ -220,7 +220,7 @@ def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):
             rows = [shape.k if layout == "nt" else extent for extent in (m, n)]
             ld = [x * bits // 8 for x in rows] if shape.scaled else rows
             numbers = {"m": m, "n": n, "k": shape.k, "a": 0, "b": 0, "lda": ld[0], "ldb": ld[1], "scale_a": 0,
-                       "scale_b": 0, "ld_scale_a": shape.k // 32, "ld_scale_b": shape.k // 32}  # fmt: skip
+                       "scale_b": 0, "ld_scale_a": shape.k // 32, "ld_scale_b": shape.k // 32}
             requires = amd_contract.requires(shape, kernel.plan)
             assert [line for line in requires if not eval(line, numbers)] == []
             told = amd_contract.computes(shape, kernel.plan)
@@ -234,7 +234,7 @@ def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
     """k = 100 is four blocks, the last filled up with zeros. The numbers are whole, so that one rounding is all."""
     rng = np.random.default_rng(7)
     a, b = (tw.quantize(rng.integers(-3, 4, shape).astype(np.float32), f, axis=axis)
-            for shape, f, axis in (((40, 100), "mxfp4", -1), ((100, 36), "mxfp8", -2)))  # fmt: skip
+            for shape, f, axis in (((40, 100), "mxfp4", -1), ((100, 36), "mxfp8", -2)))
     kernel = tw.compile(tw.Gemm(40, 36, 100, "mxfp4", "mxfp8", out, layout="nt"), target(chip))
     wanted = tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")
     found = tw.simulate(kernel, a, b).result
@@ -243,7 +243,7 @@ def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
 
 def test_a_problem_without_a_plan_is_named_in_words():
     with pytest.raises(ValueError, match=r"gemm_mxfp4-mxfp4-f32_nn_100x90x500: block-scaled operands have k along "
-                                         r"their rows, which is layout nt, not nn"):  # fmt: skip
+                                         r"their rows, which is layout nt, not nn"):
         tw.plan(tw.Gemm(100, 90, 500, "mxfp4", layout="nn"), target("gfx950"))
 
 
@@ -311,7 +311,7 @@ def test_what_a_manifest_requires_at_the_boundary(chip, a, layout, plan):
     kernel = tw.compile(gemm(64, 64, 256, a, layout), target(chip), plan)
     lines = amd_contract.requires(kernel.shape, kernel.plan)
     fits = {"m": 64, "n": 64, "k": 256, "a": 0, "b": 0, "lda": 256, "ldb": 256, "ldc": 64, "scale_a": 0, "scale_b": 0,
-            "ld_scale_a": 8, "ld_scale_b": 8, "c": 0}  # fmt: skip
+            "ld_scale_a": 8, "ld_scale_b": 8, "c": 0}
 
     def refused(**change):
         return [line for line in lines if not eval(line, fits | change)]

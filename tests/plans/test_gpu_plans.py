@@ -175,7 +175,7 @@ AWKWARD = [(70, 66, 40), (1, 130, 37), (33, 1, 64), (128, 64, 16), (3, 2, 1)]
 def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
     for m, n, k in AWKWARD:
         a, b = (RNG.integers(-5, 6, shape).astype({"f32": np.float32, "f64": np.float64}[dtype])
-                for shape in ((m, k), (k, n)))  # fmt: skip
+                for shape in ((m, k), (k, n)))
         kernel = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), target)
         report = tw.simulate(kernel, a, b)
         np.testing.assert_array_equal(report.result, a @ b)

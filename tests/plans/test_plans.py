@@ -27,7 +27,7 @@ targets = st.sampled_from(TARGETS)
 sizes = st.one_of(st.integers(1, 40), st.integers(1, 5000), st.sampled_from([64, 512, 1024, 4096, 20000]))
 orders = st.sampled_from(["rows", "columns", "any"])
 shapes = st.builds(Shape, st.sampled_from(["f32", "f64"]), sizes, sizes, sizes, orders, orders,
-                   st.sampled_from([1, 1, 2, 3, 4, 6, 8, 16]))  # fmt: skip
+                   st.sampled_from([1, 1, 2, 3, 4, 6, 8, 16]))
 
 
 # ---- a plan as text
@@ -37,7 +37,7 @@ counts = st.integers(0, 10000)
 plans = st.builds(
     CpuPlan, st.sampled_from(["packed", "in_place", "stream", "dots"]), st.integers(1, 99), st.integers(1, 99), counts,
     counts, counts, *[st.integers(1, 64)] * 3, st.booleans(), st.booleans(),
-)  # fmt: skip
+)
 
 
 @given(plans)
@@ -52,7 +52,7 @@ def test_text_and_back(p):
      "copy must be async or registers, not True."),
     (AmdPlan.parse("mfma 64x64x32 wave=32x32"), tw.Gemm(8, 8, 8, "f16", layout="nt", out="f32"), "gfx942",
      "copy must be registers or direct, not True."),
-], ids=["cpu", "nvidia", "amd"])  # fmt: skip
+], ids=["cpu", "nvidia", "amd"])
 def test_words_of_other_plans_are_refused(plan, problem, target, sentence):
     """They were taken for legal: products raised KeyError, or the plan's kernel computed something else."""
     plan = plan if "algorithm" in sentence else dataclasses.replace(plan, copy=True)
@@ -83,7 +83,7 @@ def test_text(p, text):
 @pytest.mark.parametrize(
     "text", ["", "packed", "packed 14", "packed axb", "packed 1x2x3", "packed 6x16 size=3", "packed 6x16 mc=", "packed "
              "6x16 ways=1x2", "packed 6x16 mc=1=2", "packed 6x16 algorithm=7", "packed 6x16 swop"]
-)  # fmt: skip
+)
 def test_text_that_is_no_plan(text):
     with pytest.raises(ValueError, match=r"not a plan: .*; one looks like 'packed 14x32"):
         CpuPlan.parse(text)
@@ -132,7 +132,7 @@ SHAPE = Shape("f32", 100, 200, 300, "rows", "rows", 4)
         ("stream 4x4", SHAPE._replace(m=4), AVX2,
          "4 rows of C and 4 of B need 4*4 + 4 + 1 = 21 registers, x86-avx2 has 16."),
     ],
-)  # fmt: skip
+)
 def test_violations_are_sentences_with_the_arithmetic(text, shape, target, sentence):
     assert sentence in CpuPlan.parse(text).violations(shape, target)
 
@@ -306,7 +306,7 @@ def test_bytes_of_dot_products_and_streams_by_hand():
 @pytest.mark.parametrize(
     "text", ["packed 4x16 mc=8 kc=12 nc=32", "packed 4x16 mc=20 kc=32 nc=48 ways=1x2x1", "in_place 4x16 kc=12",
              "in_place 5x16 ways=3x1x1", "packed 4x16 mc=8 kc=12 nc=16 swap"]
-)  # fmt: skip
+)
 def test_predicted_bytes_are_those_that_the_simulator_counts(text):
     """Between registers and L1, in the micro-kernel; and as many multiply-adds."""
     problem = tw.Gemm(48, 48, 30, layout="tt" if "swap" in text else "nn")
@@ -331,7 +331,7 @@ def test_a_tile_whose_rows_of_c_come_too_late_waits_for_them():
     """SMALL has 256 KiB of L2. A row of 16 columns is 2 vectors, so many steps of k at 3.5e9 vectors a second."""
     def late(n, k):
         parts = dict(cost(Shape("f32", 600, n, k, "rows", "rows"), CpuPlan.parse("packed 6x16 mc=60 kc=99 nc=1600"),
-                          SMALL).parts)  # fmt: skip
+                          SMALL).parts)
         return parts["rows of C that come too late"]
 
     assert late(100, 4) == 0                            # in L2
@@ -342,9 +342,10 @@ def test_a_tile_whose_rows_of_c_come_too_late_waits_for_them():
 def test_lines_that_push_each_other_out_of_l1():
     """32 KiB of 8 ways are 4 KiB to a way: lines a multiple of that apart share a set, which holds 8 of them."""
     machine = dataclasses.replace(SMALL, l1d_ways=8)
+
     def crowded(n, text):
         return dict(cost(Shape("f32", 1000, n, 4, "rows", "rows"), CpuPlan.parse(text), machine).parts)[
-            "rows that share a set of L1"]  # fmt: skip
+            "rows that share a set of L1"]
 
     assert crowded(1024, "in_place 8x16") == 0
     assert crowded(1024, "in_place 9x16") == pytest.approx(2 * 1000 * 1024 * 4 / Ceilings().l2)
@@ -380,7 +381,7 @@ def test_a_faster_machine_is_faster(shape, target):
 
 def test_more_threads_shorten_large_problems():
     times = [cost(s, choose.choose(s, AVX512), AVX512).seconds
-             for s in (Shape("f32", 4000, 4000, 4000, "rows", "rows", n) for n in (1, 2, 4, 8))]  # fmt: skip
+             for s in (Shape("f32", 4000, 4000, 4000, "rows", "rows", n) for n in (1, 2, 4, 8))]
     assert all(after < 0.6 * before for before, after in pairwise(times))
 
 
@@ -391,7 +392,7 @@ def test_splits_are_all_ways_to_share_threads():
     for threads in (1, 2, 6, 12, 97, 360):
         found = list(splits(threads))
         every = [(jc, ic, threads // jc // ic) for jc in range(1, threads + 1) if threads % jc == 0
-                 for ic in range(1, threads // jc + 1) if threads // jc % ic == 0]  # fmt: skip
+                 for ic in range(1, threads // jc + 1) if threads // jc % ic == 0]
         assert found == [(1, 1, 1), *(every if threads > 1 else [])]
     assert len(list(splits(10**9))) < 10**5  # and not one step for each of 10**9
 
@@ -401,7 +402,7 @@ def test_a_number_of_threads_is_1_to_1024(threads, monkeypatch):
     a = np.ones((8, 8), "f4")
     calls = [lambda: tw.plan(tw.Gemm(64, 64, 64), threads=threads), lambda: tw.matmul(a, a, threads=threads),
              lambda: tw.gemm(1, a, a, 0, a.copy(), threads=threads), lambda: tw.set_num_threads(threads),
-             lambda: shape_of(tw.Gemm(8, 8, 8), threads)]  # fmt: skip
+             lambda: shape_of(tw.Gemm(8, 8, 8), threads)]
     for call in calls:
         with pytest.raises(ValueError, match=r"(number of threads must be 1 to 1024|threads must be 1 or more).* not "):
             call()
@@ -458,7 +459,7 @@ def test_absurd_plans_are_refused_with_the_arithmetic(target, plan, words):
      ({"triple": "nonsense"}, "the triple of x86-avx2 must begin with x86_64 or aarch64, not 'nonsense'"),
      ({"features": "-64bit"}, "features of x86-avx2 are .*, not '-64bit'"),
      ({"features": "fma"}, "features of x86-avx2 are .*, not 'fma'")],
-)  # fmt: skip
+)
 def test_a_target_that_llvm_would_end_the_process_at(change, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(AVX2, **change)

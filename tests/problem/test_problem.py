@@ -46,7 +46,7 @@ def test_key_tells_problems_apart():
     problems = [
         Gemm(2, 3, 4), Gemm(3, 2, 4), Gemm(2, 3, 4, a="f64"), Gemm(2, 3, 4, a="f64", b="f32"), Gemm(2, 3, 4, out="f64"),
         Gemm(2, 3, 4, layout="tn"), Gemm(2, 3, 4, batch=2), Gemm(2, 34, 4), Gemm(23, 4, 4),
-    ]  # fmt: skip
+    ]
     assert len({p.key() for p in problems}) == len(problems)
     assert problems[0].key() == str(problems[0]) == "gemm_f32_nn_2x3x4"
 

@@ -34,7 +34,7 @@ def counted(report: simulator.Report) -> dict[str, int]:
                 found |= {f"global_{verb}_requests": traffic.requests, f"global_{verb}_sectors": traffic.moved}
             else:
                 found |= {f"shared_{verb}_wavefronts": traffic.moved, f"shared_{verb}_conflicts": traffic.conflicts,
-                          f"shared_{verb}_instructions": traffic.requests}  # fmt: skip
+                          f"shared_{verb}_instructions": traffic.requests}
     return found
 
 
@@ -51,7 +51,7 @@ def passes(bytes: int, words: list[int], load: bool) -> int:
     relative = np.where(start >= 0, start, start[lane])
     shared = SimpleNamespace(space="shared", base=0, pitch=None)
     return Pattern(4, bytes // 4, relative, None if here.all() else here, lane, shared, int(start[lane]), 32, 32,
-                   banks.NVIDIA, bytes, load).moved  # fmt: skip
+                   banks.NVIDIA, bytes, load).moved
 
 
 @pytest.mark.parametrize("bytes", [4, 8, 16])
@@ -91,7 +91,7 @@ def test_products(layout, sizes, plan):
     """Global traffic and multiply-adds of what `matmul` runs. Loads from shared memory are not compared: the assembler
     drops those that nothing needs after the last tile."""
     (row,) = (row for row in LAUNCHES if (row.get("layout"), row["sizes"], row.get("plan")) == (layout, sizes, plan)
-              and row["dtype"] == "f32")  # fmt: skip
+              and row["dtype"] == "f32")
     target, problem = tw.target("sm_90a"), tw.Gemm(*sizes, "f32", layout=layout)
     kernel = tw.compile(problem, target, counters.plan_of(row, problem, target))
     a, b = counters.operands(*sizes, "f32")

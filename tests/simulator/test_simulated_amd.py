@@ -16,7 +16,7 @@ from tilewright.simulator import Fault
 
 SCALED = "scaled 64x64x128 wave=32x32 mfma=32"
 PLANS = {"f16": "mfma 64x64x32 wave=32x32 mfma=32", "i8": "mfma 64x64x64 wave=32x32 mfma=32",
-         "mxfp4": SCALED, "mxfp6_e3m2": SCALED}  # fmt: skip
+         "mxfp4": SCALED, "mxfp6_e3m2": SCALED}
 SUMS = {"i8": "i32"}
 
 
@@ -47,7 +47,7 @@ def operands(problem):
 @pytest.mark.parametrize(("chip", "a", "layout"), [
     ("gfx942", "f16", "nn"), ("gfx950", "f16", "tt"), ("gfx942", "i8", "nt"),
     ("gfx950", "mxfp4", "nt"), ("gfx950", "mxfp6_e3m2", "nt"),
-])  # fmt: skip
+])
 def test_a_whole_product(chip, a, layout, more):
     kernel = compiled(40, 72, 320, a, chip, layout, f" vector=8{more}" if layout != "nt" else more)
     x, y, c = matrices(kernel.problem)
@@ -131,7 +131,7 @@ def test_counters_that_are_not_0_again_are_found():
     (launch,) = kernel.launches
     x, y, z = launch.grid
     early = SimpleNamespace(**{name: getattr(launch, name) for name in ("function", "workspace", "counters")},
-                            grid=(x, y, z - 1), more=())  # fmt: skip
+                            grid=(x, y, z - 1), more=())
     others = {name: getattr(kernel, name) for name in ("problem", "target", "resources")}
     with pytest.raises(Fault, match="nobody has written element") as caught:
         tw.simulate(SimpleNamespace(launches=(early,), **others), a, b)

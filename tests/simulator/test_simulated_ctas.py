@@ -107,7 +107,7 @@ def test_shared_arrays_end():
         s[t + 1] = x[t]
     with pytest.raises(Fault, match=r"out of bounds .*store of s\[64\] by block \(1, 0\) thread \(63, 0\)"):
         simulator.run(kernel(lambda k, x, t, s: s.__setitem__(t + k.block[0], 1.0), s=(64,)), np.zeros(1, np.float32),
-                      grid=(2, 1))  # fmt: skip
+                      grid=(2, 1))
     with pytest.raises(Fault, match=r"out of bounds .*store of s\[64\]"):
         simulator.run(kernel(body, s=(64,)), np.zeros(64, np.float32))
 

@@ -19,7 +19,7 @@ def test_three_coordinates():
     x = np.zeros(24, np.int32)
     simulator.run(k.function, simulator.uninitialised(x), grid=(2, 3, 4))
     np.testing.assert_array_equal(x.reshape(4, 3, 2), np.arange(2) + np.arange(3)[:, None] * 10
-                                  + np.arange(4)[:, None, None] * 100)  # fmt: skip
+                                  + np.arange(4)[:, None, None] * 100)
     with pytest.raises(Fault, match=r"out of bounds .*by block \(1, 2, 3\) thread \(0, 0\)"):
         simulator.run(k.function, x[:23], grid=(2, 3, 4))
 
@@ -175,7 +175,7 @@ def split_sum(splits, fence_before=True, fence_after=True, barrier=True, order="
 def run_split_sum(splits=5, **options):
     out, parts = np.zeros(64, np.float32), np.zeros(64 * splits, np.float32)
     simulator.run(split_sum(splits, **options), simulator.uninitialised(out), simulator.uninitialised(parts),
-                  np.zeros(1, np.int32), grid=(1, 1, splits))  # fmt: skip
+                  np.zeros(1, np.int32), grid=(1, 1, splits))
     np.testing.assert_array_equal(out, np.arange(64 * splits).reshape(splits, 64).sum(0))
 
 
@@ -236,7 +236,7 @@ def indexed(expression, stop=64):
     (lambda k, t, n: t * n, 2**26, 2**31),
     (lambda k, t, n: n * n, 46340, None),
     (lambda k, t, n: n * n, 46341, 46341**2),
-])  # fmt: skip
+])
 def test_indices_that_do_not_fit(expression, n, wrong):
     x = np.zeros(64, np.int64)
     if wrong is None:

@@ -23,7 +23,7 @@ def run(body, dtype=np.float32, element=f32, threads=128, warp=32, size=128):
 # ---- exchanging lanes
 
 @pytest.mark.parametrize(("element", "dtype"), [
-    (f16, np.float16), (f32, np.float32), (f64, np.float64), (i64, np.int64)])  # fmt: skip
+    (f16, np.float16), (f32, np.float32), (f64, np.float64), (i64, np.int64)])
 @pytest.mark.parametrize("warp", [32, 64])
 def test_lanes_exchange(element, dtype, warp):
     for mask in (1, 5, warp // 2, warp - 1):
@@ -117,7 +117,7 @@ def test_a_warpgroup_of_which_a_warp_is_elsewhere():
 @pytest.mark.parametrize(("shift", "message"), [
     (1, r"misaligned .*load of x\[1\] by block \(0, 0\) thread \(0, 0\): it must be 16-byte aligned"),
     (4, r"out of bounds .*load of x\[128\] by block \(0, 0\) thread \(31, 0\): it has 128 elements"),
-])  # fmt: skip
+])
 def test_vectors_in_the_wrong_place(shift, message):
     with pytest.raises(Fault, match=message):
         run(lambda k, x, t: k.load(x + t * 4 + shift, vec(f32, 4)), threads=32, size=128 if shift == 4 else 132)
@@ -150,7 +150,7 @@ def test_flags_in_global_memory():
             x[t + 32] = x[t]
         return k.function
     for release, acquire, right in (("release", "acquire", True), ("monotonic", "acquire", False),
-                                    ("release", "monotonic", False)):  # fmt: skip
+                                    ("release", "monotonic", False)):
         x, flag = np.zeros(64, np.float32), np.zeros(32, np.int32)
         if right:
             simulator.run(kernel(release, acquire), x, flag, grid=(2, 1))

@@ -18,7 +18,7 @@ TILES, SIZE = 7, 32         # tiles of x, and elements of each
 
 
 def pipeline(stages=3, consumers=2, wait_empty=True, wait_full=True, flip=True, copies="registers", late=False,
-             arrivals=None):  # fmt: skip
+             arrivals=None):
     """y = sums of pairs of x, tile by tile: warp 0 brings tiles, the others add. The keywords plant mistakes.
 
     `copies`: how tiles travel: through registers, by cp.async that the thread waits for or that an mbarrier hears of,
@@ -103,7 +103,7 @@ def test_arrivals_are_counted_from_the_roles():
             counts.setdefault(pointer.array.name, []).append(count.constant)
     assert counts == {"full": [32] * 3, "empty": [3] * 3}
     assert [(r.name, r.first, r.warps) for r in pipeline().walk() if isinstance(r, Role)] == [
-        ("producer", 0, 1), ("consumer", 1, 2)]  # fmt: skip
+        ("producer", 0, 1), ("consumer", 1, 2)]
 
 
 # ---- mistakes that show when the kernel runs
@@ -139,7 +139,7 @@ def test_arriving_before_the_copy_has_come():
     (3, r"deadlock .*empty\[0\] of block \(0, 0\): 2 of 3 threads have arrived"),
     (1, r"arrivals at .*empty\[0\] of block \(0, 0\) expects 1 arrivals in a phase, and these are 2 by .*"),
     (0, r"arrivals at .*empty\[0\] of block \(0, 0\) would be complete after 0 arrivals"),
-])  # fmt: skip
+])
 def test_wrong_numbers_of_arrivals(arrivals, message):
     faults(message, arrivals=arrivals)
 

@@ -37,7 +37,7 @@ def parts_of_k(splits, textures=False, forget=None):
     adds up. `forget` plants a mistake."""
     params = {"m": i32, "n": i32, "k": i32, "alpha": f32, "a": Texture(f32) if textures else ptr(f32), "lda": i64,
               "b": ptr(f32), "ldb": i64, "beta": f32, "c": ptr(f32), "ldc": i64,
-              "workspace": ptr(f32), "counters": ptr(i32)}  # fmt: skip
+              "workspace": ptr(f32), "counters": ptr(i32)}
     k = Kernel("parts_of_k", threads=(CTA_TILE, CTA_TILE), **params)
     m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc, workspace, counters = k.args
     (tx, ty), (bx, by), part = k.thread, k.block, k.block_z
@@ -52,7 +52,7 @@ def parts_of_k(splits, textures=False, forget=None):
             at = row * k.cast(lda, i32) + p
             texel = k.fetch(a, at // 4)
             x = k.select(at % 4 == 0, texel[0], k.select(at % 4 == 1, texel[1],
-                         k.select(at % 4 == 2, texel[2], texel[3])))  # fmt: skip
+                         k.select(at % 4 == 2, texel[2], texel[3])))
         else:
             x = a.view(lda, 1)[row, p]
         acc.set(k.fma(x, b.view(ldb, 1)[p, column], acc.get()))
@@ -87,7 +87,7 @@ def compiled(problem, splits=3, **options):
     x, y = -(-problem.n // CTA_TILE), -(-problem.m // CTA_TILE)
     function = parts_of_k(splits, **options)
     launch = SimpleNamespace(function=function, grid=(x, y, splits), shared_bytes=function.shared_bytes,
-                             workspace=4 * splits * x * y * CTA_TILE**2, counters=4 * x * y)  # fmt: skip
+                             workspace=4 * splits * x * y * CTA_TILE**2, counters=4 * x * y)
     return SimpleNamespace(problem=problem, target=H200, launches=(launch,), resources=Usage(40, 4, 0, 0, 0))
 
 
@@ -126,7 +126,7 @@ def test_a_whole_product(alpha, beta, textures):
     ("column", "unwritten", r"nobody has written element \(0, 39\) of c"),
     ("beta", "uninitialised", r"load of c\[0\]"),
     ("counters", "counters", "the counters are not 0 again"),
-])  # fmt: skip
+])
 def test_mistakes_in_whole_products(forget, kind, message, together, monkeypatch):
     if not together:
         monkeypatch.setattr(simulator.machine, "TOGETHER", 1)
@@ -165,7 +165,7 @@ def test_the_report_as_text():
     report = run_sgemm()
     tables = [part.splitlines() for part in str(report).split("\n\n")]
     assert [table[0].split()[:2] for table in tables] == [["global", "memory"], ["shared", "memory"],
-                                                          ["instructions:", f"{8 * 64 * CTA:,}"]]  # fmt: skip
+                                                          ["instructions:", f"{8 * 64 * CTA:,}"]]
     assert "efficiency" in tables[0][0]
     assert "conflicts" in tables[1][0]
     loads = report.of("a", "load")
@@ -229,7 +229,7 @@ def test_a_cpu_kernel_on_the_command_line():
     (("--step", "warps"), "there is no step 'warps' of the CPU ladder, which is x86-avx2's; the steps are naive"),
     (("--step", "nonsense", "-t", "sm_80"), "there is no step 'nonsense' of the GPU ladder, which is sm_80's"),
     (("--step", "naive", "-t", "sm_80", "-l", "nt"), "--dtype f32 --layout nn"),
-])  # fmt: skip
+])
 def test_bad_input(words, message):
     target = () if "-t" in words else ("-t", "x86-avx2")
     done = cli(8, 8, 8, *target, *words)

@@ -134,7 +134,7 @@ WAYS = [(1, 2, 1), (2, 1, 1), (1, 1, 3), (1, 2, 2), (2, 2, 2), (1, 3, 1), (2, 3,
 
 def product(ways, mc_panels=2, nc_panels=3):
     return Packed(HERE[0], "f32", 4, 2, 20, 6 * detect().lanes(4) - 3, 13, mc_panels=mc_panels, nc_panels=nc_panels,
-                  ways=ways)  # fmt: skip
+                  ways=ways)
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (2, 3)], ids=str)

@@ -107,7 +107,7 @@ def test_a_record_of_a_gpu_is_complete(name):
      ("sm_90a", 128, 64, 99 << 10, 2), ("sm_90a", 384, 168, 227 << 10, 1), ("sm_80", 256, 128, 64 << 10, 2),
      ("sm_80", 256, 128, 163 << 10, 1), ("sm_86", 256, 40, 0, 6), ("sm_86", 1024, 64, 0, 1), ("sm_75", 1024, 64, 0, 1),
      ("sm_75", 256, 64, 32 << 10, 2), ("sm_90a", 1024, 65, 0, 0), ("sm_90a", 128, 16, 228 << 10, 0)],
-)  # fmt: skip
+)
 def test_occupancy(name, threads, registers, shared, ctas):
     assert targets.target(name).occupancy(threads, registers, shared) == ctas
 
@@ -136,7 +136,7 @@ def test_a_record_of_an_amd_gpu_is_complete(name):
     # vector peaks as AMD's data sheets give them
     [("mi300x", 163.4, 81.7), ("mi300a", 122.6, 61.3), ("mi325x", 163.4, 81.7), ("mi350x", 144.2, 72.1),
      ("mi355x", 157.3, 78.6)],
-)  # fmt: skip
+)
 def test_vector_peaks_of_amd_chips(name, tflops_f32, tflops_f64):
     t = targets.target(name)
     assert round(t.flops("f32") / 1e12, 1) == tflops_f32
@@ -151,7 +151,7 @@ def test_vector_peaks_of_amd_chips(name, tflops_f32, tflops_f64):
      ("gfx942", 256, 64, 64 << 10, 1), ("gfx942", 256, 64, 32 << 10, 2), ("gfx942", 256, 64, (32 << 10) + 1, 1),
      ("gfx950", 256, 64, 80 << 10, 2), ("gfx950", 256, 64, 160 << 10, 1), ("gfx950", 256, 64, (160 << 10) + 4, 0),
      ("gfx950", 512, 256, 0, 1), ("gfx950", 512, 512, 0, 0), ("gfx950", 256, 513, 0, 0), ("gfx950", 2048, 8, 0, 0)],
-)  # fmt: skip
+)
 def test_occupancy_of_amd_chips(name, threads, registers, lds, groups):
     assert targets.target(name).occupancy(threads, registers, lds) == groups
 

@@ -50,7 +50,7 @@ def row(plan=OTHER, shape=SHAPE, role="best", date="2026-01-02T00:00:00+00:00", 
         "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3, **shape._asdict(),
         "plan": str(plan), "role": role, "seconds": 1e-3, "q1": 0.9e-3, "q3": 1.1e-3, "ratio": 1.5, "ratio_q1": 1.4,
         "ratio_q3": 1.6, "rounds": 9, "date": date, "machine": "a test", "tilewright": "0", "llvmlite": "0",
-    }  # fmt: skip
+    }
     return Row(**{**values, **fields})
 
 
@@ -58,7 +58,7 @@ def python(script, *args, **environment):
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script), *args], env={**os.environ, **environment}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
 
 
 # ---- who wins
@@ -349,7 +349,7 @@ def test_a_real_run(own_store):
         (PROBLEM, {"target": next(t for t in map(tw.target, ("neon", "x86-avx2")) if not t.runnable)}, RuntimeError,
          "cannot run on this machine"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_tuned(problem, options, error, words):
     with pytest.raises(error, match=words):
         tw.tune(problem, **options)
@@ -830,7 +830,7 @@ def test_a_view_that_never_ends(own_store):
         db.execute("DROP TABLE plans")
         columns = ", ".join(f'1 AS "{name}"' for name in (*store.PROBLEM, "plan", "role"))
         db.execute(f"CREATE VIEW plans AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
-                   f"SELECT {columns} FROM n WHERE x < 0")  # fmt: skip
+                   f"SELECT {columns} FROM n WHERE x < 0")
     db.close()
     with pytest.warns(RuntimeWarning, match="interrupted"):
         assert store.best(SHAPE, HERE) is None

@@ -86,11 +86,11 @@ def pack(
     return packed.prepare(
         arguments.converted(array, taken_b), left, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
         plan=plan, target=chip, conj=trans_b == "c" and array.dtype.kind == "c",
-    )  # fmt: skip
+    )
 
 
 def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, rows: int, threads: Any, plan: Any,
-                 target: Any) -> Packed:  # fmt: skip
+                 target: Any) -> Packed:
     """Blocks are decoded, to bf16 for left operands of that where bf16 holds all numbers, else to f32; scales of
     columns and of all of b are kept beside the panels of the elements."""
     left = None if a is None else formats.get(a, "a")
@@ -104,7 +104,7 @@ def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, rows: int, thread
         if out_dtype is None and not isinstance(left, formats.Float) and not isinstance(b.format, formats.Float):
             out_dtype = scaled_sums.whole_sums((left, b.format), k)
     packed = pack(array, a=left, out_dtype=out_dtype, trans_b=trans_b, rows=rows, threads=threads, plan=plan,
-                  target=target)  # fmt: skip
+                  target=target)
     return replace(packed, _factor=side.factor or 1.0, _scales=side.scales)
 
 
@@ -120,7 +120,7 @@ def right(b: Any, trans_b: Any, plan: Any, algorithm: Any) -> tuple[Packed | Non
         raise ValueError(f"b is packed for the plan {b.plan}: plan must be None with it, not {plan}")
     if algorithm is not None:
         raise ValueError(f"b is packed for products in {b.sums} by {b.word}: algorithm must be None with it, "
-                         f"not {algorithm!r}")  # fmt: skip
+                         f"not {algorithm!r}")
     return b, b._stand_in
 
 
@@ -130,7 +130,7 @@ def left(b: Packed, a: Array, sums: np.dtype[Any], trans_a: Any) -> Array:
         raise TypeError(f"a is {a.dtype}, but b was packed to be multiplied with {b.a}: pack(b, a={a.dtype.name!r})")
     if sums != b.sums:
         raise TypeError(f"products are to be added up in {sums}, but b was packed for sums in {b.sums}: "
-                        "pack(b, out_dtype=...) says for which")  # fmt: skip
+                        "pack(b, out_dtype=...) says for which")
     conjugated = a.conj() if trans_a == "c" and a.dtype.kind == "c" else a
     return arguments.converted(conjugated, b._takes[0])
 
@@ -141,7 +141,7 @@ def through(b: Packed) -> Callable[..., bool]:
     def run(
         a: Array, b_view: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None,
         plan: None = None, whole: bool = False,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         packed = forks.imported("tilewright.runtime.cpu.packed")
         if c.size == 0:
             return True

@@ -150,7 +150,7 @@ def matmul(
         return numpy_calls.product(a, b, out, {
             "out_dtype": out_dtype, "alpha": None if alpha == 1 else alpha, "beta": beta or None, "c": c,
             "trans_a": trans_a or None, "trans_b": trans_b or None, "scale_a": scale_a, "scale_b": scale_b,
-            "algorithm": algorithm, "threads": threads, "plan": plan, "epilogue": epilogue})  # fmt: skip
+            "algorithm": algorithm, "threads": threads, "plan": plan, "epilogue": epilogue})
     arguments.not_yet(epilogue=epilogue)
     scales: tuple[Array, ...] = ()
     if scaled.present(a, b, scale_a, scale_b):
@@ -212,14 +212,14 @@ def _without_scales(
     if dispatch.of_arrays(a, b) is not None:
         arguments.not_yet(scale_a=scale_a, scale_b=scale_b)
         raise TypeError("a or b is on a GPU, and the other has scales, which are multiplied on CPUs: "
-                        "tilewright.dequantize gives its numbers, for the GPU")  # fmt: skip
+                        "tilewright.dequantize gives its numbers, for the GPU")
     return scaled.plain(a, b, scale_a, scale_b, trans_a, trans_b, alpha, plan is algorithm is None)
 
 
 def _scaled(
     a: Any, b: Any, scales: tuple[Array, ...], out: Any, out_dtype: Any, alpha: Any, beta: Any, c: Any, trans_a: Any,
     trans_b: Any, threads: Any, plan: Any, algorithm: Any, out_name: str = "out",
-) -> Any:  # fmt: skip
+) -> Any:
     """The product of arrays whose sums are scaled."""
 
     def multiply(a: Any, b: Any, sums: Any) -> Any:
@@ -232,7 +232,7 @@ def _scaled(
 def _general(
     a_in: Any, b_in: Any, out_in: Any, out_dtype: Any, alpha_in: Any, beta_in: Any, c_in: Any,
     trans_a: Any, trans_b: Any, threads: Any, plan: Any, algorithm: Any, out_name: str = "out",
-) -> Any:  # fmt: skip
+) -> Any:
     """Everything that is not two plain matrices of one dtype."""
     out = arguments.output(out_in, out_name)
     a = arguments.transposed(arguments.operand(a_in, "a"), trans_a, "a")
@@ -284,7 +284,7 @@ def _general(
         a, b = (arguments.converted(x, complex_product.wanted(x, compute)) for x in (a, b))
     else:
         a, b = (x if plan is None and _is_converted_later(x, compute, sizes) else arguments.converted(x, compute)
-                for x in (a, b))  # fmt: skip
+                for x in (a, b))
     if len(shape) > 2:
         a, b = (_broadcast(x, shape[:-2]) for x in (a, b))
 
@@ -314,7 +314,7 @@ def _general(
 
 
 def _delivered(product: Array, result: np.dtype[Any], vectors: tuple[int, ...], public: tuple[int, ...],
-               out: Array | None, a_in: Any, b_in: Any, out_in: Any) -> Any:  # fmt: skip
+               out: Array | None, a_in: Any, b_in: Any, out_in: Any) -> Any:
     """The product in the format of the result, and then in out, if there is one, in its dtype."""
     last = arguments.rounded(product, result)
     if out is None:
@@ -392,7 +392,7 @@ def _same(x: Array, y: Array) -> bool:
 def _run(
     a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None, plan: Any = None,
     whole: bool = False, algorithm: str | None = None, **more: Any,
-) -> bool:  # fmt: skip
+) -> bool:
     """Hand broadcast operands to the engine. With `whole`, only if one call does it all (else False, nothing done):
 
     a caller's array must not be left half-written when the second of several calls is interrupted. `more` is what only
@@ -418,7 +418,7 @@ def _run(
 
 
 def _run_by(algorithm: str, a: Array, b: Array, c: Array, alpha: float, beta: float, threads: int | None,
-            whole: bool) -> bool:  # fmt: skip
+            whole: bool) -> bool:
     """The same by a declared algorithm: one product at a time."""
     if c.ndim > 2 and whole:
         return False

@@ -105,7 +105,7 @@ def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
         return _Operand(Quantized.of(x, scales, axis))
     except (TypeError, ValueError) as error:
         raise type(error)(f"scale_{name} must be a number, f32 for each {SIDES[name]} of {name}, or scales of blocks "
-                          f"along k, axis {axis} of {name}: {error}") from None  # fmt: skip
+                          f"along k, axis {axis} of {name}: {error}") from None
 
 
 def _by_sums(scales: Array, x: Any, trans: Any, name: str, remedy: str = "") -> Array:
@@ -120,7 +120,7 @@ def _by_sums(scales: Array, x: Any, trans: Any, name: str, remedy: str = "") -> 
             raise ValueError(f"the numbers of {name} that share a scale must be those along k, its axis {axis}: "
                              f"quantize(x, {x.format.name!r}, axis={axis}), or trans_{name}")
         raise ValueError(f"scale_{name} with one scale per {SIDES[name]} of {name} must have the shape {wanted}, or 1 "
-                         f"where all share it, and its shape is {scales.shape}")  # fmt: skip
+                         f"where all share it, and its shape is {scales.shape}")
     return scales.swapaxes(-1, -2) if x.ndim > 1 and arguments.layout(trans, name) != "n" else scales
 
 
@@ -138,7 +138,7 @@ def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
     axis = k_axis(q.ndim, trans, name)
     if q.axis != axis:
         raise ValueError(f"the blocks of {name} must lie along k, its axis {axis}, but they lie along axis {q.axis}: "
-                         f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")  # fmt: skip
+                         f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")
     return q
 
 

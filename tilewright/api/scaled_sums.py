@@ -23,7 +23,7 @@ from tilewright.rules.arguments import F32, F64, Array
 def product(
     multiply: Callable[..., Any], a: Any, b: Any, scales: Sequence[Array], out_in: Any, out_dtype: Any, alpha_in: Any,
     beta_in: Any, c_in: Any, out_name: str, k_axis: int,
-) -> Any:  # fmt: skip
+) -> Any:
     """The scaled product. `multiply(a, b, out_dtype)` gives the sums in that format; `scales` broadcast to them."""
     out = arguments.output(out_in, out_name)
     a = arguments.operand(a, "a")
@@ -82,7 +82,7 @@ def _dtypes(a: Array, b: Any, k: int, c: Any, out_dtype: Any) -> tuple[np.dtype[
         result = formats.get(out_dtype, "out_dtype").dtype
     if not isinstance(formats.get(result), formats.Float):
         raise TypeError(f"the result of operands with scales is of a floating-point format, not {result}: so must be "
-                        "out_dtype and c")  # fmt: skip
+                        "out_dtype and c")
     return sums, result
 
 

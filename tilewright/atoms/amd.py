@@ -56,7 +56,7 @@ _TABLE = (
     ("i32.16x16x32.i8",     16, 32, 1, "i8", 16, 16),
     ("i32.16x16x64.i8",     16, 64, 1, "i8", 0, 16),
     ("i32.32x32x32.i8",     32, 32, 1, "i8", 0, 32),
-)  # fmt: skip
+)
 
 
 def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Operand:

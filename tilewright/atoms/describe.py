@@ -121,6 +121,7 @@ def by_element(x: Operand, block: int) -> list[list[str]]:
 def by_register(name: str, x: Operand) -> list[list[str]]:
     """A row for each lane, a column for each of its elements, in each place the element of the matrix."""
     block, row, column = x.places
+
     def cell(lane: int, e: int) -> str:
         return f"[{row[lane, e]}][{column[lane, e]}]" + (f".B{block[lane, e]}" if x.blocks > 1 else "")
     found: list[list[str]] = []

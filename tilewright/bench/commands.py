@@ -88,7 +88,7 @@ def bench(options: Options, console: Console) -> int:
                 max_case_s=16.0 if options.quick else None,
                 # Of two runs the first, on one thread, needs more than half of the time.
                 deadline_s=(left if remaining == 1 else 1.2 * left / remaining) if options.quick else None,
-            )  # fmt: skip
+            )
 
     report = _run("bench", jobs(), len(cases) * len(options.threads), options, console)
     report.extra["peak_gflops"] = measured_peaks(dtypes, options.threads, options.isa)

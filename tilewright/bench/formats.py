@@ -73,7 +73,7 @@ def bench(options: FormatsOptions, console: Console) -> int:
                 yield FormatsJob(
                     threads, options.isa, cases, rules(threads, options.quick), wanted,
                     call_s=0.25 if options.quick else 1.0,
-                )  # fmt: skip
+                )
                 # A library that crashes takes one product along, and the process after it does the rest.
                 if "done" in at or not at:
                     break

@@ -78,11 +78,11 @@ def _panel(axis: Any, group: Group, found: dict[Any, Timed], products: list[Any]
             axis.plot(
                 t.rate(row.name), at[product], MARKS[name], markersize=4.5, zorder=3, label=row.name, linestyle="none",
                 markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face,
-            )  # fmt: skip
+            )
         axis.plot(
             t.rate(), at[product], "|", markersize=12, markeredgewidth=3, color=COLOURS[OURS], zorder=4, label=OURS,
             linestyle="none",
-        )  # fmt: skip
+        )
         numpy, best = t.ratio(NUMPY), t.ratio(t.peers()[0]) if t.peers() else None
         ratios[at[product]] = "".join(f"{times(r):>{width}}" for r, width in zip((numpy, best), WIDTHS))
     threads, isa, _ = group

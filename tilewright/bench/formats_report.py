@@ -117,7 +117,7 @@ def remarks(found: list[Timed]) -> list[str]:
     return list(dict.fromkeys(
         f"{row.name}, {t.product.label}, n = {t.n}, {tables.plural(t.threads, 'thread')}: {row.reason}"
         for t in found for row in t.rows if row.reason and not row.reason.startswith(ABSENT)
-    ))  # fmt: skip
+    ))
 
 
 def show(report: Report, console: Console) -> None:

@@ -44,7 +44,7 @@ class Row:
             "name": self.name, "how": self.how, "m": self.m, "error": self.error, "prepared": self.prepared,
             **sample_json(self.sample), "median_s": median,
             "gops": round(product.operations(self.m, n, n) / median / 1e9, 3),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:

@@ -102,7 +102,7 @@ def run(options: GpuOptions, listen: Listener = lambda event: None) -> Report:
             rules = GpuRules.quick() if options.quick else GpuRules()
             measure(
                 GpuJob(cases, rules, peers=options.peers, plans=options.plans, flush=options.flush,
-                       device=options.device), report, listen)  # fmt: skip
+                       device=options.device), report, listen)
         if set(COSTS) & set(suites):
             gpu_cost.measure(report, [name for name in COSTS if name in suites], options.device)
     except (KeyboardInterrupt, Exception) as end:  # an hour of measuring is worth more than its last minute

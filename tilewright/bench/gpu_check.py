@@ -18,7 +18,7 @@ class Reference:
     def __init__(
         self, on: TorchDevice, o: Operands, *, exact: bool = False, alpha: float = 1.0, beta: float = 0.0,
         old: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         torch = on.torch
         self.wanted = alpha * (o.a.double() @ o.b.double())
         share = 0.0 if exact else RANDOM * float(torch.finfo(o.c.dtype).eps)

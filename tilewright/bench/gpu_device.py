@@ -104,7 +104,7 @@ class TorchDevice:
         return {
             "name": self.on.name, "target": t.name, "sms": t.sms, "l2": t.l2, "clock_hz": t.clock,
             "bandwidth": t.bandwidth, "cuda": self.torch.version.cuda, "packages": versions,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)

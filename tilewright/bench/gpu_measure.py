@@ -175,7 +175,7 @@ def replay(device: Device, calls: Sequence[Launch], count: int, flush: bool = Fa
 def host_cost(
     calls: Mapping[str, Launch], wait: Callable[[], Any], rounds: int = 15, burst: int = 200,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Sample]:  # fmt: skip
+) -> dict[str, Sample]:
     """Seconds that a call takes to come back, in bursts that fit into the device's queue, in turns.
 
     `wait` lets the device finish before the next burst, untimed: a full queue would time the kernel.

@@ -67,7 +67,7 @@ def planned(text: str) -> Contender:
 
     plan = GpuPlan.parse(text)
     return Contender(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",
-                     lambda o: partial(tw.matmul, o.a, o.b, o.c, plan=plan))  # fmt: skip
+                     lambda o: partial(tw.matmul, o.a, o.b, o.c, plan=plan))
 
 
 def cublas(on: TorchDevice) -> Contender:

@@ -28,9 +28,9 @@ def draw(report: Report, path: Path, panels: tuple[tuple[str, str | None], ...] 
     if not suites:
         raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
     shown = [panel for panel in panels if panel[1] is None or any(_points(r, n, panel[1]) for _, r in suites
-             for n in names(r))]  # fmt: skip
+             for n in names(r))]
     figure, axes = plt.subplots(len(shown), len(suites), figsize=(7.5 * len(suites), 1.4 + 2.6 * len(shown)),
-                                squeeze=False, sharex="col", layout="constrained")  # fmt: skip
+                                squeeze=False, sharex="col", layout="constrained")
     everybody = dict.fromkeys(name for _, results in suites for name in names(results))
     spare = iter(CYCLE * 4)
     colours = {name: COLOURS.get(name) or next(spare) for name in everybody}
@@ -45,7 +45,7 @@ def draw(report: Report, path: Path, panels: tuple[tuple[str, str | None], ...] 
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, 3 * len(suites) + 2))
         gpu, clocks = report.machine.get("gpu", {}), report.extra.get("clocks", "unknown")
         figure.suptitle(f"tilewright {report.tilewright} on {gpu.get('name', 'a GPU')}, {report.created[:10]}; "
-                        f"clocks {clocks}", fontsize=9)  # fmt: skip
+                        f"clocks {clocks}", fontsize=9)
         figure.savefig(path, dpi=144)
     finally:
         plt.close(figure)
@@ -67,7 +67,7 @@ def _panel(axis: Any, results: list[Result], what: str | None, colours: dict[str
         ours = name == OURS
         if points:
             axis.plot(*zip(*points), marker="o", markersize=2.5, label=name, color=colours[name],
-                      linewidth=2.0 if ours else 1.2, zorder=3 if ours else 2)  # fmt: skip
+                      linewidth=2.0 if ours else 1.2, zorder=3 if ours else 2)
     if what is None:
         axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)

@@ -130,7 +130,7 @@ def table(group: Group, results: list[Result], columns: Callable[[list[Result]],
     cells = list(columns(results))
     for heading, _ in cells:
         shown.add_column(heading, justify="left" if heading == "held back by" else "right", no_wrap=True,
-                         style="bold" * (heading == OURS))  # fmt: skip
+                         style="bold" * (heading == OURS))
     for r in results:
         shown.add_row(*(cell(r) for _, cell in cells))
     return shown

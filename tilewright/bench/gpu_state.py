@@ -88,7 +88,7 @@ def summary(readings: Sequence[Reading], seconds: float | None, source: str | No
 
     masks = [r.mask for r in readings if r.mask is not None]
     held = {text: sum(text in reasons(mask) for mask in masks) / len(masks)
-            for text in dict.fromkeys(text for mask in masks for text in reasons(mask))}  # fmt: skip
+            for text in dict.fromkeys(text for mask in masks for text in reasons(mask))}
     by_counter = power_by_energy(readings)
     watts = median("watts") if by_counter is None else round(by_counter, 1)
     joules = watts * seconds if watts is not None and seconds is not None else None
@@ -112,7 +112,7 @@ def power_by_energy(readings: Sequence[Reading]) -> float | None:
     The counter moves in steps that may be longer than the time between readings.
     """
     moved = [(r.at, r.joules) for before, r in pairwise(readings)
-             if r.joules is not None and before.joules is not None and r.joules != before.joules]  # fmt: skip
+             if r.joules is not None and before.joules is not None and r.joules != before.joules]
     if len(moved) < 2 or moved[-1][0] - moved[0][0] < LEAST_ENERGY_S:
         return None
     (start, first), (end, last) = moved[0], moved[-1]
@@ -312,7 +312,7 @@ class Smi:
         return {
             "name": name, "driver": driver, "memory": None if mib is None else int(mib) << 20,
             "power_limit_watts": limit, "power_limit_default_watts": default, "max_sm_mhz": sm, "max_memory_mhz": mem,
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         process, self._process = self._process, None

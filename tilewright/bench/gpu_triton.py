@@ -18,12 +18,12 @@ GROUP = 8  # rows of tiles that share their columns of B in L2
     configs=[triton.Config({"BM": bm, "BN": bn, "BK": bk}, num_warps=warps, num_stages=stages)
              for bm, bn, bk, warps, stages in TILES],
     key=["size_class", "layout"],
-)  # fmt: skip
+)
 @triton.jit(do_not_specialize=["size_class", "layout"])
 def kernel(
     a, b, c, m, n, k, a_row, a_column, b_row, b_column, c_row, size_class, layout,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
-):  # fmt: skip
+):
     """C[m, n] = A[m, k] @ B[k, n], strides in elements.  Triton compiles annotations too: it has types of its own."""
     tile = tl.program_id(0)
     tiles_n = tl.cdiv(n, BN)

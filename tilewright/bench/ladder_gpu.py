@@ -84,7 +84,7 @@ def count(name: str, n: int, target: GpuTarget) -> Counts:
         name, step.title, step.idea, step.formula, n, loads.elements, step.moves(n, n, n)[0], loads.moved,
         loads.efficiency, stores.elements, stores.moved, stores.efficiency, from_shared.elements,
         shared.moved, shared.moved - shared.ideal, fmas, moves, busy, **_assembled(name, target),
-    )  # fmt: skip
+    )
 
 
 def _dispatched(found: list[Counts], target: GpuTarget) -> Counts:
@@ -101,7 +101,7 @@ def _run(name: str, n: int, granule: int | None = None) -> simulator.Report:
     c = np.full((n, n), np.nan, np.float32)
     a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
     report = simulator.run(run_nvidia.function(name), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
-                           grid=step.grid(n, n), granule=granule)  # fmt: skip
+                           grid=step.grid(n, n), granule=granule)
     if not np.array_equal(c, a @ b):
         raise RuntimeError(f"{step.title} gives a wrong product")
     return report
@@ -227,7 +227,7 @@ def tables(found: list[Counts], target: GpuTarget) -> Iterator[Any]:
     title = f"m = n = k = {found[0].n}, simulated; a multiprocessor of {target.model}"
     for columns, caption in (((("idea", lambda c: c.idea),), ""), (MEMORY, ""), (MULTIPROCESSOR, LEGEND)):
         shown = Table(title=title, title_justify="left", caption=caption, caption_justify="left",
-                      box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))  # fmt: skip
+                      box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         shown.add_column("step", no_wrap=True)
         for heading, _ in columns:
             words = heading in (*WORDS, "idea")

@@ -218,7 +218,7 @@ def warnings(report: Report) -> list[str]:
     said = [
         f"{plural(session.threads, 'thread')}: {words(session.others or 0.0, cpus)}: repeat on an idle machine."
         for session in report.sessions if is_busy(session)
-    ]  # fmt: skip
+    ]
     if said:
         said.append("Rates are too low, no mean is stated, and where rounds were disturbed no ratio.")
     return said

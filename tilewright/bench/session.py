@@ -95,7 +95,7 @@ def measure(
             [sys.executable, "-c", _START, ",".join(map(str, cpus)), root, module],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             env=environment(job.threads, job.isa),
-        )  # fmt: skip
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         try:

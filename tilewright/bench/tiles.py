@@ -85,7 +85,7 @@ class Measured:
             "registers": {"formula": t.registers, "assembly": self.registers},
             "fma_per_load": {"formula": round(t.fma_per_load, 3), "assembly": round(self.fma_per_load, 3)},
             "spills": self.spills, "gflops": self.gflops._asdict(), "of_peak": self.of_peak._asdict(),
-        }  # fmt: skip
+        }
 
 
 def legal(target: CpuTarget, itemsize: int) -> list[Tile]:
@@ -218,7 +218,7 @@ def table(target: CpuTarget, dtype: str, found: list[Measured]) -> Table:
             t.name, t.article, str(t.vectors), f"{t.registers} / {m.registers}",
             f"{t.fma_per_load:.2f} / {m.fma_per_load:.2f}", str(m.spills) if m.spills else "-",
             f"{g.median:.1f} ({g.q1:.1f} to {g.q3:.1f})", f"{m.of_peak.median:.1%}", style="bold" if t.article else "",
-        )  # fmt: skip
+        )
     return shown
 
 

@@ -23,12 +23,12 @@ Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="[FILE]", help="Write every sample, with machine and versions, to FILE; to standard "
                  "output, with the tables on standard error, if FILE is - or left out.", show_default=False),
-]  # fmt: skip
+]
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs matplotlib).",
                  show_default=False),
-]  # fmt: skip
+]
 Peers = Annotated[
     list[str] | None,
     typer.Option("--peers", help="numpy, openblas, mkl, blis, torch; none: tilewright alone.", metavar="LIST",
@@ -52,7 +52,7 @@ def bench(
     isa: Isa = "native",
     json: Json = None,
     plot: Plot = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.
 
     Contenders take turns on the same random matrices; what is quoted is the median of the ratios of each round.  The
@@ -67,7 +67,7 @@ def bench(
         chosen = commands.Options(
             suites=common.listed(suite, []), dtypes=common.listed(dtype, []), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
-        )  # fmt: skip
+        )
         raise typer.Exit(commands.bench(chosen, common.console(json == output.STDOUT)))
 
 
@@ -90,7 +90,7 @@ def ladder(
     isa: Isa = "native",
     json: Json = None,
     plot: Plot = None,
-) -> None:  # fmt: skip
+) -> None:
     """Time the teaching steps of ladder beside NumPy and OpenBLAS: what each idea is worth.
 
     The steps without blocking sit out the sizes where one call would take more than two seconds.  All fifty sizes up
@@ -114,7 +114,7 @@ def ladder(
         chosen = commands.Options(
             dtypes=common.listed(dtype, []), threads=_counts(threads), sizes=common.numbers(sizes, [], "--sizes"),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
-        )  # fmt: skip
+        )
         raise typer.Exit(commands.ladder(chosen, common.console(json == output.STDOUT)))
 
 
@@ -135,7 +135,7 @@ def formats(
     isa: Isa = "native",
     json: Json = None,
     plot: Plot = None,
-) -> None:  # fmt: skip
+) -> None:
     """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
 
     All contenders multiply the same random numbers of the format into the same format of result, are checked, and take
@@ -147,7 +147,7 @@ def formats(
         chosen = study.FormatsOptions(
             only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
-        )  # fmt: skip
+        )
         raise typer.Exit(study.bench(chosen, common.console(json == output.STDOUT)))
 
 
@@ -179,7 +179,7 @@ def gpu(
     device: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
     json: Json = None,
     plot: Plot = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
 
     cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
@@ -192,7 +192,7 @@ def gpu(
             suites=common.listed(suite, []), dtypes=common.listed(dtype, []),
             sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
             cases=case or [], quick=quick, flush=flush, device=device, json=json, plot=plot,
-        )  # fmt: skip
+        )
         raise typer.Exit(study.bench(chosen, common.console(json == output.STDOUT)))
 
 

@@ -23,11 +23,11 @@ Named = Annotated[
     str | None,
     typer.Option("--kernel", metavar="NAME", help="For AMD's GPUs: axpy, which is no GEMM, or a step of the ladder.",
                  show_default=False),
-]  # fmt: skip
+]
 
 
 def found(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: str | None, chip: Any,
-          plan: str | None, step: str | None, kernel: str | None) -> Any:  # fmt: skip
+          plan: str | None, step: str | None, kernel: str | None) -> Any:
     """The compiled kernel of a problem, of a step of the target's ladder, or of this name."""
     import tilewright as tw
 
@@ -46,7 +46,7 @@ def found(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: 
         return run.compiled(step or "", chip, dtype)
     if common.kind(chip) != "amd":
         raise common.BadInput(f"--kernel is for AMD's GPUs (--target gfx942), and {chip.name} is none; --step takes a "
-                              "step of its ladder")  # fmt: skip
+                              "step of its ladder")
     if kernel == "axpy":
         return _axpy(chip)
     from tilewright.ladder.amd_steps import AMD_STEPS
@@ -90,7 +90,7 @@ def _require_own(path: Path) -> None:
         there = None
     if not (isinstance(there, dict) and there.keys() >= MANIFEST):
         raise common.BadInput(f"the manifest of the code object would overwrite {path}, which is another kind of file: "
-                              "choose another --output, or move it")  # fmt: skip
+                              "choose another --output, or move it")
 
 
 # ---- loops
@@ -118,7 +118,7 @@ def _cpu_loop(kernel: Any, chip: Any, function: str | None) -> None:
     counts = {
         "vector FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
         "vector registers": loop.registers, "spills": loop.spills,
-    }  # fmt: skip
+    }
     typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
 
 

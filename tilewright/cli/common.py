@@ -63,25 +63,25 @@ Dtype = Annotated[
     str,
     typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B: f32 or f64; on AMD's GPUs also "
                  "f16, bf16, e4m3fn, mxfp4, ... (tilewright formats).", **completed(format_names)),
-]  # fmt: skip
+]
 Layout = Annotated[
     str | None,
     typer.Option("--layout", "-l", metavar="LAYOUT", help="How A and B are stored, n as multiplied or t transposed: "
                  "nn, nt, tn, tt.", show_default="nn; nt for block-scaled formats",
                  **completed(lambda: ["nn", "nt", "tn", "tt"])),
-]  # fmt: skip
+]
 TargetName = Annotated[
     str,
     typer.Option("--target", "-t", metavar="NAME", help="native, nvidia or amd: the CPU or GPU of this machine; or a "
                  "name such as x86-avx2, sm_90a, h100, gfx950 or mi325x.", **completed(target_names)),
-]  # fmt: skip
+]
 
 
 Step = Annotated[
     str | None,
     typer.Option("--step", "-s", metavar="NAME", help="A step of the target's ladder (tilewright ladder cpu, gpu, amd) "
                  "instead of a plan.", show_default=False, **completed(step_names)),
-]  # fmt: skip
+]
 
 
 class BadInput(Exception):

@@ -37,7 +37,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite-input", help="Let --output replace A or B.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Multiply two .npy files, in any number format that matmul takes.
 
     The inputs are memory-mapped, so they may be as large as memory allows; vectors, stacks of matrices and the format
@@ -48,7 +48,7 @@ def run(
 
         if not overwrite and any(output.exists() and x.exists() and output.samefile(x) for x in (a, b)):
             raise common.BadInput(f"{output} is an input, which would be overwritten: choose another --output, or give "
-                                  "--overwrite-input")  # fmt: skip
+                                  "--overwrite-input")
         done = npy.multiply(a, b, output, threads=threads, check=check, named=(format_a, format_b))
         typer.echo(_line(output, done))
 

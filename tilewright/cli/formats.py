@@ -26,7 +26,7 @@ def formats(
                        show_default="the format itself"),
     ] = None,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the table of number formats, one format in detail, or the steps from a bit pattern to its value.
 
     tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and its value.
@@ -50,14 +50,14 @@ def formats(
             bits = found.check(_number(pattern), "PATTERN")
             output.show(lambda: {"format": found.name, "pattern": bits, "value": found.decode(bits),
                                  "steps": str(explain(found, bits)).splitlines()},
-                        lambda: typer.echo(explain(found, bits)), json)  # fmt: skip
+                        lambda: typer.echo(explain(found, bits)), json)
             return
         _show(found.name, overview.details(found), json)
 
 
 def _show(name: str, lines: list[tuple[str, str]], json: Path | None) -> None:
     output.show(lambda: {"format": name, "lines": [[what, that] for what, that in lines]}, lambda: _listed(name, lines),
-                json)  # fmt: skip
+                json)
 
 
 def _listed(name: str, lines: list[tuple[str, str]]) -> None:
@@ -79,7 +79,7 @@ def _table() -> None:
     typer.echo(output.fill("normal and subnormal: the smallest of them. S: either sign. ≠0: every mantissa but 0."))
     typer.echo(output.fill("A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,"))
     typer.echo(output.fill("and where the exponent field is 0, zero and subnormals, "
-                           "(-1)^sign * 2^(1 - bias) * 0.mantissa;"))  # fmt: skip
+                           "(-1)^sign * 2^(1 - bias) * 0.mantissa;"))
     typer.echo(output.fill("e8m0 is 2^(exponent - 127) throughout."))
     typer.echo(output.fill("matmul takes them all; it adds up narrow floats in f32 and narrow integers in i32."))
 

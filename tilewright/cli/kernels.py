@@ -15,7 +15,7 @@ Plan = Annotated[
     str | None,
     typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
                  show_default="what matmul would use"),
-]  # fmt: skip
+]
 
 
 def plan(
@@ -33,7 +33,7 @@ def plan(
                      show_default=False),
     ] = None,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the plan for a problem and what the model expects of it, or judge one of your own.
 
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
@@ -45,7 +45,7 @@ def plan(
             threads = _threads(threads, check, chip)
         origin, plans, reasons = found(problem, chip, threads, top, check)
         record = {"problem": str(problem), "target": chip.name, "model": chip.model, "origin": origin,
-                  "violations": reasons, "plans": plans}  # fmt: skip
+                  "violations": reasons, "plans": plans}
         if common.kind(chip) == "cpu":
             record |= {"threads": threads, "basis": _basis(chip).source}
         output.show(lambda: record, lambda: typer.echo(_text(record, chip)), json)
@@ -95,7 +95,7 @@ def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
         if problem.flops:
             expected = basis.cost(shape, plan, chip)
             row |= {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
-                    "bytes": dict(expected.bytes_by_level)}  # fmt: skip
+                    "bytes": dict(expected.bytes_by_level)}
         plans.append(row)
     return origin, plans, []
 
@@ -122,7 +122,7 @@ def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
         grid = plan.grid(problem.m, problem.n, *(() if is_amd else (chip, shape.itemsize)))
         plans.append({"plan": str(plan), "seconds": expected.seconds,
                       "flops_per_second": problem.flops / expected.seconds,
-                      "workgroups" if is_amd else "ctas": math.prod(grid), "parts": dict(expected.parts)})  # fmt: skip
+                      "workgroups" if is_amd else "ctas": math.prod(grid), "parts": dict(expected.parts)})
     return "given" if check else "chosen by the model; predicted, not measured", plans, []
 
 
@@ -130,10 +130,10 @@ def _text(record: dict[str, Any], chip: Any) -> str:
     """The plans on lines of their own, to be copied; below them a table of what the model expects."""
     of = {"cpu": lambda: plural(record["threads"], "thread"),
           "gpu": lambda: f"{chip.model}, {chip.sms} multiprocessors",
-          "amd": lambda: f"{chip.model}, {chip.cus} compute units"}[common.kind(chip)]()  # fmt: skip
+          "amd": lambda: f"{chip.model}, {chip.cus} compute units"}[common.kind(chip)]()
     many, plans = len(record["plans"]) > 1, record["plans"]
     lines = [f"{record['problem']} on {chip.name}" + (f", {of}" if common.kind(chip) == "cpu" else f" ({of})"),
-             record["origin"]]  # fmt: skip
+             record["origin"]]
     lines += [f"{f'{number}  ' * many}{row['plan']}" for number, row in enumerate(plans, 1)]
     lines += [output.fill(f"not legal: {sentence}") for sentence in record["violations"]]
     if plans and "seconds" in plans[0]:
@@ -156,11 +156,11 @@ def _columns(like: dict[str, Any]) -> tuple[list[str], Any]:
     if "bytes" in like:
         return (["seconds", "GFLOP/s", *like["bytes"]],
                 lambda row: [f"{row['seconds']:.3g}", f"{row['flops_per_second'] / 1e9:.1f}",
-                             *map(size, row["bytes"].values())])  # fmt: skip
+                             *map(size, row["bytes"].values())])
     groups = "ctas" if "ctas" in like else "workgroups"
     return (["seconds", "TFLOP/s", groups.replace("ctas", "CTAs"), *like["parts"]],
             lambda row: [f"{row['seconds']:.3g}", f"{row['flops_per_second'] / 1e12:.1f}", str(row[groups]),
-                         *(f"{seconds:.2g}" for seconds in row["parts"].values())])  # fmt: skip
+                         *(f"{seconds:.2g}" for seconds in row["parts"].values())])
 
 
 def explain(
@@ -172,7 +172,7 @@ def explain(
     ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run it, and print how fast it is.")] = False,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Explain a problem's plan: why these blocks, bytes per level of memory, predicted and measured rate.
 
     A plan that cannot run is refused with the reasons, and exit status 1.
@@ -208,7 +208,7 @@ def emit(
     llvm: Annotated[bool, typer.Option("--llvm", help="Print LLVM IR, as it is before optimisation.")] = False,
     step: common.Step = None,
     kernel: code.Named = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the code of the kernels for a problem: assembly, or PTX for NVIDIA's GPUs; or write it to a file.
 
     Nothing is run, so the target may be one that this machine lacks. With --step it is the code of a step of the
@@ -244,7 +244,7 @@ def asm(
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
     step: common.Step = None,
     kernel: code.Named = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted.
 
     For NVIDIA's GPUs it is PTX; registers and spills are those that ptxas assigns, if it is installed. For AMD's there

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tilewright.targets import AmdTarget
 
 app = App(no_args_is_help=True, help="The teaching kernels for CPUs, NVIDIA's GPUs and AMD's Matrix Cores, each step "
-          "checked; `tilewright bench ladder` measures them.")  # fmt: skip
+          "checked; `tilewright bench ladder` measures them.")
 
 SIMULATED = "simulated, not run on hardware"
 HEADINGS = ["step", "target", "instruction", "A by B", "cycles", "loads", "stores", "vector", "VGPRs", "spills",
-            "linked", "whole numbers", "random numbers"]  # fmt: skip
+            "linked", "whole numbers", "random numbers"]
 LEGEND = """\
 One wave and one matrix instruction each, whose cycles are those of a Matrix Core. Loads, stores and vector instructions
 are counted in the machine code. Linked: bytes of the code object. Random numbers: the largest error, as a share of the
@@ -50,7 +50,7 @@ def cpu(
         rows = [[str(row[heading]) for heading in headings] for row in found]
         output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
                     lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
-                                       + output.table([headings, *rows], right=range(1, 5))), json)  # fmt: skip
+                                       + output.table([headings, *rows], right=range(1, 5))), json)
         if any(row["product"] == "WRONG" for row in found):
             raise typer.Exit(1)
 
@@ -71,7 +71,7 @@ def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
         product = "exact" if np.array_equal(c, a @ b) else "WRONG"
     return {"step": step.title, "name": name, "idea": step.idea, "vector FMAs": loop.fma,
             "loads": loop.loads + loop.elements, "registers": loop.registers, "spills": loop.spills,
-            "product": product}  # fmt: skip
+            "product": product}
 
 
 @app.command()
@@ -82,7 +82,7 @@ def gpu(
                           **common.completed(common.target_names))
     ] = "sm_90a",
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Thirteen steps on an NVIDIA GPU, in the simulator: what each moves, and what bounds it.
 
     The last one is the choice among the three before it. This is `tilewright bench ladder --device simulate`; with
@@ -109,7 +109,7 @@ def amd(
     ] = None,
     asm: Annotated[bool, typer.Option("--asm", help="Print the machine code too.")] = False,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Five products by one wave, from f32 to fp4 with block scales, by one matrix instruction each.
 
     They are compiled for AMD's CDNA3 (gfx942) and CDNA4 (gfx950), linked where there is a linker, and run in the
@@ -127,7 +127,7 @@ def amd(
         for chip in chips:
             if not isinstance(chip, targets.AmdTarget):
                 raise common.BadInput(f"these steps are for AMD's GPUs, {' and '.join(targets.names('amd'))}, "
-                                      f"and not for {chip.name}")  # fmt: skip
+                                      f"and not for {chip.name}")
         chosen = [
             (each, chip)
             for each in ([name] if name else AMD_STEPS)
@@ -171,7 +171,7 @@ def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     row = [step.title, chip.name, atom.name, kinds, *map(str, (
         atom.cycles[chip.name], count["load"], count["store"], count["vector"], used.vgprs,
         used.vgpr_spills + used.sgpr_spills)), _linked(name, chip),
-        f"{exact} of {whole.c.size} exact", f"{random.error:.1%} of the bound"]  # fmt: skip
+        f"{exact} of {whole.c.size} exact", f"{random.error:.1%} of the bound"]
     return row, exact == whole.c.size and random.error <= 1
 
 

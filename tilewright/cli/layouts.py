@@ -102,7 +102,7 @@ def svg(drawn: Picture, path: Path) -> None:
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
              f'height="{height}" font-family="sans-serif">',
              f"<title>{escape(drawn.title)}</title>", '<rect width="100%" height="100%" fill="#ffffff"/>',
-             f'<g stroke="{EDGE}" stroke-width="0.5" font-size="9" text-anchor="middle">']  # fmt: skip
+             f'<g stroke="{EDGE}" stroke-width="0.5" font-size="9" text-anchor="middle">']
     for x, y, fill, text, what in drawn.boxes:
         lines.append(f'<g><title>{escape(what)}</title><rect x="{x:g}" y="{y:g}" width="{CELL}" height="{CELL}" '
                      f'fill="{fill}"/><text x="{x + CELL / 2:g}" y="{y + 14:g}" stroke="none">{text}</text></g>')

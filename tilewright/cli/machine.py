@@ -35,7 +35,7 @@ def doctor(
                                   show_default=str(SELFTEST))
     ] = None,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print what this machine is and can do: instruction sets, caches, threads, peers, measured ceilings.
 
     With --selftest: compile, link, run, verify and time every kernel for AMD's GPUs, and write the results as JSON, to
@@ -89,7 +89,7 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
             result = selftest.report(
                 lambda kernel: say(selftest.line(kernel)), say, chosen=selftest.quick() if quick else None,
                 timed=measure, keep=keep, watch=lambda progress: line.show(str(progress)),
-            )  # fmt: skip
+            )
         say(f"{selftest.summary(result)} All of it is in {path}.")
         if quiet:
             output.write_json(result, output.STDOUT)

@@ -59,7 +59,7 @@ def mfma(
                           show_default="0")
     ] = "",
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """List the matrix instructions of AMD's CDNA chips, or show one: its shape, cycles, and which lane holds what.
 
     C has the layout of D. A place is lane:register[bits], where registers are counted from the operand's first.
@@ -84,7 +84,7 @@ def mfma(
         if json is not None:
             output.write_json({"name": atom.name} | dict(describe.details(atom)) | {"where": {
                 n: [{"block": block, "row": row, "column": column, "lane": at[0], "element": at[1]}
-                    for (block, row, column), at in x.where.items()] for n, x in chosen.items()}}, json)  # fmt: skip
+                    for (block, row, column), at in x.where.items()] for n, x in chosen.items()}}, json)
             if json == output.STDOUT:
                 return
         if element is not None:
@@ -120,14 +120,14 @@ def _list(arch: str | None) -> list[list[str]]:
             kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} {atom.b_format}"
             rows.append([atom.name, f"{atom.m}x{atom.n}x{atom.k}", str(atom.blocks), kinds, atom.c_format,
                          "+".join(str(x.registers) for x in (atom.a, atom.b, atom.c)),
-                         *(str(atom.cycles.get(each, "-")) for each in MANUALS)])  # fmt: skip
+                         *(str(atom.cycles.get(each, "-")) for each in MANUALS)])
     return rows
 
 
 def _print(rows: list[list[str]]) -> None:
     typer.echo(output.table(rows))
     typer.echo(output.fill(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
-                           "tilewright mfma NAME shows one."))  # fmt: skip
+                           "tilewright mfma NAME shows one."))
 
 
 def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
@@ -172,7 +172,7 @@ def peak(
                             **common.completed(common.target_names))
     ],
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the theoretical peaks of a GPU's matrix instructions, by number format, and how they follow."""
     with common.errors():
         from tilewright import targets
@@ -197,7 +197,7 @@ def peak(
         output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
                              "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
                                        for x in rows], "rates_source": peaks.source(found), "clock_source": clock},
-                    text, json)  # fmt: skip
+                    text, json)
 
 
 def _peak_rows(rows: Iterable[Any], base: float, amd: bool) -> list[list[str]]:

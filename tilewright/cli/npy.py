@@ -70,7 +70,7 @@ def _of_format(array: Array, path: Path, format: str | None) -> Array:
         raise BadInput(f"{path} holds records ({array.dtype}), not numbers")
     if format is None:
         raise BadInput(f"{path} holds raw bytes ({array.dtype}), as NumPy stores bf16 and other formats of ml_dtypes; "
-                       "name the format with --a or --b")  # fmt: skip
+                       "name the format with --a or --b")
     dtype = formats.get(format).dtype
     if dtype.itemsize != array.dtype.itemsize:
         raise BadInput(f"{path} holds elements of {array.dtype.itemsize} bytes, and {format} has {dtype.itemsize}")
@@ -105,7 +105,7 @@ def product_shape(a: Array, b: Array, names: tuple[Path, Path]) -> tuple[int, ..
     where = f"{names[0]} has shape {a.shape} and {names[1]} {b.shape}"
     if a.shape[-1] != inner:
         raise BadInput(f"{where}: the last axis of the first ({a.shape[-1]}) must be as long as the rows of the second "
-                       f"({inner})")  # fmt: skip
+                       f"({inner})")
     try:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
@@ -114,7 +114,7 @@ def product_shape(a: Array, b: Array, names: tuple[Path, Path]) -> tuple[int, ..
 
 
 def multiply(first: Path, second: Path, output: Path, *, threads: int | None = None, check: bool = False,
-             named: tuple[str | None, str | None] = (None, None)) -> Product:  # fmt: skip
+             named: tuple[str | None, str | None] = (None, None)) -> Product:
     """C = A @ B from file to file.  `output` appears, or is replaced, only when it is complete and right. `named`: the
     formats of raw bytes, see open_matrix."""
     import tilewright as tw

@@ -25,7 +25,7 @@ Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="[FILE]", help="Write the result as JSON to FILE; to standard output, instead of "
                  "text, if FILE is - or left out.", show_default=False),
-]  # fmt: skip
+]
 STDOUT = Path("-")
 
 
@@ -99,7 +99,7 @@ def hanging(line: str, indent: int) -> str:
     if most is None or len(line) <= most:
         return line
     return textwrap.fill(line, max(most, indent + 20), subsequent_indent=" " * indent, break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+                         break_on_hyphens=False)
 
 
 def fill(sentence: str) -> str:

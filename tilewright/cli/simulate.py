@@ -25,7 +25,7 @@ def simulate(
     ] = 0.0,
     anyway: Annotated[bool, typer.Option("--anyway", help="Simulate a large problem too, which takes long.")] = False,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Run the kernels of a problem in the simulator, which needs no GPU, on whole numbers.
 
     Prints what each line of the kernels moved and what that cost (sectors, cache lines, passes over the banks), the
@@ -47,7 +47,7 @@ def simulate(
                 title, report, note, exact = _amd_step(step, chip, (m, n, k), beta)
             else:
                 title, report, note, exact = _problem(step, common.sizes(m, n, k), dtype, layout, chip, plan, beta,
-                                                      anyway)  # fmt: skip
+                                                      anyway)
         except Fault as fault:
             typer.echo(f"tilewright: {fault}", err=True)
             raise typer.Exit(1) from None
@@ -67,7 +67,7 @@ def simulate(
 
 
 def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str, layout: str | None, chip: Any,
-             plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:  # fmt: skip
+             plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:
     """What was simulated, the report, a remark, and whether the product is exact."""
     import tilewright as tw
 
@@ -96,7 +96,7 @@ def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) 
     atom = run_amd.step(step, chip.name).atom(chip.name)
     if any(given not in (None, size) for given, size in zip(sizes, (atom.m, atom.n, atom.k))) or beta:
         raise common.BadInput(f"step {step} on {chip.name} is one instruction, {atom.name}: C = A B of {atom.m} x "
-                              f"{atom.n} x {atom.k}, and nothing else")  # fmt: skip
+                              f"{atom.n} x {atom.k}, and nothing else")
     report, operands = run_amd.simulate(step, chip.name)
     return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", bool((operands.c == operands.expected).all())
 
@@ -112,7 +112,7 @@ def _record(title: str, chip: Any, note: str, report: Any, exact: bool) -> dict[
         ],
         "instructions": dict(report.instructions), "flops": report.flops,
         "occupancy": None if report.occupancy is None else str(report.occupancy),
-    }  # fmt: skip
+    }
 
 
 def _matrices(problem: Any, beta: float) -> tuple[Any, Any, Any, Any]:

@@ -47,7 +47,7 @@ def measure(
         int, typer.Option(metavar="N", help="How many plans to try, beside the one in use.", min=1)
     ] = 12,
     json: output.Json = None,
-) -> None:  # fmt: skip
+) -> None:
     """Measure plans for one problem.  The word "measure" may be left out.
 
     Plans take turns with matmul as it is, in a process of their own; only one that is faster beyond doubt replaces what
@@ -68,7 +68,7 @@ def measure(
         for count in common.numbers(threads, ["all"], "--threads", {"all": all_threads()}):
             with _Bar(console, time_limit, count) as bar:
                 result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
-                                 listen=bar.hear)  # fmt: skip
+                                 listen=bar.hear)
             found.append(result)
             if json != output.STDOUT:
                 _print(result)
@@ -85,7 +85,7 @@ def _print(result: Result) -> None:
     rows = [[str(number), *_figures(r)] for number, r in enumerate(result.rows, 1)]
     typer.echo(output.table([["plan", *FIGURES], *rows], right=range(len(FIGURES) + 1)))
     typer.echo(output.fill("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; "
-                           "median and quartiles. *: the best"))  # fmt: skip
+                           "median and quartiles. *: the best"))
     for plan, why in result.failed.items():
         typer.echo(f"left out: {plan}: {why}")
     for line in (*result.notes, result.verdict):
@@ -95,7 +95,7 @@ def _print(result: Result) -> None:
 def _record(result: Result) -> dict[str, Any]:
     return {"problem": str(result.problem), "target": str(result.target), "threads": result.threads,
             "rows": [vars(r) for r in result.rows], "best": result.best and result.best.plan, "failed": result.failed,
-            "notes": list(result.notes), "verdict": result.verdict}  # fmt: skip
+            "notes": list(result.notes), "verdict": result.verdict}
 
 
 class _Bar:
@@ -133,7 +133,7 @@ FIGURES = ("ms", "GFLOP/s", "times matmul", "rounds")
 
 def _figures(r: Row) -> tuple[str, ...]:
     return (f"{r.seconds * 1e3:.4g}", f"{r.gflops:.1f}", f"{r.ratio:.3f} ({r.ratio_q1:.3f} to {r.ratio_q3:.3f})",
-            str(r.rounds))  # fmt: skip
+            str(r.rounds))
 
 
 @app.command()
@@ -160,7 +160,7 @@ def _shown(rows: list[Row], path: Path | None) -> str:
         layout = "".join("n" if order == "rows" else "t" for order in (r.a, r.b))
         version = f"{r.tilewright} {(r.commit or '')[:7]}".strip()
         cells.append([str(number), r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, r.role,
-                      *_figures(r), r.date[:10], version, r.model])  # fmt: skip
+                      *_figures(r), r.date[:10], version, r.model])
     return f"{path}\n\n{output.table(cells, right=(0, 3, 6, 7, 8, 9))}"
 
 
@@ -179,7 +179,7 @@ def export(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A file of JSON lines.", show_default="standard output")
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write everything that was measured as JSON lines, for another machine of this kind."""
     with common.errors():
         from tilewright.plans.measured import store

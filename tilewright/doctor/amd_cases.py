@@ -91,7 +91,7 @@ def applied(x: Array, scales: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def bound(a: Array, b: Array, c: Array | None, alpha: float, beta: float, sums: str, out: str,
-          expected: NDArray[np.float64], data: Data) -> NDArray[np.float64] | float:  # fmt: skip
+          expected: NDArray[np.float64], data: Data) -> NDArray[np.float64] | float:
     """How far a result may be from `expected`, if products are added up in the format `sums`: not at all with
     integers, else see reference.error_bound; and half a step of `out`, if that is a narrower one."""
     if data == "integers" or sums == "i32":
@@ -153,7 +153,7 @@ def gemm(A: str, B: str, OUT: str, SUMS: str, LAYOUT: str, xf32: bool = False) -
         moved = {name: x if x.itemsize > 1 else x.view(np.int8) for name, x in zip("ab", stored)}
         peer = selftest_peer.product(a, b, xf32=xf32)
         return _product(launch, shape, a, b, moved | {"lda": stored[0].shape[1], "ldb": stored[1].shape[1]}, SUMS, OUT,
-                        data, rng, peer)  # fmt: skip
+                        data, rng, peer)
 
     return make
 
@@ -167,7 +167,7 @@ def scaled_gemm(A: str, B: str, OUT: str = "f32") -> Make:
         of_a, of_b = (exponents(rng, (rows, k // BLOCK), data) for rows in (m, n))
         packed_a, packed_b = formats.pack(a), formats.pack(bt)
         moved = {"a": packed_a, "lda": packed_a.shape[1], "b": packed_b, "ldb": packed_b.shape[1], "scale_a": of_a,
-                 "ld_scale_a": k // BLOCK, "scale_b": of_b, "ld_scale_b": k // BLOCK}  # fmt: skip
+                 "ld_scale_a": k // BLOCK, "scale_b": of_b, "ld_scale_b": k // BLOCK}
         peer = selftest_peer.product(a, bt.T, of_a, of_b) if {A, B} <= selftest_peer.SCALED else None
         rows = _rows(m, rng)
         true_a = applied(a if rows is None else a[rows], of_a if rows is None else of_a[rows])
@@ -182,7 +182,7 @@ def _rows(m: int, rng: np.random.Generator) -> NDArray[Any] | None:
 
 def _product(launch: Launched, shape: Shape, a: Array, b: Array, moved: dict[str, Any], SUMS: str, OUT: str,
              data: Data, rng: np.random.Generator, peer: Any,
-             sampled: tuple[NDArray[Any] | None] | None = None) -> Case:  # fmt: skip
+             sampled: tuple[NDArray[Any] | None] | None = None) -> Case:
     """The case of operands that are stored as `moved` has them. `sampled`: the rows of C that a has, if that is not
     this function's to choose."""
     m, n, k = shape
@@ -215,4 +215,4 @@ def _product(launch: Launched, shape: Shape, a: Array, b: Array, moved: dict[str
     touched = sum(x.nbytes for x in given.values() if isinstance(x, np.ndarray))
     scratch = tuple(names.index(name) for name in ("workspace", "counters") if name in names)
     return Case(launch.grid, tuple(given[name] for name in names), names.index("c"), expected, most, 2.0 * m * n * k,
-                touched, peer, scratch, rows, OUT)  # fmt: skip
+                touched, peer, scratch, rows, OUT)

@@ -85,7 +85,7 @@ def _gemms() -> Iterator[Entry]:
 
 
 def _gemm(target: str, a: str, b: str = "", out: str = "", layout: str = "nt", label: str = "",
-          small: tuple[Shape, ...] = (ODD,), large: Shape = SQUARE) -> Entry:  # fmt: skip
+          small: tuple[Shape, ...] = (ODD,), large: Shape = SQUARE) -> Entry:
     b, sums = b or a, plans.SUMS.get(a, "f32")
     algorithm = "xf32" if label == "xf32" else "mfma"
     name = "_".join(word for word in ("mfma_gemm", a, b if b != a else "", out, layout, label) if word)
@@ -106,7 +106,7 @@ def _scaled_gemms() -> Iterator[Entry]:
 def _scaled(target: str, kernel: str, a: str, b: str, out: str = "f32") -> Entry:
     name = "_".join((kernel, a, b, *([out] if out != "f32" else [])))
     return Entry(name, target, (a, b, out), partial(_planned, MX[a], MX[b], out, "nt", ""), scaled_gemm(a, b, out),
-                 (BLOCKS,), SQUARE, DATA if a == b else ("integers",))  # fmt: skip
+                 (BLOCKS,), SQUARE, DATA if a == b else ("integers",))
 
 
 def planned(a: str, b: str, out: str, layout: str, algorithm: str, target: AmdTarget, shape: Shape) -> AmdKernel:

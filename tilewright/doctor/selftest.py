@@ -85,7 +85,7 @@ def clock(seconds: float) -> str:
 
 def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, start: str = _START,
            patience: float = PATIENCE_S, chosen: Sequence[int] | None = None, timed: bool = True,
-           keep: Listener = _silent, watch: Callable[[Progress], object] = _silent) -> dict[str, Any]:  # fmt: skip
+           keep: Listener = _silent, watch: Callable[[Progress], object] = _silent) -> dict[str, Any]:
     """Try every kernel, or those with the numbers `chosen`. `say` gets lines about the machine, then `listen` the
     record of each kernel when it is there, `keep` the report so far at the start and after each, and `watch` the
     progress. Nothing is raised for what fails. Without `timed`, hardware is not timed.
@@ -149,7 +149,7 @@ def _events(numbers: Sequence[int], start: str, patience: float, timed: bool = T
     with tempfile.TemporaryFile("w+") as errors:
         words = [*map(str, numbers), *([] if timed else [UNTIMED])]
         process = subprocess.Popen([sys.executable, "-c", start, root, *words], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=errors)  # fmt: skip
+                                   stdout=subprocess.PIPE, stderr=errors)
         threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
         try:
             while (line := lines.get(timeout=patience)) is not None:

@@ -16,7 +16,7 @@ from tilewright.runtime.hip import module
 DTYPES = {
     "bfloat16": "bfloat16", "float8_e4m3fnuz": "float8_e4m3fnuz", "float8_e5m2fnuz": "float8_e5m2fnuz",
     "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2", "float8_e8m0fnu": "float8_e8m0fnu",
-}  # fmt: skip
+}
 SCALED = {"e4m3fn", "e5m2", "e2m1"}  # element formats of blocks that torch multiplies
 
 
@@ -57,7 +57,7 @@ def tensor(torch: Any, x: NDArray[Any]) -> Any:
 
 
 def product(a: NDArray[Any], b: NDArray[Any], scale_a: NDArray[Any] | None = None,
-            scale_b: NDArray[Any] | None = None, xf32: bool = False) -> Callable[[Any], Callable[[], Any]]:  # fmt: skip
+            scale_b: NDArray[Any] | None = None, xf32: bool = False) -> Callable[[Any], Callable[[], Any]]:
     """`peer` of a case that is A [m, k] @ B [k, n]: torch.matmul, or what torch has for fp8, blocks with scales, or i8.
 
     `scale_a` [m, k/32] and `scale_b` [n, k/32] are E8M0 scales of blocks along k. `xf32`: f32 may be rounded to it.

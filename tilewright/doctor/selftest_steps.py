@@ -104,7 +104,7 @@ def _compared(case: Case, got: NDArray[Any]) -> dict[str, Any]:
         wrong = np.argwhere(~(error <= bound))
         at = tuple(int(i) for i in wrong[0])
         said["wrong"] = {"elements": len(wrong), "of": int(error.size), "first": list(at),
-                         "got": _number(got[at]), "expected": _number(case.expected[at])}  # fmt: skip
+                         "got": _number(got[at]), "expected": _number(case.expected[at])}
     return said
 
 

@@ -73,7 +73,7 @@ def recorded(found: Any, traffic: Mapping[str, Iterable[tuple[str, int, int, str
         "considered": found.considered,
         "alternatives": [{"plan": str(plan), "slower_by": more, "cause": why} for plan, more, why in found.rejected],
         "text": str(found).splitlines(),
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)

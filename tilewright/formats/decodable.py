@@ -44,7 +44,7 @@ class Decodable:
         """The numbers, in f32 unless another dtype is asked for: dequantize."""
         if copy is False:
             raise ValueError(f"copy must not be False for a {type(self).__name__}, whose numbers are made from "
-                             "elements and scales")  # fmt: skip
+                             "elements and scales")
         wide = np.dtype(np.float64 if dtype is not None and np.dtype(dtype) == np.float64 else np.float32)
         values = self.decoded(wide)
         return values if dtype is None else values.astype(dtype, copy=False)
@@ -66,7 +66,7 @@ def basic(key: Any, ndim: int) -> tuple[int | slice, ...]:
     for each in keys:
         if not isinstance(each, (int, np.integer, slice, EllipsisType)) or isinstance(each, (bool, np.bool_)):
             raise TypeError(f"arrays with scales are indexed by integers and slices, not by {each!r}; np.asarray gives "
-                            "their numbers")  # fmt: skip
+                            "their numbers")
     dots = sum(each is Ellipsis for each in keys)
     if dots > 1 or len(keys) - dots > ndim:
         raise IndexError(f"{len(keys) - dots} indices for an array of {ndim} axes")

@@ -141,7 +141,7 @@ def _limits(f: Float) -> list[tuple[str, str]]:
     normal = 2**f.mantissa if f.signed else 0
     found = [("largest", top), ("smallest normal", normal)] + [("smallest subnormal", 1)] * (normal > 1)
     return [(what, f"{number(f.decode(pattern))} = {_exact(f.decode(pattern))}, {spelled(f, pattern)}")
-            for what, pattern in found]  # fmt: skip
+            for what, pattern in found]
 
 
 def _exact(value: float) -> str:

@@ -78,7 +78,7 @@ def _block_format(format: object) -> BlockFormat:
         return block_format(format)
     except ValueError as error:
         raise ValueError(f"{error}; or integers of at most 16 bits or floats of smaller range than f32, such as i8, i4 "
-                         "or e4m3fn") from None  # fmt: skip
+                         "or e4m3fn") from None
 
 
 def _wide(bits: int, name: str) -> Any:

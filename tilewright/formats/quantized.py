@@ -67,7 +67,7 @@ class Quantized(Decodable):
                 raise TypeError(f"{name} must be an array of uint8, not {what}")
             if array.shape != (*self.others, last):
                 raise ValueError(f"{name} of {f} {shape} along axis {self.axis} must have the shape "
-                                 f"{(*self.others, last)}, not {array.shape}")  # fmt: skip
+                                 f"{(*self.others, last)}, not {array.shape}")
 
     @staticmethod
     def of(elements: Array, scales: Array, axis: int = -1, tensor_scale: float = 1.0) -> Quantized:
@@ -92,7 +92,7 @@ class Quantized(Decodable):
         wanted[axis] = f.blocks(elements.shape[axis])
         if scales.shape != tuple(wanted):
             raise ValueError(f"scales for {found} {elements.shape}, one for each {f.block} along axis {axis}, must "
-                             f"have the shape {tuple(wanted)}, not {scales.shape}")  # fmt: skip
+                             f"have the shape {tuple(wanted)}, not {scales.shape}")
         blocks = in_blocks(np.moveaxis(elements, axis, -1), f)
         patterns = np.ascontiguousarray(np.moveaxis(scales, axis, -1)).view(np.uint8)
         return Quantized(packed(blocks), patterns, elements.shape, f, axis, tensor_scale)
@@ -131,7 +131,7 @@ class Quantized(Decodable):
         last = self.ndim - 1
         order = (*reversed(range(last)), last)  # of the axes of elements and scales, whose last one stays
         return self._with(self.elements.transpose(order), self.scales.transpose(order), self.shape[::-1],
-                          last - self.axis % self.ndim)  # fmt: skip
+                          last - self.axis % self.ndim)
 
     def __getitem__(self, key: Any) -> Quantized:
         """By integers and slices; along the blocked axis by slices of whole blocks. Nothing is copied."""

@@ -33,7 +33,7 @@ class Scaled(Decodable):
     def __post_init__(self) -> None:
         if not isinstance(self.elements, np.ndarray) or not isinstance(self.scales, np.ndarray):
             raise TypeError("elements and scales must be arrays, not "
-                            f"{type(self.elements).__name__} and {type(self.scales).__name__}")  # fmt: skip
+                            f"{type(self.elements).__name__} and {type(self.scales).__name__}")
         scalable(of(self.elements, "elements"), "elements")
         if self.scales.dtype != np.float32:
             raise TypeError(f"scales must be float32, not {self.scales.dtype}")
@@ -81,7 +81,7 @@ def scalable(f: Format | None, argument: str) -> Integer | Float:
     """An integer or floating-point format of at most 16 bits, or a TypeError."""
     if not isinstance(f, (Integer, Float)) or f.bits > 16 or f.name in ("bf16", "e8m0"):  # these have f32's range
         raise TypeError(f"{argument} must be of integers of at most 16 bits or floats of smaller range than f32, such "
-                        f"as i8, i4 or e4m3fn, not {f}")  # fmt: skip
+                        f"as i8, i4 or e4m3fn, not {f}")
     return f
 
 

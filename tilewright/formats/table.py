@@ -44,7 +44,7 @@ FORMATS: dict[str, Format] = {
         Complex("c64", "complex64", F32, C_COMPLEX),
         Complex("c128", "complex128", F64, C_COMPLEX),
     )
-}  # fmt: skip
+}
 
 # Those in which `Gemm` describes a problem: for what is compiled and tuned by itself, and for GPUs. On CPUs matmul
 # takes them all.

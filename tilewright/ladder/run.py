@@ -96,7 +96,7 @@ def compiled(name: str, target: Target, dtype: str = "f32") -> CpuFunction | Nvi
 
 
 def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, b: Array, c: Array,
-             beta: float = 0.0) -> tuple[simulator.Report, str]:  # fmt: skip
+             beta: float = 0.0) -> tuple[simulator.Report, str]:
     """C = A B + beta C by a step in the simulator: what it did, and a sentence where another step took its place, else
     "". A CPU's steps know no beta. ValueError if the step cannot multiply these; simulator.Fault if it does wrong."""
     found = step(name, target)
@@ -116,7 +116,7 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
     elif found.textures and not aligned(m, n, k, 0, k, 0, n):
         name, note = FALLBACK, (f"step {found.title} reads A and B in pieces of 16 bytes, for which n and k must be "
                                 f"multiples of 4, and all of m, n and k more than 0; step {GPU_STEPS[FALLBACK].title} "
-                                "takes its place, as in step 13 dispatch")  # fmt: skip
+                                "takes its place, as in step 13 dispatch")
     chosen = GPU_STEPS[name]
     function = chosen.emit()
     operands = (a.ravel(), b.ravel()) if chosen.textures else (a, b)

@@ -98,7 +98,7 @@ def instructions(text: str, symbol: str) -> list[tuple[str, str]]:
     assert found is not None, f"no {symbol} in the assembly"
     lines = [line.partition(";")[0].strip() for line in found[1].splitlines()]
     return [(line, next(kind for prefix, kind in _KINDS.items() if line.startswith(prefix)))
-            for line in lines if line and not line.startswith(".") and not line.endswith(":")]  # fmt: skip
+            for line in lines if line and not line.startswith(".") and not line.endswith(":")]
 
 
 @cache

@@ -19,7 +19,7 @@ from tilewright.targets import GpuTarget
 def prepare(
     step: str, m: int, n: int, k: int, a: int, lda: int, b: int, ldb: int, c: int, ldc: int,
     alpha: float = 1.0, beta: float = 0.0, on: Device | None = None,
-) -> Callable[[int], None]:  # fmt: skip
+) -> Callable[[int], None]:
     """`launch(stream)`, which does C[m, n] = alpha A[m, k] @ B[k, n] + beta C on the stream with that handle.
 
     a, b and c are addresses of row-major f32 matrices in the memory of the device `on` (default: the first), which must

@@ -44,8 +44,9 @@ class Term(NamedTuple):
 class Cost:
     """Totals over all threads, but `seconds` of the slowest one."""
     vectors: int                            # multiply-add instructions, with the lanes that edges leave empty
-    traffic: Mapping[str, tuple[Term, ...]] # by level. L1: what micro-kernels load and store. L2, L3: what crosses from
-    #                                         there to the level before. memory: what comes from it and goes back
+    # By level. L1: what micro-kernels load and store. L2, L3: what crosses from there to the level before. memory: what
+    # comes from it and goes back.
+    traffic: Mapping[str, tuple[Term, ...]]
     parts: tuple[tuple[str, float], ...]    # what the seconds consist of
 
     @property

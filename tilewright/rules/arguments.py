@@ -117,12 +117,12 @@ def _decide(
         wanted = into
     if wanted is None and common is None:
         raise TypeError(f"{_given(inputs)}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would "
-                        "multiply them")  # fmt: skip
+                        "multiply them")
     result = wanted or meeting
     exact = whole and isinstance(result, formats.Integer)
     if not exact and _rank(result) < _rank(meeting):
         raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {meeting.numpy_name} cannot "
-                        "be cast (rule 'same_kind')")  # fmt: skip
+                        "be cast (rule 'same_kind')")
     sums = formats.accumulator(*known, result) if exact else formats.accumulator(*known, meeting, result)
     if isinstance(result, formats.Integer) and isinstance(into, formats.Integer) and into.bits <= result.bits:
         result = into if np.can_cast(result.dtype, into.dtype, "same_kind") else result
@@ -139,7 +139,7 @@ def _given(inputs: dict[str, Any]) -> str:
 def _rank(f: formats.Format) -> int:
     """NumPy's kinds in order: what is of one may be cast to the same or a later one."""
     return next(rank for rank, kind in enumerate((formats.Bool, formats.Integer, formats.Float, formats.Complex))
-                if isinstance(f, kind))  # fmt: skip
+                if isinstance(f, kind))
 
 
 def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | None:
@@ -231,14 +231,14 @@ def factor(value: Any, name: str, sums: np.dtype[Any]) -> Any:
         if isinstance(found, complex) or not (isinstance(found, int) or found.is_integer()):
             raise TypeError(f"{name} must be a whole number where integers are multiplied, not {value!r}; "
                             f"out_dtype={'c128' if isinstance(found, complex) else 'f64'!r} multiplies them as "
-                            f"{'complex numbers' if isinstance(found, complex) else 'floats'}")  # fmt: skip
+                            f"{'complex numbers' if isinstance(found, complex) else 'floats'}")
         half = 1 << (8 * sums.itemsize - 1)
         return (int(found) + half) % (2 * half) - half
     if isinstance(found, complex):
         if sums.kind != "c":
             remedy = "c64" if sums == F32 else "c128"
             raise TypeError(f"{name} = {value!r} is complex, and the products are added up in {sums}, which has no "
-                            f"imaginary part; with out_dtype={remedy!r} or a complex c they are complex")  # fmt: skip
+                            f"imaginary part; with out_dtype={remedy!r} or a complex c they are complex")
         return found
     single = sums.itemsize == (8 if sums.kind == "c" else 4)
     return ctypes.c_float(_float(found)).value if single else _float(found)
@@ -324,7 +324,7 @@ def _kind(value: Any) -> str:
 
 # algorithm= → the dtype of operands that it splits (runtime/cpu/emulation.py); "fastest" may leave them whole
 ALGORITHMS = {"bf16_bf16_f32_x3": "float32", "bf16_bf16_f32_x6": "float32", "bf16_bf16_f32_x9": "float32",
-              "bf16_bf16_f32_x4": "float16", "fastest": ""}  # fmt: skip
+              "bf16_bf16_f32_x4": "float16", "fastest": ""}
 
 
 def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.dtype[Any], plan: Any) -> None:
@@ -336,4 +336,4 @@ def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.d
     wanted = ALGORITHMS[name]
     if wanted and not (a == b == np.dtype(wanted) and compute == F32):
         raise TypeError(f"algorithm={name!r} splits operands of {wanted} whose products are added up in float32; "
-                        f"a is {a}, b is {b}, and they are added up in {compute}")  # fmt: skip
+                        f"a is {a}, b is {b}, and they are added up in {compute}")

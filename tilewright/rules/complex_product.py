@@ -35,7 +35,7 @@ def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
     def product(
         a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None,
         plan: Any = None, whole: bool = False,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         m, k, n = *a.shape[-2:], b.shape[-1]
         if "c" not in (a.dtype.kind, b.dtype.kind):  # a real product, for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
@@ -82,7 +82,7 @@ def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
     def product(
         a: Array, b: Array, c: Array, alpha: complex = 1.0, beta: complex = 0.0, threads: int | None = None,
         plan: Any = None, whole: bool = False,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         sums = np.empty(c.shape, c.dtype)
         run(a, b, sums, 1.0, 0.0, threads, plan)
         with np.errstate(all="ignore"):

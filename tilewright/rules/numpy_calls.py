@@ -22,7 +22,7 @@ _KEYWORDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "axis": ((), "np.matmul refuses it, too; np.moveaxis brings the axes of the matrices to the end"),
     "keepdims": ((False,), "np.matmul refuses it, too"),
     "where": ((True,), "np.matmul refuses it, too; np.where chooses among the results"),
-}  # fmt: skip
+}
 
 
 def check_keywords(given: dict[str, Any]) -> None:
@@ -61,4 +61,4 @@ def product(a: Any, b: Any, out: Any, options: dict[str, Any]) -> Any:
 def _refuse(x: Any, name: str, option: str) -> NoReturn:
     kind = f"{type(x).__module__}.{type(x).__qualname__}"
     raise TypeError(f"{name} is {kind}, which handles NumPy's functions itself (__array_ufunc__), and np.matmul has no "
-                    f"{option}=; pass np.asarray({name}) to multiply it here")  # fmt: skip
+                    f"{option}=; pass np.asarray({name}) to multiply it here")

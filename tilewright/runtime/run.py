@@ -20,7 +20,7 @@ from tilewright.ir import Function, Pointer, Texture, arguments
 from tilewright.ir.written import written
 
 _NUMBERS = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
-            "f32": ctypes.c_float, "f64": ctypes.c_double}  # fmt: skip
+            "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
 def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None) -> Any:

@@ -50,7 +50,7 @@ def main(
     seconds: Annotated[float | None, typer.Option(help="For each problem, beside 40 calls.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Also what this commit has tuned already.")] = False,
     vendor: Annotated[bool, typer.Option(help="Compare with other libraries.")] = True,
-) -> None:  # fmt: skip
+) -> None:
     """Tune, compare, and write plans/tables/TARGET.jsonl."""
     with common.errors():
         from tilewright.bench.commands import all_threads

@@ -84,7 +84,7 @@ def test_reads_and_writes_take_different_lanes_together():
 
 
 @pytest.mark.parametrize(("T", "length", "loads"), [(i8, 1, 2), (f16, 1, 2), (f32, 1, 2), (f64, 1, 4), (f32, 2, 4),
-                                                    (f64, 2, 8), (f16, 8, 8)])  # fmt: skip
+                                                    (f64, 2, 8), (f16, 8, 8)])
 def test_widths(T, length, loads):
     """Consecutive elements need as many passes as they have words, by 32; those of less than a word share words."""
     read, written = counted("gfx942", lambda k, t: t * length, T, length)

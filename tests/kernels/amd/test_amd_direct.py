@@ -108,7 +108,7 @@ def test_only_what_is_meant_is_waited_for(chip, bytes):
     ("wait", "race", "is in flight"), ("too few", "race", "is in flight"),
     ("barrier", "race", "nothing orders the two"), ("early", "race", "nothing orders the two|in flight"),
     ("lanes", "divergent", "not the same in all lanes"),
-])  # fmt: skip
+])
 def test_mistakes_are_found(bug, kind, why):
     a, c = pieces(16)
     with pytest.raises(simulator.Fault, match=why) as fault:
@@ -188,7 +188,7 @@ def test_hints_reach_the_scheduler(chip):
     recorded = llvm.text(k.function, target(chip))
     for word in ("setprio\"(i16 1)", "setprio\"(i16 0)", "sched.barrier\"(i32 0)",
                  "sched.group.barrier\"(i32 256, i32 1, i32 0)", "sched.group.barrier\"(i32 2, i32 1, i32 0)"):
-        assert word in recorded  # fmt: skip
+        assert word in recorded
     text = amd.assembly(k.function, target(chip))
     assert text.index("s_setprio 1") < text.index("ds_read") < text.index("s_setprio 0")
     found = np.arange(64, dtype=np.float32)

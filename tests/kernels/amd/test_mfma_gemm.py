@@ -22,12 +22,12 @@ DTYPES: dict[str, Any] = {
     "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16, "i32": np.int32,
     "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
-}  # fmt: skip
+}
 EIGHT = {"gfx942": ("e4m3fnuz", "e5m2fnuz"), "gfx950": ("e4m3fn", "e5m2")}
 FORMATS = [
     *((arch, f, f) for arch in EIGHT for f in ("f64", "f32", "f16", "bf16", "i8")), ("gfx942", "xf32", "xf32"),
     *((arch, a, b) for arch, both in EIGHT.items() for a in both for b in both),
-]  # fmt: skip
+]
 MX = {f.element.name: name for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}
 BANKS = {"gfx950": target("gfx950")}  # gfx942's are those of waves of 64 lanes
 SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
@@ -44,13 +44,13 @@ def sums(format: str) -> Any:
 
 def product(m: int, n: int, k: int, *, ARCH: str, A: str, B: str | None = None, LAYOUT: str = "nt", alpha: float = 1,
             beta: float = 0, SPLIT_K: int = 1, OUT: str | None = None,
-            **options: Any) -> tuple[Any, Any, Any]:  # fmt: skip
+            **options: Any) -> tuple[Any, Any, Any]:
     """(C as the kernel computes it, what it is, the report): of whole numbers, so that they are the same."""
     B, row = B or A, 128 if A != "f64" else 64
     options = SMALL | {"CTA_K": row * 8 // bits(A), "MFMA": 16 if A == "f64" else 32} | options
     along = [x for x, is_along in ((m, LAYOUT[0] == "t"), (n, LAYOUT[1] == "n")) if is_along]
     function = emit_mfma_gemm(ARCH=ARCH, A=A, B=B, LAYOUT=LAYOUT, SPLIT_K=SPLIT_K, OUT=OUT, VECTOR_C=min(4, n & -n),
-                              VECTOR=min([16, *(x & -x for x in along)]), **options)  # fmt: skip
+                              VECTOR=min([16, *(x & -x for x in along)]), **options)
     rng = np.random.default_rng(m + n + k)
     a, b = rng.integers(-3, 4, (m, k)).astype(DTYPES[A]), rng.integers(-3, 4, (k, n)).astype(DTYPES[B])
     c = rng.integers(-3, 4, (m, n)).astype(DTYPES[OUT] if OUT else sums(A))
@@ -117,7 +117,7 @@ def test_other_tiles(waves):
     cta_m, cta_n, warp_m, warp_n = waves
     for layout in ("nt", "tn"):
         report = exact(130, 132, 40, ARCH="gfx942", A="f16", LAYOUT=layout, CTA_K=32, CTA_M=cta_m, CTA_N=cta_n,
-                       WARP_M=warp_m, WARP_N=warp_n)  # fmt: skip
+                       WARP_M=warp_m, WARP_N=warp_n)
         without_conflicts(report)
 
 
@@ -127,7 +127,7 @@ def test_tiles_that_are_turned_have_no_conflicts_either(A, tile):
     cta_m, cta_n, warp_m, warp_n = tile
     for row in (32, 64, 128):
         report = exact(cta_m, cta_n, 2 * row * 8 // bits(A), ARCH="gfx942", A=A, LAYOUT="tn", CTA_K=row * 8 // bits(A),
-                       CTA_M=cta_m, CTA_N=cta_n, WARP_M=warp_m, WARP_N=warp_n)  # fmt: skip
+                       CTA_M=cta_m, CTA_N=cta_n, WARP_M=warp_m, WARP_N=warp_n)
         without_conflicts(report)
 
 
@@ -181,7 +181,7 @@ def test_a_format_that_the_chip_does_not_have():
 
 
 def scaled(m: int, n: int, k: int, A: str, B: str | None = None, *, alpha: float = 1, beta: float = 0,
-           SPLIT_K: int = 1, **options: Any) -> tuple[Any, Any, Any]:  # fmt: skip
+           SPLIT_K: int = 1, **options: Any) -> tuple[Any, Any, Any]:
     """As `product`, of whole numbers that every format has, times powers of two that differ from block to block."""
     B = B or A
     options = SMALL | {"CTA_K": 128} | options
@@ -204,7 +204,7 @@ def scaled(m: int, n: int, k: int, A: str, B: str | None = None, *, alpha: float
         return np.ascontiguousarray(x).view(np.int8).ravel(), x.shape[1]
 
     args = [m, n, a.scales.shape[1] * 32, alpha, *given(a.elements), *given(b.elements), *given(a.scales),
-            *given(b.scales), beta, c.ravel(), n]  # fmt: skip
+            *given(b.scales), beta, c.ravel(), n]
     if SPLIT_K > 1:
         args += [np.zeros(SPLIT_K * tiles * options["CTA_M"] * options["CTA_N"], np.float32), np.zeros(tiles, np.int32)]
     report = tw.simulate(function, *args, grid=(tiles, 1, SPLIT_K), target=target("gfx950"))
@@ -246,7 +246,7 @@ def test_direct_copies_of_scaled_operands(A, B, stages):
 @pytest.mark.parametrize(("A", "B", "options"), [("e2m1", "e2m1", {"CTA_K": 256}), ("e2m3", "e3m2", {"CTA_K": 256}),
                                                  ("e4m3fn", "e2m1", {"STAGES": 3}),
                                                  ("e2m1", "e5m2", {"CTA_M": 128, "WARP_M": 64, "WARP_N": 64}),
-                                                 ("e4m3fn", "e4m3fn", {"SPLIT_K": 2, "beta": 2})])  # fmt: skip
+                                                 ("e4m3fn", "e4m3fn", {"SPLIT_K": 2, "beta": 2})])
 @pytest.mark.parametrize("MFMA", [16, 32])
 def test_scales_that_come_straight_into_lds(A, B, options, MFMA):
     for m, n, k in ((130, 70, 768), (66, 164, 128)):

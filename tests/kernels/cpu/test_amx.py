@@ -27,7 +27,7 @@ from tilewright.simulator.memory import Memory
 AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,
           "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
-          "i32": np.int32, "i64": np.int64}  # fmt: skip
+          "i32": np.int32, "i64": np.int64}
 rng = np.random.default_rng(4)
 
 
@@ -85,7 +85,7 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
     recipe = Recipe(shape, strides, plan, AMX, code, sources, k, result, prepacked="b" if prepacked else "")
     driver = code.function(emit_gemm)
     views = [x.view(np.int16) if x.dtype == ml_dtypes.bfloat16 else x.view(np.int8) if x.itemsize == 1 else x
-             for x in (a, b)]  # fmt: skip
+             for x in (a, b)]
     a_at, b_at, c_at = (memory.address(x, name) for x, name in zip((*views, c), "abc"))
     if prepacked:
         packing = Prepacking(shape, strides, plan, AMX, code, sources, k)
@@ -97,7 +97,7 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
     job = np.array(recipe.job(b_at, a_at, c_at, alpha, beta))  # operands change places: the plan says swap
     for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
                         ("b_space", plan.jc_ways * recipe.b_block), ("sums", plan.jc_ways * recipe.sums),
-                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):  # fmt: skip
+                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
         job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
     machine = Machine(driver, memory, {})
     struct = job.view(np.int8)
@@ -112,7 +112,7 @@ def numbers(source, *shape):
 
 
 LAYOUTS = {"along": lambda x: np.ascontiguousarray(x), "across": lambda x: np.asfortranarray(x),
-           "any": lambda x: np.repeat(np.repeat(x, 2, 0), 2, 1)[::2, ::2]}  # fmt: skip
+           "any": lambda x: np.repeat(np.repeat(x, 2, 0), 2, 1)[::2, ::2]}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])  # three claim blocks
@@ -120,7 +120,7 @@ LAYOUTS = {"along": lambda x: np.ascontiguousarray(x), "across": lambda x: np.as
     ("dtype", "f", "b_layout", "result"),
     [("amx_bf16", "bf16", "along", ""), ("amx_bf16", "e4m3fn", "any", "bf16"), ("amx_i8i8", "i8", "across", ""),
      ("amx_i32", "i32", "across", ""), ("amx_bf16_x6", "f32", "along", "")],
-)  # fmt: skip
+)
 def test_b_packed_before_gives_the_same_bits(dtype, f, b_layout, result, threads):
     """Several blocks of m, n and k, the last ones not whole."""
     kc = 2 * TILE_WORDS[dtype].rows

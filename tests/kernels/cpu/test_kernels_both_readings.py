@@ -74,7 +74,7 @@ def test_microkernel(name, dtype, mode, kc, alpha, beta):
         in_memory = {"packed": a.T.copy(), "columns": in_a_wider(a.T, 2), "rows": in_a_wider(a, 1)}[A]
         before = c.copy()
         report, after = both(function, kc, in_memory, lda, b, ldb, c, cols + 5, cols, alpha, beta, 0, 0,
-                             code=code(function))  # fmt: skip
+                             code=code(function))
         expected = in_order(T, a, b[:, :cols], before, alpha, beta)
         np.testing.assert_array_equal(after["c"], expected)
 
@@ -121,9 +121,9 @@ def test_a_microkernel_that_counts_on_more_than_it_is_promised_is_found_out():
     a, b, c = np.zeros((3, 2), np.float32), np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)
     with pytest.raises(simulator.Fault, match=r"misaligned .*load of b\[0\]"):
         simulator.run(microkernel(name, "f32", 2, 1), 3, a, 2, b, V, c, V, V, 1.0, 1.0, 0, 0,
-                      memory=simulator.Memory(alignment=4))  # fmt: skip
+                      memory=simulator.Memory(alignment=4))
     simulator.run(microkernel(name, "f32", 2, 1, "rows", "rows"), 3, a, 3, b, V, c, V, V, 1.0, 1.0, 0, 0,
-                  memory=simulator.Memory(alignment=4))  # fmt: skip
+                  memory=simulator.Memory(alignment=4))
 
 
 def test_an_empty_c_is_not_read():
@@ -206,10 +206,10 @@ def test_a_batch_of_packed_products(tid, done):
     step = sum(size.values()) + 32 - sum(size.values()) % 16
     arrays = p.arrays | {"a": a, "c": c, "a_space": np.zeros(2 * step, np.float32), "product": first_of(p, c, size)}
     job = job_of(jobs.BATCH, TYPES[dtype], driver=p.driver, product="product", batch=3, a_step=a.strides[0], b_step=0,
-                 c_step=-c.strides[0], space_step=4 * step, claimed=done)  # fmt: skip
+                 c_step=-c.strides[0], space_step=4 * step, claimed=done)
     function = emit_batch(target(name))
     _, after = both(function, job, tid, arrays=arrays, also=[p.driver, *p.functions],
-                    code=compiled(function, p.driver, *p.functions))  # fmt: skip
+                    code=compiled(function, p.driver, *p.functions))
     exact = c.astype(np.float64)
     for i in range(done, 3):
         exact[2 - i] = a[i].astype(np.float64) @ b + 0.5 * exact[2 - i]
@@ -257,7 +257,7 @@ def test_products_in_place(m, n, k, order):
     lda = (k if order == "rows" else m) + 2
     job = job_of(jobs.IN_PLACE, TYPES[dtype], m=m, n=n, k=k, a="a", lda=lda, b="b", ldb=n + 1, c="c", ldc=n + 4,
                  alpha=1.0, beta=beta, kc=4, batch=1, batch_parts=1, row_parts=1, col_parts=2,
-                 by_rows=int(order == "rows"), table="table")  # fmt: skip
+                 by_rows=int(order == "rows"), table="table")
     exact = a.astype(np.float64) @ b + beta * c.astype(np.float64)
     table = table_of(kernels, 2 * MR * NV)
     for part in (0, 1):
@@ -276,7 +276,7 @@ def test_a_batch_in_place(rows_outside):
     a, b, c = random((5, m, k), dtype, 1), random((k, n), dtype, 2), random((5, m + 1, n), dtype, 3)
     job = job_of(jobs.IN_PLACE, TYPES[dtype], m=m, n=n, k=k, a="last a", lda=k, b="b", ldb=n, c="c", ldc=n, alpha=1.0,
                  beta=0.5, kc=4, batch=5, a_step=-m * k, b_step=0, c_step=(m + 1) * n, batch_parts=2, row_parts=2,
-                 col_parts=1, by_rows=1, rows_outside=rows_outside, table="table")  # fmt: skip
+                 col_parts=1, by_rows=1, rows_outside=rows_outside, table="table")
 
     def backwards(address):
         return job(lambda x: address("a") + 4 * m * k * a.itemsize if x == "last a" else address(x))
@@ -303,7 +303,7 @@ def test_dot_products(dtype, m, k, beta):
     a, b = in_a_wider(random((m, k), dtype, 1), 1), in_a_wider(random((COLS, k), dtype, 2), 2)
     c = random((COLS, m), dtype, 3).T
     job = job_of(jobs.DOTS, T, m=m, k=k, a="a", lda=k + 1, b="b", ldb=k + 2, c="c", rsc=1, csc=m, alpha=0.5, beta=beta,
-                 parts=1)  # fmt: skip
+                 parts=1)
     exact = 0.5 * (a.astype(np.float64) @ b.astype(np.float64).T) + beta * c.astype(np.float64)
     report, after = both(driver, job, 0, arrays={"a": a, "b": b, "c": c})
     np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)

@@ -90,7 +90,7 @@ def test_which_word_is_multiplied():
     assert name(replace(both_kinds, model="Intel(R) Xeon(R)"), "bf16", "bf16", "f32") is None
     amx = replace(both_kinds, extensions=(*both_kinds.extensions, "amx-tile", "amx-bf16", "amx-int8"))
     assert [name(amx, "u8", "u8"), name(amx, "i32", "i32"), name(amx, "bf16", "e5m2", "f32")] == [
-        "amx_u8u8", "amx_i32", "amx_bf16"]  # fmt: skip
+        "amx_u8u8", "amx_i32", "amx_bf16"]
 
 
 def test_without_its_extensions_a_chip_has_what_its_instruction_set_has():
@@ -231,7 +231,7 @@ def test_what_a_chip_lacks_is_refused_in_a_sentence():
     three = k.load(k.args[0], vec(i32, 3))
     for method in ("quads", "pairs"):
         with pytest.raises(TypeError, match=f"{method} are multiplied in vectors of 4, 8 or 16 i32 and added up in as "
-                                            "many i32, not v3i32 by v3i32 in v3i32"):  # fmt: skip
+                                            "many i32, not v3i32 by v3i32 in v3i32"):
             getattr(k, method)(three, three, three)
     four = k.load(k.args[0], vec(i32, 4))
     with pytest.raises(TypeError, match="added up in as many f32, not v4i32 by v4i32 in v4i32"):

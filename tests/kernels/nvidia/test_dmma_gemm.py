@@ -38,12 +38,12 @@ def run(m, n, k, alpha=1.0, beta=0.0, LAYOUT="nn", **options):
     if options.get("TAIL"):
         whole, parts = max(tiles - 3, 0), 4
         space = [np.full(parts * (tiles - whole) * options["CTA_M"] * options["CTA_N"], np.nan),
-                 np.zeros(tiles - whole, np.int32), whole, parts]  # fmt: skip
+                 np.zeros(tiles - whole, np.int32), whole, parts]
         grid = whole + (tiles - whole) * parts, 1, 1
     elif parts > 1:
         space = [np.full(parts * tiles * options["CTA_M"] * options["CTA_N"], np.nan), np.zeros(tiles, np.int32)]
     report = simulator.run(function, m, n, k, alpha, a, a.shape[1], b, b.shape[1], beta, c, c.shape[1], *space,
-                           grid=grid)  # fmt: skip
+                           grid=grid)
     np.testing.assert_array_equal(c[:, :n], expected)
     return report
 
@@ -97,7 +97,7 @@ def test_atoms(name):
     a, b, c = (x.view(cols, 1) for x, cols in zip(k.args, (atom.k, atom.n, atom.n)))
     lane = k.thread[0]
     reg = [[x[layout(lane, r)] for r in range(count)]
-           for x, layout, count in zip((a, b, c), (atom.a, atom.b, atom.c), atom.registers)]  # fmt: skip
+           for x, layout, count in zip((a, b, c), (atom.a, atom.b, atom.c), atom.registers)]
     for r, x in enumerate(k.mma(atom, *reg)):
         c[atom.c(lane, r)] = x
     shapes = (atom.m, atom.k), (atom.k, atom.n), (atom.m, atom.n)

@@ -136,7 +136,7 @@ def test_sectors_are_whole():
 
 
 WARPS_OF_C = [{}, {"CTA_N": 128, "WARP_N": 64, "THREAD_N": 8}, {"CTA_N": 192, "WARP_N": 96, "THREAD_N": 12},
-              {"DTYPE": "f64"}, {"LAYOUT": "tt", "TRANSPOSE": False, **REGISTERS}]  # fmt: skip
+              {"DTYPE": "f64"}, {"LAYOUT": "tt", "TRANSPOSE": False, **REGISTERS}]
 
 
 @pytest.mark.parametrize("warps", WARPS_OF_C, ids=str)

@@ -79,7 +79,7 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess:
     environment = {k: v for k, v in os.environ.items() if k not in count.VARIABLES}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"} | variables
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, cwd=ROOT, timeout=120,
-                          capture_output=True, text=True)  # fmt: skip
+                          capture_output=True, text=True)
 
 
 # ---- the pool

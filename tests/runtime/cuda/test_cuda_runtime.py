@@ -68,7 +68,7 @@ def test_the_record_of_a_device(fake):
 
 
 @pytest.mark.parametrize(("capability", "name"), [((7, 5), "sm_75"), ((8, 0), "sm_80"), ((8, 7), "sm_86"),
-                                                  ((10, 0), "sm_89"), ((12, 0), "sm_89")])  # fmt: skip
+                                                  ((10, 0), "sm_89"), ((12, 0), "sm_89")])
 def test_an_unknown_architecture_runs_what_an_older_one_does(fake, capability, name):
     fake.attributes["COMPUTE_CAPABILITY_MAJOR"], fake.attributes["COMPUTE_CAPABILITY_MINOR"] = capability
     here = module.device(0)
@@ -201,7 +201,7 @@ def test_a_refused_launch_names_the_kernel_and_its_grid(fake):
         run(kernel, fake)
     assert (caught.value.code, caught.value.name, caught.value.kernel) == (
         701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "scaled_0",
-    )  # fmt: skip
+    )
 
 
 def test_a_status_that_the_bindings_do_not_know(fake):
@@ -447,7 +447,7 @@ def test_errors_of_functions_by_address(fake):
     fake.contexts = [0x70]
     assert answers.context() == 0x70
     for name, ask in (("cuCtxGetCurrent", answers.context), ("cuStreamGetId", lambda: answers.number(1)),
-                      ("cuStreamIsCapturing", lambda: answers.is_capturing(1))):  # fmt: skip
+                      ("cuStreamIsCapturing", lambda: answers.is_capturing(1))):
         fake.fail[name] = 906
         with pytest.raises(module.CudaError, match=rf"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT \(906\).*\[{name}\]"):
             ask()

@@ -177,7 +177,7 @@ def test_outputs(fake, layout, beta):
 SHAPES = [
     ((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 5)),
     ((6, 3, 4), (6, 4, 5)), ((0, 4), (4, 5)), ((3, 0), (0, 5)), ((2, 0, 3), (3, 2)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("a", "b"), SHAPES)
@@ -205,7 +205,7 @@ def test_transposed_operands(fake):
 
 @pytest.mark.parametrize(("a", "b", "out_dtype", "out"), [("f4", "f8", None, None), ("f4", "f4", "f64", None),
                                                           ("f8", "f8", "f32", None), ("f4", "f4", None, "f8"),
-                                                          ("f8", "f8", None, "f4")])  # fmt: skip
+                                                          ("f8", "f8", None, "f4")])
 def test_dtypes(fake, a, b, out_dtype, out):
     x, y = integers(4, 5, dtype=a), integers(5, 6, dtype=b, seed=1)
     target = CuPyArray(np.zeros((4, 6), out)) if out else None
@@ -583,7 +583,7 @@ def test_numpy_arrays_with_a_plan_for_a_gpu(fake, shape):
     (0, 8, 8, 8, "f4", 4), (4, 8, 8, 8, "f4", 4), (2, 8, 8, 8, "f4", 2), (1, 8, 8, 8, "f4", 1), (0, 8, 8, 10, "f4", 2),
     (0, 8, 6, 8, "f4", 2), (0, 8, 7, 8, "f4", 1), (0, 1, 8, 9, "f4", 4), (0, 8, 1, 8, "f4", 1), (0, 8, 8, 8, "f8", 2),
     (1, 8, 8, 8, "f8", 1),
-])  # fmt: skip
+])
 def test_what_can_be_moved_together(fake, begin, rows, columns, ld, dtype, expected):
     size = np.dtype(dtype).itemsize
     matrix = shadow(1024 + begin * size, (rows, columns), (ld * size, size), np.dtype(dtype))

@@ -181,14 +181,14 @@ def test_torch(torch, dtype, layout):
         np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
     for out in (torch.full((70, 90), torch.nan, dtype=a.dtype, device="cuda"),
                 torch.full((90, 70), torch.nan, dtype=a.dtype, device="cuda").T,
-                torch.full((70, 180), torch.nan, dtype=a.dtype, device="cuda")[:, ::2]):  # fmt: skip
+                torch.full((70, 180), torch.nan, dtype=a.dtype, device="cuda")[:, ::2]):
         assert tw.matmul(a, b, out) is out
         np.testing.assert_array_equal(out.cpu().numpy(), A @ B)
 
 
 def test_torch_shapes(torch):
     for shapes in (((4,), (4,)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (3, 4, 5)),
-                   ((0, 4), (4, 5)), ((3, 0), (0, 5))):  # fmt: skip
+                   ((0, 4), (4, 5)), ((3, 0), (0, 5))):
         x, y = (integers(*shape) for shape in shapes)
         c = tw.matmul(torch.tensor(x, device="cuda"), torch.tensor(y, device="cuda"))
         np.testing.assert_array_equal(c.cpu().numpy(), x @ y)

@@ -157,10 +157,10 @@ def test_parts_of_k_have_a_workspace_for_each_stream(fake):
 def test_quantized_operands(monkeypatch, arch, formats_of):
     fake = started(monkeypatch, arch)
     qa, qb = (tw.quantize(integers(*s, dtype=np.float32, seed=i), f, axis=axis)
-              for i, (s, f, axis) in enumerate(zip(((40, 64), (64, 36)), formats_of, (-1, 0))))  # fmt: skip
+              for i, (s, f, axis) in enumerate(zip(((40, 64), (64, 36)), formats_of, (-1, 0))))
     exact = tw.dequantize(qa, "f64") @ tw.dequantize(qb, "f64")
     plan = {"gfx942": "bf16_emulated 64x64x64 wave=32x32 mfma=32 copy=registers stages=2",
-            "gfx950": "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2"}[arch]  # fmt: skip
+            "gfx950": "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2"}[arch]
     problem = tw.Gemm(40, 36, 64, *formats_of, layout="nt")
     k = tw.compile(problem, tw.target(arch), plan + " vector_c=4")
     np.testing.assert_array_equal(k(qa, qb), exact)
@@ -265,7 +265,7 @@ def test_a_second_process_does_not_compile_again(monkeypatch, tmp_path):
     assert k.code_object[:4] == b"\x7fELF"
     done = subprocess.run([sys.executable, "-c", SECOND, SMALL], capture_output=True, text=True)
     assert done.stdout.split() == [k.function.name, str(len(k.code_object)),
-                                   str(k.manifest["argument_bytes"]), "False"], done.stderr  # fmt: skip
+                                   str(k.manifest["argument_bytes"]), "False"], done.stderr
     assert k.loadable.manifest.items() <= (k.manifest | {"grid": None}).items()
 
 

@@ -83,7 +83,7 @@ def test_what_lies_otherwise_is_copied(fake):  # noqa: F811
     ("f64", "f64", "f16", "f16"), ("f64", "f32", "f32", "f32"), ("i8", "i8", "i32", "i32"), ("i8", "i8", "f32", "f32"),
     ("f32", "f32", "e4m3fnuz", "e4m3fnuz"), ("f16", "f16", "e5m2", "e5m2"), ("i8", "i8", None, "i8"),
     ("i8", "i8", "u16", "u16"), ("bf16", "f64", None, "f64"), ("f64", "f64", "bf16", "bf16"),
-])  # fmt: skip
+])
 def test_dtypes(fake, a, b, out, result):  # noqa: F811
     x, y = integers(9, 20, dtype=dtype_of(a)), integers(20, 8, dtype=dtype_of(b), seed=1)
     c = tw.matmul(Exporter(x), Exporter(y), out_dtype=out)
@@ -121,7 +121,7 @@ def test_alpha_beta_and_c(fake):  # noqa: F811
 
 @pytest.mark.parametrize(("name", "out"), [
     ("i8", "i32"), ("i8", "f32"), ("i8", "i16"), ("f16", "f32"), ("f16", "f64"), ("f32", "f16"), ("bf16", "f64"),
-])  # fmt: skip
+])
 def test_out_of_another_format_receives_the_result_cast(fake, name, out):  # noqa: F811
     """As on the host: sums are wrapped or rounded to the result's format first."""
     a, b = (np.full(s, 100 if name == "i8" else 300, dtype_of(name)) for s in ((9, 24), (24, 8)))
@@ -185,7 +185,7 @@ def test_plans(fake, monkeypatch):  # noqa: F811
         assert fake.launches[-1][1] == (4, 1, 2)
     x = a.astype(np.float32)
     got = tw.matmul(Tensor(x), Tensor(b.T.astype(np.float32)),
-                    plan="xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector_c=4")  # fmt: skip
+                    plan="xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector_c=4")
     finish(fake)
     np.testing.assert_array_equal(got.host, exact(a, b.T))
     with pytest.raises(ValueError, match="split_k = 9 exceeds the number of tiles along k"):

@@ -136,7 +136,7 @@ def test_numpy_numbers_and_memory_as_arguments(fake, kernel):
     ((1.5, 2.0, 0.0, 4096, 1), "n is i32, and 1.5"),
     ((1 << 40, 2.0, 0.0, 4096, 1), "n is i32, and 1099511627776"),
     ((1, 2.0, 0.0, -4, 1), "x is ptr, and -4"),
-])  # fmt: skip
+])
 def test_wrong_arguments(kernel, args, says):
     with pytest.raises(TypeError, match=says):
         hip.Prepared(kernel, (1,), args)

@@ -42,6 +42,7 @@ def emit_pack_complex(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, ROLE
     def rows_of_b(x: Value) -> list[Value]:
         """(br, bi) and (-bi, br) of a vector of complex numbers."""
         minus = k.constant(VT, -0.0) - x
+
         def taken(e: int, sign: int) -> int: return e if sign > 0 else V + e
         first = [taken(e, SIGN_B if e % 2 else 1) for e in range(V)]
         second = [taken(e ^ 1, SIGN_A if e % 2 else -SIGN_A*SIGN_B) for e in range(V)]

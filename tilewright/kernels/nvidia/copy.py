@@ -19,7 +19,7 @@ def emit_copy(SOURCE: str = "f32", TARGET: str = "f32") -> Function:
     """
     S, T = TYPES[SOURCE], TYPES[TARGET]
     k = Kernel(f"copy_{SOURCE}_{TARGET}", threads=(COLUMNS, ROWS), noalias=False, rows=i64, columns=i64, scale=T,
-               source=ptr(S), rss=i64, css=i64, target=ptr(T), rst=i64, cst=i64)  # fmt: skip
+               source=ptr(S), rss=i64, css=i64, target=ptr(T), rst=i64, cst=i64)
     rows, columns, scale, source, rss, css, target, rst, cst = k.args
     (x, y), (block_x, block_y) = k.thread, k.block
     j = k.cast(block_x, i64) * COLUMNS + x

@@ -56,7 +56,7 @@ class Config(ctypes.Structure):
     """CUlaunchConfig: how, and on which stream, cuLaunchKernelEx launches."""
 
     _fields_ = [("grid", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
-                ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]  # fmt: skip
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
 
 
 def available() -> bool:
@@ -188,7 +188,7 @@ class Prepared:
     """
 
     def __init__(self, function: CudaFunction, grid: Sequence[int], threads: int | Sequence[int], shared: int,
-                 args: Sequence[Any]) -> None:  # fmt: skip
+                 args: Sequence[Any]) -> None:
         if len(args) != len(function.sizes):
             raise TypeError(f"{function.name} takes {len(function.sizes)} arguments, not {len(args)}")
         function.allow_shared(shared)
@@ -234,7 +234,7 @@ class Prepared:
 
 
 def launch(function: CudaFunction, grid: Sequence[int], threads: int | Sequence[int], shared_bytes: int, stream: Any,
-           args: Sequence[Any]) -> None:  # fmt: skip
+           args: Sequence[Any]) -> None:
     """Run a kernel on a stream (None: the default one) with grid = (x[, y[, z]]) CTAs of so many threads.
 
     `shared_bytes` is dynamic shared memory. Arguments are numbers, addresses as int; a number for a parameter of type

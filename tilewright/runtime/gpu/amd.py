@@ -39,7 +39,7 @@ class _Rocm(Engine):
 
 class _Run(Run):
     def takes(self, a: Array, b: Array, c: Any, compute: np.dtype[Any],
-              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:  # fmt: skip
+              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
         format_a, format_b = multiplied(_format(a.dtype), _format(b.dtype), _format(compute), self.on)
         sums = plans.SUMS.get(format_a, "f32")
         exact = c is None or getattr(c, "dtype", None) == result  # else c would be rounded before it is added
@@ -65,7 +65,7 @@ class _Run(Run):
     def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
         straight = aligned(a, b)
         key = (self.on.index, *a.shape, b.shape[1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               straight, self.plan)  # fmt: skip
+               straight, self.plan)
         found = _recipes.get(key)
         if found is None:
             if len(_recipes) >= MOST_RECIPES:
@@ -91,7 +91,7 @@ def multiplied(a: str, b: str, compute: str, on: Device) -> tuple[str, str]:
         if name in rates and plans.SUMS.get(name, "f32") == compute:
             return name, name
     raise TypeError(f"a is {known_formats[a].numpy_name} and b is {known_formats[b].numpy_name}, which {on.name} does "
-                    f"not multiply: {on.target.name} has matrix instructions for {', '.join(rates)}")  # fmt: skip
+                    f"not multiply: {on.target.name} has matrix instructions for {', '.join(rates)}")
 
 
 # ---- for operands in the host's memory, if somebody asks for it by a plan
@@ -99,7 +99,7 @@ def multiplied(a: str, b: str, compute: str, on: Device) -> tuple[str, str]:
 
 def copied(a: Any, b: Any, out_in: Any = None, out_dtype: Any = None, alpha: Any = 1, beta: Any = 0, c: Any = None,
            trans_a: Any = False, trans_b: Any = False, threads: Any = None, plan: Any = None,
-           out_name: str = "out") -> Any:  # fmt: skip
+           out_name: str = "out") -> Any:
     """matmul for NumPy arrays and Quantized operands on the first GPU: they are copied there, and the result back."""
     if isinstance(a, Quantized) or isinstance(b, Quantized):
         return _quantized(a, b, out_in, out_dtype, alpha, beta, c, trans_a or trans_b, plan, out_name)
@@ -124,15 +124,15 @@ def _there(on: Device, x: Array) -> RocmArray:
 
 
 def _quantized(a: Any, b: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: Any, c: Any, trans: Any, plan: Any,
-               out_name: str) -> Any:  # fmt: skip
+               out_name: str) -> Any:
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Quantized) or x.ndim != 2:
             raise TypeError(f"{name} must be a Quantized matrix, as the other operand is one and the plan is for an "
                             f"AMD GPU, not {x!r}" if isinstance(x, Quantized) else
-                            f"{name} must be Quantized, as the other operand is, not {type(x).__name__}")  # fmt: skip
+                            f"{name} must be Quantized, as the other operand is, not {type(x).__name__}")
     if trans:
         raise ValueError("trans_a and trans_b must be False with Quantized operands and a plan for an AMD GPU, whose "
-                         "kernels read both along k")  # fmt: skip
+                         "kernels read both along k")
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a and b must agree in k, but a has {a.shape[1]} columns and b has {b.shape[0]} rows")
     alpha, beta = (arguments.factor(x, name, arguments.F32) for x, name in ((alpha, "alpha"), (beta, "beta")))

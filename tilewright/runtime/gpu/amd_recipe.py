@@ -165,7 +165,7 @@ class ScaledBound(RocmBound):
         self._operands = [module.upload(self._on, part) for x in (a, b) for part in (x.elements, x.scales)]
         self._looks = (look,)
         self.recipe = scaled_recipe(kernel, self._on, a, b, operand(kernel, "out", look.shadow),
-                                    self._operands[1].pointer, self._operands[3].pointer)  # fmt: skip
+                                    self._operands[1].pointer, self._operands[3].pointer)
         at = self._operands[0].pointer, self._operands[2].pointer, look.pointer
         self._pointers = [list(at)] if p.m and p.n else []
         self._scalars, self._fixed = (alpha, beta), None
@@ -174,7 +174,7 @@ class ScaledBound(RocmBound):
 def scaled_recipe(kernel: Any, on: Device, a: Quantized, b: Quantized, ldc: int, scale_a: int, scale_b: int) -> Recipe:
     """Of packed operands that are stored as Quantized has them, their scales at these addresses."""
     return Recipe(kernel, on, a.elements.shape[-1], b.elements.shape[-1], ldc, scale_a=scale_a, scale_b=scale_b,
-                  ld_scale_a=a.scales.shape[-1], ld_scale_b=b.scales.shape[-1])  # fmt: skip
+                  ld_scale_a=a.scales.shape[-1], ld_scale_b=b.scales.shape[-1])
 
 
 def bind(kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> RocmBound:
@@ -211,7 +211,7 @@ def _scaled_through_copies(kernel: Any, a: Any, b: Any, out: Any, alpha: float, 
         raise TypeError(f"out must be a NumPy array or an array in {ROCM.memory}, not {kind(out)}")
     if out is not None and (out.shape, out.dtype) != (shapes(kernel.problem)["out"], dtype_of(kernel.problem, "out")):
         raise ValueError(f"out must be {dtype_of(kernel.problem, 'out')} of shape {shapes(kernel.problem)['out']}, "
-                         f"not {out.dtype} of {out.shape}")  # fmt: skip
+                         f"not {out.dtype} of {out.shape}")
     product = result(kernel, out, beta)
     _copied(kernel, [a.elements, b.elements, product, a.scales, b.scales], alpha, beta, (a, b))
     if out is None:
@@ -221,7 +221,7 @@ def _scaled_through_copies(kernel: Any, a: Any, b: Any, out: Any, alpha: float, 
 
 
 def _copied(kernel: Any, arrays: Sequence[NDArray[Any]], alpha: float, beta: float,
-            scaled: tuple[Quantized, Quantized] | None = None) -> None:  # fmt: skip
+            scaled: tuple[Quantized, Quantized] | None = None) -> None:
     """The product of arrays that lie as the kernel wants them, A, B, C and scales, on the first GPU."""
     on, product = runnable(kernel, 0), arrays[2]
     if not kernel.launches:

@@ -54,7 +54,7 @@ class Platform:
 
 CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY)
 ROCM = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
-                                     "i16", "u16", "u8"), (dlpack.ROCM,), 0)  # fmt: skip
+                                     "i16", "u16", "u8"), (dlpack.ROCM,), 0)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class _There:
     def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.__array_interface__ = {
             "data": (pointer, False), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3,
-        }  # fmt: skip
+        }
 
 
 def _writable(readonly: bool, name: str) -> None:
@@ -351,13 +351,13 @@ class DeviceArray:
         return {
             "data": (self.memory.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
             "version": 3, "stream": self.stream or LEGACY,
-        }  # fmt: skip
+        }
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, self.memory.device.index
 
     def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
-                   copy: bool | None = None) -> Any:  # fmt: skip
+                   copy: bool | None = None) -> Any:
         """A capsule; what the taker gives to its stream from now on comes after what fills the array."""
         from tilewright.runtime.cuda.stream import Event
 

@@ -43,7 +43,7 @@ class Bound:
         self._new = out is None
         self.out = library.empty(shapes(p)["out"], dtype_of(p, "out"), self._device, stream) if out is None else out
         self._looks = tuple(library.look(x, name, stream, name == "out")
-                            for name, x in (("a", a), ("b", b), ("out", self.out)))  # fmt: skip
+                            for name, x in (("a", a), ("b", b), ("out", self.out)))
         leading = [operand(kernel, name, look.shadow) for name, look in zip(("a", "b", "out"), self._looks)]
         shadows = [look.shadow for look in self._looks]
         no_overlap(*shadows)
@@ -93,7 +93,7 @@ class Bound:
 
 
 def through_copies(kernel: Any, a: Any, b: Any, out: Any, beta: float, platform: Platform,
-                   work: Callable[[Sequence[Array]], None]) -> Any:  # fmt: skip
+                   work: Callable[[Sequence[Array]], None]) -> Any:
     """The same with NumPy arrays: they are checked, and `work` gets copies of A and B as the kernel wants them stored,
     and of C, which it leaves there."""
     p = kernel.problem

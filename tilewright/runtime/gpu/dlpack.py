@@ -26,7 +26,7 @@ class _DataType(ctypes.Structure):
 class _Tensor(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),
                 ("dtype", _DataType), ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)),
-                ("byte_offset", c_uint64)]  # fmt: skip
+                ("byte_offset", c_uint64)]
 
 
 class _Managed(ctypes.Structure):
@@ -35,7 +35,7 @@ class _Managed(ctypes.Structure):
 
 class _Versioned(ctypes.Structure):
     _fields_ = [("major", c_uint32), ("minor", c_uint32), ("context", c_void_p), ("deleter", c_void_p),
-                ("flags", c_uint64), ("tensor", _Tensor)]  # fmt: skip
+                ("flags", c_uint64), ("tensor", _Tensor)]
 
 
 class Contents(NamedTuple):
@@ -54,7 +54,7 @@ _CODES = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # as in NumPy's type strings
 _KINDS = {letter: code for code, letter in _CODES.items()}
 # What NumPy has no words for, by code and bits. https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h
 _NARROW = {(4, 16): "bfloat16", (10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3fnuz", (12, 8): "float8_e5m2",
-           (13, 8): "float8_e5m2fnuz"}  # fmt: skip
+           (13, 8): "float8_e5m2fnuz"}
 
 
 def read(capsule: Any) -> Contents:

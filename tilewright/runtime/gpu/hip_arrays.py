@@ -81,7 +81,7 @@ class RocmArray:
         return dlpack.ROCM, self.memory.device.index
 
     def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
-                   copy: bool | None = None) -> Any:  # fmt: skip
+                   copy: bool | None = None) -> Any:
         """A capsule. Who has launched a kernel that fills the array waits for it before handing the array over."""
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a RocmArray is handed over where it is, without a copy")

@@ -37,7 +37,7 @@ class _Cuda(Engine):
 
 class _Run(Run):
     def takes(self, a: Array, b: Array, c: Any, compute: np.dtype[Any],
-              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:  # fmt: skip
+              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
         return compute, compute, compute
 
     def block(self, size: int) -> Block:
@@ -56,7 +56,7 @@ class _Run(Run):
 
     def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[1], c.dtype, a.strides, b.strides, c.strides,
-               _alignment(*map(address, (a, b, c))), self.plan)  # fmt: skip
+               _alignment(*map(address, (a, b, c))), self.plan)
         found = _recipes.get(key)
         if found is None:
             if len(_recipes) >= MOST_RECIPES:
@@ -75,7 +75,7 @@ matmul = _Cuda(CUDA).matmul
 
 
 def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
-         plan: Any = None) -> None:  # fmt: skip
+         plan: Any = None) -> None:
     """As tilewright.runtime.cpu.engine.gemm, on the first CUDA device: operands and result are copied."""
     (m, k), n = a.shape, b.shape[1]
     if k == 0 or alpha == 0:

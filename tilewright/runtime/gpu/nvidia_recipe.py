@@ -23,7 +23,7 @@ from tilewright.runtime.gpu.operands import common, lies, together
 PARAMETERS = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "workspace", "counters",
               "whole", "parts")
 ALPHA, A, B, BETA, C, WORKSPACE, COUNTERS = (PARAMETERS.index(name) for name in
-                                             ("alpha", "a", "b", "beta", "c", "workspace", "counters"))  # fmt: skip
+                                             ("alpha", "a", "b", "beta", "c", "workspace", "counters"))
 
 
 class Recipe:
@@ -147,7 +147,7 @@ def _copied(kernel: Any, arrays: Sequence[Array], alpha: float, beta: float) -> 
         on_device = [stack.enter_context(device_memory.upload(on, x, stream)) for x in arrays]
         if p.m and p.n:
             lies(kernel, together(*(shadow(block.pointer, x.shape, x.strides, x.dtype)
-                                    for block, x in zip(on_device, arrays))))  # fmt: skip
+                                    for block, x in zip(on_device, arrays))))
             recipe = Recipe(kernel, on, *(x.shape[-1] for x in arrays))
             for i in range(p.batch):
                 at = [block.pointer + i * (x.nbytes // p.batch) for block, x in zip(on_device, arrays)]

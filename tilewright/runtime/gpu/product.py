@@ -35,7 +35,7 @@ class Engine:
 
     def matmul(self, a_in: Any, b_in: Any, out_in: Any = None, out_dtype: Any = None, alpha: Any = 1, beta: Any = 0,
                c_in: Any = None, trans_a: bool = False, trans_b: bool = False, threads: Any = None, plan: Any = None,
-               out_name: str = "out") -> Any:  # fmt: skip
+               out_name: str = "out") -> Any:
         """tilewright.matmul for arrays of one library on one device: same shapes, dtypes, errors, as api.products says.
 
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
@@ -81,7 +81,7 @@ class Engine:
 
 
 def _product(run: Run, library: Library, a: Array, b: Array, c: Any, out: Array | None, out_dtype: Any,
-             scalars: tuple[Any, Any], out_name: str) -> Any:  # fmt: skip
+             scalars: tuple[Any, Any], out_name: str) -> Any:
     """The steps of products._general on shadows. The new array, if there is no out. `scalars`: alpha and beta."""
     compute, result = arguments.dtypes(a, b, c, out_dtype, out, out_name == "c")
     allowed = library.platform.dtypes
@@ -115,11 +115,11 @@ def _product(run: Run, library: Library, a: Array, b: Array, c: Any, out: Array 
     if 0 in shape:
         return new
     a, b = (np.broadcast_to(run.typed(x, taken), (*shape[:-2], *x.shape[-2:]))
-            for x, taken in ((a, taken_a), (b, taken_b)))  # fmt: skip
+            for x, taken in ((a, taken_a), (b, taken_b)))
     direct = out is None or out.dtype == result  # else the sums become a result before they are cast
     straight = direct and arguments.ready(target, kept) and not any(
         np.may_share_memory(target, x, max_work=products.EFFORT) for x in (a, b)
-    )  # fmt: skip
+    )
     product = target if straight else run.temporary(shape, kept)
     if beta and not products._same(product, c):
         if np.may_share_memory(product, c, max_work=products.EFFORT):
@@ -231,7 +231,7 @@ class Run:
     # ---- a maker's own
 
     def takes(self, a: Array, b: Array, c: Any, compute: np.dtype[Any],
-              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:  # fmt: skip
+              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
         """The dtypes in which kernels take A and B and leave the product: sums in `compute`, of which the result is
         `result`. `c` will be multiplied by beta and added; None: nothing will."""
         raise NotImplementedError

@@ -28,7 +28,7 @@ class Space:
     counter_bytes: int
 
     def __init__(self, memory: Callable[[int], Any], zero: Zero, workspace: int, counters: int, stream: int,
-                 before: Space | None) -> None:  # fmt: skip
+                 before: Space | None) -> None:
         if before is not None:
             workspace = max(workspace, 2 * before.workspace_bytes)
             counters = max(counters, 2 * before.counter_bytes)
@@ -71,7 +71,7 @@ class Spaces:
                     for old in list(self.found)[: (len(self.found) + 1) // 2]:
                         del self.found[old]
                 found = self.found[key] = Space(lambda size: self._memory(on, size), self._zero, workspace, counters,
-                                                stream, found)  # fmt: skip
+                                                stream, found)
         return found
 
 

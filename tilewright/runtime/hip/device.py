@@ -41,7 +41,7 @@ class Device:
     def attribute(self, name: str) -> int:
         """One of HIP's numbers, by the end of its name: "MultiprocessorCount"."""
         return int(call("hipDeviceGetAttribute", getattr(api().hipDeviceAttribute_t, f"hipDeviceAttribute{name}"),
-                        self.index))  # fmt: skip
+                        self.index))
 
     @cached_property
     def arch(self) -> str:

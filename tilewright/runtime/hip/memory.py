@@ -98,7 +98,7 @@ def upload(on: Device, array: NDArray[Any]) -> Memory:
     if whole.nbytes:
         with on.current():
             call("hipMemcpy", memory.pointer, whole.ctypes.data, whole.nbytes,
-                 api().hipMemcpyKind.hipMemcpyHostToDevice)  # fmt: skip
+                 api().hipMemcpyKind.hipMemcpyHostToDevice)
     return memory
 
 
@@ -111,7 +111,7 @@ def download(memory: Memory, array: NDArray[Any]) -> None:
     if array.nbytes:
         with memory.device.current():
             call("hipMemcpy", array.ctypes.data, memory.pointer, array.nbytes,
-                 api().hipMemcpyKind.hipMemcpyDeviceToHost)  # fmt: skip
+                 api().hipMemcpyKind.hipMemcpyDeviceToHost)
 
 
 os.register_at_fork(after_in_child=_spaces.forget)

@@ -99,7 +99,7 @@ class HipFunction:
             )
         if self.most_threads and self.threads > self.most_threads:
             raise ValueError(f"{self.name}: the manifest says workgroups of {self.threads}, the code at most "
-                             f"{self.most_threads}; they do not belong together")  # fmt: skip
+                             f"{self.most_threads}; they do not belong together")
 
     def __repr__(self) -> str:
         return f"<HipFunction {self.name} on {self.device.name}: {self.registers} registers, {self.lds} bytes of LDS>"
@@ -163,7 +163,7 @@ class Prepared:
         f = self.function
         what = f"grid {self.grid}, workgroups of {f.threads} threads, {self.dynamic_lds} bytes of dynamic LDS"
         call("hipModuleLaunchKernel", f.handle, *self.grid, *f.shape, self.dynamic_lds, stream, None, arguments.extra,
-             kernel=f.name, more=what)  # fmt: skip
+             kernel=f.name, more=what)
 
 
 _modules: dict[tuple[int, bytes], Module] = {}
