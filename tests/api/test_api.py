@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
-from tilewright.products.matmul import gemm, matmul
+from tilewright.api.products import gemm, matmul
 
 import tilewright
 from tests.helpers.arrays import Storage, small_integers, storages

@@ -50,7 +50,7 @@ def of_arrays(*arrays: Any) -> Any:
 
 def for_plan(plan: Any) -> Any:
     """For NumPy arrays: the processor's, unless the plan is one for a CUDA device."""
-    return _gpu or gpu() if plan is not None and _is(plan, "gpu", "GpuPlan") else _cpu or cpu()
+    return _gpu or gpu() if plan is not None and _is(plan, "nvidia", "GpuPlan") else _cpu or cpu()
 
 
 def is_amd(plan: Any) -> bool:

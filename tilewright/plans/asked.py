@@ -24,7 +24,7 @@ class _Family(NamedTuple):
 _FAMILIES = (
     _Family(CpuTarget, "a CPU", "cpu", "CpuPlan", ("packed", "in_place", "stream", "dots"),
             "packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1"),
-    _Family(GpuTarget, "an NVIDIA GPU", "gpu", "GpuPlan", ("simt", "dmma", "gemv"),
+    _Family(GpuTarget, "an NVIDIA GPU", "nvidia", "GpuPlan", ("simt", "dmma", "gemv"),
             "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"),
     _Family(AmdTarget, "an AMD GPU", "amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated"),
             "mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2"),
