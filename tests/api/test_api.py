@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
-from tilewright.api.products import gemm, matmul
 
 import tilewright
 from tests.helpers.arrays import Storage, small_integers, storages
 from tilewright.api import dispatch, products
+from tilewright.api.products import gemm, matmul
 from tilewright.kernels import reference
 
 F32, F64 = np.float32, np.float64
