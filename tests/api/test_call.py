@@ -21,7 +21,7 @@ import tilewright as tw
 from tests.helpers.emitted import emit_small
 from tilewright.api import builtin
 from tilewright.api.builtin import Entry
-from tilewright.compiler.load import load
+from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import entry
 from tilewright.runtime.cpu import layout
 from tilewright.targets import detect, names, target

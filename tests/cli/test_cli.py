@@ -21,7 +21,7 @@ import tilewright
 from tests.doubles.fake_cuda import install
 from tilewright import formats, targets
 from tilewright.cli import app, common, npy
-from tilewright.compiler import llvm, ptx, ptxas
+from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.runtime.cuda import driver
 
@@ -504,8 +504,8 @@ class Compiled:
         with k.loop(n, unroll=False) as i:
             total.set(k.fma(a[i * 32 + k.thread[0]], b[i], total.get()))
         a[k.thread[0]] = k.warp_sum(total.get())
-        self.llvm, self.ptx = llvm.text(k.function, chip), ptx.compile(k.function, chip)
-        self.chip, self.asm = chip, self.ptx
+        self.llvm, self.ptx = llvm.text(k.function, chip), llvm.assembly(k.function, chip)
+        self.chip, self.asm, self.function = chip, self.ptx, k.function
 
     @property
     def cubin(self) -> bytes:

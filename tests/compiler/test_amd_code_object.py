@@ -53,7 +53,7 @@ def test_a_kernel_becomes_a_code_object(emit, chip):
     x, y = function.threads
     assert metadata[".reqd_workgroup_size"] == told["shape"] == [x, y, 1]
     assert metadata[".max_flat_workgroup_size"] == told["workgroup"] == x * y
-    assert metadata[".group_segment_fixed_size"] == told["lds"] == function.shared_bytes
+    assert metadata[".group_segment_fixed_size"] == told["shared"] == function.shared_bytes
     assert metadata[".vgpr_spill_count"] == metadata[".sgpr_spill_count"] == 0
     assert metadata[".private_segment_fixed_size"] == told["uses"]["scratch"] == 0
     assert metadata[".vgpr_count"] == told["uses"]["registers"]

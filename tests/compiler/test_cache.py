@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -259,15 +258,6 @@ def test_where_it_is(monkeypatch, tmp_path):
     assert cache.directory() == cache.Path("/.cache/tilewright")
 
 
-def test_addresses(monkeypatch):
-    """An address changes with every argument, and with the code that writes kernels."""
-    addresses = {cache.key("f", "avx2", ()), cache.key("f", "avx2", (1,)), cache.key("f", "avx512", ()), cache.key("g")}
-    assert len(addresses) == 4
-    assert cache.key("f", "avx2", (1,)) in addresses
-    monkeypatch.setattr(cache, "fingerprint", lambda: "other code")
-    assert cache.key("f", "avx2", (1,)) not in addresses
-
-
 # ---- what others could have written
 
 
@@ -403,45 +393,3 @@ def test_relative_directories_do_not_count(tmp_path, monkeypatch):
         assert cache.directory() == tmp_path / "home" / ".cache" / "tilewright"
     monkeypatch.setenv("HOME", "home")
     assert cache.directory() == Path("/.cache/tilewright")
-
-
-# ---- the address covers the sources
-
-
-def test_an_edit_of_each_kind_of_source_is_a_new_address(tmp_path, monkeypatch):
-    copy = tmp_path / "tilewright"
-    shutil.copytree(cache.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl"))
-    monkeypatch.setattr(cache, "PACKAGE", copy)
-    seen = {cache.fingerprint.__wrapped__()}
-    for name in ("ir/lower.py", "kernels/cpu/amx.py", "kernels/amd/scales.py", "compiler/llvm.py", "plans/amx.py",
-                 "plans/words.py", "formats/records.py", "targets/isa.py", "forks.py", "problem.py"):
-        with open(copy / name, "a") as file:
-            file.write("# another constant\n")
-        seen.add(cache.fingerprint.__wrapped__())
-    assert len(seen) == 11
-    (copy / "tuner" / "search.py").write_text("")  # no emitter imports it
-    assert cache.fingerprint.__wrapped__() in seen
-
-
-def test_the_address_covers_all_that_emitters_import():
-    from tests.package.test_architecture import PACKAGE, imports
-
-    def path(name):
-        found = PACKAGE.joinpath(*name.split(".")[1:])
-        return found / "__init__.py" if found.is_dir() else found.with_suffix(".py")
-
-    def covered(file):
-        return str(file.relative_to(PACKAGE)).split("/")[0] in cache.SOURCES
-
-    emitters = [file for folder in ("ir", "kernels") for file in (PACKAGE / folder).rglob("*.py")]
-    waiting = [*emitters, PACKAGE / "compiler" / "llvm.py", PACKAGE / "compiler" / "amd.py"]
-    seen = set()
-    while waiting:
-        file = waiting.pop()
-        if file in seen:
-            continue
-        seen.add(file)
-        found = [path(name) for _, name in imports(file) if name.startswith("tilewright.")]
-        for other in found:
-            assert covered(other), f"{file} imports {other}, which no address covers"
-        waiting += found

@@ -27,23 +27,23 @@ import pytest
 from tests.doubles.fake_device import HANDLES, RECORDED, FakeDevice
 from tests.helpers import code_object
 from tilewright import simulator
-from tilewright.compiler import hsaco
+from tilewright.compiler import amd
 from tilewright.ir.types import Pointer
 
 COMPILED: dict[bytes, Any] = {}  # kernels by their code objects: names are not all different
 
 
-def _compiling(compile: Callable[..., hsaco.Code]) -> Callable[..., hsaco.Code]:
-    @wraps(compile)
-    def compiled(function: Any, target: Any) -> hsaco.Code:
-        code = compile(function, target)
-        COMPILED[code.image] = function
-        return code
+def _compiling(code_object: Callable[..., bytes]) -> Callable[..., bytes]:
+    @wraps(code_object)
+    def compiled(functions: Any, target: Any, **options: Any) -> bytes:
+        image = code_object(functions, target, **options)
+        (COMPILED[image],) = functions if isinstance(functions, list) else [functions]
+        return image
 
     return compiled
 
 
-hsaco.compile = _compiling(hsaco.compile)
+amd.code_object = _compiling(amd.code_object)
 
 # From hip-python 7.2 and 10.0: the names of parameters, in order.
 SIGNATURES = {

@@ -14,7 +14,7 @@ import pytest
 from tilewright import targets
 from tilewright.compiler import gate
 from tilewright.compiler.llvm import assembly
-from tilewright.compiler.load import load
+from tilewright.compiler.artefact import load
 from tilewright.ir import Kernel, f16, f32, f64, i64, ptr, vec
 from tilewright.targets import amd, isa, machine, nvidia
 

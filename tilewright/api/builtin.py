@@ -53,7 +53,7 @@ class Entry:
     """One builtin in front of one function written in Python. `.matmul` is what users call."""
 
     def __init__(self, python: Callable[..., Any], buffers: bool = False) -> None:
-        from tilewright.compiler.load import load
+        from tilewright.compiler.artefact import load
         from tilewright.targets import detect
         new = _array_constructor() if not buffers and layout.agrees() else None
         if new is not None:

@@ -123,7 +123,7 @@ def _cpu_loop(kernel: Any, chip: Any, function: str | None) -> None:
 
 
 def _ptx_loop(kernel: Any, chip: Any, function: str | None) -> None:
-    from tilewright.compiler import ptx, ptxas
+    from tilewright.compiler import ptxas
     from tilewright.inspect import resources
 
     text = kernel.ptx
@@ -137,11 +137,9 @@ def _ptx_loop(kernel: Any, chip: Any, function: str | None) -> None:
         return
     spills = f"{used.spill_stores} bytes of spills stored and {used.spill_loads} loaded"
     typer.echo(f"{used.registers} registers a thread, {spills}")
-    entry = ptx.entries(text).get(loop.function)
-    if entry is not None:
-        x, y = entry.threads
-        ctas = chip.occupancy(x * y, used.registers, entry.shared)
-        typer.echo(f"CTAs of {x * y} threads and {entry.shared} bytes of shared memory, {ctas} on a multiprocessor")
+    (x, y), shared = kernel.function.threads, kernel.function.shared_bytes
+    ctas = chip.occupancy(x * y, used.registers, shared)
+    typer.echo(f"CTAs of {x * y} threads and {shared} bytes of shared memory, {ctas} on a multiprocessor")
 
 
 def _amd_loop(kernel: Any, chip: Any, function: str | None) -> None:

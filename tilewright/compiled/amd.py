@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled import amd_contract
 from tilewright.compiled.gemm import EMPTY, Launch, RecordedGemm, planned
-from tilewright.compiler import amd, hsaco
+from tilewright.compiler import amd, artefact
 from tilewright.forks import cached_property
 from tilewright.plans import asked
 from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
@@ -78,10 +78,10 @@ class AmdKernel(RecordedGemm):
         return self.loadable.image
 
     @cached_property
-    def loadable(self) -> hsaco.Code:
+    def loadable(self) -> artefact.Code:
         """The code object with what a launch must know, from the cache if it is there: then nothing is recorded."""
         self._some()
-        return hsaco.emitted(_EMITTERS[self.plan.algorithm], self.target, **self.options)
+        return artefact.code(_EMITTERS[self.plan.algorithm], self.target, **self.options)
 
     @cached_property
     def resources(self) -> amd.Usage:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled import gemm
 from tilewright.compiled.gemm import EMPTY, RecordedGemm, planned
-from tilewright.compiler import ptx, ptxas
+from tilewright.compiler import artefact, ptxas
+from tilewright.compiler.manifest import Entry
 from tilewright.forks import cached_property
 from tilewright.plans import asked
 from tilewright.plans.nvidia import GpuPlan, choose, shape_of
@@ -27,9 +28,10 @@ class Launch(gemm.Launch):
     """What a launch of a grid of CTAs has to know beside."""
 
     @property
-    def entry(self) -> ptx.Entry:
+    def entry(self) -> Entry:
         """The kernel as a launch sees it, which needs no recording."""
-        return next(iter(ptx.entries(self.kernel.ptx).values()))
+        found: Entry = self.kernel.loadable.entry
+        return found
 
     @property
     def shared_bytes(self) -> int:
@@ -79,7 +81,12 @@ class GpuKernel(RecordedGemm):
         """What the driver assembles."""
         if self._empty:
             return EMPTY.replace(";", "//")
-        return ptx.emitted_ptx(self.emitters[self.plan.algorithm], self.target, **self.options)
+        return self.loadable.text
+
+    @cached_property
+    def loadable(self) -> artefact.Code:
+        """The PTX with what a launch must know, from the cache if it is there: then nothing is recorded."""
+        return artefact.code(self.emitters[self.plan.algorithm], self.target, **self.options)
 
     @property
     def asm(self) -> str:

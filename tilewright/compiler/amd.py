@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import lld, llvm
+from tilewright.compiler import manifest as fields
 from tilewright.forks import cached_property
-from tilewright.ir.types import Pointer
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
@@ -105,27 +105,14 @@ def usage(function: Function, target: AmdTarget, text: str | None = None) -> Usa
 
 def manifest(function: Function, target: AmdTarget, grid: Sequence[int | str] | None = None,
              text: str | None = None) -> dict[str, Any]:
-    """What a program must know to launch a kernel of this code object, in what JSON can say.
-
-    `grid`: workgroups along x, y and z, numbers or Python expressions of the arguments' names, such as
-    "(n + 255) // 256"; None: the caller's to know. `arguments` lie at these bytes of a block of `argument_bytes`; what
-    the runtime adds behind them, such as the grid's size, is in the code object.
-    """
+    """What a program must know to launch a kernel of this code object: see compiler.manifest. The offsets are those of
+    the assembly's metadata; `uses` is `usage`. What the runtime adds behind the arguments, such as the grid's size, is
+    in the code object."""
     text = assembly(function, target) if text is None else text
-    used, (x, y) = usage(function, target, text), function.threads or (1, 1)
-    arguments, found = [], _metadata(text, function.name)
-    offsets = dict(re.findall(r"^ +(?:- +)?\.name: +(\w+)\n +\.offset: +(\d+)$", found, re.M))
-    for name, value in function.params:
-        t = value.type
-        row = {"name": name, "offset": int(offsets[name])}
-        if isinstance(t, Pointer):
-            arguments.append(row | {"type": "ptr", "size": 8, "element": str(t.element)})
-        else:
-            arguments.append(row | {"type": str(t), "size": t.bytes})
-    return {"symbol": function.name, "target": target.name, "workgroup": x * y, "shape": [x, y, 1],
-            "wave": function.warp, "grid": None if grid is None else [*grid, 1, 1][:3], "arguments": arguments,
-            "argument_bytes": max((row["offset"] + row["size"] for row in arguments), default=0), "lds": used.lds,
-            "dynamic_lds": 0, "uses": asdict(used)}
+    used = usage(function, target, text)
+    offsets = dict(re.findall(r"^ +(?:- +)?\.name: +(\w+)\n +\.offset: +(\d+)$", _metadata(text, function.name), re.M))
+    return fields.manifest(function, target, grid, {name: int(offset) for name, offset in offsets.items()},
+                           shared=used.lds, dynamic_shared=0, uses=asdict(used))
 
 
 def _metadata(text: str, name: str) -> str:

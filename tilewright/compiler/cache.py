@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from tilewright.compiler import owned
@@ -22,10 +23,6 @@ from tilewright.compiler import owned
 SUFFIX = ".o"
 ABANDONED_S = 3600.0                # an unfinished file this old has lost its writer
 _DIGEST = hashlib.sha256().digest_size
-PACKAGE = Path(__file__).parent.parent
-# What emitters, and what makes code of what they record, import. A test holds them to it.
-SOURCES = ("ir", "atoms", "kernels", "ladder", "compiler", "plans", "formats", "targets", "forks.py", "extras.py",
-           "problem.py")
 
 
 def directory() -> Path:
@@ -47,22 +44,22 @@ def directory() -> Path:
 
 
 @cache
-def fingerprint() -> str:
-    """Names the code that writes kernels: any change to it, or to LLVM, makes new addresses."""
-    import llvmlite
-
+def versions() -> bytes:
+    """Names the releases of tilewright and of llvmlite, which brings LLVM. llvmlite is not imported for it: that would
+    take longer than the rest of a look into the cache, and launching a GPU's kernels needs none."""
     from tilewright import __version__
-    # importlib.metadata would take 30 ms for llvmlite's version
-    digest = hashlib.sha256(f"llvmlite {llvmlite.__version__} tilewright {__version__}".encode())
-    for name in SOURCES:
-        source = PACKAGE / name
-        for file in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+    found = find_spec("llvmlite")
+    try:
+        said = Path(found.origin).with_name("_version.py").read_bytes() if found and found.origin else b"none"
+    except OSError:
+        import llvmlite
+        said = llvmlite.__version__.encode()
+    return b"tilewright " + __version__.encode() + b" llvmlite " + said
 
 
 def key(*parts: object) -> str:
-    return hashlib.sha256("\0".join([fingerprint(), *map(repr, parts)]).encode()).hexdigest()
+    """The address of what these say, whose reprs must be faithful."""
+    return hashlib.sha256(b"\0".join([versions(), *(repr(part).encode() for part in parts)])).hexdigest()
 
 
 def fetch(address: str, build: Callable[[], bytes]) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import simulator
-from tilewright.compiler import llvm, ptx, ptxas
+from tilewright.compiler import llvm, ptxas
 from tilewright.compiler.amd import AmdFunction
 from tilewright.forks import cached_property
 from tilewright.inspect import resources
@@ -69,7 +69,7 @@ class NvidiaFunction:
 
     @cached_property
     def ptx(self) -> str:
-        return ptx.compile(self.function, self.target)
+        return llvm.assembly(self.function, self.target)
 
     @property
     def asm(self) -> str:

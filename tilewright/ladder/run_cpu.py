@@ -24,7 +24,7 @@ def prepare(step: str, m: int, n: int, k: int, dtype: object = "f32", target: Cp
     The arrays are C-contiguous, of this dtype, and c overlaps neither a nor b. `threads` is for the step "parallel"
     (default: get_num_threads()); the others use one. ValueError for an unknown step or for other arrays.
     """
-    from tilewright.compiler.load import load
+    from tilewright.compiler.artefact import load
     from tilewright.ladder import STEPS
 
     if step not in STEPS:

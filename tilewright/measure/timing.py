@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.load import load
+from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import probes
 from tilewright.targets.base import CpuTarget
 

@@ -23,7 +23,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.emitted import emit_jobs
-from tilewright.compiler.load import load
+from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import pool as layout
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape

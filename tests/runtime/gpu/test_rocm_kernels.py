@@ -15,7 +15,7 @@ from tests.doubles.fake_hip import install
 from tests.helpers.arrays import small_integers
 from tests.runtime.gpu.test_rocm_arrays import Exporter
 from tilewright import formats
-from tilewright.compiler import cache, hsaco, lld
+from tilewright.compiler import artefact, cache, lld
 from tilewright.runtime.gpu import amd_recipe, hip_arrays
 from tilewright.runtime.hip import memory, module
 
@@ -257,7 +257,7 @@ print(code.manifest["symbol"], len(code.image), code.manifest["argument_bytes"],
 
 def test_a_second_process_does_not_compile_again(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(hsaco, "_codes", {})
+    monkeypatch.setattr(artefact, "_found", {})
     k = kernel()
     done = subprocess.run([sys.executable, "-c", SECOND, SMALL], capture_output=True, text=True)
     assert done.returncode == 1  # nothing is there yet
@@ -271,7 +271,7 @@ def test_a_second_process_does_not_compile_again(monkeypatch, tmp_path):
 
 def test_no_linker_no_entry(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(hsaco, "_codes", {})
+    monkeypatch.setattr(artefact, "_found", {})
 
     def missing():
         raise lld.Missing("there is no linker")

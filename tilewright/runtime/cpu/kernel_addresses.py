@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from tilewright.compiler.load import load
+from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import itemsize
 from tilewright.targets.base import CpuTarget

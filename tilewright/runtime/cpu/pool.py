@@ -107,7 +107,7 @@ class Pool:
     """`address` is the block that emitted code takes. Calls release the GIL."""
 
     def __init__(self) -> None:
-        from tilewright.compiler.load import load
+        from tilewright.compiler.artefact import load
         from tilewright.targets import detect
         code = load("tilewright.kernels.cpu.pool:emit_pool", detect())
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS           # not shared with a forked child

@@ -5,7 +5,7 @@ from array import array
 from typing import Any
 
 from tilewright import forks
-from tilewright.compiler.load import load
+from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans.choose import small_elements, stays_in_cache
 from tilewright.plans.cpu import CpuPlan, Shape

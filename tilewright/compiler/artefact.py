@@ -1,0 +1,129 @@
+"""The way from an emitter to code: out of the cache if it is there, else recorded, lowered, compiled and kept.
+
+    load(emit, target, *args)               a CPU's: object code, placed in this process
+    code(emit, target, *args, **options)    a GPU's: what its driver loads, with a manifest of each kernel
+
+`emit` is a module-level function, or its name "package.module:function", whose module is then imported only if the code
+is not in the cache. Its arguments must have a faithful repr: they name the code there. NotImplementedError for what the
+target cannot do.
+
+NVIDIA's code is PTX text, which the driver assembles and whose machine code it keeps in a cache of its own; AMD's is a
+linked code object. The file has the manifests before the code, so that no kernel is recorded to launch it.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tilewright import forks
+from tilewright.compiler import cache, sources
+from tilewright.compiler.manifest import Entry, entry, manifest
+from tilewright.targets.amd import AmdTarget
+from tilewright.targets.base import CpuTarget
+from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.compiler.llvm import Loaded
+    from tilewright.ir import Function
+
+Emitter = str | Callable[..., Any]
+_found: dict[tuple[Any, ...], Any] = {}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A GPU's code as its driver loads it: PTX text in UTF-8, or a linked code object."""
+    image: bytes
+    manifests: tuple[dict[str, Any], ...]           # of the kernels, in their order
+
+    @property
+    def text(self) -> str:
+        """The PTX."""
+        return self.image.decode()
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Of the only kernel."""
+        (only,) = self.manifests
+        return only
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """The kernels by name."""
+        return {each["symbol"]: entry(each) for each in self.manifests}
+
+    @property
+    def entry(self) -> Entry:
+        """The only kernel."""
+        return entry(self.manifest)
+
+
+def load(emit: Emitter, target: CpuTarget, *args: Any) -> Loaded:
+    """The functions that `emit(target, *args)` records, placed in this process. Each is compiled and loaded once.
+
+    RuntimeError if this machine cannot run the target's code.
+    """
+    return _cached("object", emit, target, args, {}, _loaded)
+
+
+def code(emit: Emitter, target: GpuTarget | AmdTarget, *args: Any, **options: Any) -> Code:
+    """The kernels that `emit(*args, **options)` records. lld.Missing where AMD's is not in the cache and there is
+    no linker."""
+    return _cached("gpu", emit, target, args, options, _unpacked)
+
+
+def compiled(functions: Function | list[Function], target: GpuTarget | AmdTarget) -> Code:
+    """The code of recorded kernels, not cached."""
+    return _unpacked(_packed(functions, target), target)
+
+
+def _cached(kind: str, emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str, Any],
+            ready: Callable[[bytes, Any], Any]) -> Any:
+    """`ready(code, target)` of what is kept, made once in a process."""
+    name = emit if isinstance(emit, str) else f"{emit.__module__}:{emit.__qualname__}"
+    key = (kind, name, target.code_key, args, tuple(sorted(options.items())))
+    found = _found.get(key)
+    if found is None:
+        with forks.building:
+            found = _found.get(key)
+            if found is None:
+                def build() -> bytes:
+                    module, _, function = name.partition(":")
+                    emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
+                    first = (target,) if kind == "object" else ()
+                    return _packed(emitter(*first, *args, **options), target)
+                address = cache.key(sources.digest(name.partition(":")[0]), *key)
+                found = _found[key] = ready(cache.fetch(address, build), target)
+    return found
+
+
+def _loaded(code: bytes, target: CpuTarget) -> Any:
+    from tilewright.compiler import llvm
+    loaded = llvm.Loaded(code, target)
+    # Never freed, not even when the interpreter ends: a daemon thread or a worker may be in this code.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
+    return loaded
+
+
+def _packed(functions: Any, target: Any) -> bytes:
+    """As it is kept on disk."""
+    from tilewright.compiler import llvm
+    if isinstance(target, CpuTarget):
+        return llvm.object_code(functions, target)
+    from tilewright.ir import Function
+    functions = [functions] if isinstance(functions, Function) else list(functions)
+    if isinstance(target, AmdTarget):
+        from tilewright.compiler import amd
+        image, manifests = amd.code_object(functions, target), [amd.manifest(each, target) for each in functions]
+    else:
+        image, manifests = llvm.assembly(functions, target).encode(), [manifest(each, target) for each in functions]
+    return json.dumps(manifests).encode() + b"\n" + image
+
+
+def _unpacked(code: bytes, target: Any) -> Code:
+    manifests, _, image = code.partition(b"\n")
+    return Code(image, tuple(json.loads(manifests)))

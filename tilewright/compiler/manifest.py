@@ -1,0 +1,65 @@
+"""What a program must know to launch a GPU kernel: a dict that JSON can hold, and the same as a record.
+
+    {"symbol": "gemm_f32_nn_...", "target": "sm_90a", "workgroup": 256, "shape": [256, 1, 1], "wave": 32, "grid": None,
+     "arguments": [{"name": "m", "offset": 0, "type": "i32", "size": 4}, ...], "argument_bytes": 88,
+     "shared": 33792, "dynamic_shared": 0}
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tilewright.ir import Function
+    from tilewright.targets import Target
+
+
+class Parameter(NamedTuple):
+    """A kernel's parameter: where a launch's block of arguments has it, in bytes. `type`: "ptr", "i32", "f64" ..."""
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+class Entry(NamedTuple):
+    """A kernel as a launch sees it."""
+    name: str
+    threads: tuple[int, int]    # of a CTA, or workgroup
+    shared: int                 # bytes of its shared memory, or LDS
+    dynamic: int                # of them, those that the launch has to ask for; the others are declared in the code
+    parameters: tuple[Parameter, ...] = ()
+
+
+def manifest(function: Function, target: Target, grid: Sequence[int | str] | None = None,
+             offsets: Mapping[str, int] | None = None, **more: Any) -> dict[str, Any]:
+    """Of a recorded kernel.
+
+    `grid`: workgroups along x, y and z, numbers or Python expressions of the arguments' names, such as
+    "(n + 255) // 256"; None: the caller's to know. `arguments` lie at these bytes of a block of `argument_bytes`, by
+    default each at the next multiple of its size; what a driver adds behind them is not in it. `shared` are bytes of a
+    workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
+    """
+    from tilewright.ir.types import Pointer, Type
+    (x, y), arguments, end = function.threads or (1, 1), [], 0
+    for name, value in function.params:
+        t = value.type
+        size = t.bytes if isinstance(t, Type) else 8            # addresses, and handles of textures
+        offset = offsets[name] if offsets is not None else -(-end // size) * size
+        end = max(end, offset + size)
+        row: dict[str, Any] = {"name": name, "offset": offset}
+        if isinstance(t, Pointer):
+            row |= {"type": "ptr", "size": size, "element": str(t.element)}
+        else:
+            row |= {"type": str(t), "size": size}
+        arguments.append(row)
+    return {"symbol": function.name, "target": target.name, "workgroup": x * y, "shape": [x, y, 1],
+            "wave": function.warp, "grid": None if grid is None else [*grid, 1, 1][:3], "arguments": arguments,
+            "argument_bytes": end, "shared": function.shared_bytes, "dynamic_shared": function.dynamic_bytes} | more
+
+
+def entry(of: Mapping[str, Any]) -> Entry:
+    """The same as a record."""
+    x, y = of["shape"][:2]
+    parameters = tuple(Parameter(p["name"], p["type"], p["offset"], p["size"]) for p in of["arguments"])
+    return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters)
