@@ -6,7 +6,7 @@ recorded with its arguments, which are checked as HIP's runtime and hip-python c
 have crashed or quietly read something else, an assertion fails. Arguments of a launch are read from the block where the
 code object's own metadata says that they are, not where tilewright's manifest does.
 
-Kernels are found by their code among what `compiler.hsaco` has compiled in this process, else by name among all that it
+Kernels are found by their code among what `compiler.amd` has compiled in this process, else by name among all that it
 has recorded.
 """
 
@@ -28,6 +28,7 @@ from tests.doubles.fake_device import HANDLES, RECORDED, FakeDevice
 from tests.helpers import code_object
 from tilewright import simulator
 from tilewright.compiler import amd
+from tilewright.ir import Function
 from tilewright.ir.types import Pointer
 
 COMPILED: dict[bytes, Any] = {}  # kernels by their code objects: names are not all different
@@ -37,7 +38,9 @@ def _compiling(code_object: Callable[..., bytes]) -> Callable[..., bytes]:
     @wraps(code_object)
     def compiled(functions: Any, target: Any, **options: Any) -> bytes:
         image = code_object(functions, target, **options)
-        (COMPILED[image],) = functions if isinstance(functions, list) else [functions]
+        every = [functions] if isinstance(functions, Function) else list(functions)
+        if len(every) == 1:
+            COMPILED[image] = every[0]
         return image
 
     return compiled

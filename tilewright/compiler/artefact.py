@@ -67,41 +67,50 @@ def load(emit: Emitter, target: CpuTarget, *args: Any) -> Loaded:
 
     RuntimeError if this machine cannot run the target's code.
     """
-    return _cached("object", emit, target, args, {}, _loaded)
+    return _cached(emit, target, args, {})
 
 
 def code(emit: Emitter, target: GpuTarget | AmdTarget, *args: Any, **options: Any) -> Code:
     """The kernels that `emit(*args, **options)` records. lld.Missing where AMD's is not in the cache and there is
     no linker."""
-    return _cached("gpu", emit, target, args, options, _unpacked)
+    found: Code = _cached(emit, target, args, options)
+    return found
 
 
 def compiled(functions: Function | list[Function], target: GpuTarget | AmdTarget) -> Code:
     """The code of recorded kernels, not cached."""
-    return _unpacked(_packed(functions, target), target)
+    return _unpacked(_packed(functions, target))
 
 
-def _cached(kind: str, emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str, Any],
-            ready: Callable[[bytes, Any], Any]) -> Any:
-    """`ready(code, target)` of what is kept, made once in a process."""
+def _cached(emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A Loaded or a Code, made once in a process."""
     name = emit if isinstance(emit, str) else f"{emit.__module__}:{emit.__qualname__}"
-    key = (kind, name, target.code_key, args, tuple(sorted(options.items())))
+    key = (name, target.code_key, args, tuple(sorted(options.items())))
     found = _found.get(key)
     if found is None:
         with forks.building:
             found = _found.get(key)
             if found is None:
-                def build() -> bytes:
-                    module, _, function = name.partition(":")
-                    emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
-                    first = (target,) if kind == "object" else ()
-                    return _packed(emitter(*first, *args, **options), target)
-                address = cache.key(sources.digest(name.partition(":")[0]), *key)
-                found = _found[key] = ready(cache.fetch(address, build), target)
+                found = _found[key] = _ready(emit, name, key, target, args, options)
     return found
 
 
-def _loaded(code: bytes, target: CpuTarget) -> Any:
+def _ready(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tuple[Any, ...],
+           options: dict[str, Any]) -> Any:
+    module, _, function = name.partition(":")
+    on_cpu = isinstance(target, CpuTarget)
+    if on_cpu:
+        target.require_runnable()
+
+    def build() -> bytes:
+        emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
+        return _packed(emitter(*((target,) if on_cpu else ()), *args, **options), target)
+
+    code = cache.fetch(cache.key(sources.digest(module), *key), build)
+    return _loaded(code, target) if on_cpu else _unpacked(code)
+
+
+def _loaded(code: bytes, target: CpuTarget) -> Loaded:
     from tilewright.compiler import llvm
     loaded = llvm.Loaded(code, target)
     # Never freed, not even when the interpreter ends: a daemon thread or a worker may be in this code.
@@ -124,6 +133,6 @@ def _packed(functions: Any, target: Any) -> bytes:
     return json.dumps(manifests).encode() + b"\n" + image
 
 
-def _unpacked(code: bytes, target: Any) -> Code:
+def _unpacked(code: bytes) -> Code:
     manifests, _, image = code.partition(b"\n")
     return Code(image, tuple(json.loads(manifests)))
