@@ -12,8 +12,8 @@ import threading
 import numpy as np
 import pytest
 
-from tilewright.compiler.llvm import assembly
 from tilewright.compiler.artefact import load
+from tilewright.compiler.llvm import assembly
 from tilewright.doctor import doctor
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels.cpu import probes as emitted

@@ -13,8 +13,8 @@ import pytest
 
 from tilewright import targets
 from tilewright.compiler import gate
-from tilewright.compiler.llvm import assembly
 from tilewright.compiler.artefact import load
+from tilewright.compiler.llvm import assembly
 from tilewright.ir import Kernel, f16, f32, f64, i64, ptr, vec
 from tilewright.targets import amd, isa, machine, nvidia
 
