@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.doubles.fake_device import HANDLES, RECORDED, FakeDevice
+from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
 from tilewright import simulator
 from tilewright.ir.types import Pointer
 
@@ -75,6 +75,7 @@ class FakeDriver(FakeDevice):
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.modules: dict[int, bytes] = {}
         self.homes: dict[int, int] = {}  # the context of each module and function
+        self.images: dict[int, bytes] = {}  # the code of each function
         self.functions: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.textures: dict[int, tuple[int, int]] = {}
         self.gone: set[int] = set()  # streams that have been destroyed
@@ -211,7 +212,7 @@ class Functions:
         handle = self.new()
         widths = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]+(\d+)", text)
         static = re.findall(r"\.shared[^;]*?\[(\d+)\];", image.decode())
-        self.homes[handle] = self.homes[int(module)]
+        self.homes[handle], self.images[handle] = self.homes[int(module)], image.rstrip(b"\0")
         self.functions[handle] = name.decode(), tuple(int(w) // 8 for w in widths), sum(map(int, static))
         return real.CUfunction(handle)
 
@@ -242,7 +243,7 @@ class Functions:
         if gx * gy * gz == 0 or bx * by * bz > 1024 or shared > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
             return (INVALID,)
         name, sizes, static = self.functions[int(f)]
-        function = RECORDED[name]
+        function = recorded(name, self.images[int(f)])
         assert (bx, by, bz) == (*function.threads, 1)
         assert static + shared >= function.shared_bytes
         assert not shared or not static

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from tilewright import simulator
+from tilewright.compiler import artefact
 from tilewright.ir import Kernel
 
 RECORDED: dict[str, Any] = {}  # kernels that can be launched, by name: the last one of each
+EMITTERS: dict[bytes, Callable[[], Any]] = {}  # by the code, which may have come from the cache: what records it anew
 HANDLES = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
 
 
@@ -27,6 +30,32 @@ def _recording(init: Callable[..., None]) -> Callable[..., None]:
 
 
 Kernel.__init__ = _recording(Kernel.__init__)  # type: ignore[method-assign]
+
+
+def _remembering(ready: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(ready)
+    def remembered(emit: Any, name: str, key: Any, target: Any, args: Any, options: Any) -> Any:
+        code = ready(emit, name, key, target, args, options)
+        if isinstance(code, artefact.Code):
+
+            def record() -> Any:
+                module, _, function = name.partition(":")
+                return getattr(import_module(module), function)(*args, **options)
+
+            EMITTERS[code.image] = record
+        return code
+
+    return remembered
+
+
+artefact._ready = _remembering(artefact._ready)
+
+
+def recorded(name: str, image: bytes) -> Any:
+    """The kernel of this name in this code, which another process may have compiled."""
+    if name not in RECORDED:
+        EMITTERS[image]()
+    return RECORDED[name]
 
 
 class FakeDevice:

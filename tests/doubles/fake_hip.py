@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.doubles.fake_device import HANDLES, RECORDED, FakeDevice
+from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
 from tests.helpers import code_object
 from tilewright import simulator
 from tilewright.compiler import amd
@@ -271,14 +271,14 @@ class Functions:
 
     def hipModuleGetFunction(self: FakeHip, module: Any, name: Any) -> Any:
         assert type(name) is bytes  # hip-python takes no str for a C string
-        _, code = self.modules[address(module)]
+        image, code = self.modules[address(module)]
         kernel = code.kernels.get(name.decode())
         if kernel is None or f"{name.decode()}.kd" not in code.symbols:
             return hipError_t.hipErrorNotFound, None
         handle = self.new()
         assert self.homes[handle] == self.homes[address(module)], "another device is current than the module's"
         self.functions[handle] = kernel
-        self.recorded[handle] = COMPILED.get(self.modules[address(module)][0]) or RECORDED[name.decode()]
+        self.recorded[handle] = COMPILED.get(image) or recorded(name.decode(), image)
         return Handle(handle)
 
     def hipFuncGetAttribute(self: FakeHip, which: hipFunction_attribute, function: Any) -> int:

@@ -1,7 +1,7 @@
 """Which source files a kernel's code depends on: those of its emitter, of what that imports, and of the compiler.
 
-The files are found by their import statements, wherever these stand, without importing anything: a process whose kernels
-are cached asks this, and must not load an emitter for it. Imports for type checkers alone do not count.
+The files are found by their import statements, wherever these stand, without importing anything: a process whose
+kernels are cached asks this, and must not load an emitter for it. Imports for type checkers alone do not count.
 """
 from __future__ import annotations
 
