@@ -18,7 +18,7 @@ from statistics import geometric_mean
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.plans.nvidia import GpuPlan, choose, cost, shape_of
+from tilewright.plans.nvidia import NvidiaPlan, choose, cost, shape_of
 from tilewright.targets import target
 
 MEASURED = Path(__file__).resolve().parent / "results" / "h200_plans.json"
@@ -49,12 +49,12 @@ def main(verbose: bool = False) -> None:
         print(f"left out: {skipped} measurements of plans that cannot be read any more")
 
 
-def readable(texts: Iterable[str]) -> dict[str, GpuPlan]:
+def readable(texts: Iterable[str]) -> dict[str, NvidiaPlan]:
     """Those that are plans still, parsed."""
     found = {}
     for text in texts:
         with suppress(ValueError):
-            found[text] = GpuPlan.parse(text)
+            found[text] = NvidiaPlan.parse(text)
     return found
 
 

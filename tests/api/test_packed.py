@@ -194,7 +194,7 @@ def test_it_is_frozen_and_tells_what_it_is():
         (lambda b: tw.pack(b[0]), ValueError, "b must have two axes or more to be packed"),
         (lambda b: tw.pack(b, a="f17"), ValueError, "a must be one of"),
         (lambda b: tw.pack(b, rows=0), ValueError, "rows must be 1 or more, not 0"),
-        (lambda b: tw.pack(b, plan="packed"), ValueError, "not a plan: .packed.; one looks like"),
+        (lambda b: tw.pack(b, plan="packed"), ValueError, "not a plan for a CPU: .packed.; one looks like"),
         (lambda b: tw.pack(b, target="neon"), RuntimeError, "neon code cannot run on this machine"),
         (lambda b: tw.pack(b, plan=CpuPlan("in_place", 6, 16)), ValueError, "only packed plans read B as it is packed"),
         (lambda b: tw.pack(b, plan=CpuPlan("packed", 90, 16, 90, 8, 16)), ValueError, "registers, x86"),

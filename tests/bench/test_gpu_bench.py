@@ -38,7 +38,7 @@ from tilewright.bench.results import OURS, Report, Result, Row, Session
 from tilewright.bench.shapes import Case
 from tilewright.cli import app
 from tilewright.measure.measure import Sample
-from tilewright.plans.nvidia import GpuPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 
 
@@ -764,7 +764,7 @@ def test_the_plans_whose_calls_are_timed(target: str) -> None:
 
     problem, spaces = Gemm(gpu_cost.SMALL, gpu_cost.SMALL, gpu_cost.SMALL), []
     for text in gpu_cost.BOUND.values():
-        (launch,) = GpuKernel(problem, targets.target(target), GpuPlan.parse(text)).launches  # type: ignore[arg-type]
+        (launch,) = GpuKernel(problem, targets.target(target), NvidiaPlan.parse(text)).launches  # type: ignore[arg-type]
         spaces.append(launch.workspace > 0 and launch.counters > 0)
     assert spaces == [False, True]
 
@@ -808,7 +808,7 @@ def test_regret_leaves_out_what_is_no_plan_any_more(capsys: pytest.CaptureFixtur
     from bench import regret
 
     plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
-    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""]) == {plan: GpuPlan.parse(plan)}
+    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""]) == {plan: NvidiaPlan.parse(plan)}
     regret.main()
     *cases, mean, left_out = capsys.readouterr().out.splitlines()
     measured = [text for ratios in json.loads(regret.MEASURED.read_text())["cases"].values() for text in ratios]

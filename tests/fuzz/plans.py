@@ -19,7 +19,7 @@ from tests.fuzz.values import numbers
 from tilewright import targets
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.cpu import CpuPlan
-from tilewright.plans.nvidia import GpuPlan
+from tilewright.plans.nvidia import NvidiaPlan
 
 SEEDS = {
     "cpu": ["packed 6x16 mc=12 kc=16 nc=32", "packed 4x8 mc=8 kc=5 nc=8 ways=2x1x1", "in_place 6x16", "dots 2x3",
@@ -32,7 +32,7 @@ SEEDS = {
             "xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "bf16_emulated 64x64x64 wave=32x32 mfma=32"],
 }
 CHIPS = {"cpu": targets.names("cpu"), "gpu": targets.names("gpu"), "amd": targets.names("amd")}
-PARSE = {"cpu": CpuPlan.parse, "gpu": GpuPlan.parse, "amd": AmdPlan.parse}
+PARSE = {"cpu": CpuPlan.parse, "gpu": NvidiaPlan.parse, "amd": AmdPlan.parse}
 NUMBERS = ("0", "1", "2", "3", "4", "5", "8", "12", "16", "31", "32", "33", "64", "128", "-1", "-8", "100000",
            "1000000", "99999999999", "9" * 23, "1e3", "1.5", "", "x", "0x10", "\u0663", "1_6", "nan", "None", "True",
            "9" * 5000)

@@ -23,7 +23,7 @@ from tests.fuzz.memory import Placed
 from tilewright.api import dispatch, products
 from tilewright.cli import npy
 from tilewright.plans.cpu import CpuPlan
-from tilewright.plans.nvidia import GpuPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.rules import arguments
 from tilewright.simulator import launches
 
@@ -199,7 +199,7 @@ def test_placed_arrays_hold_their_values_and_nothing_else(how: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("where", "fault"), [
-    (CpuPlan, lambda *_: [][0]), (GpuPlan, lambda *_: {}["x"]), (CpuPlan, lambda *_: ["no sentence"]),
+    (CpuPlan, lambda *_: [][0]), (NvidiaPlan, lambda *_: {}["x"]), (CpuPlan, lambda *_: ["no sentence"]),
 ])
 def test_violations_that_raise_are_found(where: Any, fault: Any) -> None:
     assert "Error" in found("plans", 60, planting(where, "violations", fault))

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.compiler import ptxas
 from tilewright.inspect.resources import ptx_loop
-from tilewright.plans.nvidia import F32, SMALL, GpuPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.plans.nvidia import F32, SMALL, NvidiaPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
@@ -37,12 +37,12 @@ def named(x):
 def test_read_back(target):
     for problem in SHAPES:
         for plan in candidates(shape_of(problem), target):
-            assert GpuPlan.parse(str(plan)) == plan
+            assert NvidiaPlan.parse(str(plan)) == plan
 
 
 def test_a_plan_that_cannot_run_is_printed_as_it_is():
     text = "simt 64x64x8 warp=32x32 thread=0x4 stages=2 copy=registers"
-    assert str(GpuPlan.parse(text)) == text
+    assert str(NvidiaPlan.parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_plan_that_cannot_run_is_printed_as_it_is():
              "simt 64x64x8 warp=32x32 copy", "simt 64x64x8 warp=32x32 stages", "simt 64x64x8 warp=32x32 tail=0"]
 )
 def test_no_plan(text):
-    with pytest.raises(ValueError, match="not a plan for a GPU"):
-        GpuPlan.parse(text)
+    with pytest.raises(ValueError, match="not a plan for an NVIDIA GPU"):
+        NvidiaPlan.parse(text)
 
 
 @pytest.mark.parametrize(("problem", "target"), list(product(SHAPES, TARGETS)), ids=named)

@@ -16,7 +16,7 @@ from tilewright.plans import CpuPlan, Shape, asked, choose, plan, shape_of
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.choose import candidates, ranked, splits
 from tilewright.plans.model import Ceilings, cost, total
-from tilewright.plans.nvidia import GpuPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES
 
 AVX2, AVX512, NEON = TARGETS = [tw.target(name) for name in ("x86-avx2", "x86-avx512", "neon")]
@@ -48,7 +48,7 @@ def test_text_and_back(p):
 @pytest.mark.parametrize(("plan", "problem", "target", "sentence"), [
     (CpuPlan("future", 6, 16), tw.Gemm(8, 8, 8), "x86-avx2",
      "algorithm must be packed, in_place, stream or dots, not 'future'."),
-    (GpuPlan.parse("simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"), tw.Gemm(8, 8, 8), "sm_80",
+    (NvidiaPlan.parse("simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"), tw.Gemm(8, 8, 8), "sm_80",
      "copy must be async or registers, not True."),
     (AmdPlan.parse("mfma 64x64x32 wave=32x32"), tw.Gemm(8, 8, 8, "f16", layout="nt", out="f32"), "gfx942",
      "copy must be registers or direct, not True."),
@@ -85,7 +85,7 @@ def test_text(p, text):
              "6x16 ways=1x2", "packed 6x16 mc=1=2", "packed 6x16 algorithm=7", "packed 6x16 swop"]
 )
 def test_text_that_is_no_plan(text):
-    with pytest.raises(ValueError, match=r"not a plan: .*; one looks like 'packed 14x32"):
+    with pytest.raises(ValueError, match=r"not a plan for a CPU: .*; one looks like 'packed 14x32"):
         CpuPlan.parse(text)
 
 

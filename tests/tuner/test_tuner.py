@@ -533,7 +533,7 @@ def test_export_and_merge(own_store):
         ("{", "line 2: this is not JSON"),
         ("[]", "line 2: a row is an object"),
         ({"speed": 1}, "line 2: a row has no field 'speed'; was it written by a newer tilewright?"),
-        ({"plan": "fast"}, "line 2: not a plan: 'fast'"),
+        ({"plan": "fast"}, "line 2: not a plan for a CPU: 'fast'"),
         ({"plan": None}, "line 2: the row lacks 'plan'"),
         ({"m": 0}, "line 2: the row's problem is none"),
         ({"m": True}, "line 2: m must be int, not True"),

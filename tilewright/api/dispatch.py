@@ -4,11 +4,12 @@ compiler.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from tilewright import forks
+from tilewright.plans import asked
 from tilewright.runtime.gpu.arrays import CUDA, library_of
+from tilewright.targets import AmdTarget, GpuTarget
 
 _cpu: Any = None
 _gpu: Any = None
@@ -50,15 +51,9 @@ def of_arrays(*arrays: Any) -> Any:
 
 def for_plan(plan: Any) -> Any:
     """For NumPy arrays: the processor's, unless the plan is one for a CUDA device."""
-    return _gpu or gpu() if plan is not None and _is(plan, "nvidia", "GpuPlan") else _cpu or cpu()
+    return _gpu or gpu() if asked.is_for(plan, GpuTarget) else _cpu or cpu()
 
 
 def is_amd(plan: Any) -> bool:
     """Is it a plan for an AMD GPU?"""
-    return plan is not None and _is(plan, "amd", "AmdPlan")
-
-
-def _is(plan: Any, module: str, name: str) -> bool:
-    """Who has such a plan has imported its module."""
-    plans = sys.modules.get(f"tilewright.plans.{module}")
-    return plans is not None and isinstance(plan, getattr(plans, name))
+    return asked.is_for(plan, AmdTarget)

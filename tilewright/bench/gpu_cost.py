@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.bench import gpu_device, gpu_measure, gpu_peers, gpu_shapes
 from tilewright.bench.results import Report
-from tilewright.plans.nvidia import GpuPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 
 SMALL = 64  # n of the product whose calls are timed: the kernel takes less than the call
@@ -44,7 +44,7 @@ def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float
     target: Any = on.on.target
     calls: dict[str, Callable[[], Any]] = {}
     for name, plan in BOUND.items():
-        if not any(GpuPlan.parse(plan).violations(problem, target)):
+        if not any(NvidiaPlan.parse(plan).violations(problem, target)):
             kernel: Any = tw.compile(problem, target, plan)
             calls[f"{name}, {plan}"] = kernel.bind(o.a, o.b, o.c)
     calls[f"tilewright.matmul, {tw.plan(problem, target)}"] = partial(tw.matmul, o.a, o.b, o.c)

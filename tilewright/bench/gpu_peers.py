@@ -63,9 +63,9 @@ def tilewright() -> Contender:
 def planned(text: str) -> Contender:
     """tilewright by the plan that is written so."""
     import tilewright as tw
-    from tilewright.plans.nvidia import GpuPlan
+    from tilewright.plans.nvidia import NvidiaPlan
 
-    plan = GpuPlan.parse(text)
+    plan = NvidiaPlan.parse(text)
     return Contender(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",
                      lambda o: partial(tw.matmul, o.a, o.b, o.c, plan=plan))
 

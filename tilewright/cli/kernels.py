@@ -111,7 +111,7 @@ def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
     if not problem.flops:
         return "the product is empty: there is nothing to plan", [], []
     if check is not None:
-        found: list[Any] = [(amd.AmdPlan if is_amd else nvidia.GpuPlan).parse(check)]
+        found: list[Any] = [(amd.AmdPlan if is_amd else nvidia.NvidiaPlan).parse(check)]
         if reasons := found[0].violations(shape, chip):
             return "given", [{"plan": str(found[0])}], list(reasons)
     else:

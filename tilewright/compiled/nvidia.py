@@ -13,7 +13,7 @@ from tilewright.compiler import artefact, ptxas
 from tilewright.compiler.manifest import Entry
 from tilewright.forks import cached_property
 from tilewright.plans import asked
-from tilewright.plans.nvidia import GpuPlan, choose, shape_of
+from tilewright.plans.nvidia import NvidiaPlan, choose, shape_of
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -43,7 +43,7 @@ class GpuKernel(RecordedGemm):
 
     emitters = _EMITTERS
     target: GpuTarget
-    plan: GpuPlan
+    plan: NvidiaPlan
 
     @property
     def options(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class GpuKernel(RecordedGemm):
         return nvidia_recipe.bind(self, a, b, out, alpha=alpha, beta=beta)
 
 
-def compile(problem: Gemm, target: GpuTarget, plan: GpuPlan | str | None = None) -> GpuKernel:
+def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> GpuKernel:
     """As tilewright.compile says, for a GPU. Operands are taken to be contiguous and aligned to 16 bytes."""
     asked.supported(problem, target.name, single=True)
     plan = asked.plan(plan, target)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tilewright.explanation.cpu import REJECTED, Sections, _time, recorded
 from tilewright.plans import amd
 from tilewright.plans.amd import LANES, PIECE, AmdPlan, AmdShape
-from tilewright.plans.amd_model import Cost, operations
+from tilewright.plans.amd_model import operations
+from tilewright.plans.common import Cost
 from tilewright.text import plural
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class AmdExplanation(Sections):
         yield f"{'ceiling':<10} {_time(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
         yield (f"{'predicted':<10} {_time(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
                f"{flops / cost.seconds / peak:.1%} of the ceiling; nothing here has been measured")
-        bound = _bound(cost)
+        bound = cost.bound
         for what, seconds in cost.parts:
             yield f"{'':<10} {_time(seconds):>9}  {what}{': this bounds it' * (what == bound)}"
         rest = cost.seconds - max(seconds for _, seconds in cost.parts)
@@ -147,9 +148,5 @@ def explain(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None)
         if (other.cta_m, other.cta_n) != (plan.cta_m, plan.cta_n):
             kinds.setdefault((other.cta_m, other.cta_n), other)
     shown = [(other, amd.cost(shape, other, target)) for other in list(kinds.values())[:REJECTED]]
-    rejected = tuple((other, theirs.seconds / ours.seconds - 1, _bound(theirs)) for other, theirs in shown)
+    rejected = tuple((other, theirs.seconds / ours.seconds - 1, theirs.bound) for other, theirs in shown)
     return AmdExplanation(problem, target, shape, plan, origin, (), ours, len(others), rejected)
-
-
-def _bound(cost: Cost) -> str:
-    return max(cost.parts, key=lambda part: part[1])[0]

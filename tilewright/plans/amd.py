@@ -2,16 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
-from tilewright.plans import amd_direct, choices
+from tilewright.plans import amd_direct, common
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
-from tilewright.plans.nvidia import bounds
+from tilewright.plans.common import Plan
+from tilewright.plans.nvidia import MOST
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
@@ -93,11 +94,17 @@ def shape_of(problem: Gemm) -> AmdShape:
 
 
 @dataclass(frozen=True)
-class AmdPlan:
+class AmdPlan(Plan):
     """`algorithm`: mfma multiplies the operands' own formats; xf32 rounds f32 to 19 bits, which gfx942 multiplies four
     times as fast; scaled is for block-scaled operands, and bf16_emulated brings these to bf16 where no instruction
     takes scales. The planner offers what rounds differently only if it is asked for.
     """
+    FAMILY = "an AMD GPU"
+    EXAMPLE = "mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2"
+    SIZES = "cta_m", "cta_n", "cta_k"
+    GROUPS = {"wave": ("warp_m", "warp_n")}
+    ALWAYS = "mfma", "copy", "stages"
+
     algorithm: Algorithm
     cta_m: int                      # of a workgroup, as GPU plans call it here
     cta_n: int
@@ -111,35 +118,6 @@ class AmdPlan:
     vector_c: int = 4
     split_k: int = 1
     group_m: int = 8
-
-    def __str__(self) -> str:
-        """Short, and read back by `AmdPlan.parse`: mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2."""
-        text = f"{self.algorithm} {self.cta_m}x{self.cta_n}x{self.cta_k} wave={self.warp_m}x{self.warp_n}"
-        for f in fields(self)[6:]:
-            value = getattr(self, f.name)
-            if value != f.default or f.name in ("mfma", "copy", "stages"):
-                text += f" {f.name}={value}"
-        return text
-
-    @classmethod
-    def parse(cls, text: str) -> AmdPlan:
-        """The plan that `str(plan)` wrote. ValueError for anything else."""
-        try:
-            algorithm, cta, wave, *rest = text.split()
-            names = {f.name for f in fields(cls)[6:]}
-            if not wave.startswith("wave="):
-                raise ValueError(text)
-            values: dict[str, Any] = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, cta.split("x")), strict=True))
-            values |= zip(("warp_m", "warp_n"), map(int, wave[5:].split("x")), strict=True)
-            for word in rest:
-                name, _, value = word.partition("=")
-                if name not in names:
-                    raise ValueError(word)
-                values[name] = value if name == "copy" else int(value)
-            return choices.checked(cls(algorithm, **values))    # type: ignore[arg-type]
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"not a plan for an AMD GPU: {text!r}; one looks like 'mfma 256x256x32 wave=128x64 "
-                             "mfma=32 copy=registers stages=2'") from error
 
     @property
     def threads(self) -> int:
@@ -201,15 +179,14 @@ class AmdPlan:
     def violations(self, problem: Gemm | AmdShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
-        return choices.unknown(self) or list(_violations(self, shape.least, target))
+        return self.unknown_words() or list(_violations(self, shape.least, target))
 
 
 def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
-    for name in ("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
-        if getattr(p, name) < 1:
-            yield f"{name} is {getattr(p, name)}, and must not be less than 1."
-            return
-    yield from bounds(p)
+    if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
+        yield from found
+        return
+    yield from p.above(**MOST)
     if p.mfma not in (16, 32) or (p.mfma == 32 and shape.a == "f64"):
         yield f"mfma must be 16 or 32, and 16 for f64: rows and columns of an instruction's tile; it is {p.mfma}."
         return
@@ -331,19 +308,11 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
 def ranked(problem: Gemm | AmdShape, target: AmdTarget) -> list[AmdPlan]:
     """All legal candidates, the best by the model first. ValueError if there is none, with the reasons."""
     shape = (problem if isinstance(problem, AmdShape) else shape_of(problem)).least
-    legal: list[AmdPlan] = []
-    reasons: dict[str, None] = {}
-    for p in dict.fromkeys(candidates(shape, target)):
-        if found := p.violations(shape, target):
-            reasons |= dict.fromkeys(found)
-        else:
-            legal.append(p)
-    if not legal:
-        raise ValueError(f"no plan for {shape} on {target.name}: {next(iter(reasons), '')}")
-    return sorted(legal, key=lambda p: cost(shape, p, target).seconds)
+    return common.ranked(shape, target, candidates(shape, target), lambda plan: cost(shape, plan, target).seconds)
 
 
 @lru_cache(maxsize=4096)
 def choose(shape: AmdShape, target: AmdTarget) -> AmdPlan:
     """The plan that the model expects to be fastest."""
-    return ranked(shape, target)[0]
+    shape = shape.least
+    return common.best(shape, target, candidates(shape, target), lambda plan: cost(shape, plan, target).seconds)

@@ -6,9 +6,10 @@ follows the static count of cycles of the main loops (inspect/amd_cycles.py, doc
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tilewright import formats
+from tilewright.plans.common import Cost
 
 if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan, AmdShape
@@ -38,12 +39,6 @@ START = 5e-6            # seconds that a launch takes before its first and after
 ADDING = 50e9           # bytes per second at which a workgroup alone adds up the parts of a tile: as a CTA of an H200
 
 
-class Cost(NamedTuple):
-    seconds: float
-    parts: tuple[tuple[str, float], ...]        # the seconds of each thing that might bound it
-    rounds: float                               # in which the compute units finish all tiles
-
-
 def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     """The predicted cost of a legal plan."""
     p = plan
@@ -67,7 +62,7 @@ def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     # parts are written, and added up by the last workgroup, when products are done
     adding = parts / target.bandwidth + p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
     seconds = max(bounds.values()) + START * (1 + (p.split_k > 1)) + adding
-    return Cost(seconds, tuple(bounds.items()), turns / resident)
+    return Cost(seconds, tuple(bounds.items()), rounds=turns / resident)
 
 
 # ---- clocks of a compute unit for one tile of k of a workgroup, if `resident` of them fill one another's gaps

@@ -7,28 +7,27 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from tilewright.formats import MULTIPLIED
+from tilewright.plans.common import Plan
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
 
 
 class _Family(NamedTuple):
-    """The plans of one kind of target."""
+    """The plans of one kind of target, whose module is imported when it is needed."""
     target: type
-    name: str
     module: str
-    plan: str                       # the class
+    name: str                       # of the class
     algorithms: tuple[str, ...]     # the first word of a plan's text
-    example: str
+
+    @property
+    def plan(self) -> type[Plan]:
+        found: type[Plan] = getattr(import_module(f"tilewright.plans.{self.module}"), self.name)
+        return found
 
 
-_FAMILIES = (
-    _Family(CpuTarget, "a CPU", "cpu", "CpuPlan", ("packed", "in_place", "stream", "dots"),
-            "packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1"),
-    _Family(GpuTarget, "an NVIDIA GPU", "nvidia", "GpuPlan", ("simt", "dmma", "gemv"),
-            "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"),
-    _Family(AmdTarget, "an AMD GPU", "amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated"),
-            "mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2"),
-)
+_FAMILIES = (_Family(CpuTarget, "cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
+             _Family(GpuTarget, "nvidia", "NvidiaPlan", ("simt", "dmma", "gemv")),
+             _Family(AmdTarget, "amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")))
 
 
 def problem(what: Any) -> Gemm:
@@ -68,10 +67,20 @@ def plan(what: Any, target: Any = None) -> Any:
     if family is None:
         raise TypeError(f"plan must be a plan or the text of one, not {type(what).__name__} {what!r}")
     if target is not None and not isinstance(target, family.target):
-        wanted = next(f for f in _FAMILIES if isinstance(target, f.target))
-        raise ValueError(f"plan {found} is for {family.name}, and {target.name} is {wanted.name}, whose plans look "
-                         f"like {wanted.example!r}")
+        wanted = family_of(target)
+        raise ValueError(f"plan {found} is for {family.plan.FAMILY}, and {target.name} is {wanted.FAMILY}, whose plans "
+                         f"look like {wanted.EXAMPLE!r}")
     return found
+
+
+def family_of(target: Any) -> type[Plan]:
+    """The class of plans for a target."""
+    return next(f for f in _FAMILIES if isinstance(target, f.target)).plan
+
+
+def is_for(found: Any, kind: type) -> bool:
+    """Whether it is a plan for targets of this kind; no module is imported for the answer."""
+    return found is not None and any(f.target is kind and _is(found, f) for f in _FAMILIES)
 
 
 @lru_cache(maxsize=256)
@@ -79,12 +88,12 @@ def _parsed(text: str) -> Any:
     word = (text.split() or [""])[0]
     for family in _FAMILIES:
         if word in family.algorithms:
-            return getattr(import_module(f"tilewright.plans.{family.module}"), family.plan).parse(text)
+            return family.plan.parse(text)
     raise ValueError(f"not a plan: {text!r}; one looks like "
-                     + ", ".join(f"{f.example!r} ({f.name})" for f in _FAMILIES))
+                     + ", ".join(f"{f.plan.EXAMPLE!r} ({f.plan.FAMILY})" for f in _FAMILIES))
 
 
 def _is(found: Any, family: _Family) -> bool:
     """Whoever has such a plan has imported its module."""
     module = sys.modules.get(f"tilewright.plans.{family.module}")
-    return module is not None and isinstance(found, getattr(module, family.plan))
+    return module is not None and isinstance(found, getattr(module, family.name))

@@ -38,7 +38,7 @@ SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for o
 
 
 def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
-    """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a GpuPlan or AmdPlan.
+    """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a NvidiaPlan or AmdPlan.
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
 

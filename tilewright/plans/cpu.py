@@ -9,10 +9,10 @@
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tilewright.plans import choices
+from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
@@ -59,7 +59,12 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CpuPlan:
+class CpuPlan(Plan):
+    FAMILY = "a CPU"
+    EXAMPLE = "packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1"
+    SIZES = "mr", "nr"
+    GROUPS = {"ways": ("jc_ways", "ic_ways", "jr_ways")}
+
     algorithm: Literal["packed", "in_place", "stream", "dots"]
     mr: int                 # register tile, rows x columns
     nr: int
@@ -71,35 +76,6 @@ class CpuPlan:
     jr_ways: int = 1
     swap: bool = False
     copy: bool = False      # B, which is small, is first copied so that it lies as the algorithm reads it
-
-    def __str__(self) -> str:
-        """Short, and read back by `CpuPlan.parse`: packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1."""
-        blocks = "".join(f" {name}={value}" for name in ("mc", "kc", "nc") if (value := getattr(self, name)))
-        split = self.jc_ways, self.ic_ways, self.jr_ways
-        ways = f" ways={'x'.join(map(str, split))}" if split != (1, 1, 1) else ""
-        return f"{self.algorithm} {self.mr}x{self.nr}{blocks}{ways}{' swap' * self.swap}{' copy' * self.copy}"
-
-    @classmethod
-    def parse(cls, text: str) -> CpuPlan:
-        """The plan that `str(plan)` wrote. ValueError for anything else."""
-        try:
-            algorithm, tile, *rest = text.split()
-            mr, nr = map(int, tile.split("x"))
-            values: dict[str, int] = {}
-            for word in rest:
-                if word in ("swap", "copy"):
-                    values[word] = True
-                elif word.startswith("ways="):
-                    values |= zip(("jc_ways", "ic_ways", "jr_ways"), map(int, word[5:].split("x")), strict=True)
-                else:
-                    name, value = word.split("=")
-                    if name not in {f.name for f in fields(cls)}:
-                        raise ValueError(name)
-                    values[name] = int(value)
-            return choices.checked(cls(algorithm, mr, nr, **values))    # type: ignore[arg-type]
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"not a plan: {text!r}; one looks like 'packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1'"
-                             ) from error
 
     @property
     def threads(self) -> int:
@@ -139,7 +115,7 @@ class CpuPlan:
     def violations(self, problem: Shape | object, target: CpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         from tilewright.plans.choose import shape_of
-        if found := choices.unknown(self):
+        if found := self.unknown_words():
             return found
         shape = problem if isinstance(problem, Shape) else shape_of(problem)
         if self.swap:

@@ -10,12 +10,13 @@ parts of the tiles that are left over after whole rounds. The CTA that comes las
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.plans import asked, choices
+from tilewright.plans import asked, common
+from tilewright.plans.common import Cost, Plan
 from tilewright.targets.nvidia import LEAST_REGISTERS, GpuTarget
 
 if TYPE_CHECKING:
@@ -60,7 +61,13 @@ def shape_of(problem: Gemm, alignment: int = WIDEST) -> GpuShape:
 
 
 @dataclass(frozen=True)
-class GpuPlan:
+class NvidiaPlan(Plan):
+    FAMILY = "an NVIDIA GPU"
+    EXAMPLE = "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"
+    SIZES = "cta_m", "cta_n", "cta_k"
+    GROUPS = {"warp": ("warp_m", "warp_n"), "thread": ("thread_m", "thread_n")}
+    ALWAYS = "stages",
+
     algorithm: Literal["simt", "dmma", "gemv"]
     cta_m: int
     cta_n: int
@@ -79,39 +86,6 @@ class GpuPlan:
     split_k: int = 1
     tail: bool = False
     group_m: int = 8
-
-    def __str__(self) -> str:
-        """Short, and read back by `GpuPlan.parse`: simt 128x256x8 warp=64x64 thread=8x16 stages=2 copy=registers."""
-        text = f"{self.algorithm} {self.cta_m}x{self.cta_n}x{self.cta_k} warp={self.warp_m}x{self.warp_n}"
-        if self.thread_m or self.thread_n:
-            text += f" thread={self.thread_m}x{self.thread_n}"
-        for f in fields(self)[8:]:
-            value = getattr(self, f.name)
-            if value != f.default or f.name == "stages":
-                text += f" {f.name}" if value is True else f" {f.name}={value}"
-        return text
-
-    @classmethod
-    def parse(cls, text: str) -> GpuPlan:
-        """The plan that `str(plan)` wrote. ValueError for anything else."""
-        try:
-            algorithm, cta, *rest = text.split()
-            names = {f.name for f in fields(cls)[8:]}
-            values: dict[str, Any] = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, cta.split("x")), strict=True))
-            for word in rest:
-                name, _, value = word.partition("=")
-                if name in ("warp", "thread"):
-                    values |= zip((f"{name}_m", f"{name}_n"), map(int, value.split("x")), strict=True)
-                elif word in ("early", "tail"):
-                    values[word] = True
-                elif name in names - {"early", "tail"}:
-                    values[name] = value if name in ("copy", "order") else int(value)
-                else:
-                    raise ValueError(word)
-            return choices.checked(cls(algorithm, **values))    # type: ignore[arg-type]
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"not a plan for a GPU: {text!r}; one looks like 'simt 128x128x8 warp=32x64 thread=8x8 "
-                             "stages=2 copy=registers vector=4'") from error
 
     @property
     def threads(self) -> int:
@@ -180,25 +154,22 @@ class GpuPlan:
     def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
-        return choices.unknown(self) or list(_violations(self, shape.least, target))
+        return self.unknown_words() or list(_violations(self, shape.least, target))
 
 
 MOST_PARTS = 16
-MOST_SPLIT = 256        # parts of k: each has sums of its own in a workspace, and one CTA of a tile adds them all up
-MOST_GROUP = 1 << 16    # tiles of C in a group, which are numbers of 32 bits in kernels
+# Parts of k: each has sums of its own in a workspace, and one CTA of a tile adds them all up. Tiles of C in a group are
+# numbers of 32 bits in kernels.
+MOST = {"split_k": 256, "group_m": 1 << 16}
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 
 
-def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     p, s = plan, shape.itemsize
-    least = {name: getattr(p, name) for name in ("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k",
-                                                 "group_m", "vector")}
-    for name, value in least.items():
-        if value < 1:
-            yield f"{name} is {value}, and must not be less than 1."
-    if any(value < 1 for value in least.values()):
+    if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k", "group_m", "vector"):
+        yield from found
         return
-    yield from bounds(p)
+    yield from p.above(**MOST)
     if p.registers and not LEAST_REGISTERS <= p.registers <= target.registers_thread:
         yield (f"registers must be {LEAST_REGISTERS} to {target.registers_thread}, or 0 for the emitter's choice, not "
                f"{p.registers}.")
@@ -253,20 +224,7 @@ def _violations(plan: GpuPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         yield f"split_k = {p.split_k} exceeds the number of tiles along k."
 
 
-def bounds(plan: Any) -> Iterator[str]:
-    """What no plan for a GPU of any maker may exceed."""
-    for name, most in (("split_k", MOST_SPLIT), ("group_m", MOST_GROUP)):
-        if (value := getattr(plan, name)) > most:
-            yield f"{name} is {value}, and must not be more than {most}."
-
-
 # ---- what a plan costs
-
-class Cost(NamedTuple):
-    seconds: float
-    parts: tuple[tuple[str, float], ...]        # what bounds it: the seconds of each, the greatest of which counts
-    rounds: float                               # in which the multiprocessors finish all tiles
-
 
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
@@ -283,7 +241,7 @@ SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are th
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
 
-def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
+def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n), max(plan.resident(target, s), 1)
@@ -325,10 +283,10 @@ def cost(shape: GpuShape, plan: GpuPlan, target: GpuTarget) -> Cost:
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
-    return Cost(START + added + longest + 0.1*sum(others), parts_, rounds)
+    return Cost(START + added + longest + 0.1*sum(others), parts_, rounds=rounds)
 
 
-def _copies(shape: GpuShape, plan: GpuPlan) -> float:
+def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
     """Slots that a thread's copies of a tile of A and one of B take."""
     slots, transposed = 0.0, TRANSPOSED_ASYNC if plan.copy == "async" else TRANSPOSED
     for extent, along_k in ((plan.cta_m, shape.layout[0] == "n"), (plan.cta_n, shape.layout[1] == "t")):
@@ -339,9 +297,9 @@ def _copies(shape: GpuShape, plan: GpuPlan) -> float:
 
 # ---- choice
 
-def _simt(cta: str, warp: str, thread: str, **options: Any) -> GpuPlan:
+def _simt(cta: str, warp: str, thread: str, **options: Any) -> NvidiaPlan:
     (m, n, k), (wm, wn), (tm, tn) = (map(int, x.split("x")) for x in (cta, warp, thread))
-    return GpuPlan("simt", m, n, k, wm, wn, tm, tn, **options)
+    return NvidiaPlan("simt", m, n, k, wm, wn, tm, tn, **options)
 
 
 _REGISTERS = {"stages": 2, "copy": "registers"}
@@ -362,10 +320,10 @@ SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", early=True, *
          "t": (_simt("128x64x16", "64x32", "8x8", order="columns", early=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
 F64 = (
-    GpuPlan("dmma", 128, 128, 8, 64, 32, stages=6),
-    GpuPlan("dmma", 64, 128, 8, 32, 64, stages=4),
-    GpuPlan("dmma", 64, 64, 8, 32, 32, stages=4),
-    GpuPlan("dmma", 32, 64, 16, 16, 32, stages=4),
+    NvidiaPlan("dmma", 128, 128, 8, 64, 32, stages=6),
+    NvidiaPlan("dmma", 64, 128, 8, 32, 64, stages=4),
+    NvidiaPlan("dmma", 64, 64, 8, 32, 32, stages=4),
+    NvidiaPlan("dmma", 32, 64, 16, 16, 32, stages=4),
     _simt("64x64x8", "32x32", "8x4", stages=3),
     _simt("32x64x8", "16x32", "4x4", stages=3),
     _simt("64x64x8", "32x32", "8x4", **_REGISTERS),
@@ -373,7 +331,7 @@ F64 = (
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 
-def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
+def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
     for tile in (*F32, *SMALL[shape.layout[1]]) if shape.dtype == "f32" else F64:
         tile = replace(tile, vector=shape.vector)
@@ -386,7 +344,7 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
         yield from (replace(tile, split_k=split) for split in SPLITS)
 
 
-def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
+def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans for one row or column of C, by the elements of it that a CTA has."""
     column = shape.n == 1
     along_k = shape.layout[0] == "n" if column else shape.layout[1] == "t"
@@ -394,22 +352,22 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[GpuPlan]:
     for split in SPLITS:
         if split == 1 or split*GEMV_WARPS <= shape.k:
             m, n = (own, 1) if column else (1, own)
-            yield GpuPlan("gemv", m, n, GEMV_WARPS, m, n, stages=2, copy="registers", vector=shape.vector,
+            yield NvidiaPlan("gemv", m, n, GEMV_WARPS, m, n, stages=2, copy="registers", vector=shape.vector,
                           split_k=split)
 
 
-def ranked(problem: Gemm | GpuShape, target: GpuTarget) -> list[GpuPlan]:
+def _offered(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
+    return _vectors(shape, target) if 1 in (shape.m, shape.n) else candidates(shape, target)
+
+
+def ranked(problem: Gemm | GpuShape, target: GpuTarget) -> list[NvidiaPlan]:
     """All legal candidates, the one with the least predicted time first."""
     shape = (problem if isinstance(problem, GpuShape) else shape_of(problem)).least
-    if 1 in (shape.m, shape.n):
-        return sorted(_vectors(shape, target), key=lambda p: cost(shape, p, target).seconds)
-    legal = [p for p in dict.fromkeys(candidates(shape, target)) if not p.violations(shape, target)]
-    if not legal:
-        raise ValueError(f"no plan for {shape} on {target.name}")
-    return sorted(legal, key=lambda p: cost(shape, p, target).seconds)
+    return common.ranked(shape, target, _offered(shape, target), lambda plan: cost(shape, plan, target).seconds)
 
 
 @lru_cache(maxsize=4096)
-def choose(shape: GpuShape, target: GpuTarget) -> GpuPlan:
+def choose(shape: GpuShape, target: GpuTarget) -> NvidiaPlan:
     """The plan that the model expects to be fastest."""
-    return ranked(shape, target)[0]
+    shape = shape.least
+    return common.best(shape, target, _offered(shape, target), lambda plan: cost(shape, plan, target).seconds)

@@ -13,7 +13,7 @@ from tests.doubles.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cu
 from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
 from tests.helpers.plain_gemm import Compiled, Split
-from tilewright.plans.nvidia import GpuPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
 from tilewright.runtime.gpu import nvidia, nvidia_recipe, operands, product
 from tilewright.runtime.gpu.arrays import DeviceArray, shadow
@@ -560,7 +560,7 @@ def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
     assert len(nvidia._recipes) == 2
 
 
-PLAN = GpuPlan("simt", 64, 64, 16, 32, 32, vector=4)
+PLAN = NvidiaPlan("simt", 64, 64, 16, 32, 32, vector=4)
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (5, 0)])

@@ -1,0 +1,204 @@
+"""What plans for all targets have in common: a text that is read back, what a plan costs, and the choice of a plan.
+
+The choice is candidates → legal → cost → min: `ranked` and `best` take the candidates of a planner and its predicted
+seconds. A candidate is legal if `violations` has no sentence about it; what was refused is counted by reason.
+"""
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+P = TypeVar("P", bound="Plan")
+
+class Plan:
+    """The base of plans, which are frozen dataclasses with `algorithm` as their first field.
+
+    A plan's text is its algorithm, the first sizes, and a word for each field that does not have its default:
+
+        simt 128x256x8 warp=64x64 thread=8x16 stages=2 copy=registers tail
+
+    Fields are numbers, flags (the field's name alone) or one word of several (a Literal).
+    """
+    FAMILY: ClassVar[str]                                   # of targets, for sentences: "a CPU"
+    EXAMPLE: ClassVar[str]                                  # the text of a plan
+    SIZES: ClassVar[tuple[str, ...]]                        # fields that are the text's second word: 128x256x8
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}    # fields that are one word: warp=64x64
+    ALWAYS: ClassVar[tuple[str, ...]] = ()                  # fields that are written whatever they are
+    FORMERLY: ClassVar[Mapping[str, str]] = {}              # words that earlier versions wrote, and those of today
+
+    algorithm: Any
+
+    def __str__(self) -> str:
+        """Short, and read back by `parse`."""
+        sizes = "x".join(str(getattr(self, name)) for name in self.SIZES)
+        return " ".join((self.algorithm, sizes, *self._words()))
+
+    def _words(self) -> Iterator[str]:
+        for word, names, default in _layout(type(self)):
+            values = tuple(getattr(self, name) for name in names)
+            if values == default and word not in self.ALWAYS:
+                continue
+            yield word if values[0] is True else f"{word}={'x'.join(map(str, values))}"
+
+    @classmethod
+    def parse(cls: type[P], text: str) -> P:
+        """The plan that `str(plan)` wrote. ValueError for anything else."""
+        try:
+            algorithm, sizes, *rest = text.split()
+            values: dict[str, Any] = dict(zip(cls.SIZES, map(int, sizes.split("x")), strict=True))
+            known = {word: names for word, names, _ in _layout(cls)}
+            hints = _hints(cls)
+            for word in rest:
+                name, equals, value = cls.FORMERLY.get(word, word).partition("=")
+                names = known[name]
+                if hints[names[0]] is bool:
+                    if equals:
+                        raise ValueError(word)
+                    values[name] = True
+                elif get_origin(hints[names[0]]) is Literal:
+                    values[name] = value
+                else:
+                    values |= zip(names, map(int, value.split("x")), strict=True)
+            found = cls(algorithm, **values)    # type: ignore[call-arg]
+            if wrong := found.unknown_words():
+                raise ValueError(" ".join(wrong))
+            return found
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"not a plan for {cls.FAMILY}: {text!r}; one looks like {cls.EXAMPLE!r}") from error
+
+    @classmethod
+    def algorithms(cls) -> tuple[str, ...]:
+        return get_args(_hints(cls)["algorithm"])
+
+    def unknown_words(self) -> list[str]:
+        """A sentence for each field that must be one of a few words and is not. Then nothing else is known of a plan."""
+        return [f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {getattr(self, name)!r}."
+                for name, words in _allowed(type(self)) if getattr(self, name) not in words]
+
+    def below_one(self, *names: str) -> list[str]:
+        """A sentence for each of these fields that is less than 1."""
+        return [f"{name} is {value}, and must not be less than 1."
+                for name in names if (value := getattr(self, name)) < 1]
+
+    def above(self, **most: int) -> list[str]:
+        """A sentence for each of these fields that exceeds its limit."""
+        return [f"{name} is {value}, and must not be more than {limit}."
+                for name, limit in most.items() if (value := getattr(self, name)) > limit]
+
+    # ---- a target's own
+
+    def violations(self, problem: Any, target: Any) -> list[str]:
+        """Why this plan cannot run this problem (a Gemm, or its shape) on this target: sentences, none if it can."""
+        raise NotImplementedError
+
+
+@cache
+def _hints(cls: type[Plan]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+@cache
+def _allowed(cls: type[Plan]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple((name, get_args(hint)) for name, hint in _hints(cls).items() if get_origin(hint) is Literal)
+
+
+@cache
+def _layout(cls: type[Plan]) -> tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...]:
+    """The words that follow a plan's sizes, in the order of fields: (word, fields, their defaults)."""
+    word_of = {name: word for word, names in cls.GROUPS.items() for name in names}
+    own: dict[str, list[Any]] = {}
+    for f in fields(cls)[1 + len(cls.SIZES):]:      # type: ignore[arg-type]
+        own.setdefault(word_of.get(f.name, f.name), []).append(f)
+    return tuple((word, tuple(f.name for f in its), tuple(MISSING if f.default is MISSING else f.default for f in its))
+                 for word, its in own.items())
+
+
+# ---- what a plan costs
+
+class Term(NamedTuple):
+    """`size` bytes that cross a level of memory `times` times; `why` so often."""
+    what: str
+    size: int
+    times: int
+    why: str
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.times
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model predicts of a plan."""
+    seconds: float
+    parts: tuple[tuple[str, float], ...]                    # seconds by cause; a model says whether they add up
+    traffic: Mapping[str, tuple[Term, ...]] = field(default_factory=dict)       # by level of memory
+    rounds: float | None = None         # GPUs: in which all compute units finish all tiles of C
+    vectors: int = 0                    # CPUs: multiply-add instructions, with the lanes that edges leave empty
+
+    @property
+    def bytes_by_level(self) -> dict[str, int]:
+        return {level: total(terms) for level, terms in self.traffic.items()}
+
+    @property
+    def bound(self) -> str:
+        """The part that takes the longest."""
+        return max(self.parts, key=lambda part: part[1])[0]
+
+
+def total(terms: Iterable[Term]) -> int:
+    return sum(term.bytes for term in terms)
+
+
+# ---- the choice
+
+class NoPlan(ValueError):
+    """No candidate can run. `refused` has every sentence, and of how many candidates it is true."""
+
+    def __init__(self, shape: Any, target: Any, candidates: int, refused: Counter[str]) -> None:
+        super().__init__(f"no plan for {shape} on {target.name}: {_reasons(candidates, refused)}")
+        self.refused = refused
+
+
+def legal(shape: Any, target: Any, candidates: Iterable[P]) -> list[P]:
+    """The candidates that can run. NoPlan, with the reasons, if there is none."""
+    found, refused, plans = [], Counter[str](), dict.fromkeys(candidates)
+    for plan in plans:
+        if sentences := plan.violations(shape, target):
+            refused.update(set(sentences))
+        else:
+            found.append(plan)
+    if not found:
+        raise NoPlan(shape, target, len(plans), refused)
+    return found
+
+
+def ranked(shape: Any, target: Any, candidates: Iterable[P], seconds: Callable[[P], float]) -> list[P]:
+    """All legal candidates, the one with the least predicted time first; of equal ones the first. NoPlan if none is."""
+    return sorted(legal(shape, target, candidates), key=seconds)
+
+
+def best(shape: Any, target: Any, candidates: Iterable[P], seconds: Callable[[P], float]) -> P:
+    """The legal candidate with the least predicted time. NoPlan if there is none."""
+    return min(legal(shape, target, candidates), key=seconds)
+
+
+SHOWN = 4               # kinds of reasons in a sentence
+
+
+def _reasons(candidates: int, refused: Counter[str]) -> str:
+    """The reasons that hold for every candidate; without one, all of them by count: sentences that differ in figures
+    alone count as one kind, and the most frequent sentence of a kind stands for it."""
+    if everywhere := [sentence for sentence, count in refused.items() if count == candidates]:
+        return " ".join(everywhere)
+    kinds: dict[str, Counter[str]] = {}
+    for sentence, count in refused.most_common():
+        kinds.setdefault(re.sub(r"\d+", "#", sentence), Counter())[sentence] = count
+    counted = sorted(((sum(each.values()), next(iter(each))) for each in kinds.values()), key=lambda x: -x[0])
+    told = ", ".join(f"{count} x {sentence.rstrip('.')}" for count, sentence in counted[:SHOWN])
+    more = f", and {len(counted) - SHOWN} further reasons" if len(counted) > SHOWN else ""
+    return f"{candidates} candidates refused: {told}{more}."
