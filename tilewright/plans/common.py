@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_or
 
 P = TypeVar("P", bound="Plan")
 
+
 class Plan:
     """The base of plans, which are frozen dataclasses with `algorithm` as their first field.
 
