@@ -433,7 +433,8 @@ def test_plan_for_a_gpu() -> None:
     result = call("plan", 512, 512, 511, "-t", "sm_75", "--check", plan)
     assert result.exit_code == 1
     assert "not legal: vector = 4 elements are copied at once, and the operands allow 1" in result.output
-    assert "not a plan for an NVIDIA GPU: 'packed 6x16'" in refused("plan", 8, 8, 8, "-t", "sm_80", "--check", "packed 6x16")
+    said = refused("plan", 8, 8, 8, "-t", "sm_80", "--check", "packed 6x16")
+    assert "not a plan for an NVIDIA GPU: 'packed 6x16'" in said
 
 
 def test_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

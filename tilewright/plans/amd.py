@@ -102,7 +102,7 @@ class AmdPlan(Plan):
     FAMILY = "an AMD GPU"
     EXAMPLE = "mfma 256x256x32 wave=128x64 mfma=32 copy=registers stages=2"
     SIZES = "cta_m", "cta_n", "cta_k"
-    GROUPS = {"wave": ("warp_m", "warp_n")}
+    GROUPS = ("wave", "warp_m", "warp_n"),
     ALWAYS = "mfma", "copy", "stages"
 
     algorithm: Algorithm

@@ -27,9 +27,9 @@ class Plan:
     FAMILY: ClassVar[str]                                   # of targets, for sentences: "a CPU"
     EXAMPLE: ClassVar[str]                                  # the text of a plan
     SIZES: ClassVar[tuple[str, ...]]                        # fields that are the text's second word: 128x256x8
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}    # fields that are one word: warp=64x64
+    GROUPS: ClassVar[tuple[tuple[str, ...], ...]] = ()      # a word and its fields: warp=64x64
     ALWAYS: ClassVar[tuple[str, ...]] = ()                  # fields that are written whatever they are
-    FORMERLY: ClassVar[Mapping[str, str]] = {}              # words that earlier versions wrote, and those of today
+    FORMERLY: ClassVar[tuple[tuple[str, str], ...]] = ()    # words that earlier versions wrote, and those of today
 
     algorithm: Any
 
@@ -52,9 +52,9 @@ class Plan:
             algorithm, sizes, *rest = text.split()
             values: dict[str, Any] = dict(zip(cls.SIZES, map(int, sizes.split("x")), strict=True))
             known = {word: names for word, names, _ in _layout(cls)}
-            hints = _hints(cls)
+            hints, formerly = _hints(cls), dict(cls.FORMERLY)
             for word in rest:
-                name, equals, value = cls.FORMERLY.get(word, word).partition("=")
+                name, equals, value = formerly.get(word, word).partition("=")
                 names = known[name]
                 if hints[names[0]] is bool:
                     if equals:
@@ -76,7 +76,7 @@ class Plan:
         return get_args(_hints(cls)["algorithm"])
 
     def unknown_words(self) -> list[str]:
-        """A sentence for each field that must be one of a few words and is not. Then nothing else is known of a plan."""
+        """A sentence for each field that must be one of a few words and is not: nothing else is known then."""
         return [f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {getattr(self, name)!r}."
                 for name, words in _allowed(type(self)) if getattr(self, name) not in words]
 
@@ -98,21 +98,21 @@ class Plan:
 
 
 @cache
-def _hints(cls: type[Plan]) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
 @cache
-def _allowed(cls: type[Plan]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _allowed(cls: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, get_args(hint)) for name, hint in _hints(cls).items() if get_origin(hint) is Literal)
 
 
 @cache
-def _layout(cls: type[Plan]) -> tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...]:
+def _layout(cls: Any) -> tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...]:
     """The words that follow a plan's sizes, in the order of fields: (word, fields, their defaults)."""
-    word_of = {name: word for word, names in cls.GROUPS.items() for name in names}
+    word_of = {name: word for word, *names in cls.GROUPS for name in names}
     own: dict[str, list[Any]] = {}
-    for f in fields(cls)[1 + len(cls.SIZES):]:      # type: ignore[arg-type]
+    for f in fields(cls)[1 + len(cls.SIZES):]:
         own.setdefault(word_of.get(f.name, f.name), []).append(f)
     return tuple((word, tuple(f.name for f in its), tuple(MISSING if f.default is MISSING else f.default for f in its))
                  for word, its in own.items())

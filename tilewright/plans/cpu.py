@@ -63,7 +63,7 @@ class CpuPlan(Plan):
     FAMILY = "a CPU"
     EXAMPLE = "packed 14x32 mc=168 kc=1024 nc=4096 ways=1x2x1"
     SIZES = "mr", "nr"
-    GROUPS = {"ways": ("jc_ways", "ic_ways", "jr_ways")}
+    GROUPS = ("ways", "jc_ways", "ic_ways", "jr_ways"),
 
     algorithm: Literal["packed", "in_place", "stream", "dots"]
     mr: int                 # register tile, rows x columns

@@ -65,7 +65,7 @@ class NvidiaPlan(Plan):
     FAMILY = "an NVIDIA GPU"
     EXAMPLE = "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"
     SIZES = "cta_m", "cta_n", "cta_k"
-    GROUPS = {"warp": ("warp_m", "warp_n"), "thread": ("thread_m", "thread_n")}
+    GROUPS = ("warp", "warp_m", "warp_n"), ("thread", "thread_m", "thread_n")
     ALWAYS = "stages",
 
     algorithm: Literal["simt", "dmma", "gemv"]
