@@ -39,7 +39,7 @@ class Plan:
         return " ".join((self.algorithm, sizes, *self._words()))
 
     def _words(self) -> Iterator[str]:
-        for word, names, default in _layout(type(self)):
+        for word, names, default in _layout(self.__class__):
             values = tuple(getattr(self, name) for name in names)
             if values == default and word not in self.ALWAYS:
                 continue
@@ -73,12 +73,13 @@ class Plan:
 
     @classmethod
     def algorithms(cls) -> tuple[str, ...]:
-        return get_args(_hints(cls)["algorithm"])
+        found: tuple[str, ...] = get_args(_hints(cls)["algorithm"])
+        return found
 
     def unknown_words(self) -> list[str]:
         """A sentence for each field that must be one of a few words and is not: nothing else is known then."""
         return [f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {getattr(self, name)!r}."
-                for name, words in _allowed(type(self)) if getattr(self, name) not in words]
+                for name, words in _allowed(self.__class__) if getattr(self, name) not in words]
 
     def below_one(self, *names: str) -> list[str]:
         """A sentence for each of these fields that is less than 1."""
@@ -97,17 +98,22 @@ class Plan:
         raise NotImplementedError
 
 
-@cache
+def _once(found: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What a class has is found out once. (mypy takes classes for unhashable, so that it needs other types.)"""
+    return cache(found)
+
+
+@_once
 def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-@cache
+@_once
 def _allowed(cls: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, get_args(hint)) for name, hint in _hints(cls).items() if get_origin(hint) is Literal)
 
 
-@cache
+@_once
 def _layout(cls: Any) -> tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...]:
     """The words that follow a plan's sizes, in the order of fields: (word, fields, their defaults)."""
     word_of = {name: word for word, *names in cls.GROUPS for name in names}
