@@ -711,7 +711,7 @@ def test_plots_are_pictures(measured: Report, tmp_path: Path) -> None:
 def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a kernel that is not tilewright's own: what is timed is recording and LLVM, once per kernel."""
     import tilewright as tw
-    from tilewright.kernels.nvidia import copy
+    from tilewright.kernels.gpu import copy
 
     recorded = 0
 

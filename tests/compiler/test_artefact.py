@@ -79,7 +79,7 @@ def test_what_is_not_cached():
 def test_cached_code_needs_neither_llvm_nor_the_emitter(nothing_cached):
     code = (
         "import sys; from tilewright.compiler import artefact; from tilewright.targets import target\n"
-        "c = artefact.code('tilewright.kernels.nvidia.copy:emit_copy', target('sm_80'), 'f32', TARGET='f64')\n"
+        "c = artefact.code('tilewright.kernels.gpu.copy:emit_copy', target('sm_80'), 'f32', TARGET='f64')\n"
         "print(len(c.entries), 'llvmlite' in sys.modules, 'tilewright.kernels' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

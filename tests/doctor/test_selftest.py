@@ -158,8 +158,7 @@ def test_every_emitter_of_kernels_amd_is_tried():
     folder = Path(amd.__file__).parents[1] / "kernels" / "amd"
     emitters = {f"tilewright.kernels.amd.{path.stem}:{name}" for path in folder.glob("*.py")
                 for name in re.findall(r"^def (emit_\w+)", path.read_text(), re.M)}
-    copies = {"tilewright.kernels.amd.copy:emit_copy"}  # tests/runtime/gpu/test_rocm_matmul.py has it
-    assert emitters - copies == set(amd.AmdKernel.emitters.values())
+    assert emitters == set(amd.AmdKernel.emitters.values())
 
 
 def test_shapes_make_the_planner_choose_what_they_are_for():

@@ -17,7 +17,7 @@ from tilewright.formats import FORMATS
 from tilewright.inspect.amd_loop import body
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.kernels.amd import pipeline
-from tilewright.kernels.amd.copy import emit_copy, grid
+from tilewright.kernels.gpu.copy import emit_copy, grid
 
 # chip, formats, layout, k, plan (None: the planner's)
 FAMILIES = [

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import formats
 from tilewright.formats import BLOCK_FORMATS
-from tilewright.kernels.amd import epilogue
+from tilewright.kernels.gpu.epilogue import Out
 from tilewright.simulator import Fault
 
 SCALED = "scaled 64x64x128 wave=32x32 mfma=32"
@@ -101,9 +101,9 @@ def test_operands_are_checked():
 
 
 def plant(monkeypatch, mistake):
-    """What is stored goes by mistake(result), an epilogue.Result."""
-    store = epilogue.store
-    monkeypatch.setattr(epilogue, "store", lambda k, acc, place, result: store(k, acc, place, mistake(result)))
+    """What is stored goes by mistake(out), an epilogue.Out."""
+    store = Out.store
+    monkeypatch.setattr(Out, "store", lambda self, runs: store(mistake(self), runs))
 
 
 @pytest.mark.parametrize("a", ["f16", "mxfp4"])

@@ -8,7 +8,7 @@ from struct import pack, unpack
 
 from tilewright.formats import FORMATS, Float
 from tilewright.formats.table import F32
-from tilewright.ir import Kernel, Type, Value, f16, f32, i8, i16, i32, vec
+from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i8, i16, i32, vec
 
 
 def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
@@ -61,6 +61,11 @@ def scaled(k: Kernel, x: Value, by: Value, plus: Value | None = None) -> Value:
 
 def stored_as(RESULT: str) -> Type:
     return f16 if RESULT == "f16" else {8: i8, 16: i16}[FORMATS[RESULT].bits]
+
+
+def memory_type(FORMAT: str) -> Type:
+    """The type of a result's elements in memory: of narrow floats but f16 integers of their size."""
+    return {"f64": f64, "f32": f32, "i32": i32}.get(FORMAT) or stored_as(FORMAT)
 
 
 def narrowed(k: Kernel, x: Value, RESULT: str) -> Value:

@@ -11,9 +11,10 @@ import pytest
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel, i8, i16
-from tilewright.kernels.amd import epilogue, lds_tile, operand, products, scale_tile, scales, tails
+from tilewright.kernels.amd import lds_tile, operand, products, scale_tile, scales, tails
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
+from tilewright.kernels.narrow import memory_type
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
@@ -60,7 +61,7 @@ def product(m: int, n: int, k: int, *, ARCH: str, A: str, B: str | None = None, 
     held = [np.ascontiguousarray(x if kept else x.T) for x, kept in ((a, LAYOUT[0] == "n"), (b, LAYOUT[1] == "n"))]
     flat = [(x.view(np.int8) if x.itemsize == 1 else x).ravel() for x in held]
     tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
-    kept = epilogue.kept_as(OUT) if OUT else None
+    kept = memory_type(OUT) if OUT else None
     c_flat = c.ravel().view(np.int8 if kept == i8 else np.int16 if kept == i16 else c.dtype)
     args = [m, n, k, alpha, flat[0], held[0].shape[1], flat[1], held[1].shape[1], beta, c_flat, n]
     if SPLIT_K > 1:

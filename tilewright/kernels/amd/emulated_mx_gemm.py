@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
+from tilewright.ir import Kernel, f32, i8
 from tilewright.kernels.amd import epilogue
 from tilewright.kernels.amd.decoded import Decoded, Packed
 from tilewright.kernels.amd.decoding_pipeline import through_decoding
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.mfma_gemm import instruction
 from tilewright.kernels.amd.products import WaveProducts
-from tilewright.kernels.amd.workgroup import share
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.split_k import Split
+from tilewright.kernels.gpu.work import arguments, parameters, share
+from tilewright.kernels.narrow import memory_type
 
 CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes
 ROOMY = 128                 # accumulators of a lane that leave as many registers for the rest, with two waves on a SIMD
@@ -47,21 +50,18 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     ATOM = instruction(ARCH, MFMA, "bf16", "bf16", CTA_K)
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
-    parts: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
+    split = Split(SPLIT_K)
     k = Kernel(f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
-               + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
-               + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
-               threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
-               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32,
-               c=ptr(epilogue.kept_as(OUT)), ldc=i64, **parts)
-    m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
-    work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
-                 GROUP_M=GROUP_M, XCDS=XCDS)
+               + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}" + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
+               threads=THREADS, warp=LANES, **parameters(f32, i8, i8, memory_type(OUT), split, SCALED=True))
+    g = arguments(k)
+    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
+                 DIES=XCDS, AT_LEAST_ONE=True)
 
-    a_op = Decoded(k, Packed(A, a, lda, scale_a, ld_scale_a), EXTENT=CTA_M, CTA_K=CTA_K, THREADS=THREADS)
-    b_op = Decoded(k, Packed(B, b, ldb, scale_b, ld_scale_b), EXTENT=CTA_N, CTA_K=CTA_K, THREADS=THREADS)
-    a_op.begin(work.t, work.i0, m, work.k_first)
-    b_op.begin(work.t, work.j0, n, work.k_first)
+    a_op = Decoded(k, Packed(A, g.a, g.lda, g.scale_a, g.ld_scale_a), EXTENT=CTA_M, CTA_K=CTA_K, THREADS=THREADS)
+    b_op = Decoded(k, Packed(B, g.b, g.ldb, g.scale_b, g.ld_scale_b), EXTENT=CTA_N, CTA_K=CTA_K, THREADS=THREADS)
+    a_op.begin(work.t, work.i0, g.m, work.k_first)
+    b_op.begin(work.t, work.j0, g.n, work.k_first)
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
     smem = k.smem("tiles", (STAGES * (a_op.SIZE + b_op.SIZE),), i8, align=128)
@@ -69,6 +69,5 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)
     room = ATOM.cycles[ARCH] // CYCLES - 1 if WARP_M*WARP_N // LANES <= ROOMY else 0
     through_decoding(k, [a_op, b_op], smem, work.tiles, work.short, products, room)
-    result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT, VECTOR_C)
-    epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
+    epilogue.store(k, acc, work, ATOM, Out.of(k, g, OUT, VECTOR_C, ALIGNED=False), THREADS)
     return k.function

@@ -16,14 +16,17 @@ from typing import Any
 
 from tilewright.atoms import amd
 from tilewright.atoms.mfma import Mfma
-from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32, i64, ptr
+from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32
 from tilewright.ir.turned import BITS as TURNED
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.turned_operand import TurnedOperand
-from tilewright.kernels.amd.workgroup import share
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.split_k import Split
+from tilewright.kernels.gpu.work import arguments, parameters, share
+from tilewright.kernels.narrow import memory_type
 from tilewright.targets import target
 
 TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i32}     # of memory; others are bytes
@@ -53,32 +56,30 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     SUMS = ATOM.c.type.scalar
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
-    more: dict[str, Any] = {"workspace": ptr(SUMS), "counters": ptr(i32)} if SPLIT_K > 1 else {}
+    split, result = Split(SPLIT_K), OUT or ATOM.c.format
     k = Kernel(f"mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT else "")
                + f"_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}" + (f"_s{STAGES}" if DIRECT else "")
-               + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
-               threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=SUMS, a=ptr(TYPES.get(A, i8)), lda=i64,
-               b=ptr(TYPES.get(B, i8)), ldb=i64, beta=SUMS, c=ptr(epilogue.kept_as(OUT or ATOM.c.format)), ldc=i64,
-               **more)
-    m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
-    work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
-                 GROUP_M=GROUP_M, XCDS=XCDS)
+               + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""), threads=THREADS, warp=LANES,
+               **parameters(SUMS, TYPES.get(A, i8), TYPES.get(B, i8), memory_type(result), split))
+    g = arguments(k)
+    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
+                 DIES=XCDS, AT_LEAST_ONE=True)
 
     def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> Operand | TurnedOperand:
         common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": CTA_K, "THREADS": THREADS}
         if DIRECT and not along_k and target(ARCH).has("lds.turned") and BITS in TURNED:
             return TurnedOperand(k, gmem, ld, **common)
         return Operand(k, gmem, ld, along_k=along_k, VECTOR=VECTOR, **common)
-    a_op = operand(a, lda, ATOM.b.bits, LAYOUT[0] == "n", CTA_M)
-    b_op = operand(b, ldb, ATOM.a.bits, LAYOUT[1] == "t", CTA_N)
+    a_op = operand(g.a, g.lda, ATOM.b.bits, LAYOUT[0] == "n", CTA_M)
+    b_op = operand(g.b, g.ldb, ATOM.a.bits, LAYOUT[1] == "t", CTA_N)
     if DIRECT and not (a_op.direct and b_op.direct):
         raise ValueError(f"layout {LAYOUT} of {A} by {B} in tiles of {CTA_M}x{CTA_N}x{CTA_K} cannot be copied straight "
                          f"into LDS: k has to be contiguous, or the numbers of 8 or 16 bits on gfx950, and all of "
                          f"{THREADS} threads need a piece")
     streams: list[Any] = [a_op, b_op]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
-    a_op.begin(work.t, work.i0, m, work.k_first)
-    b_op.begin(work.t, work.j0, n, work.k_first)
+    a_op.begin(work.t, work.i0, g.m, work.k_first)
+    b_op.begin(work.t, work.j0, g.n, work.k_first)
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
@@ -87,6 +88,5 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
         pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
     else:
         pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
-    result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT or ATOM.c.format, VECTOR_C)
-    epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
+    epilogue.store(k, acc, work, ATOM, Out.of(k, g, result, VECTOR_C, ALIGNED=False), THREADS)
     return k.function

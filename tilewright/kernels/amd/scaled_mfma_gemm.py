@@ -12,14 +12,17 @@ from typing import Any
 
 from tilewright.atoms import amd
 from tilewright.atoms.mfma import SCALED
-from tilewright.ir import Kernel, f32, i8, i32, i64, ptr
+from tilewright.ir import Kernel, f32, i8, i64
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.amd.scale_tile import ScaleTile
 from tilewright.kernels.amd.scales import Scales
-from tilewright.kernels.amd.workgroup import share
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.split_k import Split
+from tilewright.kernels.gpu.work import arguments, parameters, share
+from tilewright.kernels.narrow import memory_type
 
 K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 16
 UNIT = 8                        # bytes: rows are multiples of it, since blocks are
@@ -40,30 +43,28 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
     THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
-    more: dict[str, Any] = {"workspace": ptr(f32), "counters": ptr(i32)} if SPLIT_K > 1 else {}
+    split = Split(SPLIT_K)
     k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
                + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
                + (f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
-               threads=THREADS, warp=LANES, m=i32, n=i32, k=i32, alpha=f32, a=ptr(i8), lda=i64, b=ptr(i8), ldb=i64,
-               scale_a=ptr(i8), ld_scale_a=i64, scale_b=ptr(i8), ld_scale_b=i64, beta=f32,
-               c=ptr(epilogue.kept_as(OUT)), ldc=i64, **more)
-    m, n, depth, alpha, a, lda, b, ldb, scale_a, ld_scale_a, scale_b, ld_scale_b, beta, c, ldc = k.args[:15]
-    work = share(k, m, n, depth, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, SPLIT_K=SPLIT_K,
-                 GROUP_M=GROUP_M, XCDS=XCDS)
+               threads=THREADS, warp=LANES, **parameters(f32, i8, i8, memory_type(OUT), split, SCALED=True))
+    g = arguments(k)
+    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
+                 DIES=XCDS, AT_LEAST_ONE=True)
 
     common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}
-    a_op = Operand(k, a, k.cast(lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=CTA_M, **common)
-    b_op = Operand(k, b, k.cast(ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=CTA_N, **common)
+    a_op = Operand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=CTA_M, **common)
+    b_op = Operand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=CTA_N, **common)
     if DIRECT and not (a_op.direct and b_op.direct):
         raise ValueError(f"tiles of {CTA_M}x{CTA_N}x{CTA_K} leave some of {THREADS} threads nothing to copy straight")
-    a_op.begin(work.t, work.i0, m, work.k_first)
-    b_op.begin(work.t, work.j0, n, work.k_first)
+    a_op.begin(work.t, work.i0, g.m, work.k_first)
+    b_op.begin(work.t, work.j0, g.n, work.k_first)
     a_op.part(work.i1, work.lane, MFMA, ATOM.k)
     b_op.part(work.j1, work.lane, MFMA, ATOM.k)
     block = work.k_first // SCALED
     of_both: list[Scales | ScaleTile] = []
-    for x, ld, first, inner, limit, CTA, WARP in ((scale_a, ld_scale_a, work.i0, work.i1, m, CTA_M, WARP_M),
-                                                  (scale_b, ld_scale_b, work.j0, work.j1, n, CTA_N, WARP_N)):
+    for x, ld, first, inner, limit, CTA, WARP in ((g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, CTA_M, WARP_M),
+                                                  (g.scale_b, g.ld_scale_b, work.j0, work.j1, g.n, CTA_N, WARP_N)):
         if DIRECT_SCALES:
             tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=MFMA, CTA_K=CTA_K, THREADS=THREADS)
             tile.begin(work.t, first, limit, block)
@@ -81,6 +82,5 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
         pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
     else:
         pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
-    result = epilogue.Result(m, n, alpha, beta, c, ldc, OUT, VECTOR_C)
-    epilogue.finish(k, acc, work, ATOM, result, SPLIT_K, THREADS)
+    epilogue.store(k, acc, work, ATOM, Out.of(k, g, OUT, VECTOR_C, ALIGNED=False), THREADS)
     return k.function

@@ -8,10 +8,13 @@ CTAs along z share k; the last one of those that share elements of C adds up the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64, ptr, vec
-from tilewright.kernels.nvidia import epilogue
+from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64, vec
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.split_k import Holders, Split, finish
+from tilewright.kernels.gpu.work import arguments, parameters
 
 TYPES = {"f32": f32, "f64": f64}
 WARPS = 8               # of a CTA
@@ -25,50 +28,41 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
     VECTOR      elements that a lane loads at once: the matrix is aligned to so many, its leading dimension and its
                 size along the contiguous dimension are multiples of it
     """
-    T = TYPES[DTYPE]
-    params: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": T, "a": ptr(T), "lda": i64, "b": ptr(T),
-                              "ldb": i64, "beta": T, "c": ptr(T), "ldc": i64}
-    if SPLIT_K > 1:
-        params |= {"workspace": ptr(T), "counters": ptr(i32)}
+    T, split = TYPES[DTYPE], Split(SPLIT_K)
     k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}", threads=32*WARPS,
-               noalias=SPLIT_K == 1, **params)
-    m, n, kk, alpha, a, lda, b, ldb, beta, c, ldc = k.args[:11]
+               noalias=not split.divided, **parameters(T, T, T, T, split))
+    g = arguments(k)
     if COLUMN:
-        size, matrix, ld, along_k = m, a, lda, LAYOUT[0] == "n"
-        x, y = b.view(ldb if LAYOUT[1] == "n" else 1), c.view(ldc)
+        size, matrix, ld, along_k = g.m, g.a, g.lda, LAYOUT[0] == "n"
+        x = g.b.view(g.ldb if LAYOUT[1] == "n" else 1)
     else:
-        size, matrix, ld, along_k = n, b, ldb, LAYOUT[1] == "t"
-        x, y = a.view(1 if LAYOUT[0] == "n" else lda), c.view(1)
-    t, block = k.thread[0], k.block[0]
-    share = k.ceil_div(kk, SPLIT_K*VECTOR)*VECTOR                       # steps of k, for this CTA
-    p0 = k.block_z*share if SPLIT_K > 1 else k.constant(i32, 0)
-    p1 = k.min(kk, p0 + share)
+        size, matrix, ld, along_k = g.n, g.b, g.ldb, LAYOUT[1] == "t"
+        x = g.a.view(1 if LAYOUT[0] == "n" else g.lda)
+    t, block, zero = k.thread[0], k.block[0], k.constant(i32, 0)
+    share = k.ceil_div(g.k, SPLIT_K*VECTOR)*VECTOR                      # steps of k, for this CTA
+    p0 = k.block_z*share if split.divided else zero
+    p1 = k.min(g.k, p0 + share)
+    out = Out.of(k, g, DTYPE)
 
-    def finish(acc: Tile, first: Value, tiles: Value, HOLDERS: int) -> None:
+    def store(acc: Tile, first: Value, tiles: Value, HOLDERS: int) -> None:
         """Elements first, first + 1 ... of C are in acc, in the first HOLDERS threads."""
         def write() -> None:
-            for _, e in acc.registers:
-                i = k.cast(first + e, i64)
+            for e in range(acc.cols):
+                i = first + e
                 with k.when(i < size):
-                    with k.when(beta == 0.0):
-                        y[i] = acc[0, e]*alpha
-                    with k.otherwise():
-                        y[i] = k.fma(beta, y[i], acc[0, e]*alpha)
-        mine = t < HOLDERS
-        if SPLIT_K > 1:
-            workspace, counters = k.args[11:]
-            epilogue.add_parts(k, acc, workspace, counters, block, tiles, k.block_z, SPLIT_K, t, t,
-                               HOLDERS, mine, write)
-        else:
-            with k.when(mine):
-                write()
+                    out.cases_of_beta(partial(put, *((i, zero) if COLUMN else (zero, i)), e))
 
-    (_along if along_k else _across)(k, T, VECTOR, matrix, ld, x, size, block, t, p0, p1, finish)
+        def put(row: Value, column: Value, e: int, read_c: bool) -> None:
+            out.put(row, column, out.scaled([acc[0, e]]), read_c, None)
+        _, parts = split.parts(k, g, block, tiles)
+        finish(k, acc, parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
+
+    (_along if along_k else _across)(k, T, VECTOR, matrix, ld, x, size, block, t, p0, p1, store)
     return k.function
 
 
 def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value, t: Value,
-           p0: Value, p1: Value, finish: Callable[..., None]) -> None:
+           p0: Value, p1: Value, store: Callable[..., None]) -> None:
     """An element of C for each warp."""
     warp, lane = t // 32, t % 32
     i = block*WARPS + warp
@@ -97,11 +91,11 @@ def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, s
     acc = k.tile(1, 1, T)
     with k.when(t < WARPS):
         acc[0, 0] = by_warp[t]
-    finish(acc, block*WARPS + t, k.ceil_div(size, WARPS), WARPS)
+    store(acc, block*WARPS + t, k.ceil_div(size, WARPS), WARPS)
 
 
 def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value, t: Value,
-            p0: Value, p1: Value, finish: Callable[..., None]) -> None:
+            p0: Value, p1: Value, store: Callable[..., None]) -> None:
     """VECTOR elements of C for each lane; the warps take every WARPS-th step of k, and are added up at the end."""
     warp, lane = t // 32, t % 32
     i = (block*32 + lane)*VECTOR
@@ -125,7 +119,7 @@ def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, 
             for other in range(1, WARPS):
                 total = total + sums[other, e, lane]
             acc[0, e] = total
-    finish(acc, i, k.ceil_div(size, 32*VECTOR), 32)
+    store(acc, i, k.ceil_div(size, 32*VECTOR), 32)
 
 
 def _unrolled(k: Kernel, start: Value, stop: Value, STEP: int, add: Callable[[list[Value]], None]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i32, ptr, vec
 from tilewright.ir.values import Variable
-from tilewright.kernels.nvidia.cut import Cut
+from tilewright.kernels.nvidia.partition import Partition
 
 WIDEST = 16                 # bytes that a thread moves at once
 
@@ -112,15 +112,18 @@ class Operand:
             return k.select(left > 0, k.constant(i32, self.UNIT), 0)
         return k.max(k.min(left, self.UNIT), 0)
 
-    def start(self, smem: Value, steps: Value | None = None) -> None:
-        """Start copies of the next tile to `smem`; of its first `steps` steps of k, and zeros after them."""
+    def request(self, smem: Value, steps: Value | None = None) -> None:
+        """Begin to bring the next tile to `smem`: its first `steps` steps of k, and zeros after them. Without
+        asynchronous copies it comes into registers, which `store_to_smem` stores."""
+        self._start_copies(smem, steps) if self.ASYNC else self._load(steps)
+
+    def _start_copies(self, smem: Value, steps: Value | None) -> None:
         with _some(self.k, self.t, self.ACTIVE, self.THREADS):
             for _, each, source in self._copies(steps):
                 valid = None if steps is None else self._valid(each, steps) * self.T.bytes
                 self.k.cp_async(self._at(smem, each), source, self.UNIT * self.T.bytes, valid)
 
-    def fetch(self, steps: Value | None = None) -> None:
-        """Load the next tile into registers."""
+    def _load(self, steps: Value | None) -> None:
         k, U = self.k, self.UNIT
         with _some(k, self.t, self.ACTIVE, self.THREADS):
             for index, each, source in self._copies(steps):
@@ -131,8 +134,10 @@ class Operand:
                 with k.when(self._valid(each, steps) > 0):
                     self.carried[index, 0] = k.load(source, vec(self.T, U))
 
-    def stash(self, smem: Value) -> None:
-        """Store these registers."""
+    def store_to_smem(self, smem: Value) -> None:
+        """Store the registers that were loaded last; asynchronous copies write to `smem` themselves."""
+        if self.ASYNC:
+            return
         k, transposing = self.k, self.along_k and not self.inner_k and self.UNIT > 1
         with _some(k, self.t, self.ACTIVE, self.THREADS):
             for index, each in enumerate(self.passes):
@@ -149,12 +154,12 @@ class Operand:
         """The tile at `smem` from step p on."""
         return smem + (p if self.inner_k else p*self.ROW)
 
-    def fragment(self, smem: Value, cut: Cut, p: int) -> list[Value]:
+    def fragment(self, smem: Value, own: Partition, p: int) -> list[Value]:
         """The lane's vectors for steps p ... p + STEPS - 1 of the tile at `smem`; `values` takes them apart."""
         k, T, V = self.k, self.T, WIDEST // self.T.bytes
         if self.inner_k:
-            return [k.load(smem + base*self.ROW + (offset*self.ROW + p), vec(T, V)) for base, offset in cut.elements]
-        return [k.load(smem + piece.base + (piece.offset + p*self.ROW), vec(T, piece.width)) for piece in cut.pieces]
+            return [k.load(smem + base*self.ROW + (offset*self.ROW + p), vec(T, V)) for base, offset in own.elements]
+        return [k.load(smem + piece.base + (piece.offset + p*self.ROW), vec(T, piece.width)) for piece in own.pieces]
 
     def values(self, fragment: list[Value], p: int) -> list[Value]:
         """The lane's elements at step p."""

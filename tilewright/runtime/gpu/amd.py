@@ -14,7 +14,7 @@ from tilewright import formats
 from tilewright.compiled.amd import compile
 from tilewright.compiler import artefact
 from tilewright.formats.quantized import Quantized
-from tilewright.kernels.amd import copy
+from tilewright.kernels.gpu import copy
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
 from tilewright.rules import arguments
@@ -187,7 +187,7 @@ def _copy_function(on: Device, source: str, target: str) -> HipFunction:
     key = on.index, source, target
     found = _copies.get(key)
     if found is None:
-        code = artefact.code("tilewright.kernels.amd.copy:emit_copy", on.target, SOURCE=source, TARGET=target)
+        code = artefact.code("tilewright.kernels.gpu.copy:emit_copy", on.target, SOURCE=source, TARGET=target, WARP=64)
         found = _copies[key] = module.load(code.image, on).function(code.manifest)
     return found
 

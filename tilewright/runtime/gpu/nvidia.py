@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tilewright.compiled.cpu import compile
 from tilewright.compiler import artefact
-from tilewright.kernels.nvidia import copy
+from tilewright.kernels.gpu import copy
 from tilewright.problem import Gemm
 from tilewright.rules.arguments import F32, F64
 from tilewright.runtime.cuda import module
@@ -134,6 +134,6 @@ def _copy_function(on: Device, source: str, target: str) -> module.CudaFunction:
     key = int(on.context), source, target
     found = _copies.get(key)
     if found is None:
-        code = artefact.code("tilewright.kernels.nvidia.copy:emit_copy", on.target, source, target)
+        code = artefact.code("tilewright.kernels.gpu.copy:emit_copy", on.target, source, target)
         found = _copies[key] = module.load(code.text, on).function(f"copy_{source}_{target}")
     return found

@@ -1,14 +1,12 @@
 """Copy a matrix from any strides to any strides, from one format to another, scaled: what a GEMM leaves to others.
 
-As kernels/nvidia/copy.py, in all formats that matrix instructions multiply and that results are stored in.
+Lanes go along the columns. Whoever calls it names rows and columns so that the destination's columns lie closer.
 """
 from __future__ import annotations
 
 from tilewright import formats
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, ptr
-from tilewright.kernels.amd.epilogue import kept_as
-from tilewright.kernels.amd.operand import LANES
-from tilewright.kernels.narrow import narrowed, scaled, widened
+from tilewright.kernels.narrow import memory_type, narrowed, scaled, widened
 
 COLUMNS, ROWS = 32, 8       # of a workgroup
 
@@ -20,16 +18,17 @@ def computed_in(SOURCE: str, TARGET: str) -> Type:
     return i32 if isinstance(formats.FORMATS[TARGET], formats.Integer) else f32
 
 
-def emit_copy(SOURCE: str = "f32", TARGET: str = "f32") -> Function:
+def emit_copy(SOURCE: str = "f32", TARGET: str = "f32", WARP: int = 32) -> Function:
     """target[i, j] = scale * source[i, j], in TARGET's format; scale = 0 writes zeros and never reads the source.
 
     Floats become the nearest one, ties to even, integers their lowest bits; from f64 to formats of 16 bits and fewer
     by way of f32. Strides in elements, of any sign. Source and target may be the same matrix. The grid covers the
-    columns; rows are dealt out to as many workgroups as it has along y.
+    columns; rows are dealt out to as many workgroups as it has along y. WARP: lanes of a warp on the target.
     """
     C = computed_in(SOURCE, TARGET)
-    k = Kernel(f"copy_{SOURCE}_{TARGET}", threads=(COLUMNS, ROWS), warp=LANES, noalias=False, rows=i64, columns=i64,
-               scale=C, source=ptr(kept_as(SOURCE)), rss=i64, css=i64, target=ptr(kept_as(TARGET)), rst=i64, cst=i64)
+    k = Kernel(f"copy_{SOURCE}_{TARGET}", threads=(COLUMNS, ROWS), warp=WARP, noalias=False, rows=i64, columns=i64,
+               scale=C, source=ptr(memory_type(SOURCE)), rss=i64, css=i64, target=ptr(memory_type(TARGET)), rst=i64,
+               cst=i64)
     rows, columns, scale, source, rss, css, target, rst, cst = k.args
     (x, y), (block_x, block_y) = k.thread, k.block
     j = k.cast(block_x, i64)*COLUMNS + x
@@ -50,7 +49,7 @@ def _wide(k: Kernel, x: Value, SOURCE: str, C: Type) -> Value:
 
 def _narrow(k: Kernel, x: Value, TARGET: str) -> Value:
     if TARGET in ("f64", "f32", "i32"):
-        return k.cast(x, kept_as(TARGET))
+        return k.cast(x, memory_type(TARGET))
     x = k.cast(x, f32) if x.type == f64 else x
     return narrowed(k, k.pack(x, x), TARGET)[0]                 # elements of vectors are bits, not indices
 

@@ -1,4 +1,4 @@
-"""How a stretch of rows (or columns) of C is dealt to the warps of a CTA, the lanes of a warp and a lane's registers.
+"""Which rows (or columns) of a warp's part of C each lane holds, and in which of its registers.
 
 A lane has its elements in pieces of a vector each, and pieces of neighbouring lanes lie side by side: the lanes' vector
 loads from shared memory then touch adjacent banks, and their stores to C whole sectors.
@@ -18,7 +18,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Partition:
     pieces: tuple[Piece, ...]
 
     @property
@@ -27,7 +27,7 @@ class Cut:
         return [(piece.base, piece.offset + e) for piece in self.pieces for e in range(piece.width)]
 
 
-def cut(warp_start: Value, lane: Value, LANES: int, THREAD: int, WIDEST: int) -> Cut:
+def partition(warp_start: Value, lane: Value, LANES: int, THREAD: int, WIDEST: int) -> Partition:
     """THREAD elements for each of LANES lanes, from `warp_start`, in pieces of WIDEST elements and then narrower."""
     pieces, done = [], 0
     while done < THREAD:
@@ -36,7 +36,7 @@ def cut(warp_start: Value, lane: Value, LANES: int, THREAD: int, WIDEST: int) ->
             width //= 2
         pieces.append(Piece(warp_start + lane*width, done*LANES, width))
         done += width
-    return Cut(tuple(pieces))
+    return Partition(tuple(pieces))
 
 
 def lane_grid(lane: Value, LANES_M: int, LANES_N: int) -> tuple[Value, Value]:

@@ -1,0 +1,80 @@
+"""What one workgroup (a CTA) of a GEMM works on: which tile of C, which part of it each warp, which steps of k.
+
+Every tiled kernel for a GPU opens with these: `parameters` of its function, `arguments` by name, and `share`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.ir import Kernel, Type, Value, i8, i32, i64, ptr
+from tilewright.kernels.gpu import raster
+from tilewright.kernels.gpu.split_k import Parts, Split
+
+
+def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALED: bool = False) -> dict[str, Any]:
+    """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
+    are added up. SCALED: each operand has scales of its own, whose rows are ld_scale_a and ld_scale_b apart."""
+    scales = {"scale_a": ptr(i8), "ld_scale_a": i64, "scale_b": ptr(i8), "ld_scale_b": i64} if SCALED else {}
+    return {"m": i32, "n": i32, "k": i32, "alpha": SUMS, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
+            "beta": SUMS, "c": ptr(C), "ldc": i64, **split.parameters(SUMS)}
+
+
+def arguments(k: Kernel) -> SimpleNamespace:
+    """The kernel's parameters by name."""
+    return SimpleNamespace(**dict(k.function.params))
+
+
+@dataclass(frozen=True)
+class Work:
+    t: Value                # thread of the workgroup
+    lane: Value             # thread of the warp
+    slice: Value | None     # of the warps that share the workgroup's tile of C: each has its steps of every tile of k
+    i0: Value               # where the workgroup's tile begins in C
+    j0: Value
+    i1: Value               # where the warp's part of it begins in the tile
+    j1: Value
+    parts: Parts            # of k, which workgroups share
+    k_first: Value          # the first step of k
+    tiles: Value            # of k
+    short: Value            # steps of k in the first of them
+
+
+def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
+          GROUP_M: int, SLICES: int = 1, DIES: int = 1, AT_LEAST_ONE: bool = False) -> Work:
+    """The grid is that of `split`, with as many tiles as C has. GROUP_M, DIES: see raster.grouped and by_die.
+
+    AT_LEAST_ONE: a workgroup for which no steps of k are left multiplies one tile of zeros, else none.
+    """
+    t = k.thread[0]
+    warp, WARPS_M, WARPS = t // k.warp, CTA_M // WARP_M, CTA_M // WARP_M * (CTA_N // WARP_N)
+    in_slice, slice = (warp % WARPS, warp // WARPS) if SLICES > 1 else (warp, None)
+    tiles_m, tiles_n = k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
+    count = tiles_m*tiles_n
+    block = raster.by_die(k, k.block[0], count, DIES) if DIES > 1 else k.block[0]
+    tile, parts = split.parts(k, g, block, count)
+    tile_m, tile_n = raster.grouped(k, tile, tiles_m, tiles_n, GROUP_M)
+    k_first, tiles, short = _steps(k, g.k, CTA_K, split, parts, AT_LEAST_ONE)
+    return Work(t, t % k.warp, slice, tile_m*CTA_M, tile_n*CTA_N, in_slice % WARPS_M*WARP_M,
+                in_slice // WARPS_M*WARP_N, parts, k_first, tiles, short)
+
+
+def _steps(k: Kernel, depth: Value, CTA_K: int, split: Split, parts: Parts, AT_LEAST_ONE: bool
+           ) -> tuple[Value, Value, Value]:
+    """(first step of k, tiles of k, steps in the first tile) of a workgroup's part of k."""
+    first, steps = k.constant(i32, 0), depth
+    if split.divided:
+        part = k.ceil_div(k.ceil_div(depth, CTA_K), parts.parts)*CTA_K
+        first = parts.part*part
+        if AT_LEAST_ONE:
+            first = k.min(first, depth)
+            steps = k.min(depth - first, part)
+            first = k.select(steps > 0, first, 0)               # nothing to do: zeros are multiplied
+        else:
+            steps = k.max(k.min(depth - first, part), 0)
+    tiles = k.ceil_div(steps, CTA_K)
+    if AT_LEAST_ONE:
+        tiles = k.max(tiles, 1)
+        return first, tiles, steps - (tiles - 1)*CTA_K
+    return first, tiles, k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)

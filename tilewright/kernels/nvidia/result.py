@@ -1,0 +1,111 @@
+"""A CTA's accumulators on their way to gpu/epilogue: which elements of C a lane has, and sums over slices of warps."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tilewright.ir import Kernel, Tile, Value
+from tilewright.kernels.gpu.epilogue import Out, Run
+from tilewright.kernels.gpu.split_k import Holders, finish
+from tilewright.kernels.gpu.work import Work
+from tilewright.kernels.nvidia.partition import Partition
+
+LANES = 32
+PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
+
+
+@dataclass(frozen=True)
+class Result:
+    """acc[i, j] belongs to row i of `rows` and column j of `columns`, which count from the beginning of the CTA's tile.
+    """
+    acc: Tile
+    rows: Partition
+    columns: Partition
+
+    def runs(self, work: Work, VECTOR: int) -> Iterator[Run]:
+        """The lane's elements, VECTOR of a row at once where it has them side by side."""
+        for i, (base, offset) in enumerate(self.rows.elements):
+            row, j = work.i0 + base + offset, 0
+            for piece in self.columns.pieces:
+                width = min(piece.width, VECTOR)
+                for e in range(0, piece.width, width):
+                    column = work.j0 + piece.base + (piece.offset + e)
+                    yield Run(row, column, [self.acc[i, j + d] for d in range(width)])
+                    j += width
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Shared memory in which the lanes of a warp exchange elements of C that have to be written one by one: then
+    neighbouring lanes write neighbouring elements, instead of a sector each.
+
+    smem        of the warp, `SIZE` elements for each
+    rows_of     rows of the lanes in row r of the warp's lanes, in the CTA's tile
+    columns     of this lane, in the warp's part of the tile, which is WARP_N wide; lane_m is its row of lanes
+    """
+    smem: Value
+    lane_m: Value
+    rows_of: Callable[[Value], Partition]
+    columns: Partition
+    WARP_N: int
+
+    @staticmethod
+    def size(LANES_M: int, WARP_N: int) -> int:
+        """Elements of shared memory, for each warp."""
+        return LANES_M * (WARP_N + PAD)
+
+    def store(self, out: Out, work: Work, acc: Tile) -> None:
+        """As out.store does, of all elements of the warp."""
+        k, ROW, LANES_M = out.k, self.WARP_N + PAD, LANES * acc.cols // self.WARP_N
+
+        def each(read_c: bool) -> None:
+            for i in range(acc.rows):
+                j = 0
+                for piece in self.columns.pieces:
+                    values = out.scaled([acc[i, j + e] for e in range(piece.width)])
+                    at = self.smem + self.lane_m*ROW + piece.base + piece.offset
+                    k.store(at, k.pack(*values) if len(values) > 1 else values[0])
+                    j += piece.width
+                k.warp_barrier()
+                with k.loop(LANES_M, unroll=False) as r:                # unrolled, its addresses are too many
+                    base, offset = self.rows_of(r).elements[i]
+                    row = work.i0 + base + offset
+                    c_row = out.row(row)
+                    for first in range(0, self.WARP_N, LANES):
+                        column = work.j0 + work.j1 + work.lane + first
+                        inside = (row < out.m) & (column < out.n)
+                        value = k.load(self.smem + work.lane + r*ROW + first)
+                        out.put(row, column, [value], read_c, inside, c_row)
+                k.warp_barrier()
+        out.cases_of_beta(each)
+
+
+def store(k: Kernel, work: Work, out: Out, result: Result, THREADS: int, staging: Staging | None = None) -> None:
+    """From accumulators to C. THREADS: of the warps that hold sums, the first ones of the CTA."""
+    def write() -> None:
+        if staging:
+            k.barrier()                                                 # nobody reads tiles any more
+            staging.store(out, work, result.acc)
+        else:
+            out.store(partial(result.runs, work, out.VECTOR))
+    slot, holds = (work.t, None) if work.slice is None else (work.t % THREADS, work.slice == 0)
+    finish(k, result.acc, work.parts, Holders(work.t, slot, THREADS, holds), write)
+
+
+def add_slices(k: Kernel, acc: Tile, smem: Value, work: Work, SLICES: int, THREADS: int) -> None:
+    """acc of slice 0 += acc of slices 1 ... SLICES - 1, through shared memory, where nothing may be left to read.
+
+    THREADS: of one slice; the same thread of each holds the same elements of C."""
+    slice: Any = work.slice
+    slot, registers = work.t % THREADS, [*acc.registers]
+    for other in range(1, SLICES):
+        k.barrier()
+        with k.when(slice == other):
+            for e, ij in enumerate(registers):
+                k.store(smem + slot + e*THREADS, acc[ij])
+        k.barrier()
+        with k.when(slice == 0):
+            for e, ij in enumerate(registers):
+                acc[ij] = acc[ij] + k.load(smem + slot + e*THREADS)
