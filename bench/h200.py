@@ -50,8 +50,8 @@ GAPS = [(0, 0), (3, 1), (4, 4)]         # elements between rows, elements before
 def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
     import tilewright as tw
-    from tilewright.bench.gpu_check import Reference
-    from tilewright.bench.gpu_device import Operands, TorchDevice
+    from tilewright.bench.gpu import Reference, TorchDevice
+    from tilewright.measure.operands import Operands
     from tilewright.problem import Gemm
     on, kind, count = TorchDevice(), DTYPES[dtype], 0
 
@@ -140,9 +140,9 @@ SUITES = {"squares": "square", "odd": "odd", "skinny": "skinny", "f64": "f64", "
 
 def prebuild(names: list[str]) -> str:
     """Compile what the suites need into the kernel cache, with all cores."""
-    from tilewright.bench import gpu_shapes
-    products = [SUITES[name] for name in names if SUITES[name] in gpu_shapes.SUITES]
-    problems = list(dict.fromkeys(case.problem for case in gpu_shapes.cases(products)))
+    from tilewright.bench.suites import gpu as gpu_suites
+    products = [SUITES[name] for name in names if SUITES[name] in gpu_suites.SUITES]
+    problems = list(dict.fromkeys(case.problem for case in gpu_suites.cases(products)))
     began = time.perf_counter()
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         errors = [said for said in pool.map(_compiled, problems) if said]

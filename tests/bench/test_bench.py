@@ -14,23 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.bench import (
-    child,
-    commands,
-    ladder,
-    peers,
-    plot,
-    progress,
-    readme,
-    report,
-    results,
-    session,
-    shapes,
-    thunk,
-    widest,
-)
+from bench import readme
+from tilewright.bench import child, commands, peer, plot, progress, report, results, session
+from tilewright.bench.cases import Case, Product
+from tilewright.bench.peer import Setting
+from tilewright.bench.peers import _blas, blis
+from tilewright.bench.peers import mkl as mkl_peer
+from tilewright.bench.peers import numpy as numpy_peer
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
-from tilewright.bench.shapes import Case
+from tilewright.bench.suites import cpu as suites
+from tilewright.bench.suites import ladders
 from tilewright.measure import check, machine, measure, operands, quiet
 from tilewright.measure.disturbance import BLOCK_S, Load
 from tilewright.measure.measure import Rules, Sample
@@ -299,32 +292,32 @@ def test_time_taken_by_others_between_two_looks() -> None:
 
 
 def test_every_suite_survives_json() -> None:
-    names = list(shapes.suites())
-    cases = shapes.cases(names, shapes.DTYPES, (6, 16))
+    names = list(suites.suites())
+    cases = suites.cases(names, suites.DTYPES, (6, 16))
     assert [Case.from_json(json.loads(json.dumps(case.to_json()))) for case in cases] == cases
     assert {case.suite for case in cases} == set(names)
     assert {case.problem.a for case in cases} == {"f32", "f64"}
 
 
 def test_suites_hold_what_their_names_say() -> None:
-    suites = {name: cases("f32") for name, cases in shapes.suites((6, 16)).items()}
-    assert [c.problem.n for c in suites["square"]] == [64, 128, 256, 512, 1024, 2048, 4096]
-    assert all(c.cold for c in suites["cold"])
-    assert {c.problem.layout for c in suites["layouts"]} == {"nt", "tn", "tt"}
-    assert all(c.beside and c.beside.layout == "nn" for c in suites["layouts"])
-    past = [c for c in suites["awkward"] if c.problem.m != c.problem.n]
+    found = {name: cases("f32") for name, cases in suites.suites((6, 16)).items()}
+    assert [c.problem.n for c in found["square"]] == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert all(c.cold for c in found["cold"])
+    assert {c.problem.layout for c in found["layouts"]} == {"nt", "tn", "tt"}
+    assert all(c.beside and c.beside.layout == "nn" for c in found["layouts"])
+    past = [c for c in found["awkward"] if c.problem.m != c.problem.n]
     assert all(c.beside and c.beside.m % 6 == 0 and c.beside.n % 16 == 0 for c in past)
     assert all((c.problem.m, c.problem.n) == (c.beside.m + 1, c.beside.n + 1) for c in past if c.beside)
-    assert all(min(c.problem.m, c.problem.n, c.problem.k) in shapes.THIN for c in suites["skinny"])
-    assert shapes.LADDER[0] == 200
-    assert shapes.LADDER[-1] == 10000
+    assert all(min(c.problem.m, c.problem.n, c.problem.k) in suites.THIN for c in found["skinny"])
+    assert suites.LADDER[0] == 200
+    assert suites.LADDER[-1] == 10000
 
 
 def test_unknown_suites_and_formats_are_named() -> None:
     with pytest.raises(ValueError, match=r"unknown suite 'round'; it may be square, "):
-        shapes.cases(["round"], ["f32"])
+        suites.cases(["round"], ["f32"])
     with pytest.raises(ValueError, match=r"unknown dtype 'f16'; it may be f32, f64"):
-        shapes.cases(["square"], ["f16"])
+        suites.cases(["square"], ["f16"])
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -391,12 +384,12 @@ def test_a_thunk_hands_every_kind_of_argument_over() -> None:
     address = ctypes.cast(callback, ctypes.c_void_p).value
     assert address
     values = (-5, -(1 << 40), 1 << 50, 1.5, -2.25, *range(100, 112))
-    call = thunk.bind(address, "ilpfd" + "l" * 12, values)
+    call = _blas.bind(address, "ilpfd" + "l" * 12, values)
     assert call() is None
     call()
     assert got == [values, values]
     with pytest.raises(ValueError, match="takes 2 values, got 1"):
-        thunk.bind(address, "ii", (1,))
+        _blas.bind(address, "ii", (1,))
 
 
 def test_a_thunk_keeps_what_it_is_told_to_and_lets_go_of_it() -> None:
@@ -410,7 +403,7 @@ def test_a_thunk_keeps_what_it_is_told_to_and_lets_go_of_it() -> None:
     address = ctypes.cast(callback, ctypes.c_void_p).value
     kept = Kept()
     alive = weakref.ref(kept)
-    call = thunk.bind(address or 0, "", (), keep=kept)
+    call = _blas.bind(address or 0, "", (), keep=kept)
     del kept
     gc.collect()
     assert alive() is not None
@@ -421,7 +414,7 @@ def test_a_thunk_keeps_what_it_is_told_to_and_lets_go_of_it() -> None:
 
 @pytest.mark.parametrize("name", ["numpy", "openblas", "mkl", "blis", pytest.param("torch", marks=pytest.mark.slow)])
 def test_every_peer_found_here_multiplies_every_layout(name: str) -> None:
-    found, left_out = peers.find(1, [name])
+    found, left_out = peer.find(Setting(), [name])
     assert [c.name for c in found] + list(left_out) == ["tilewright", name]
     if left_out:
         pytest.skip(left_out[name])
@@ -429,22 +422,28 @@ def test_every_peer_found_here_multiplies_every_layout(name: str) -> None:
         for layout in ("nn", "nt", "tn", "tt"):
             for size in ((37, 29, 41), (1, 29, 41), (37, 1, 41), (37, 29, 1)):
                 o = operands.make(Gemm(*size, dtype, layout=layout))
-                fn, args = found[1].bind(o)
+                way = next(iter(found[1].ways(Product(dtype, dtype, dtype))))
+                fn, args = way.bind(o)
                 fn(*args)
                 assert check.wrong(o.a, o.b, o.c) is None, (dtype, layout, size)
 
 
 def test_an_unknown_peer_is_named_and_blis_has_no_threads() -> None:
     with pytest.raises(ValueError, match="unknown peer 'atlas'; the peers are numpy, "):
-        peers.find(1, ["atlas", "numpy"])
-    assert "blis" in peers.find(2, ["blis"])[1]
+        peer.find(Setting(), ["atlas", "numpy"])
+    assert "blis" in peer.find(Setting(2), ["blis"])[1]
 
 
 def test_torch_is_loaded_before_mkl_however_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    for name in ("torch", "mkl"):
-        monkeypatch.setattr(peers, name, lambda threads, name=name: loaded.append(name) or fake(name, Clock(), 1e9))
-    found, _ = peers.find(1, ["mkl", "torch"])
+
+    def load(name: str) -> peer.Peer:
+        loaded.append(name)
+        return fake(name, Clock(), 1e9)
+
+    known = tuple(replace(x, load=lambda setting, name=x.name: load(name)) for x in peer.libraries())
+    monkeypatch.setattr(peer, "libraries", lambda: known)
+    found, _ = peer.find(Setting(), ["mkl", "torch"])
     assert loaded == ["torch", "mkl"]
     assert [c.name for c in found] == ["tilewright", "torch", "mkl"]
 
@@ -457,17 +456,17 @@ def test_narrow_kernels_are_called_narrow_where_the_cpu_has_wider_ones(
 ) -> None:
     maps = tmp_path / "maps"
     maps.write_text("7f00 /lib/libmkl_rt.so.3\n7f01 /lib/libmkl_vml_def.so.3\n7f02 /lib/libmkl_def.so.3\n")
-    monkeypatch.setattr(widest, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
-    assert (widest.named("Haswell"), widest.mkl_kernels(maps)) == ("Haswell", "libmkl_def")
-    monkeypatch.setattr(widest, "cpu_flags", lambda: frozenset({"avx2", "fma", *AVX512}))
-    assert widest.named("SkylakeX") == "SkylakeX"
-    assert widest.named("Haswell") == "Haswell: narrower than this CPU"
-    assert widest.mkl_kernels(maps) == "libmkl_def: narrower than this CPU"
+    monkeypatch.setattr(_blas, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
+    assert (_blas.named("Haswell"), mkl_peer.kernels(maps)) == ("Haswell", "libmkl_def")
+    monkeypatch.setattr(_blas, "cpu_flags", lambda: frozenset({"avx2", "fma", *AVX512}))
+    assert _blas.named("SkylakeX") == "SkylakeX"
+    assert _blas.named("Haswell") == "Haswell: narrower than this CPU"
+    assert mkl_peer.kernels(maps) == "libmkl_def: narrower than this CPU"
     maps.write_text("7f02 /lib/libmkl_avx512.so.3")
-    assert widest.mkl_kernels(maps) == "libmkl_avx512"
+    assert mkl_peer.kernels(maps) == "libmkl_avx512"
     maps.write_text("7f00 /lib/libmkl_rt.so.3")
-    assert widest.mkl_kernels(maps) is None
-    assert widest.mkl_kernels(tmp_path / "nowhere") is None
+    assert mkl_peer.kernels(maps) is None
+    assert mkl_peer.kernels(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -484,18 +483,19 @@ def test_narrow_kernels_are_called_narrow_where_the_cpu_has_wider_ones(
 def test_blis_is_tried_with_all_kernels_that_the_cpu_runs(
     monkeypatch: pytest.MonkeyPatch, flags: set[str], own: str, avx2_only: bool, names: list[str]
 ) -> None:
-    monkeypatch.setattr(widest, "cpu_flags", lambda: frozenset(flags))
-    assert widest.blis_names(own, avx2_only) == names
+    for module in (_blas, blis):
+        monkeypatch.setattr(module, "cpu_flags", lambda: frozenset(flags))
+    assert blis.kernels(own, avx2_only) == names
 
 
 def test_a_trial_finds_the_fastest() -> None:
     clock = Clock()
     calls = {name: clock.contender(name, seconds) for name, seconds in {"a": 3e-3, "b": 1e-3, "c": 2e-3}.items()}
-    assert widest.fastest(calls, clock) == "b"
+    assert blis.fastest(calls, clock) == "b"
 
 
 def test_numpy_says_which_kernels_its_openblas_runs() -> None:
-    core = widest.numpy_kernels()
+    core = numpy_peer.kernels()
     linked = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
     assert (core is not None) == ("openblas" in linked)
 
@@ -508,7 +508,7 @@ def job(cases: list[Case], **options: object) -> child.Job:
     return replace(child.Job(1, "native", cases, rules), **options)
 
 
-def fake(name: str, clock: Clock, rate: float, spoil: bool = False) -> peers.Contender:
+def fake(name: str, clock: Clock, rate: float, spoil: bool = False) -> peer.Peer:
     """Multiplies at `rate` flop/s of the fake clock, and wrongly if asked to."""
 
     def bind(o: operands.Operands) -> measure.Call:
@@ -519,16 +519,16 @@ def fake(name: str, clock: Clock, rate: float, spoil: bool = False) -> peers.Con
 
         return call, ()
 
-    return peers.Contender(name, "1", "fake", bind)
+    return peer.single(name, "1", "fake", bind)
 
 
 def square(*sizes: int) -> list[Case]:
-    return shapes.squares("square", sizes, "f32")
+    return suites.squares("square", sizes, "f32")
 
 
 def test_a_case_gives_a_row_per_contender_and_ratios() -> None:
     clock = Clock()
-    bench = child.Bench(job(square(32)), [fake("tilewright", clock, 4e9), fake("slow", clock, 2e9)], clock)
+    bench = child.Bench(job(square(32)), [fake("tilewright", clock, 4e9), fake("slow", clock, 2e9)], clock=clock)
     result = bench.run(square(32)[0])
     assert result.gflops("tilewright") == pytest.approx(4, rel=0.01)
     assert result.gflops("slow") == pytest.approx(2, rel=0.01)
@@ -541,7 +541,7 @@ def test_a_case_gives_a_row_per_contender_and_ratios() -> None:
 def test_a_wrong_result_is_an_error_row_and_is_not_timed() -> None:
     clock = Clock()
     contenders = [fake("tilewright", clock, 1e9), fake("liar", clock, 9e9, spoil=True)]
-    result = child.Bench(job(square(16)), contenders, clock).run(square(16)[0])
+    result = child.Bench(job(square(16)), contenders, clock=clock).run(square(16)[0])
     row = result.row("liar")
     assert row is not None
     assert row.sample is None
@@ -555,8 +555,8 @@ def test_a_contender_that_raises_is_an_error_row() -> None:
         raise MemoryError("too large")
 
     clock = Clock()
-    contenders = [fake("tilewright", clock, 1e9), peers.Contender("broken", "1", "", bind)]
-    row = child.Bench(job(square(16)), contenders, clock).run(square(16)[0]).row("broken")
+    contenders = [fake("tilewright", clock, 1e9), peer.single("broken", "1", "", bind)]
+    row = child.Bench(job(square(16)), contenders, clock=clock).run(square(16)[0]).row("broken")
     assert row is not None
     assert row.error == "MemoryError: too large"
 
@@ -565,7 +565,7 @@ def test_whoever_would_be_too_slow_sits_the_next_size_out() -> None:
     clock = Clock()
     cases = square(16, 64)
     bench = child.Bench(
-        job(cases, max_call_s=0.1), [fake("tilewright", clock, 1e9), fake("naive", clock, 1e5)], clock
+        job(cases, max_call_s=0.1), [fake("tilewright", clock, 1e9), fake("naive", clock, 1e5)], clock=clock
     )  # naive: 0.08 s at 16, which makes 5 s at 64
     assert bench.run(cases[0]).sample("naive") is not None
     row = bench.run(cases[1]).row("naive")
@@ -577,7 +577,7 @@ def test_short_of_time_the_slowest_leave_first_but_never_numpy() -> None:
     clock = Clock()
     rates = {"tilewright": 1e9, "numpy": 1e8, "a": 9e8, "b": 5e8, "c": 7e8}
     cases = square(16, 64)
-    bench = child.Bench(job(cases, max_case_s=0.026), [fake(n, clock, r) for n, r in rates.items()], clock)
+    bench = child.Bench(job(cases, max_case_s=0.026), [fake(n, clock, r) for n, r in rates.items()], clock=clock)
     bench.run(cases[0])
     seated, out = bench.seated(cases[1])
     assert [c.name for c in seated] == ["tilewright", "numpy", "a"]
@@ -587,7 +587,7 @@ def test_short_of_time_the_slowest_leave_first_but_never_numpy() -> None:
 def test_no_case_is_begun_that_would_end_after_the_deadline() -> None:
     clock = Clock()
     cases = square(16, 64)
-    bench = child.Bench(job(cases, deadline_s=1.0), [fake("tilewright", clock, 1e6)], clock)
+    bench = child.Bench(job(cases, deadline_s=1.0), [fake("tilewright", clock, 1e6)], clock=clock)
     assert bench.too_late(cases[0]) is None
     bench.run(cases[0])
     assert "about 2 s more" in str(bench.too_late(cases[1]))
@@ -596,7 +596,7 @@ def test_no_case_is_begun_that_would_end_after_the_deadline() -> None:
 def test_tilewright_is_timed_beside_itself() -> None:
     clock = Clock()
     case = Case("awkward", Gemm(17, 17, 17), beside=Gemm(16, 16, 16))
-    bench = child.Bench(job([case]), [fake("tilewright", clock, 1e9), fake("numpy", clock, 1e9)], clock)
+    bench = child.Bench(job([case]), [fake("tilewright", clock, 1e9), fake("numpy", clock, 1e9)], clock=clock)
     result = bench.run(case)
     ratio = result.ratio(BESIDE)
     assert ratio is not None
@@ -606,7 +606,7 @@ def test_tilewright_is_timed_beside_itself() -> None:
 
 
 def test_a_job_survives_json() -> None:
-    asked = job(shapes.cases(["awkward"], ["f64"]), deadline_s=3.0, peers=["numpy"])
+    asked = job(suites.cases(["awkward"], ["f64"]), deadline_s=3.0, peers=["numpy"])
     assert child.Job.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
@@ -645,32 +645,33 @@ def test_no_command_writes_a_file_that_was_not_asked_for(asked: list[child.Job],
 def test_the_ladder_can_be_held_to_avx2(asked: list[child.Job]) -> None:
     options = commands.Options(isa="avx2", sizes=[200], threads=[1, 2])
     commands.ladder(options, quiet_console())  # type: ignore[arg-type]
-    assert [(job.contenders, job.threads, job.isa) for job in asked] == [("ladder", 1, "avx2"), ("ladder", 2, "avx2")]
+    assert [(job.ladder, job.threads, job.isa) for job in asked] == [(True, 1, "avx2"), (True, 2, "avx2")]
 
 
 def test_a_peer_that_is_not_installed_is_refused_at_once(
     asked: list[child.Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "_is_there", lambda name: name == "torch")
+    known = tuple(replace(x, is_here=lambda name=x.name: name == "torch") for x in peer.libraries())
+    monkeypatch.setattr(peer, "libraries", lambda: known)
     for command in (commands.bench, commands.ladder):
         options = commands.Options(peers=["numpy", "mkl", "openblas"])
         with pytest.raises(ValueError, match="mkl and openblas: not installed; pip install mkl scipy-openblas64"):
             command(options, quiet_console())  # type: ignore[arg-type]
     assert asked == []
-    assert peers.required(["torch", "numpy"]) == ["torch", "numpy"]
-    assert peers.required(None) is peers.required([]) is None
+    assert peer.required(["torch", "numpy"]) == ["torch", "numpy"]
+    assert peer.required(None) is peer.required([]) is None
 
 
 def test_tilewright_is_measured_alone_only_when_that_is_asked_for() -> None:
-    assert peers.required(["none"]) == []
-    assert [c.name for c in peers.find(1, [])[0]] == ["tilewright"]
-    assert not {"numpy", "openblas"} & {c.name for c in ladder.contenders(1, [])[0]}
+    assert peer.required(["none"]) == []
+    assert [c.name for c in peer.find(Setting(), [])[0]] == ["tilewright"]
+    assert not {"numpy", "openblas"} & {c.name for c in ladders.peers(Setting(), [])[0]}
 
 
 def test_documents_and_help_say_when_a_step_sits_out() -> None:
     from tilewright.cli import benches
 
-    assert ladder.MAX_CALL_S == 2.0  # "two", in words
+    assert ladders.MAX_CALL_S == 2.0  # "two", in words
     for text in (benches.ladder.__doc__ or "", (ROOT / "docs" / "benchmarking.md").read_text()):
         assert "would take more than two seconds" in " ".join(text.split())
 
@@ -695,7 +696,7 @@ def test_a_result_is_told_as_it_comes(measured: Report, capsys: pytest.CaptureFi
     from rich.console import Console
 
     with progress.progress(Console()) as bar:
-        listen = commands._listener(bar, bar.add_task("", total=1))
+        listen = commands.listener(bar, bar.add_task("", total=1))
         listen(job([]), {"event": "result", "result": measured.results[0].to_json()})
     assert capsys.readouterr().err == (
         "1 thread: f32 nn 64: tilewright 524.3, numpy 262.1, mkl 476.6 GFLOP/s; 1.10 (0.83 to 1.10) mkl\n"
@@ -722,15 +723,15 @@ def test_the_environment_counts_threads_and_narrows_the_isa(monkeypatch: pytest.
 @pytest.mark.slow
 def test_a_child_measures_and_reports() -> None:
     events: list[str] = []
-    asked = job(shapes.cases(["square"], ["f32"])[:2], peers=["numpy"])
+    asked = job(suites.cases(["square"], ["f32"])[:2], peers=["numpy"])
     found = session.run("bench", [asked], lambda _, event: events.append(event["event"]), note="test")
-    assert events == ["contenders", "case", "result", "case", "result", "done"]
+    assert events == ["peers", "case", "result", "case", "result", "done"]
     assert [r.case for r in found.results] == asked.cases
     assert all(row.sample for r in found.results for row in r.rows), [
         row.error for r in found.results for row in r.rows
     ]
     assert found.sessions[0].notes == []
-    assert [c["name"] for c in found.sessions[0].contenders] == ["tilewright", "numpy"]
+    assert [c["name"] for c in found.sessions[0].peers] == ["tilewright", "numpy"]
     assert found.sessions[0].load_after is not None
 
 
@@ -750,7 +751,7 @@ def test_a_child_that_dies_leaves_a_note(monkeypatch: pytest.MonkeyPatch, progra
 
 
 def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(asked: child.Job, found: Report, listen: session.Listener, module: str) -> None:
+    def interrupted(asked: child.Job, found: Report, listen: session.Listener) -> None:
         found.sessions.append(Session(asked.threads, asked.isa))
         raise KeyboardInterrupt
 
@@ -989,7 +990,7 @@ def test_markers_that_ask_for_nothing_are_errors(measured: Report, tmp_path: Pat
 
 def test_the_documents_say_what_the_committed_results_say() -> None:
     stale = [path.name for path in readme.outdated(ROOT)]
-    assert not stale, f"run python -m tilewright.bench.readme: {stale} differ from bench/results"
+    assert not stale, f"run python bench/readme.py: {stale} differ from bench/results"
 
 
 # ---- machine, startup
@@ -1004,7 +1005,7 @@ def test_the_machine_is_described_in_json() -> None:
 
 
 def test_startup_times_whole_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.bench import startup
+    from tilewright.bench.suites import startup
 
     monkeypatch.setattr(
         startup, "PROGRAMS", {"a": "pass", "b cold": "import os; assert os.environ['TILEWRIGHT_CACHE_DIR']"}

@@ -14,32 +14,19 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from bench import readme
 from tilewright import formats
-from tilewright.bench import (
-    formats as study,
-)
-from tilewright.bench import (
-    formats_blas,
-    formats_child,
-    formats_data,
-    formats_error,
-    formats_peers,
-    formats_plot,
-    formats_products,
-    formats_report,
-    formats_results,
-    peers,
-    readme,
-    results,
-    session,
-)
-from tilewright.bench.formats_child import FormatsJob
-from tilewright.bench.formats_data import Matrices
-from tilewright.bench.formats_error import Reference
-from tilewright.bench.formats_products import PRODUCTS, Product
-from tilewright.bench.formats_results import F32, Row, Timed
-from tilewright.bench.results import Report, Session
+from tilewright.bench import child, commands, cpu, ours, peer, plot, report, results, session
+from tilewright.bench.cases import Case, Product
+from tilewright.bench.child import Job
+from tilewright.bench.peer import Peer, Setting, Way
+from tilewright.bench.results import BESIDE, Report, Result, Row, Session
+from tilewright.bench.suites import formats as suite
+from tilewright.bench.suites.formats import PRODUCTS
+from tilewright.measure import check, operands
+from tilewright.measure.check import Reference
 from tilewright.measure.measure import Rules, Sample
+from tilewright.measure.operands import Operands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,12 +38,16 @@ def product(key: str) -> Product:
     return next(p for p in PRODUCTS if p.key == key)
 
 
+def make(key: str, m: int, n: int, k: int) -> Operands:
+    return operands.make(product(key).gemm(m, n, k))
+
+
 # ---- what is timed
 
 
 def test_words_choose_products() -> None:
     def keys(*words: str) -> list[str]:
-        return [p.key for p in formats_products.chosen(words)]
+        return [p.key for p in suite.chosen(words)]
 
     assert keys() == [p.key for p in PRODUCTS]
     assert keys("i8") == ["i8-i8-i8", "i8-i8-i32", "u8-i8-i32", "i8-i4-i32"]
@@ -65,7 +56,7 @@ def test_words_choose_products() -> None:
     assert keys("bf16_bf16_f32_x6") == ["f32-f32-f32:bf16_bf16_f32_x6"]
     assert keys("f32-f32-f32") == ["f32-f32-f32"]
     assert len(keys("f32")) == 4
-    with pytest.raises(ValueError, match=r"nothing is timed of 'bf16-f32'; name a format \(f64, f32, .* or a product"):
+    with pytest.raises(ValueError, match=r"no product of 'bf16-f32' is timed; name a format \(f64, .* or a product"):
         keys("bf16-f32")
 
 
@@ -86,7 +77,7 @@ def test_products_say_what_they_are() -> None:
 
 @pytest.mark.parametrize("f", formats.FORMATS.values(), ids=str)
 def test_numbers_are_finite_and_cover_the_format(f: formats.Format) -> None:
-    x = formats_data.numbers(f, (300, 300), np.random.default_rng(0))
+    x = operands.numbers(f, (300, 300), np.random.default_rng(0))
     assert (x.shape, x.dtype) == ((300, 300), f.dtype)
     wide = x.astype(np.complex128 if isinstance(f, formats.Complex) else np.float64)
     assert np.isfinite(wide).all()
@@ -104,10 +95,10 @@ def test_numbers_are_finite_and_cover_the_format(f: formats.Format) -> None:
 
 
 def test_matrices_start_poisoned_and_parts_are_views() -> None:
-    s = formats_data.make(product("bf16-bf16-f32"), 9, 7, 5)
+    s = make("bf16-bf16-f32", 9, 7, 5)
     assert s.sizes == (9, 7, 5)
     assert np.isnan(s.c).all()
-    assert (formats_data.make(product("i8-i8-i32"), 3, 3, 3).c == -1).all()
+    assert (make("i8-i8-i32", 3, 3, 3).c == -1).all()
     part = s.first(4)
     assert part.sizes == (4, 7, 5)
     assert np.shares_memory(part.a, s.a)
@@ -117,9 +108,9 @@ def test_matrices_start_poisoned_and_parts_are_views() -> None:
 # ---- errors
 
 
-def right(s: Matrices) -> None:
+def right(s: Operands) -> None:
     """C as the reference has it, rounded once."""
-    out = formats.get(s.product.out)
+    out = formats.get(s.problem.out)
     if isinstance(out, formats.Integer):
         wide = np.frompyfunc(int, 1, 1)
         exact = wide(s.a.astype(np.int64)) @ wide(s.b.astype(np.int64))
@@ -133,7 +124,7 @@ def right(s: Matrices) -> None:
 
 @pytest.mark.parametrize("p", PLAIN, ids=lambda p: p.key)
 def test_right_results_pass_and_a_planted_mistake_is_found(p: Product) -> None:
-    s = formats_data.make(p, 20, 24, 30)
+    s = operands.make(p.gemm(20, 24, 30))
     right(s)
     reference = Reference(s)
     assert reference.wrong(s.c) is None
@@ -155,8 +146,8 @@ def test_right_results_pass_and_a_planted_mistake_is_found(p: Product) -> None:
 @pytest.mark.parametrize("key", ["f32-f32-f32", "bf16-bf16-bf16", "i8-i8-i32", "i64-i64-i64", "c64-c64-c64"])
 def test_rows_that_are_not_compared_are_seen_by_freivalds(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.measure.check.FULL_LIMIT", 0)
-    monkeypatch.setattr(formats_error, "ROWS", 8)
-    s = formats_data.make(product(key), 90, 50, 40)
+    monkeypatch.setattr(check, "ROWS", 8)
+    s = make(key, 90, 50, 40)
     right(s)
     reference = Reference(s)
     assert len(reference.rows) == 8
@@ -169,16 +160,16 @@ def test_rows_that_are_not_compared_are_seen_by_freivalds(key: str, monkeypatch:
 
 def test_the_error_is_in_units_of_the_results_format() -> None:
     for key, unit in (("f32-f32-f32", 2.0**-24), ("bf16-bf16-bf16", 2.0**-8), ("f64-f64-f64", 2.0**-53)):
-        s = formats_data.make(product(key), 4, 4, 4)
+        s = make(key, 4, 4, 4)
         one = np.ones((4, 4), s.a.dtype)
-        s = Matrices(s.product, one, one, s.c)
+        s = Operands(s.problem, one, one, s.c)
         s.c[...] = 4
         s.c[1, 1] = np.array(4 * (1 + 2 * unit)).astype(s.c.dtype)
         assert Reference(s).error(s.c) == pytest.approx(2)
 
 
 def test_sums_in_a_narrow_format_are_allowed_to_peers_alone() -> None:
-    s = formats_data.make(product("bf16-bf16-bf16"), 30, 30, 400)
+    s = make("bf16-bf16-bf16", 30, 30, 400)
     s.c[...] = 0
     for p in range(400):
         s.c[...] = s.c + np.multiply.outer(s.a[:, p], s.b[p])
@@ -192,20 +183,19 @@ def test_sums_in_a_narrow_format_are_allowed_to_peers_alone() -> None:
 # ---- whom
 
 
-def found(*names: str) -> dict[str, peers.Contender]:
-    there, _ = peers.find(1, names)
-    return {c.name: c for c in there}
+LIBRARIES = peer.find(Setting(), ["numpy", "openblas", "torch", "mkl"])[0]
 
 
-LIBRARIES = found("numpy", "openblas", "torch", "mkl")
+def ways(p: Product, libraries: list[Peer] = LIBRARIES) -> list[Way]:
+    return [way for each in libraries for way in each.ways(p)]
 
 
 @pytest.mark.parametrize("p", PLAIN, ids=lambda p: p.key)
 def test_every_way_gives_the_right_numbers(p: Product) -> None:
     """Or says in words that it cannot, on this machine; NumPy and we always can."""
-    s = formats_data.make(p, 65, 70, 80)
+    s = operands.make(p.gemm(65, 70, 80))
     reference = Reference(s)
-    everybody = formats_peers.entrants(p, LIBRARIES, 1)
+    everybody = ways(p)
     assert [e.name for e in everybody[:2]] == ["tilewright", "numpy"]
     assert len({e.name for e in everybody}) == len(everybody)
     for e in everybody:
@@ -226,48 +216,56 @@ def test_every_way_gives_the_right_numbers(p: Product) -> None:
 
 def test_who_takes_part() -> None:
     def names(key: str) -> list[str]:
-        return [e.name for e in formats_peers.entrants(product(key), LIBRARIES, 1)]
+        return [way.name for way in ways(product(key))]
 
     assert "numpy floats" in names("i8-i8-i32")
     assert "numpy floats" in names("f16-f16-f16")
     assert "numpy floats" not in names("i32-i32-i32")
-    assert formats_peers.entrants(product("i8-i8-i32"), {}, 1)[0].name == "tilewright"
-    assert len(formats_peers.entrants(product("i8-i8-i32"), {}, 1)) == 1
-    if "mkl" in LIBRARIES:
+    libraries = [each.name for each in LIBRARIES]
+    assert libraries[0] == "tilewright"
+    if "mkl" in libraries:
         assert {"mkl", "mkl packed"} <= set(names("bf16-bf16-f32")) & set(names("u8-i8-i32"))
         assert "mkl" not in names("bf16-bf16-bf16")
-    if "torch" in LIBRARIES:
+    if "torch" in libraries:
         assert "torch" in names("bf16-bf16-bf16")
         assert "torch" not in names("bf16-bf16-f32")
-    assert not list(formats_blas.functions("openblas", product("bf16-bf16-f32"), 1))
+    openblas = [each for each in LIBRARIES if each.name == "openblas"]
+    assert ways(product("bf16-bf16-f32"), openblas) == []
 
 
 # ---- the process that measures
 
 
-def job(*cases: tuple[str, int], **options: Any) -> FormatsJob:
-    return FormatsJob(1, "native", [(product(key), n) for key, n in cases], SHORT, **options)
+def job(*cases: Case, **options: Any) -> Job:
+    return Job(1, "native", list(cases), SHORT, prepared=True, **options)
+
+
+def case(key: str, n: int) -> Case:
+    return suite.cases([product(key)], [n])[0]
+
+
+def alone(*more: Peer) -> list[Peer]:
+    return [ours.load(Setting()), *more]
 
 
 def test_a_job_survives_json() -> None:
-    asked = job(("u8-i8-i32", 64), ("f32-f32-f32:bf16_bf16_f32_x6", 128), peers=["numpy"])
-    assert FormatsJob.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    asked = job(case("u8-i8-i32", 64), case("f32-f32-f32:bf16_bf16_f32_x6", 128), peers=["numpy"], call_s=1.0)
+    assert Job.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
     def bench(per_row: float | Callable[[int], float], once: float = 0.0) -> int:
-        def bind(s: Matrices) -> Any:
+        def bind(s: Operands) -> Any:
             def call() -> None:
                 now[0] += once + len(s.a) * (per_row(len(s.a)) if callable(per_row) else per_row)
                 np.matmul(s.a, s.b, s.c)
 
             return call, ()
 
-        slow = formats_peers.Entrant(who, "", bind)
-        bench = formats_child.Bench(job(call_s=1.0), [], lambda: now[0])
-        part, _ = bench._part(slow, formats_data.make(product("f32-f32-f32"), 1000, 8, 8))
+        slow, device = Way(who, "", bind), cpu.Cpu(job(call_s=1.0), lambda: now[0])
+        part, _ = device._part(slow, make("f32-f32-f32", 1000, 8, 8))
         return len(part.a)
 
     who = "numpy"
@@ -278,7 +276,7 @@ def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.Monkey
     assert bench(1e-2, once=0.01) == pytest.approx(100, abs=1)
     assert bench(1e-2, once=0.2) == pytest.approx(400, abs=1)  # once is no more than a twentieth of the call
     assert bench(1e-6, once=100.0) == 1000
-    monkeypatch.setattr(formats_child, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
+    monkeypatch.setattr(cpu, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
     assert bench(1e-2) == 1000
     assert bench(2e-2) == pytest.approx(50, abs=1)
     assert bench(lambda rows: 1e-2 if rows > 16 else 4e-2) == 1000  # a few rows at a time are no fair sample
@@ -291,30 +289,28 @@ def test_what_is_absent_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError(f"algorithm must be None\n  in this version, not {options['algorithm']!r}")
 
     monkeypatch.setattr(tw, "matmul", refuses)
-    timed = formats_child.Bench(job(), []).run(product("f32-f32-f32:bf16_bf16_f32_x6"), 32)
+    timed = child.Bench(job(), alone()).run(case("f32-f32-f32:bf16_bf16_f32_x6", 32))
     (row,) = timed.rows
-    assert row.reason == "absent: algorithm must be None in this version, not 'bf16_bf16_f32_x6'"
-    assert study.status(report_of(timed)) == 0
+    assert row.error == "absent: algorithm must be None in this version, not 'bf16_bf16_f32_x6'"
+    assert commands.status(report_of(timed)) == 0
 
 
 def test_a_wrong_or_broken_contender_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def zeros(s: Matrices) -> Any:
+    def zeros(s: Operands) -> Any:
         return s.c.fill, (0,)
 
-    def breaks(s: Matrices) -> Any:
+    def breaks(s: Operands) -> Any:
         raise RuntimeError("no such\ninstruction")
 
-    given = formats_peers.entrants(product("i8-i8-i32"), {}, 1)
-    everybody = [*given, formats_peers.Entrant("zeros", "", zeros), formats_peers.Entrant("breaks", "", breaks)]
-    monkeypatch.setattr(formats_peers, "entrants", lambda *_: everybody)
-    timed = formats_child.Bench(job(), []).run(product("i8-i8-i32"), 32)
+    everybody = alone(peer.single("zeros", "", "", zeros), peer.single("breaks", "", "", breaks))
+    timed = child.Bench(job(), everybody).run(case("i8-i8-i32", 32))
     rows = {row.name: row for row in timed.rows}
-    assert rows["zeros"].reason.startswith("wrong result: an element is off by ")
-    assert rows["breaks"].reason == "RuntimeError: no such instruction"
+    assert str(rows["zeros"].error).startswith("wrong result: C[")
+    assert rows["breaks"].error == "RuntimeError: no such instruction"
     assert rows["tilewright"].sample
-    assert rows[F32].sample
-    assert study.status(report_of(timed)) == 0
-    assert study.status(report_of(replace(timed, rows=(Row("tilewright", "", reason="wrong result: 1"),)))) == 1
+    assert rows[BESIDE].sample
+    assert commands.status(report_of(timed)) == 0
+    assert commands.status(report_of(replace(timed, rows=(Row("tilewright", error="wrong result: 1"),)))) == 1
 
 
 @pytest.mark.slow
@@ -322,15 +318,16 @@ def test_three_formats_end_to_end(tmp_path: Path) -> None:
     from rich.console import Console
 
     path = tmp_path / "r.json"
-    options = study.FormatsOptions(
-        ["f16-f16-f16", "i8-i8-i32", "c64"], [64], [1], peers=["numpy"], quick=True, json=path
+    options = commands.Options(
+        only=["f16-f16-f16", "i8-i8-i32", "c64"], sizes=[64], peers=["numpy"], quick=True, json=path
     )
     with (tmp_path / "shown").open("w") as shown:
-        assert study.bench(options, Console(file=shown, width=200)) == 0
+        assert commands.formats(options, Console(file=shown, width=200)) == 0
     report = results.load(path)
-    timed = formats_results.timed(report)
-    assert [(t.product.key, t.n) for t in timed] == [("f16-f16-f16", 64), ("i8-i8-i32", 64), ("c64-c64-c64", 64)]
-    assert all(t.rate() and t.rate("numpy") and t.rate(F32) for t in timed)
+    timed = report.results
+    assert [t.case.product.key for t in timed] == ["f16-f16-f16", "i8-i8-i32", "c64-c64-c64"]
+    assert {t.case.problem.n for t in timed} == {64}
+    assert all(t.gflops() and t.gflops("numpy") and t.gflops(BESIDE) for t in timed)
     assert report.sessions[0].notes == []
     assert "i8 → i32" in (tmp_path / "shown").read_text()
 
@@ -340,89 +337,91 @@ def test_a_process_that_crashes_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp
 
     asked: list[list[str]] = []
 
-    def measure(job: FormatsJob, found: Report, listen: session.Listener, module: str) -> None:
-        state = Session(job.threads, job.isa)
-        found.sessions.append(state)
-        asked.append([p.key for p, _ in job.cases])
-        for p, n in job.cases:
-            listen({"event": "case", "label": f"{p.label} {n}"})
-            if p.key == "i8-i8-i8":
-                state.notes.append("the measuring process ended early")
+    def process(job: Job, heard: Any) -> None:
+        asked.append([c.product.key for c in job.cases])
+        for number, c in enumerate(job.cases):
+            heard({"event": "case", "number": number, "label": c.label})
+            if c.product.key == "i8-i8-i8":
+                heard.session.notes.append("the measuring process ended early while timing i8")
                 return
-            listen({"event": "product", "product": canned(p.key).to_json()})
-        listen({"event": "done"})
+            heard({"event": "result", "result": canned(c.product.key).to_json()})
+        heard({"event": "done", "load": 0.0, "stolen": 0.0, "others": 0.0})
 
-    monkeypatch.setattr(session, "measure", measure)
+    monkeypatch.setattr(session, "_process", process)
     path = tmp_path / "r.json"
-    options = study.FormatsOptions(["i8-i8-i8", "i8-i8-i32", "f16-f16-f32"], [64], [1], json=path)
-    assert study.bench(options, Console(file=(tmp_path / "shown").open("w"))) == 1
+    options = commands.Options(only=["i8-i8-i8", "i8-i8-i32", "f16-f16-f32"], sizes=[64], json=path)
+    assert commands.formats(options, Console(file=(tmp_path / "shown").open("w"))) == 1
     assert asked == [["f16-f16-f32", "i8-i8-i8", "i8-i8-i32"], ["i8-i8-i32"]]
-    assert [t.product.key for t in formats_results.timed(results.load(path))] == ["f16-f16-f32", "i8-i8-i32"]
+    found = results.load(path).results
+    assert [r.case.product.key for r in found] == ["f16-f16-f32", "i8-i8-i8", "i8-i8-i32"]
+    assert [bool(r.gflops()) for r in found] == [True, False, True]
+    assert found[1].rows[0].error == "the process ended: the measuring process ended early while timing i8"
 
 
 # ---- what is shown
 
 
-def canned(key: str, n: int = 1024, threads: int = 1, scale: float = 1.0) -> Timed:
+def canned(key: str, n: int = 1024, threads: int = 1, scale: float = 1.0) -> Result:
     """Ours 10 ms, NumPy 100 times that per row, on 64 rows, MKL 1.5 times, with B packed 1.2 times, f32 3 times."""
     p, ours = product(key), np.array([1e-2, 2e-2, 1e-2]) * scale
 
-    def row(name: str, times: float, m: int = n, error: float = 0.25, prepared: bool = False) -> Row:
-        return Row(name, f"{name}()", Sample(tuple(map(float, ours * times * m / n)), 3), m, error, prepared)
+    def row(name: str, times: float, m: int = 0, deviation: float = 0.25, prepared: bool = False) -> Row:
+        sample = Sample(tuple(map(float, ours * times * (m or n) / n)), 3)
+        return Row(name, sample, how=f"{name}()", m=m, deviation=deviation, prepared=prepared)
 
     exact = 0.0 if p.exact else 0.25
-    rows = (row("tilewright", 1, error=exact), row("numpy", 100, 64, exact), row("mkl", 1.5, error=exact * 3),
-            row("mkl packed", 1.2, prepared=True), row(F32, 3),
-            Row("torch", "torch()", reason="wrong result: off by 3"))
-    return Timed(p, n, threads, "native", rows)
+    rows = (row("tilewright", 1, deviation=exact), row("numpy", 100, 64, exact), row("mkl", 1.5, deviation=exact * 3),
+            row("mkl packed", 1.2, prepared=True), row(BESIDE, 3), Row("torch", error="wrong result: off by 3"))
+    return Result(case(key, n), threads, "native", rows)
 
 
-def report_of(*timed: Timed) -> Report:
+def report_of(*found: Result) -> Report:
     report = Report.start("formats")
     report.machine.update(cpu="Test CPU", caches={"l2": 1 << 20}, virtual=False, cpus_allowed=2)
     report.sessions.append(Session(1, "native", [{"name": "numpy", "version": "2", "how": "numpy.matmul"}]))
-    report.extra["products"] = [t.to_json() for t in timed]
+    report.results.extend(found)
     return report
 
 
 def test_ratios_count_rows_and_are_taken_round_by_round() -> None:
     t = canned("i8-i8-i32")
-    assert t.rate() == pytest.approx(2 * 1024**3 / 1e-2 / 1e9)
-    assert [t.ratio(name).median for name in ("numpy", "mkl", "mkl packed", F32)] == pytest.approx([100, 1.5, 1.2, 3])  # type: ignore[union-attr]
+    assert t.gflops() == pytest.approx(2 * 1024**3 / 1e-2 / 1e9)
+    found = [ratio.median for name in ("numpy", "mkl", "mkl packed", BESIDE) if (ratio := t.ratio(name))]
+    assert found == pytest.approx([100, 1.5, 1.2, 3])
     assert t.peers() == ["mkl", "numpy"]
     assert t.peers(prepared=True) == ["mkl packed"]
-    assert canned("c64-c64-c64").ratio(F32).median == pytest.approx(12)  # type: ignore[union-attr]  # four times the work
+    assert canned("c64-c64-c64").ratio(BESIDE).median == pytest.approx(12)  # type: ignore[union-attr]  # four times the work
     assert t.ratio("torch") is None
-    assert Timed.from_json(json.loads(json.dumps(t.to_json()))) == t
+    assert Result.from_json(json.loads(json.dumps(t.to_json()))) == t
 
 
 def test_the_table() -> None:
-    absent = Timed(product("f32-f32-f32:bf16_bf16_f32_x6"), 1024, 1, "native",
-                   (Row("tilewright", "", reason="absent: no such algorithm"),))
-    head, *lines = formats_report.lines([canned("bf16-bf16-f32"), canned("i8-i8-i32"), absent])
-    assert head == [*formats_report.HEAD, "remark"]
+    absent = Result(case("f32-f32-f32:bf16_bf16_f32_x6", 1024), 1, "native",
+                    (Row("tilewright", error="absent: no such algorithm"),))
+    head, *lines = report.format_lines([canned("bf16-bf16-f32"), canned("i8-i8-i32"), absent])
+    assert head == [*report.FORMATS_HEAD, "remark"]
     assert lines == [
         ["bf16 → f32", "215", "3.00", "100 (64 rows)", "1.50 mkl", "1.20 mkl packed", "0.25", "0.75", ""],
         ["i8 → i32", "215", "3.00", "100 (64 rows)", "1.50 mkl", "1.20 mkl packed", "exact", "exact", ""],
         ["f32 by bf16_bf16_f32_x6", *["-"] * 7, "absent: no such algorithm"],
     ]
-    assert formats_report.lines([canned("bf16-bf16-f32")])[0] == formats_report.HEAD
+    assert report.format_lines([canned("bf16-bf16-f32")])[0] == report.FORMATS_HEAD
 
 
 def test_the_terminal_and_the_documents_show_it(tmp_path: Path) -> None:
     from rich.console import Console
 
-    report = report_of(canned("bf16-bf16-f32"), canned("i8-i8-i32"), canned("i8-i8-i32", 2048, 2))
+    measured = report_of(canned("bf16-bf16-f32"), canned("i8-i8-i32"), canned("i8-i8-i32", 2048, 2))
     with (tmp_path / "shown").open("w") as shown:
-        formats_report.show(report, Console(file=shown, width=200))
+        report.show(measured, Console(file=shown, width=200))
     text = " ".join((tmp_path / "shown").read_text().split())
     assert "m = n = k = 1024, 1 thread" in text
     assert "m = n = k = 2048, 2 threads" in text
-    assert "torch, i8 → i32, n = 2048, 2 threads: wrong result: off by 3" in text
+    assert "torch, i8 → i32 nn 2048, 2 threads: wrong result: off by 3" in text
     assert "max |C - A B| / (u |A| |B|)" in text
 
     (tmp_path / "bench").mkdir()
-    results.save(report, tmp_path / "bench" / "r.json")
+    results.save(measured, tmp_path / "bench" / "r.json")
     page = "<!-- figure: formats bench/r.json threads=2 n=2048 -->\n<!-- /figure -->\n"
     filled = readme.fill(page, tmp_path)
     assert "| i8 → i32 | 1718 | 3.00 | 100 (64 rows) | 1.50 mkl | 1.20 mkl packed | exact | exact |" in filled
@@ -432,20 +431,15 @@ def test_the_terminal_and_the_documents_show_it(tmp_path: Path) -> None:
             readme.fill(page.replace("threads=2 n=2048", wrong), tmp_path)
 
 
-def test_another_report_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a result of tilewright bench formats"):
-        formats_results.timed(Report.start("bench"))
-
-
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "p.png"
     one = [canned(p.key, scale=1 + i) for i, p in enumerate(PRODUCTS)]
-    formats_plot.draw(report_of(*one, canned("i8-i8-i32", threads=2), canned("i8-i8-i32", 512)), path)
+    plot.draw(report_of(*one, canned("i8-i8-i32", threads=2), canned("i8-i8-i32", 512)), path)
     assert path.stat().st_size > 10_000
-    absent = Timed(product("i8-i8-i32"), 64, 1, "native", (Row("tilewright", "", reason="absent: x"),))
+    absent = Result(case("i8-i8-i32", 64), 1, "native", (Row("tilewright", error="absent: x"),))
     with pytest.raises(ValueError, match="nothing to plot"):
-        formats_plot.draw(report_of(absent), path)
+        plot.draw(report_of(absent), path)
 
 
 @pytest.fixture
@@ -455,7 +449,7 @@ def zen5() -> Report:
 
 
 def test_the_picture_has_points_and_no_label_on_another_or_over_the_edge(zen5: Report) -> None:
-    whole = formats_plot.figure(zen5, 2048)
+    whole = plot.formats_figure(zen5, 2048)
     whole.canvas.draw()
     assert "m = n = k = 2048" in whole.get_suptitle()
     axis = whole.axes[0]
@@ -463,7 +457,7 @@ def test_the_picture_has_points_and_no_label_on_another_or_over_the_edge(zen5: R
     assert not axis.patches  # a bar's length means nothing on a logarithmic axis
     frame = axis.get_window_extent()
     shown = [text for a in whole.axes for text in (a.title, a.xaxis.label, *a.get_yticklabels()) if text.get_text()]
-    assert len(shown) == 2 + 2 * len(formats_results.timed(zen5)) // 4 + 1  # four sizes; and a head over the ratios
+    assert len(shown) == 2 + 2 * len(zen5.results) // 4 + 1  # four sizes; and a head over the ratios
     boxes = [text.get_window_extent() for text in shown]
     for number, box in enumerate(boxes):
         assert whole.bbox.x0 <= box.x0 <= box.x1 <= whole.bbox.x1
@@ -473,14 +467,12 @@ def test_the_picture_has_points_and_no_label_on_another_or_over_the_edge(zen5: R
 
 
 def test_the_committed_picture_is_of_the_committed_results_and_of_the_tables_size(zen5: Report) -> None:
-    """Which `python -m tilewright.bench.formats_plot RESULT.json PICTURE.png 2048` writes."""
+    """Which `python bench/readme.py plot RESULT.json PICTURE.png 2048` writes."""
     from PIL import Image
-
-    from tilewright.bench.plot import digest
 
     with Image.open(ROOT / "bench" / "results" / "zen5_formats.png") as picture:
         said = picture.info
-    assert said["Source"] == digest(zen5)
+    assert said["Source"] == plot.digest(zen5)
     tables = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
     sizes = re.findall(r"^<!-- figure: formats bench/results/zen5_formats.json .*n=(\d+)", tables, re.MULTILINE)
     assert {said["Title"]} == {f"m = n = k = {n}" for n in sizes}

@@ -13,31 +13,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from bench import readme
 from tilewright import targets
-from tilewright.bench import (
-    gpu,
-    gpu_check,
-    gpu_child,
-    gpu_cost,
-    gpu_device,
-    gpu_measure,
-    gpu_peers,
-    gpu_plot,
-    gpu_report,
-    gpu_shapes,
-    gpu_state,
-    readme,
-    results,
-    session,
-)
-from tilewright.bench.gpu_measure import GpuRules
-from tilewright.bench.gpu_state import Reading
-from tilewright.bench.results import OURS, Report, Result, Row, Session
-from tilewright.bench.shapes import Case
+from tilewright.bench import child, commands, gpu, ours, peer, plot, report, results, session
+from tilewright.bench.cases import Case
+from tilewright.bench.child import Job
+from tilewright.bench.peer import GPU, OURS, Setting
+from tilewright.bench.results import Report, Result, Row, Session
+from tilewright.bench.suites import gpu as suites
+from tilewright.bench.suites import gpu_costs
 from tilewright.cli import app
-from tilewright.measure.measure import Sample
+from tilewright.measure import gpu as gpu_measure
+from tilewright.measure import gpu_state, measure
+from tilewright.measure.gpu import GpuRules, GraphTrack
+from tilewright.measure.gpu_state import Reading
+from tilewright.measure.measure import Call, Sample
+from tilewright.measure.operands import Operands
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 
@@ -118,13 +112,26 @@ def test_flushing_comes_before_every_replay_and_is_not_timed() -> None:
 # ---- the median protocol
 
 
+def track(device: Played, calls: Sequence[gpu_measure.Launch], rules: GpuRules) -> GraphTrack:
+    found = GraphTrack(device, calls)
+    found.calibrate(rules)
+    return found
+
+
+def interleave(device: Played, launches: dict[str, gpu_measure.Launch], rules: GpuRules) -> dict[str, Sample]:
+    calls: dict[str, list[Call]] = {name: [(launch, ())] for name, launch in launches.items()}
+    return measure.interleave(
+        calls, rules, clock=device.clock, track=lambda calls: GraphTrack(device, [fn for fn, _ in calls])
+    )
+
+
 def test_a_graph_uses_every_set_of_operands_and_fills_a_turn() -> None:
     device = Played()
     calls = [device.launch(name, 1e-3) for name in "abc"]
-    track = gpu_measure.track(device, calls, GpuRules(turn_s=0.02))
-    assert track.launches == 21  # 20 fill the turn: seven times all three
-    assert track.per_call == pytest.approx(1e-3)
-    slow = gpu_measure.track(device, [device.launch("x", 0.5)] * 2, GpuRules())
+    found = track(device, calls, GpuRules(turn_s=0.02))
+    assert found.launches == found.reps == 21  # 20 fill the turn: seven times all three
+    assert found.per_call == pytest.approx(1e-3)
+    slow = track(device, [device.launch("x", 0.5)] * 2, GpuRules())
     assert slow.launches == 1
 
 
@@ -143,37 +150,37 @@ def test_slow_launches_from_python_do_not_fool_the_length_of_a_turn() -> None:
         return real(launches)
 
     device.graph = graph  # type: ignore[method-assign]
-    track = gpu_measure.track(device, [call] * 4, GpuRules())
-    assert track.per_call == pytest.approx(1e-6)
+    assert track(device, [call] * 4, GpuRules()).per_call == pytest.approx(1e-6)
 
 
 def test_rounds_give_everybody_a_turn_and_rotate() -> None:
     device = Played()
-    rules = GpuRules(rounds=3, min_rounds=3, warm_s=0.0, turn_s=0.04)
-    tracks = {name: gpu_measure.Track(device.launch(name, 0.04), 4, 0.01) for name in "ab"}
-    samples = gpu_measure.interleave(device, tracks, rules, clock=device.clock)
-    # one launch to warm up, one that is timed
-    assert "".join(device.log) == "aabb" + "bbaa" + "aabb"
-    assert all(len(s.seconds) == 3 and s.reps == 4 for s in samples.values())
-    assert samples["a"].spread.median == pytest.approx(0.01)
-    assert gpu_measure.interleave(device, {}, rules) == {}
+    rules = GpuRules(max_rounds=3, min_rounds=3, warm_s=0.0, turn_s=0.039)
+    samples = interleave(device, {name: device.launch(name, 0.04) for name in "ab"}, rules)
+    log = "".join(name for name in device.log if name != "graph")
+    # to calibrate: one launch, one that is timed, and the graph's; then one graph to warm up, one that is timed
+    assert log == "aaabbb" + "aabb" + "bbaa" + "aabb"
+    assert all(len(s.seconds) == 3 and s.reps == 1 for s in samples.values())
+    assert samples["a"].spread.median == pytest.approx(0.04)
+    assert interleave(device, {}, rules) == {}
 
 
 def test_the_budget_ends_the_rounds_but_not_before_the_least() -> None:
     device = Played()
-    rules = GpuRules(rounds=100, min_rounds=3, budget_s=1.0, warm_s=0.0, turn_s=0.1)
-    tracks = {"x": gpu_measure.Track(device.launch("x", 0.1), 2, 0.05)}
-    samples = gpu_measure.interleave(device, tracks, rules, clock=device.clock)
-    assert len(samples["x"].seconds) == 5  # 0.1 to warm up and 0.1 timed: five rounds are the second
-    long = {"x": gpu_measure.Track(device.launch("x", 10.0), 1, 10.0)}
-    assert len(gpu_measure.interleave(device, long, rules, clock=device.clock)["x"].seconds) == 3
+    rules = GpuRules(max_rounds=100, min_rounds=3, budget_s=1.0, warm_s=0.0, turn_s=0.05)
+    samples = interleave(device, {"x": device.launch("x", 0.05)}, rules)
+    assert len(samples["x"].seconds) == 8  # 0.15 to calibrate, then 0.05 to warm up and 0.05 timed
+    long = interleave(device, {"x": device.launch("x", 10.0)}, rules)
+    assert len(long["x"].seconds) == 3
 
 
 def test_sustaining_times_the_second_half() -> None:
     device = Played()
-    track = gpu_measure.Track(device.launch("x", 0.1), 10, 0.01)
-    assert gpu_measure.sustain(device, track, 0.55) == pytest.approx(0.01)
-    assert len(device.log) == 6
+    found = track(device, [device.launch("x", 0.01)], GpuRules(turn_s=0.1))
+    device.log.clear()
+    assert found.launches == 10
+    assert found.sustain(0.55) == pytest.approx(0.01)
+    assert device.log.count("graph") == 6
 
 
 def test_what_a_call_costs_the_host_is_timed_in_bursts_and_the_device_is_waited_for_outside() -> None:
@@ -378,29 +385,29 @@ def test_a_watch_reads_while_the_block_lasts_and_gives_the_later_half() -> None:
 
 
 def test_the_issue_s_suites() -> None:
-    sweep = gpu_shapes.cases(["sweep"])
+    sweep = suites.cases(["sweep"])
     assert [c.problem.n for c in sweep] == list(range(1024, 12801, 128))
-    assert len(gpu_shapes.cases(["sweep"], quick=True)) < len(sweep)
-    odd = gpu_shapes.cases(["odd"])
+    assert len(suites.cases(["sweep"], quick=True)) < len(sweep)
+    odd = suites.cases(["odd"])
     assert {c.problem.n for c in odd} == {1000, 1536, 2039, 3000, 4100, 5000}
     assert len(odd) == 24
-    skinny = {(c.problem.m, c.problem.n, c.problem.k) for c in gpu_shapes.cases(["skinny"])}
+    skinny = {(c.problem.m, c.problem.n, c.problem.k) for c in suites.cases(["skinny"])}
     assert skinny == {(m, n, k) for m in (16, 64, 128, 512) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))}
-    assert {c.problem.a for c in gpu_shapes.cases(["f64"], ["f32"])} == {"f64"}
-    assert [c.problem.n for c in gpu_shapes.cases(["square", "odd"], sizes=[100])][:2] == [100, 1000]
+    assert {c.problem.a for c in suites.cases(["f64"], ["f32"])} == {"f64"}
+    assert [c.problem.n for c in suites.cases(["square", "odd"], sizes=[100])][:2] == [100, 1000]
     with pytest.raises(ValueError, match="unknown suite 'pie' on a GPU; it may be sweep, square, odd, skinny, f64"):
-        gpu_shapes.cases(["pie"])
+        suites.cases(["pie"])
     with pytest.raises(ValueError, match="unknown dtype 'f16'"):
-        gpu_shapes.cases(["square"], ["f16"])
+        suites.cases(["square"], ["f16"])
 
 
 def test_operands_rotate_through_more_than_twice_the_cache() -> None:
     l2 = 60 << 20
     for n in (64, 1000, 1024, 4096, 8192):
         for dtype, size in (("f32", 4), ("f64", 8)):
-            count = gpu_device.sets(Gemm(n, n, n, dtype), l2)
+            count = gpu.sets(Gemm(n, n, n, dtype), l2)
             assert count >= 2
-            assert count * 3 * size * n * n > 2 * l2 or count == gpu_device.MOST_SETS
+            assert count * 3 * size * n * n > 2 * l2 or count == gpu.MOST_SETS
 
 
 # ---- a case, on torch's CPU tensors
@@ -424,28 +431,30 @@ class OnCpu(Played):
         return {"name": "a played GPU", "target": "sm_90a"}
 
 
-def contender(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None] | None = None) -> Any:
-    def bind(o: gpu_device.Operands) -> gpu_measure.Launch:
+def played(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None] | None = None) -> Any:
+    def bind(o: Operands) -> Call:
         def launch() -> None:
             device.torch.mm(o.a, o.b, out=o.c)
             device.now += seconds
             if spoil:
                 spoil(o.c)
 
-        return launch
+        return launch, ()
 
-    return gpu_peers.Contender(name, "1", "played", bind)
+    return peer.single(name, "1", "played", bind)
 
 
-def bench(device: OnCpu, *contenders: Any, **job: Any) -> gpu_child.Bench:
-    asked = gpu_child.GpuJob([], GpuRules(rounds=3, watch_s=0.05), **job)
-    return gpu_child.Bench(asked, device, list(contenders), None)  # type: ignore[arg-type]
+def bench(device: OnCpu, *peers: Any, **options: Any) -> child.Bench:
+    asked = Job(1, "native", [], GpuRules(max_rounds=3, watch_s=0.05), GPU, **options)
+    played = gpu.Gpu(asked, device)  # type: ignore[arg-type]
+    played.source = None
+    return child.Bench(asked, list(peers), played)
 
 
 @pytest.fixture(autouse=True)
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which plan is noted is not what is tested here."""
-    monkeypatch.setattr(gpu_peers, "plan_of", lambda problem, target: "a plan")
+    monkeypatch.setattr(ours, "plan_of", lambda problem, target: "a plan")
 
 
 SMALL = Case("square", Gemm(48, 32, 40, layout="nt"))
@@ -453,10 +462,10 @@ SMALL = Case("square", Gemm(48, 32, 40, layout="nt"))
 
 def test_a_case_is_timed_in_turns_and_its_state_is_reported() -> None:
     device = OnCpu()
-    made = bench(device, contender(device, OURS, 1e-3), contender(device, "cuBLAS", 1.2e-3))
+    made = bench(device, played(device, OURS, 1e-3), played(device, "cuBLAS", 1.2e-3))
     result = made.run(SMALL)
     assert [row.error for row in result.rows] == [None, None]
-    ratio = gpu_report.against(result)
+    ratio = result.ratio("cuBLAS")
     assert ratio is not None
     assert ratio.median == pytest.approx(1.2)
     assert result.isa == "sm_90a"
@@ -480,7 +489,7 @@ def test_a_wrong_result_is_an_error_row() -> None:
     def hole(c: Any) -> None:
         c[47, 31] = float("nan")
 
-    result = bench(device, contender(device, OURS, 1e-3, off), contender(device, "x", 1e-3, hole)).run(SMALL)
+    result = bench(device, played(device, OURS, 1e-3, off), played(device, "x", 1e-3, hole)).run(SMALL)
     ours, other = result.rows
     assert ours.error is not None
     assert ours.error.startswith("wrong result: 1 of 1536 elements are off, the first C[3, 5] = ")
@@ -498,7 +507,7 @@ def test_what_goes_wrong_while_timing_is_found_too() -> None:
         if calls > 400:
             c[0, 0] = 0
 
-    made = bench(device, contender(device, OURS, 1e-4, later))
+    made = bench(device, played(device, OURS, 1e-4, later))
     (row,) = made.run(SMALL).rows
     assert row.error is not None
     assert row.error.startswith("wrong result after timing: 1 of 1536")
@@ -508,25 +517,25 @@ def test_what_goes_wrong_while_timing_is_found_too() -> None:
 def test_an_exception_is_an_error_row_and_a_lost_device_ends_the_case() -> None:
     device = OnCpu()
 
-    def refuse(o: gpu_device.Operands) -> gpu_measure.Launch:
+    def refuse(o: Operands) -> Call:
         raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED\n[kernel x]")
 
-    refusing = gpu_peers.Contender("cuBLAS", "1", "played", refuse)
-    result = bench(device, contender(device, OURS, 1e-3), refusing).run(SMALL)
+    refusing = peer.single("cuBLAS", "1", "played", refuse)
+    result = bench(device, played(device, OURS, 1e-3), refusing).run(SMALL)
     assert [row.error for row in result.rows] == [None, "RuntimeError: CUDA_ERROR_LAUNCH_FAILED [kernel x]"]
 
-    def lose(o: gpu_device.Operands) -> gpu_measure.Launch:
+    def lose(o: Operands) -> Call:
         device.lost = True
         raise RuntimeError("illegal address")
 
-    losing = gpu_peers.Contender("x", "1", "played", lose)
-    result = bench(device, contender(device, OURS, 1e-3), losing, contender(device, "y", 1e-3)).run(SMALL)
+    losing = peer.single("x", "1", "played", lose)
+    result = bench(device, played(device, OURS, 1e-3), losing, played(device, "y", 1e-3)).run(SMALL)
     assert [(row.name, row.error) for row in result.rows] == [("x", "RuntimeError: illegal address")]
 
 
 def test_a_slow_contender_sits_large_cases_out() -> None:
     device = OnCpu()
-    made = bench(device, contender(device, OURS, 0.2), max_call_s=1.0)
+    made = bench(device, played(device, OURS, 0.2), max_call_s=1.0)
     assert made.run(SMALL).rows[0].error is None
     large = Case("square", Gemm(480, 32, 40))
     (row,) = made.run(large).rows
@@ -535,38 +544,38 @@ def test_a_slow_contender_sits_large_cases_out() -> None:
 
 def test_the_check_knows_alpha_beta_and_whole_numbers() -> None:
     device = OnCpu()
-    o = gpu_device.make(device, Gemm(33, 20, 17, "f64", layout="tn"), whole=True)  # type: ignore[arg-type]
+    o = gpu.make(device, Gemm(33, 20, 17, "f64", layout="tn"), whole=True)  # type: ignore[arg-type]
     old = device.torch.randint(-3, 4, (33, 20)).double()
-    reference = gpu_check.Reference(device, o, exact=True, alpha=2.0, beta=3.0, old=old)  # type: ignore[arg-type]
+    reference = gpu.Reference(device, o, exact=True, alpha=2.0, beta=3.0, old=old)  # type: ignore[arg-type]
     c = 2 * (o.a @ o.b) + 3 * old
     assert reference.wrong(c) is None
     c[1, 1] += 1e-12
     assert reference.wrong(c) is not None
-    assert gpu_check.wrong(device, o) is not None  # c is still nan
+    assert reference.wrong(o.c) is not None  # c is still nan
 
 
 # ---- the process
 
 
-def job(*cases: Case) -> gpu_child.GpuJob:
-    return gpu_child.GpuJob(list(cases))
+def job(*cases: Case) -> Job:
+    return Job(1, "native", list(cases), GpuRules(), GPU)
 
 
 def test_a_job_survives_json() -> None:
     asked = replace(job(SMALL), plans=["p"], flush=True, rules=GpuRules.quick())
-    assert gpu_child.GpuJob.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert Job.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 def test_a_child_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     device = OnCpu()
-    monkeypatch.setattr(gpu_child, "TorchDevice", lambda index: device)
+    monkeypatch.setattr(gpu, "TorchDevice", lambda index: device)
     monkeypatch.setattr(gpu_state, "find", lambda bus: (Counting(), ""))
-    found = [contender(device, OURS, 1e-3), contender(device, "cuBLAS", 1e-3)]
-    monkeypatch.setattr(gpu_peers, "find", lambda on, wanted, plans: (found, {"triton": "it is not here"}))
+    found = [played(device, OURS, 1e-3), played(device, "cuBLAS", 1e-3)]
+    monkeypatch.setattr(peer, "find", lambda *_: (found, {"triton": "it is not here"}))
     events: list[dict[str, Any]] = []
-    gpu_child.run(job(SMALL, SMALL), lambda event, **details: events.append({"event": event, **details}))
+    child.run(job(SMALL, SMALL), lambda event, **details: events.append({"event": event, **details}))
     assert [e["event"] for e in events] == [
-        "contenders", "device", "case", "result", "case", "result", "clocks", "done",
+        "peers", "device", "case", "result", "case", "result", "clocks", "done",
     ]
     assert events[0]["left_out"] == {"triton": "it is not here"}
     assert events[1]["state"] == {"max_sm_mhz": 1980}
@@ -577,39 +586,37 @@ def test_after_a_case_that_breaks_the_process_the_next_one_goes_on(monkeypatch: 
     cases = [Case("square", Gemm(n, n, n)) for n in (1, 2, 3, 4)]
     started: list[list[int]] = []
 
-    def measured(asked: gpu_child.GpuJob, found: Report, listen: Any, module: str, pin: bool) -> Session:
+    def process(asked: Job, heard: Any) -> None:
         """2 breaks its process without a word, 3 after its result."""
-        assert (module, pin) == ("tilewright.bench.gpu_child", False)
-        found.sessions.append(Session(1, "native"))
+        notes = heard.session.notes
         started.append([c.problem.n for c in asked.cases])
-        listen({"event": "device", "gpu": {"target": "sm_90a"}, "state": {}})
+        heard({"event": "device", "gpu": {"target": "sm_90a"}, "state": {}})
         for number, case in enumerate(asked.cases):
             n = case.problem.n
-            listen({"event": "case", "number": number, "label": case.label})
+            heard({"event": "case", "number": number, "label": case.label})
             if n == 2:
-                found.sessions[-1].notes.append("the measuring process ended early while timing 2: SIGSEGV")
-                return found.sessions[-1]
-            found.results.append(Result(case, 1, "sm_90a", (Row(OURS, Sample((1.0,), 1)),)))
-            listen({"event": "result", "number": number})
+                notes.append("the measuring process ended early while timing 2: SIGSEGV")
+                return
+            result = Result(case, 1, "sm_90a", (Row(OURS, Sample((1.0,), 1)),))
+            heard({"event": "result", "number": number, "result": result.to_json()})
             if n == 3:
-                found.sessions[-1].notes.append("the measuring process ended early while timing 3: illegal")
-                return found.sessions[-1]
-        listen({"event": "done"})
-        return found.sessions[-1]
+                notes.append("the measuring process ended early while timing 3: illegal")
+                return
+        heard({"event": "done", "load": 0.0, "stolen": 0.0, "others": 0.0})
 
-    monkeypatch.setattr(session, "measure", measured)
+    monkeypatch.setattr(session, "_process", process)
     found = Report.start("gpu")
-    gpu.measure(job(*cases), found)
+    session.measure(job(*cases), found)
     assert started == [[1, 2, 3, 4], [3, 4], [4]]
     assert [(r.case.problem.n, bool(r.sample(OURS))) for r in found.results] == [
         (1, True), (2, False), (3, True), (4, True),
     ]
-    assert gpu.status(found) == 1
+    assert commands.status(found) == 1
 
 
 def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Report.start("gpu")
-    gpu.measure(replace(job(SMALL), device=999), found)  # there is no such GPU, or none at all: the child ends
+    session.measure(replace(job(SMALL), number=999), found)  # there is no such GPU, or none at all: the child ends
     assert found.results == []
     assert len(found.sessions) == 1
     assert "ended early while starting" in found.sessions[0].notes[0]
@@ -634,8 +641,8 @@ def measured() -> Report:
         state = gpu_state.summary(readings([1700, 1800, 1755, 1755], 4, watts), seconds[0], "NVML")
         return Row(name, Sample(seconds, 10), gpu=state)
 
-    for n, ours, theirs in ((1024, 60e-6, 66e-6), (8192, 20e-3, 19e-3)):
-        rows = (row(OURS, 600, ours, ours, 2 * ours), row("cuBLAS", 650, theirs, theirs, 2 * theirs))
+    for n, mine, theirs in ((1024, 60e-6, 66e-6), (8192, 20e-3, 19e-3)):
+        rows = (row(OURS, 600, mine, mine, 2 * mine), row("cuBLAS", 650, theirs, theirs, 2 * theirs))
         found.results.append(Result(Case("square", Gemm(n, n, n)), 1, "sm_90a", rows))
     for layout in ("nn", "tt"):
         odd = (Row(OURS, Sample((1.0,), 1)), Row("cuBLAS", error="wrong result: C[0, 0] is 1"))
@@ -653,10 +660,8 @@ def test_a_report_survives_json(measured: Report, tmp_path: Path) -> None:
 
 
 def test_tables_show_rates_ratios_and_the_device_s_state(measured: Report) -> None:
-    from rich.console import Console
-
     console = Console(width=200, record=True, file=io.StringIO())
-    gpu_report.show(measured, console)
+    report.show(measured, console)
     text = " ".join(console.export_text().split())  # captions are folded
     for expected in (
         "NVIDIA H200 (sm_90a, 132 multiprocessors, 60 MiB of L2, power limit 700 W, at most 1980 MHz); driver 580.1",
@@ -670,11 +675,11 @@ def test_tables_show_rates_ratios_and_the_device_s_state(measured: Report) -> No
 
 def test_joules_per_multiply_are_compared(measured: Report) -> None:
     small, large = measured.results[:2]
-    assert gpu_report.joules_ratio(small) == pytest.approx(600 * 60e-6 / (650 * 66e-6))
-    assert gpu_report.joules_ratio(large) == pytest.approx(600 * 20e-3 / (650 * 19e-3))
-    assert gpu_report.joules_ratio(measured.results[2]) is None
-    assert gpu_report.held_back({"power cap": 0.5, "idle": 1.0, "power brake": 0.05}) == "power cap (50%)"
-    assert (gpu_report.held_back({}), gpu_report.held_back(None)) == ("nothing", "-")
+    assert report.joules_ratio(small) == pytest.approx(600 * 60e-6 / (650 * 66e-6))
+    assert report.joules_ratio(large) == pytest.approx(600 * 20e-3 / (650 * 19e-3))
+    assert report.joules_ratio(measured.results[2]) is None
+    assert report.held_back({"power cap": 0.5, "idle": 1.0, "power brake": 0.05}) == "power cap (50%)"
+    assert (report.held_back({}), report.held_back(None)) == ("nothing", "-")
 
 
 def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
@@ -701,11 +706,11 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
 def test_plots_are_pictures(measured: Report, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "p.png"
-    gpu_plot.draw(measured, path)
+    plot.draw(measured, path)
     assert path.read_bytes().startswith(b"\x89PNG")
     measured.results = measured.results[2:]
     with pytest.raises(ValueError, match="nothing to plot"):
-        gpu_plot.draw(measured, path)
+        plot.draw(measured, path)
 
 
 def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -726,7 +731,7 @@ def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
     loaded: list[str] = []
     problems = [Gemm(8, 8, 8), Gemm(16, 8, 8)]
-    found = gpu_cost.emission(problems, targets.target("sm_90a"), loaded.append)
+    found = gpu_costs.emission(problems, targets.target("sm_90a"), loaded.append)
     assert set(found) == {"copy_f32_f32"}
     assert set(found["copy_f32_f32"]) == {"record_s", "llvm_s", "load_s"}
     assert len(loaded) == 1
@@ -738,19 +743,19 @@ def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch
     import tilewright as tw
 
     device = OnCpu()
-    people = [contender(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
+    people = [played(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
     bound: list[int] = []
 
     class Kernel:
         def bind(self, a: Any, b: Any, out: Any) -> Callable[[], None]:
             return lambda: bound.append(1)
 
-    monkeypatch.setattr(gpu_peers, "find", lambda on: (people, {}))
+    monkeypatch.setattr(peer, "find", lambda *_, **__: (people, {}))
     monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
     monkeypatch.setattr(tw, "matmul", lambda a, b, c: None, raising=False)
-    found = gpu_cost.overhead(device)  # type: ignore[arg-type]
+    found = gpu_costs.overhead(device)  # type: ignore[arg-type]
     assert list(found) == [
-        f"bound kernel, {gpu_cost.ONE}", f"bound kernel with workspace, {gpu_cost.ONE} split_k=2",
+        f"bound kernel, {gpu_costs.ONE}", f"bound kernel with workspace, {gpu_costs.ONE} split_k=2",
         f"tilewright.matmul, {tw.plan(Gemm(64, 64, 64), device.on.target)}", "torch.mm", "triton",
     ]
     assert all(len(seconds) == 15 and min(seconds) > 0 for seconds in found.values())
@@ -762,34 +767,38 @@ def test_the_plans_whose_calls_are_timed(target: str) -> None:
     """Most GPUs have them, and one of the two needs a workspace."""
     from tilewright.compiled.nvidia import GpuKernel
 
-    problem, spaces = Gemm(gpu_cost.SMALL, gpu_cost.SMALL, gpu_cost.SMALL), []
-    for text in gpu_cost.BOUND.values():
+    problem, spaces = Gemm(gpu_costs.SMALL, gpu_costs.SMALL, gpu_costs.SMALL), []
+    for text in gpu_costs.BOUND.values():
         (launch,) = GpuKernel(problem, targets.target(target), NvidiaPlan.parse(text)).launches  # type: ignore[arg-type]
         spaces.append(launch.workspace > 0 and launch.counters > 0)
     assert spaces == [False, True]
 
 
 def test_a_study_that_fails_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, measured: Report) -> None:
-    monkeypatch.setattr(gpu_device, "why_not", lambda: "")
+    monkeypatch.setattr(gpu, "why_not", lambda: "")
 
-    def some(job: Any, report: Report, listen: Any) -> None:
-        report.results, report.sessions = measured.results[:2], measured.sessions
+    def some(kind: str, jobs: list[Job], listen: Any, **options: Any) -> Report:
+        found = Report.start(kind, **options)
+        if jobs:
+            found.results, found.sessions = measured.results[:2], measured.sessions
+        return found
 
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(gpu, "measure", some)
-    monkeypatch.setattr(gpu_cost, "measure", fail)
-    found = gpu.run(gpu.GpuOptions(suites=["square", "overhead"]))
+    monkeypatch.setattr(session, "run", some)
+    monkeypatch.setattr(gpu_costs, "measure", fail)
+    quiet: Any = Console(quiet=True)
+    found = commands.measure_gpu(commands.Options(), ["square", "overhead"], [SMALL], quiet)
     assert found.results == measured.results[:2]
     assert found.sessions[0].notes == ["interrupted: RuntimeError: no memory"]
-    assert gpu.status(found) == 1
+    assert commands.status(found) == 1
     with pytest.raises(RuntimeError, match="no memory"):
-        gpu.run(gpu.GpuOptions(suites=["overhead"]))
+        commands.measure_gpu(commands.Options(), ["overhead"], [], quiet)
 
 
 def test_cases_of_one_s_own() -> None:
-    one, two = gpu_shapes.named(["64x4096x512", "5x6x7:tn"], "f64")
+    one, two = suites.named(["64x4096x512", "5x6x7:tn"], "f64")
     assert (one.problem, two.problem) == (Gemm(64, 4096, 512, "f64"), Gemm(5, 6, 7, "f64", layout="tn"))
 
 
@@ -822,7 +831,7 @@ def test_regret_leaves_out_what_is_no_plan_any_more(capsys: pytest.CaptureFixtur
 
 
 def test_without_a_gpu_the_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_device, "why_not", lambda: "the NVIDIA driver sees no GPU")
+    monkeypatch.setattr(gpu, "why_not", lambda: "the NVIDIA driver sees no GPU")
     for arguments in ([], ["--quick"], ["-s", "square,overhead"]):
         done = CliRunner().invoke(app, ["bench", "gpu", *arguments])
         assert done.exit_code == 2
@@ -848,4 +857,4 @@ def test_mistakes_are_found_before_a_gpu_is_looked_for(arguments: list[str], sai
 
 def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown peer 'mkl'; on a GPU the peers are cuBLAS, triton"):
-        gpu_peers.find(None, ["mkl"])  # type: ignore[arg-type]
+        peer.find(Setting(), ["mkl"], GPU)

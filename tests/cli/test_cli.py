@@ -77,7 +77,7 @@ def test_version_and_no_arguments() -> None:
 
 
 def test_the_command_line_loads_nothing_that_help_does_not_need() -> None:
-    heavy = "numpy llvmlite matplotlib sqlite3 torch tilewright.api.products tilewright.bench.peers tilewright.plans"
+    heavy = "numpy llvmlite matplotlib sqlite3 torch tilewright.api.products tilewright.bench.peer tilewright.plans"
     program = (
         "import sys, tilewright.cli\n"
         f"loaded = [name for name in {heavy.split()!r} if name in sys.modules]\n"

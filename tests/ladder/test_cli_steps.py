@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.test_cli import call, refused
 from tilewright import targets
-from tilewright.bench import ladder_gpu
+from tilewright.bench.suites import ladder_simulated
 from tilewright.compiler import lld
 from tilewright.ladder import STEPS
 from tilewright.ladder.amd_steps import AMD_STEPS
@@ -97,13 +97,14 @@ def test_the_cpu_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_gpu_ladder_prints_thirteen_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = {}
 
-    def count(name: str, n: int, target: object) -> ladder_gpu.Counts:
+    def count(name: str, n: int, target: object) -> ladder_simulated.Counts:
         step = GPU_STEPS[name]
         counted[name] = n
         moved: tuple[Any, ...] = (1,) * 12
-        return ladder_gpu.Counts(name, step.title, step.idea, step.formula, n, *moved, busy={"multiply-adds": 1.0})
+        busy = {"multiply-adds": 1.0}
+        return ladder_simulated.Counts(name, step.title, step.idea, step.formula, n, *moved, busy=busy)
 
-    monkeypatch.setattr(ladder_gpu, "count", count)
+    monkeypatch.setattr(ladder_simulated, "count", count)
     done = call("ladder", "gpu", "--size", 64)
     assert done.exit_code == 0, done.output
     assert [*counted] == [*GPU_STEPS]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from bench import readme
 from tilewright import simulator, targets
-from tilewright.bench import gpu_device, ladder_cuda, ladder_gpu, readme, results
+from tilewright.bench import gpu, results
+from tilewright.bench.suites import ladder_simulated, ladders
 from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
@@ -234,7 +234,8 @@ def test_asynchronous_copies_need_ampere():
 
 def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     """The command itself, with three steps to be quick; from its JSON come the tables of docs/gpu-ladder.md."""
-    monkeypatch.setattr(ladder_gpu, "GPU_STEPS", {name: GPU_STEPS[name] for name in ("naive", "shared", "texture")})
+    three = {name: GPU_STEPS[name] for name in ("naive", "shared", "texture")}
+    monkeypatch.setattr(ladder_simulated, "GPU_STEPS", three)
     monkeypatch.setenv("COLUMNS", "160")
     json, plot = tmp_path / "ladder.json", tmp_path / "ladder.png"
     asked = ["bench", "ladder", "--device", "simulate", "--sizes", "256", "--json", str(json), "--plot", str(plot)]
@@ -249,7 +250,7 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
         assembler = "none, since ptxas is not installed"
     assert f"Registers and CTAs per SM: {assembler}." in said.output
     assert results.load(json).extra["ptxas"] == assembler
-    naive, shared, _ = ladder_gpu.counted(results.load(json))
+    naive, shared, _ = ladder_simulated.counted(results.load(json))
     assert naive.bound[0] == "L1"
     assert shared.conflicts > 0
     sentence = readme.step(results.load(json), {"step": "shared"})
@@ -259,45 +260,47 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     assert readme.counts(results.load(json), {"of": "memory"}).count("\n") == 5
 
 
+def timed(*found):
+    """A report as schema 1 had it, of m = n = k = 1000."""
+    listed = [{"title": title, "n": 1000, "seconds": seconds, "error": error} for title, seconds, error in found]
+    extra = {"device": {"name": "a device"}, "timed": listed}
+    return results.Report.start("ladder cuda").to_json() | {"schema": 1, "extra": extra}
+
+
 def test_times_beside_cublas():
     """Of made-up seconds: rates, shares of cuBLAS's, and what has none."""
-    found = [ladder_cuda.Timed("cuBLAS", 1000, (1e-4, 1e-4)), ladder_cuda.Timed("V1 naive", 1000, (4e-3, 2e-3, 9e-3)),
-             ladder_cuda.Timed("11 texture", 1000, error="... these matrices are not aligned"),
-             ladder_cuda.Timed("V3 shared", 1000, error="1 x 1 x 1 is wrong")]
-    assert ladder_cuda.table(found) == [
+    again = results.Report.from_json(timed(
+        ("cuBLAS", (1e-4, 1e-4), ""), ("V1 naive", (4e-3, 2e-3, 9e-3), ""),
+        ("11 texture", (), "... these matrices are not aligned"), ("V3 shared", (), "1 x 1 x 1 is wrong")))
+    assert ladders.table(again.results) == [
         ["TFLOP/s at m = n = k =", "1000"], ["cuBLAS", "20.0"], ["V1 naive", "0.50 (0.025)"], ["V3 shared", "wrong"],
         ["11 texture", "-"]]
-    report = results.Report.start("ladder cuda")
-    report.extra |= {"device": {"name": "a device"}, "timed": [asdict(t) for t in found]}
-    again = results.Report.from_json(report.to_json())
-    assert ladder_cuda.timed(again) == found
+    assert results.Report.from_json(again.to_json()) == again
     assert "| V1 naive | 0.50 (0.025) |" in readme.tflops(again, {})
 
 
 def test_a_pending_figure_waits_for_its_file(tmp_path):
     page = "<!-- figure: tflops there.json pending -->\nNot yet.\n<!-- /figure -->"
     assert readme.fill(page, tmp_path) == page
-    report = results.Report.start("ladder cuda")
-    report.extra |= {"device": {"name": "a device"}, "timed": [asdict(ladder_cuda.Timed("cuBLAS", 1000, (1e-4,)))]}
-    results.save(report, tmp_path / "there.json")
+    results.save(results.Report.from_json(timed(("cuBLAS", (1e-4,), ""))), tmp_path / "there.json")
     assert "| cuBLAS | 20.0 |" in readme.fill(page, tmp_path)
     with pytest.raises(FileNotFoundError):
         readme.fill(page.replace(" pending", "").replace("there", "elsewhere"), tmp_path)
 
 
 def test_timing_needs_a_device():
-    if not gpu_device.why_not():
+    if not gpu.why_not():
         pytest.skip("there is a CUDA device")
     said = CliRunner().invoke(app, ["bench", "ladder", "--device", "cuda"])
     assert said.exit_code == 2
     assert "no NVIDIA GPU here" in said.output
 
 
-@pytest.mark.parametrize("name", ladder_cuda.titles())
+@pytest.mark.parametrize("name", ladders.titles())
 def test_every_step_on_a_device(name):
-    if reason := gpu_device.why_not():
+    if reason := gpu.why_not():
         pytest.skip(reason)
-    assert ladder_cuda.wrong(name) == ""
+    assert ladders.wrong(name) == ""
 
 
 def test_the_device_is_one_of_three():

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 import tilewright.targets as targets
+from bench import readme
 from tests.helpers.fenced import fenced
-from tilewright.bench import ladder, readme, results, tiles
+from tilewright.bench import results
+from tilewright.bench.peer import Setting
+from tilewright.bench.suites import ladders, tiles
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels import reference
@@ -127,13 +130,13 @@ def test_errors_say_what_is_wrong():
 
 
 def test_bench_ladder_times_the_steps_that_use_the_threads():
-    one, out_of_one = ladder.contenders(1, ["numpy"])
+    one, out_of_one = ladders.peers(Setting(), ["numpy"])
     titles = [step.title for step in STEPS.values()]
     assert [c.name for c in one] == ["tilewright", *titles[:5], "numpy"]
     assert out_of_one == {"6 parallel": "with one thread it is step 5",
                           "1 naive, 2 registers, 3 padded": "where one call would take more than 2 s"}
     assert [c.max_call_s for c in one[1:6]] == [2.0, 2.0, 2.0, np.inf, np.inf]
-    two, out_of_two = ladder.contenders(2, ["numpy"])
+    two, out_of_two = ladders.peers(Setting(2), ["numpy"])
     assert [c.name for c in two] == ["tilewright", "6 parallel", "numpy"]
     assert out_of_two == {", ".join(titles[:5]): "they run on one thread"}
 

@@ -1,15 +1,13 @@
-"""How fast, compared with whom: the rules of measurement, the peers, the suites, and what is shown of them.
+"""How fast, compared with whom: the peers, the suites, and what is shown of them.
 
-    shapes.py     WHAT is timed: suites of cases (square, awkward, layouts, skinny, ladder, overhead)
-    operands.py   the matrices of a case: random, in the asked layout, in several copies when the cache must be cold
-    peers.py      AGAINST WHOM: NumPy, OpenBLAS, MKL, BLIS, torch; thunk.py calls them without Python's overhead
-    check.py      an answer is compared with float64 before its speed means anything
-    measure.py    HOW: interleaved turns, warm-up, medians, ratios round by round; quiet.py keeps the others still
-    child.py      one process per thread count and ISA does the timing; session.py starts it and listens
-    results.py    the JSON; report.py the table, plot.py the picture, readme.py the README's figures
-    formats.py    every number format: formats_products.py (what), _data, _error, _peers and _blas, _child, _results,
-                  _report, _plot, each with the part of the file without that name
-    ladder.py, startup.py, tiles.py   the studies: the teaching steps, import and first call, register tiles
+    cases.py      WHAT is timed, as data: products of formats, cases; suites/ lists them: cpu, formats, gpu, ladders,
+                  and the studies gpu_costs, ladder_simulated, startup, tiles
+    peer.py       AGAINST WHOM: peers/ has a file for each library; ours.py is tilewright's own call
+    child.py      one process per thread count and ISA: checks and times its cases on a device, cpu.py or gpu.py;
+                  session.py starts it, listens, and goes on where a case broke it
+    results.py    the JSON; report.py the tables, plot.py the pictures (bench/readme.py puts them in documents)
+    commands.py   what each command of `tilewright bench` does; progress.py shows how far it is
 
-Nothing is imported here, so that `tilewright --help` stays quick.  The rules and their reasons: docs/benchmarking.md.
+How to measure, without peers, is in measure/.  Nothing is imported here, so that `tilewright --help` stays quick.
+The rules and their reasons: docs/benchmarking.md.
 """

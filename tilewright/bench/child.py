@@ -1,10 +1,11 @@
-"""The process that measures: one thread count, one ISA, every contender; started and listened to by session.py.
+"""The process that measures: one thread count, one ISA, every peer; started and listened to by session.py.
 
 A process of its own, because thread counts, CPU affinity and the instruction sets of the peers are settled when their
-libraries are loaded, and because a library that crashes must not take the results of the others with it.
+libraries are loaded, because a library that crashes must not take the results of the others with it, and because one
+illegal access by a kernel makes a GPU unusable for the process it happened in.
 
-It reads one JSON object from standard input and writes one JSON object a line: {"event": "contenders" | "case" |
-"result" | "left_out" | "done", ...}.  What libraries print goes to standard error.
+It reads one JSON object, the Job, from standard input and writes one JSON object a line: {"event": "peers" | "device" |
+"case" | "result" | "left_out" | "clocks" | "done", ...}.  What libraries print goes to standard error.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from tilewright.bench import peers
-from tilewright.bench.results import BESIDE, OURS, Result, Row
-from tilewright.bench.shapes import Case
-from tilewright.measure import check, machine, measure, operands, quiet
-from tilewright.measure.disturbance import Load, Watch
-from tilewright.measure.measure import Call, Rules
+from tilewright.bench import peer
+from tilewright.bench.cases import Case
+from tilewright.bench.peer import CPU, GPU, OURS, Peer, Setting, Unfit, Way
+from tilewright.bench.results import BESIDE, Result, Row
+from tilewright.measure.disturbance import Load
+from tilewright.measure.gpu import GpuRules
+from tilewright.measure.measure import Call, Clock, Rules, Sample
+from tilewright.measure.operands import Operands
 
 Emit = Callable[..., None]
+States = dict[str, dict[str, Any]]  # of a GPU while a peer ran alone
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,16 @@ class Job:
     isa: str
     cases: list[Case]
     rules: Rules
-    contenders: str = "peers"  # or "ladder"
+    device: str = CPU
+    number: int = 0  # of the GPU
+    ladder: bool = False  # the teaching steps too
     peers: list[str] | None = None  # None: all that are installed
-    max_call_s: float = 60.0  # a contender that would need longer for one call sits the case out
-    max_case_s: float | None = None  # the slowest sit a case out that would take longer, down to three contenders
+    plans: list[str] = field(default_factory=list)  # on a GPU: tilewright by these plans too
+    prepared: bool = False  # peers that find B packed beforehand too
+    flush: bool = False  # in the article's protocol: empty the GPU's L2 before every launch
+    call_s: float | None = None  # a slow peer is given as many rows of A as it does in that time
+    max_call_s: float = 60.0  # a peer that would need longer for one call sits the case out
+    max_case_s: float | None = None  # the slowest sit a case out that would take longer, down to three peers
     deadline_s: float | None = None  # no case is begun that would end after this
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +58,39 @@ class Job:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Job:
         cases = [Case.from_json(case) for case in data["cases"]]
-        return cls(**{**data, "cases": cases, "rules": Rules(**data["rules"])})
+        rules: Rules = (GpuRules if "watch_s" in data["rules"] else Rules)(**data["rules"])
+        return cls(**{**data, "cases": cases, "rules": rules})
+
+
+class Left(Exception):
+    """Why a peer does not take part in a case."""
+
+
+class Lost(Left):
+    """Likewise; and nothing more can be measured in this process."""
+
+
+class Device(Protocol):
+    """Where the multiplications run: cpu.Cpu or gpu.Gpu."""
+
+    isa: str
+
+    def operands(self, case: Case) -> list[Operands]:
+        """One set, or as many as keep a cache cold."""
+
+    def reference(self, case: Case, first: Operands) -> Any:
+        """What the product of the first set is, for `checked`."""
+
+    def absent(self, way: Way, case: Case) -> str | None:
+        """The sentence with which this version, or this machine, refuses a product; None if it does not."""
+
+    def checked(self, way: Way, sets: list[Operands], reference: Any) -> tuple[list[Call], int, float | None]:
+        """A way's calls, each made once, the first result compared; the rows of A that it was given, 0 for all; its
+        deviation.  Left if it cannot, or is wrong."""
+
+    def time(self, case: Case, calls: dict[str, list[Call]], reference: Any,
+             sets: list[Operands]) -> tuple[dict[str, Sample], States, dict[str, str]]:
+        """Samples, the state of the device, and what was wrong after timing."""
 
 
 class Forecast:
@@ -58,26 +100,33 @@ class Forecast:
         self.last: dict[str, tuple[str, int, float]] = {}
 
     def seen(self, name: str, case: Case, seconds: float) -> None:
-        self.last[name] = (case.suite, case.problem.flops, seconds)
+        self.last[name] = (case.suite + case.product.key, case.problem.flops, seconds)
 
     def seconds(self, name: str, case: Case) -> float:
-        suite, flops, seconds = self.last.get(name, ("", 1, 0.0))
-        return seconds * max(1.0, case.problem.flops / max(flops, 1)) if suite == case.suite else 0.0
+        kind, flops, seconds = self.last.get(name, ("", 1, 0.0))
+        alike = kind == case.suite + case.product.key
+        return seconds * max(1.0, case.problem.flops / max(flops, 1)) if alike else 0.0
 
 
 class Bench:
     """Times one case after the other."""
 
-    def __init__(self, job: Job, contenders: list[peers.Contender], clock: measure.Clock = time.perf_counter):
-        self.job, self.contenders, self.clock = job, contenders, clock
+    def __init__(self, job: Job, peers: list[Peer], device: Device | None = None, clock: Clock = time.perf_counter):
+        from tilewright.bench.cpu import Cpu
+
+        self.job, self.peers, self.clock = job, peers, clock
+        self.device: Device = device or Cpu(job, clock)
         self.began = clock()
         self.forecast = Forecast()
+        self.beside: tuple[Any, list[Call]] | None = None  # the last one, which several cases share
 
-    def seated(self, case: Case) -> tuple[list[peers.Contender], dict[str, str]]:
+    def seated(self, case: Case) -> tuple[list[Peer], dict[str, str]]:
         """Who takes part in a case, and why the others do not.  tilewright and NumPy leave only if far too slow."""
-        expected = {c.name: self.forecast.seconds(c.name, case) for c in self.contenders}
-        limits = {c.name: min(c.max_call_s, self.job.max_call_s) for c in self.contenders}
+        expected = {p.name: self.forecast.seconds(p.name, case) for p in self.peers}
+        limits = {p.name: min(p.max_call_s, self.job.max_call_s) for p in self.peers}
         out = {name: f"one call would take about {s:.0f} s" for name, s in expected.items() if s > limits[name]}
+        if self.job.call_s is not None:
+            out = {}  # they are given rows instead
         stays = [name for name in expected if name not in out]
         slowest = sorted((name for name in stays if name not in (OURS, "numpy")), key=expected.__getitem__)
         limit = min(self.job.max_case_s or math.inf, self._left())
@@ -85,7 +134,7 @@ class Bench:
             name = slowest.pop()
             stays.remove(name)
             out[name] = "slower than others at the size before, and time is short"
-        return [c for c in self.contenders if c.name in stays], out
+        return [p for p in self.peers if p.name in stays], out
 
     def _need(self, names: list[str], expected: dict[str, float]) -> float:
         """Seconds for a case of long calls: each is made once for the check, then once per round."""
@@ -99,61 +148,115 @@ class Bench:
         """A sentence if this case would end after the deadline."""
         if self.job.deadline_s is None:
             return None
-        names = [c.name for c in self.seated(case)[0]]
+        names = [p.name for p in self.seated(case)[0]]
         need = self._need(names, {name: self.forecast.seconds(name, case) for name in names})
         left = self._left()
-        if need <= left:
+        if need <= left and left > 0:
             return None
         return f"about {need:.0f} s more, and {max(left, 0):.0f} s are left of the {self.job.deadline_s:.0f} s planned"
 
     def run(self, case: Case) -> Result:
-        sets = operands.make_sets(case.problem, case.cold, machine.last_level_bytes())
+        """Check everybody, time those who are right, in turns.  If the device is lost, what there is so far."""
+        sets = self.device.operands(case)
+        reference = self.device.reference(case, sets[0])
+        _, out = self.seated(case)
+        rows: dict[str, Row] = {}
         calls: dict[str, list[Call]] = {}
-        seated, out = self.seated(case)
-        errors = {name: f"left out: {reason}" for name, reason in out.items()}
-        for contender in seated:
-            bound, error = self._checked(contender, sets)
-            if error:
-                errors[contender.name] = error
-            else:
-                calls[contender.name] = bound
+        for each in self.peers:
+            if each.name in out:
+                rows[each.name] = Row(each.name, error=f"left out: {out[each.name]}")
+                continue
+            for way in self._ways(each, case):
+                row = Row(way.name, how="" if way.how == each.how else way.how, prepared=way.prepared)
+                try:
+                    if each.name == OURS and (reason := self.device.absent(way, case)):
+                        raise Left(reason)
+                    calls[way.name], m, deviation = self.device.checked(way, sets, reference)
+                    row = Row(way.name, None, None, None, row.how, m, deviation, way.prepared)
+                except Left as reason:
+                    row = Row(way.name, None, str(reason), None, row.how, prepared=way.prepared)
+                    if isinstance(reason, Lost):
+                        kept = {name: r for name, r in rows.items() if r.error}
+                        return self._result(case, kept | {way.name: row}, {}, {})
+                rows[way.name] = row
         if case.beside is not None and OURS in calls:
-            ours = next(c for c in self.contenders if c.name == OURS)
-            bound, error = self._checked(ours, [operands.make(case.beside)])
-            if error:
-                errors[BESIDE] = error
-            else:
-                calls[BESIDE] = bound
-        samples = measure.interleave(
-            calls, self.job.rules, clock=self.clock, settle=quiet.settle, disturbed=Watch().disturbed
-        )
+            try:
+                calls[BESIDE] = self._beside(case)
+                rows[BESIDE] = Row(BESIDE)
+            except Left as reason:
+                rows[BESIDE] = Row(BESIDE, error=str(reason))
+        samples, states, errors = self.device.time(case, calls, reference, sets)
         for name, sample in samples.items():
             self.forecast.seen(name, case, sample.spread.median)
-        names = [*(c.name for c in self.contenders), BESIDE]
-        rows = [Row(name, samples.get(name), errors.get(name)) for name in names if name in samples or name in errors]
-        return Result(case, self.job.threads, self.job.isa, tuple(rows))
+        rows |= {name: Row(name, error=error) for name, error in errors.items()}
+        return self._result(case, rows, samples, states)
 
-    def _checked(self, contender: peers.Contender, sets: list[operands.Operands]) -> tuple[list[Call], str | None]:
-        """The contender's calls, each made once, the first result compared with float64."""
-        first = sets[0]
-        try:
-            calls = [contender.bind(o) for o in sets]
-            first.c.fill(float("nan"))
-            for fn, args in calls:
-                fn(*args)
-        except Exception as error:
-            return [], f"{type(error).__name__}: {error}"
-        wrong = check.wrong(first.a, first.b, first.c)
-        return calls, wrong and f"wrong result: {wrong}"
+    def _ways(self, each: Peer, case: Case) -> list[Way]:
+        return [way for way in each.ways(case.product) if self.job.prepared or not way.prepared]
+
+    def _beside(self, case: Case) -> list[Call]:
+        """Our calls of the case's other problem, on matrices that are kept for the next case."""
+        assert case.beside is not None
+        if self.beside is None or self.beside[0] != case.beside:
+            other = Case(case.suite, case.beside)
+            ours = next(p for p in self.peers if p.name == OURS)
+            (way,) = self._ways(ours, other)
+            sets = self.device.operands(other)
+            found, _, _ = self.device.checked(way, sets, self.device.reference(other, sets[0]))
+            self.beside = case.beside, found
+        return self.beside[1]
+
+    def _result(self, case: Case, rows: dict[str, Row], samples: dict[str, Sample], states: States) -> Result:
+        found = []
+        for name, row in rows.items():
+            sample = None if row.error else samples.get(name)
+            if sample or row.error:
+                found.append(Row(name, sample, row.error, states.get(name), row.how, row.m, row.deviation,
+                                 row.prepared))
+        return Result(case, self.job.threads, self.device.isa, tuple(found))
+
+
+def attempt(work: Callable[[], Any]) -> Any:
+    """What `work` returns; whatever a library raises is a line of the report, not the end of it."""
+    try:
+        return work()
+    except Left:
+        raise
+    except Unfit as reason:
+        raise Left(f"left out: {reason}") from None
+    except Exception as error:
+        raise Left(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def find(job: Job, setting: Setting) -> tuple[list[Peer], dict[str, str]]:
+    """Everybody who takes part, and why the others do not."""
+    if job.ladder:
+        from tilewright.bench.suites import ladders
+
+        return ladders.peers(setting, job.peers, job.device)
+    found, left_out = peer.find(setting, job.peers, job.device)
+    if job.plans:
+        from tilewright.bench import ours
+
+        found[1:1] = map(ours.planned, job.plans)
+    return found, left_out
 
 
 def run(job: Job, emit: Emit) -> None:
     """Measure everything the job asks for, an event for each step."""
     before = Load.now()
-    contenders, left_out = _contenders(job)
-    described = [{"name": c.name, "version": c.version, "how": c.how} for c in contenders]
-    emit("contenders", contenders=described, left_out=left_out, load=before.average)
-    bench = Bench(job, contenders)
+    device, setting = None, Setting(job.threads, job.isa)
+    if job.device == GPU:
+        from tilewright.bench.gpu import Gpu
+
+        device = Gpu(job)
+        setting = Setting(job.threads, job.isa, device.on)
+    peers, left_out = find(job, setting)
+    described = [{"name": p.name, "version": p.version, "how": p.how} for p in peers]
+    emit("peers", peers=described, left_out=left_out, load=before.average)
+    if device is not None:
+        emit("device", **device.describe())
+    bench = Bench(job, peers, device)
     for number, case in enumerate(job.cases):
         late = bench.too_late(case)
         if late:
@@ -161,22 +264,12 @@ def run(job: Job, emit: Emit) -> None:
             continue
         emit("case", number=number, label=case.label)
         emit("result", number=number, result=bench.run(case).to_json())
+        if device is not None:
+            device.on.wait()  # RuntimeError if the device is lost: this process ends here
+    if device is not None:
+        emit("clocks", setting=device.close())
     after = Load.now()
     emit("done", load=after.average, stolen=after.stolen_since(before), others=after.others_since(before))
-
-
-def _contenders(job: Job) -> tuple[list[peers.Contender], dict[str, str]]:
-    if job.contenders == "ladder":
-        from tilewright.bench import ladder
-
-        return ladder.contenders(job.threads, job.peers, job.isa)
-    return peers.find(job.threads, job.peers, job.isa)
-
-
-def events(stream: Any) -> Iterator[dict[str, Any]]:
-    """The parent's side: the events of a child's output, as they come."""
-    for line in stream:
-        yield json.loads(line)
 
 
 def main() -> None:
@@ -186,5 +279,4 @@ def main() -> None:
     def emit(event: str, **details: Any) -> None:
         out.write(json.dumps({"event": event, **details}) + "\n")
 
-    job = Job.from_json(json.load(sys.stdin))
-    run(job, emit)
+    run(Job.from_json(json.load(sys.stdin)), emit)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.bench import peers, results, session, shapes
+from tilewright.bench import peer, results, session
 from tilewright.bench import plot as plots
-from tilewright.bench import report as tables
+from tilewright.bench import report as reports
 from tilewright.bench.child import Job
-from tilewright.bench.peers import NATIVE
+from tilewright.bench.peer import GPU, NATIVE, OURS
 from tilewright.bench.progress import Progress, progress
-from tilewright.bench.results import Report
+from tilewright.bench.results import ABSENT, Report, Result
+from tilewright.bench.suites import cpu as cpu_suites
+from tilewright.bench.suites import formats as formats_suite
+from tilewright.bench.suites import gpu as gpu_suites
+from tilewright.measure.gpu import GpuRules
 from tilewright.measure.measure import Rules
+from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 QUICK_S = 53.0  # what --quick promises is a minute, and there is a plot to draw
+COSTS = ("overhead", "emission")  # suites on a GPU that are no products
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,14 @@ class Options:
     dtypes: list[str] = field(default_factory=list)
     threads: list[int] = field(default_factory=lambda: [1])
     sizes: list[int] = field(default_factory=list)
+    only: list[str] = field(default_factory=list)  # products of formats
     peers: list[str] | None = None
     isa: str = NATIVE
     quick: bool = False
+    plans: list[str] = field(default_factory=list)
+    cases: list[str] = field(default_factory=list)
+    flush: bool = False
+    device: int = 0  # the GPU's number
     json: Path | None = None
     plot: Path | None = None
 
@@ -57,7 +69,7 @@ def measured_peaks(dtypes: Iterable[str], threads: Iterable[int], isa: str) -> d
     found = probes.ceilings()
     if found.disturbed:
         return {}
-    name = session.ISA_ENVIRONMENT[isa].get("TILEWRIGHT_TARGET")
+    name = "x86-avx2" if isa == peer.AVX2 else None
     return {f"{d} {n} {isa}": round(found.peak_flops(d, n, name) / 1e9, 2) for d in dtypes for n in threads}
 
 
@@ -68,14 +80,15 @@ def all_threads() -> int:
     return int(tw.get_num_threads())
 
 
+# ---- the studies
+
+
 def bench(options: Options, console: Console) -> int:
     """The comparison with the peers; returns the exit status."""
-    check_outputs(options)
-    session.environment(1, options.isa)  # an unknown isa is an error now, not in ten minutes
-    wanted = peers.required(options.peers)
-    suites = options.suites or (["square"] if options.quick else list(shapes.DEFAULT_SUITES))
-    dtypes = options.dtypes or (["f32"] if options.quick else list(shapes.DTYPES))
-    cases = shapes.cases(suites, dtypes, register_tile())
+    wanted = _checked(options)
+    suites = options.suites or (["square"] if options.quick else list(cpu_suites.DEFAULT_SUITES))
+    dtypes = options.dtypes or (["f32"] if options.quick else list(cpu_suites.DTYPES))
+    cases = cpu_suites.cases(suites, dtypes, register_tile())
     began = time.monotonic()
 
     def jobs() -> Iterator[Job]:
@@ -97,24 +110,105 @@ def bench(options: Options, console: Console) -> int:
 
 def ladder(options: Options, console: Console) -> int:
     """The teaching steps over the article's sizes."""
+    wanted = _checked(options)
     began = time.monotonic()
-    check_outputs(options)
-    session.environment(1, options.isa)
-    wanted = peers.required(options.peers)
-    sizes = options.sizes or (shapes.LADDER_QUICK if options.quick else shapes.LADDER)
-    cases = [case for dtype in options.dtypes or ["f32"] for case in shapes.squares("ladder", sizes, dtype)]
+    sizes = options.sizes or (cpu_suites.LADDER_QUICK if options.quick else cpu_suites.LADDER)
+    cases = [case for dtype in options.dtypes or ["f32"] for case in cpu_suites.squares("ladder", sizes, dtype)]
     rules = {threads: replace(Rules.choose(threads, options.quick), min_rounds=3) for threads in options.threads}
-    jobs = [Job(n, options.isa, cases, rule, "ladder", wanted) for n, rule in rules.items()]
+    jobs = [Job(n, options.isa, cases, rule, ladder=True, peers=wanted) for n, rule in rules.items()]
     report = _run("ladder", jobs, len(cases) * len(jobs), options, console)
     report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads, options.isa)
     return _finish(report, options, began, console)
+
+
+def gpu_ladder(options: Options, console: Console) -> int:
+    """The steps of the GPU ladder beside cuBLAS."""
+    from tilewright.bench.gpu import require
+    from tilewright.bench.suites import ladders
+
+    check_outputs(options)
+    require()
+    began = time.monotonic()
+    cases = cpu_suites.squares("ladder", options.sizes or ladders.GPU_SIZES, "f32")
+    job = Job(1, NATIVE, cases, replace(_gpu_rules(options), watch_s=0.0), GPU, options.device, ladder=True,
+              peers=options.peers)
+    report = _run("ladder cuda", [job], len(cases), options, console)
+    report.extra["device"] = report.machine.get("gpu", {})
+    return _finish(report, options, began, console)
+
+
+def formats(options: Options, console: Console) -> int:
+    """Every number format beside the peers that have it."""
+    wanted = _checked(options)
+    products = formats_suite.chosen(options.only)
+    cases = formats_suite.cases(products, options.sizes or (formats_suite.QUICK if options.quick else
+                                                            formats_suite.SIZES))
+    began = time.monotonic()
+    jobs = [
+        Job(n, options.isa, cases, format_rules(n, options.quick), peers=wanted, prepared=True,
+            call_s=0.25 if options.quick else 1.0)
+        for n in options.threads
+    ]
+    return _finish(_run("formats", jobs, len(cases) * len(jobs), options, console), options, began, console)
+
+
+def format_rules(threads: int, quick: bool) -> Rules:
+    """Those of every bench, in less time for each case: there are a hundred and more."""
+    usual = Rules.choose(threads, quick)
+    return usual if quick else replace(usual, min_rounds=3, budget_s=2.0)
+
+
+def gpu(options: Options, console: Console) -> int:
+    """`tilewright bench gpu`: suites on a GPU beside cuBLAS and Triton."""
+    from tilewright.bench.gpu import require
+
+    check_outputs(options)
+    suites = options.suites or ([] if options.cases else ["sweep"])
+    unknown = [name for name in suites if name not in (*gpu_suites.SUITES, *COSTS)]
+    if unknown:
+        known = ", ".join((*gpu_suites.SUITES, *COSTS))
+        raise ValueError(f"unknown suite {unknown[0]!r} on a GPU; it may be {known}")
+    dtypes = options.dtypes or ["f32"]
+    named = [case for dtype in dtypes for case in gpu_suites.named(options.cases, dtype)]
+    wanted = peer.required(options.peers, GPU)
+    require()
+    products = [name for name in suites if name not in COSTS]
+    cases = gpu_suites.cases(products, dtypes, options.sizes, options.quick) + named
+    return _finish(measure_gpu(replace(options, peers=wanted), suites, cases, console), options, None, console)
+
+
+def measure_gpu(options: Options, suites: list[str], cases: list[results.Case], console: Console) -> Report:
+    """Everything that was asked for.  What was found until Ctrl-C or an error is kept."""
+    if "emission" in suites:  # which times the driver's assembler, not the driver's cache
+        os.environ["CUDA_CACHE_DISABLE"] = "1"
+    began = time.monotonic()
+    job = Job(1, NATIVE, cases, _gpu_rules(options), GPU, options.device, peers=options.peers, plans=options.plans,
+              flush=options.flush, max_call_s=10.0)
+    report = _run("gpu", [job] if cases else [], len(cases), options, console)
+    costs = [name for name in COSTS if name in suites]
+    if costs and not any("interrupted" in note for s in report.sessions for note in s.notes):
+        from tilewright.bench.suites import gpu_costs
+
+        try:
+            gpu_costs.measure(report, costs, options.device)
+        except (KeyboardInterrupt, Exception) as end:  # an hour of measuring is worth more than its last minute
+            if not report.results:
+                raise
+            why = f"{type(end).__name__}: {end}" if isinstance(end, Exception) else "what comes after is missing"
+            report.sessions[-1].notes.append(f"interrupted: {why}")
+    report.extra["seconds"] = round(time.monotonic() - began, 1)
+    return report
+
+
+def _gpu_rules(options: Options) -> GpuRules:
+    return GpuRules.quick() if options.quick else GpuRules()
 
 
 def startup(rounds: int, json: Path | None, console: Console) -> int:
     """Import and first result, from outside."""
     from rich.table import Table
 
-    from tilewright.bench import startup as study
+    from tilewright.bench.suites import startup as study
 
     options = Options(json=json)
     check_outputs(options)
@@ -135,25 +229,35 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     return 0
 
 
-def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: Console) -> Report:
+def simulate(n: int, target_name: str, options: Options, console: Console) -> int:
+    """The GPU ladder's steps as the simulator counts them; returns the exit status."""
+    from tilewright import targets
+    from tilewright.bench.suites import ladder_simulated as study
+    from tilewright.targets import GpuTarget
+
+    check_outputs(options)
+    target = targets.target(target_name)
+    assert isinstance(target, GpuTarget)
+    report, found = Report.start("ladder simulated", n=n, target=target.name), []
     with progress(console) as bar:
-        task = bar.add_task("starting", total=total)
-        return session.run(kind, jobs, _listener(bar, task), **options.recorded())
-
-
-def _listener(bar: Progress, task: Any) -> Callable[[Job, dict[str, Any]], None]:
-    def listen(job: Job, event: dict[str, Any]) -> None:
-        threads = tables.plural(job.threads, "thread")
-        if event["event"] == "contenders":
-            bar.update(task, description=f"{threads}: {', '.join(c['name'] for c in event['contenders'])}")
-        elif event["event"] == "case":
-            bar.update(task, description=f"{threads}: {event['label']}")
-        elif event["event"] in ("result", "left_out"):
+        task = bar.add_task("simulating", total=len(study.GPU_STEPS))
+        for name, step in study.GPU_STEPS.items():
+            bar.update(task, description=step.title)
+            found.append(study.count(name, n, target))
             bar.advance(task)
-            if event["event"] == "result":
-                bar.say(tables.line(results.Result.from_json(event["result"])))
+    report.extra["simulated"] = [asdict(c) for c in found]
+    report.extra["ptxas"] = study.assembler()
+    return _finish(report, options, None, console)
 
-    return listen
+
+# ---- what they share
+
+
+def _checked(options: Options) -> list[str] | None:
+    """Mistakes are errors now, not in ten minutes; returns the peers as peer.find takes them."""
+    check_outputs(options)
+    session.environment(1, options.isa)
+    return peer.required(options.peers)
 
 
 def check_outputs(options: Options) -> None:
@@ -165,11 +269,36 @@ def check_outputs(options: Options) -> None:
         raise ValueError(plots.MISSING)
 
 
-def _finish(report: Report, options: Options, began: float, console: Console) -> int:
-    """Show and write; the status is 1 if something was wrong, broken or interrupted."""
-    report.extra["seconds"] = round(time.monotonic() - began, 1)
-    tables.show(report, console)
-    console.print(f"took {report.extra['seconds']:.0f} s", highlight=False)
+def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: Console) -> Report:
+    with progress(console) as bar:
+        task = bar.add_task("starting", total=total)
+        return session.run(kind, jobs, listener(bar, task), **options.recorded())
+
+
+def listener(bar: Progress, task: Any) -> Callable[[Job, dict[str, Any]], None]:
+    """Shows what a measuring process says."""
+
+    def listen(job: Job, event: dict[str, Any]) -> None:
+        where = "GPU" if job.device == GPU else plural(job.threads, "thread")
+        if event["event"] == "peers":
+            bar.update(task, description=f"{where}: {', '.join(c['name'] for c in event['peers'])}")
+        elif event["event"] == "case":
+            bar.update(task, description=f"{where}: {event['label']}")
+        elif event["event"] in ("result", "left_out"):
+            bar.advance(task)
+            if event["event"] == "result":
+                bar.say(reports.line(Result.from_json(event["result"])))
+
+    return listen
+
+
+def _finish(report: Report, options: Options, began: float | None, console: Console) -> int:
+    """Show and write; returns the exit status."""
+    if began is not None:
+        report.extra["seconds"] = round(time.monotonic() - began, 1)
+    reports.show(report, console)
+    if "seconds" in report.extra:
+        console.print(f"took {report.extra['seconds']:.0f} s", highlight=False)
     if options.json:
         results.save(report, options.json)
         console.print(f"results: {options.json}", highlight=False)
@@ -180,6 +309,15 @@ def _finish(report: Report, options: Options, began: float, console: Console) ->
             console.print(str(nothing), highlight=False)
         else:
             console.print(f"plot: {options.plot}", highlight=False)
-    failed = any(row.error and not row.error.startswith("left out") for r in report.results for row in r.rows)
-    broken = any("ended early" in note or "interrupted" in note for s in report.sessions for note in s.notes)
-    return 1 if failed or broken or not report.results else 0
+    return status(report)
+
+
+def status(report: Report) -> int:
+    """1 if something was wrong, broken or interrupted. Of number formats a peer's mistake is a line of the table, and
+    what this version does not have is no failure."""
+    rows = [row for r in report.results for row in r.rows if report.kind != "formats" or row.name == OURS]
+    failed = any(row.error and not row.error.startswith(("left out", ABSENT)) for row in rows)
+    notes = [note for s in report.sessions for note in s.notes]
+    broken = any(words in note for note in notes for words in ("ended early", "interrupted", "not tried"))
+    studies = (*COSTS, "simulated")
+    return 1 if failed or broken or not (rows or any(name in report.extra for name in studies)) else 0

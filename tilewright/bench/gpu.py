@@ -1,155 +1,288 @@
-"""What `tilewright bench gpu` does: suites on a GPU beside cuBLAS and Triton; tables, JSON, a plot.
+"""A GPU as child.Bench measures on it, by torch: operands, answers compared, graphs in turns, the device's state.
 
-A report is that of every bench (results.py), of kind "gpu": machine["gpu"] is the chip with its versions and settings,
-extra["clocks"] whether its clocks were free, extra["overhead"] and extra["emission"] what the two cost studies found.
+torch, because cuBLAS is called through it: all peers run on its current stream and in its graphs.  An answer is
+compared with torch's product of float64 copies, every element: whole numbers must come out exactly, random data may be
+off by 8 eps |A| |B|, as on CPUs (check.py).
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import importlib.metadata
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from tilewright.bench import gpu_child, gpu_cost, gpu_device, gpu_plot, gpu_report, gpu_shapes, results, session
-from tilewright.bench.gpu_child import GpuJob
-from tilewright.bench.gpu_measure import GpuRules
-from tilewright.bench.results import OURS, Report, Result, Row
+from tilewright.bench import ours
+from tilewright.bench.cases import Case
+from tilewright.bench.child import Job, Left, Lost, States, attempt
+from tilewright.bench.peer import OURS, Way
+from tilewright.measure import gpu, gpu_state, measure
+from tilewright.measure.check import RANDOM
+from tilewright.measure.gpu import GpuRules, GraphTrack, Launch
+from tilewright.measure.measure import Call, Sample
+from tilewright.measure.operands import Operands
+from tilewright.problem import Gemm
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-COSTS = ("overhead", "emission")  # suites that are no products
-MOST_STARTS = 6  # of processes, if kernels keep breaking them
-Listener = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class GpuOptions:
-    """What was asked for; an empty list means the default."""
-
-    suites: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    peers: list[str] | None = None
-    plans: list[str] = field(default_factory=list)
-    cases: list[str] = field(default_factory=list)
-    quick: bool = False
-    flush: bool = False
-    device: int = 0
-    json: Path | None = None
-    plot: Path | None = None
-
-    def recorded(self) -> dict[str, Any]:
-        """For the JSON: what changes the figures, not where they are written."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("json", "plot")}
+Tensor = Any
+MOST_SETS = 512
+PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-ml-py", "llvmlite")
+ARTICLE = ("sweep",)  # suites timed by the article's protocol, the others by the median protocol
 
 
-class _Heard:
-    """What one measuring process has said: the case it is at, whether that one is over, and whether all is."""
-
-    def __init__(self, report: Report, listen: Listener) -> None:
-        self.report, self.listen = report, listen
-        self.at, self.over, self.done = -1, False, False
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "case":
-            self.at, self.over = event["number"], False
-        elif kind == "device":
-            self.report.machine["gpu"] = {**event["gpu"], **event["state"]}
-        elif kind == "clocks":
-            self.report.extra["clocks"] = event["setting"]
-        self.over = self.over or kind == "result"
-        self.done = self.done or kind == "done"
-        self.listen(event)
+class NoGpu(RuntimeError):
+    """There is nothing to measure on; the message says what is missing."""
 
 
-def measure(job: GpuJob, report: Report, listen: Listener = lambda event: None) -> None:
-    """Every case of a job, in a process that is started anew, with the case after, if one breaks it."""
-    left = job
-    for _ in range(MOST_STARTS):
-        heard = _Heard(report, listen)
-        state = session.measure(left, report, heard, gpu_child.__name__, pin=False)
-        if heard.done or heard.at < 0:
-            return
-        if not heard.over:
-            row = Row(OURS, error=f"the process ended: {state.notes[-1]}")
-            target = report.machine.get("gpu", {}).get("target", "")
-            report.results.append(Result(left.cases[heard.at], job.threads, target, (row,)))
-        left = replace(left, cases=left.cases[heard.at + 1 :])
-        if not left.cases:
-            return
-    report.sessions[-1].notes.append(f"{len(left.cases)} cases were not tried: {MOST_STARTS} processes broke")
+def why_not() -> str:
+    """Why nothing can be measured here; "" if something can."""
+    from tilewright.runtime.cuda import module
 
-
-def run(options: GpuOptions, listen: Listener = lambda event: None) -> Report:
-    """Everything that was asked for.  NoGpu without one; Ctrl-C keeps what was found until then."""
-    suites = options.suites or ([] if options.cases else ["sweep"])
-    if "emission" in suites:  # which times the driver's assembler, not the driver's cache
-        os.environ["CUDA_CACHE_DISABLE"] = "1"
-    gpu_device.require()
-    products = [name for name in suites if name not in COSTS]
-    dtypes = options.dtypes or ["f32"]
-    cases = gpu_shapes.cases(products, dtypes, options.sizes, options.quick)
-    cases += [case for dtype in dtypes for case in gpu_shapes.named(options.cases, dtype)]
-    began = time.monotonic()
-    report = Report.start("gpu", **options.recorded())
+    if reason := module.why_not():
+        return reason
     try:
-        if cases:
-            rules = GpuRules.quick() if options.quick else GpuRules()
-            measure(
-                GpuJob(cases, rules, peers=options.peers, plans=options.plans, flush=options.flush,
-                       device=options.device), report, listen)
-        if set(COSTS) & set(suites):
-            gpu_cost.measure(report, [name for name in COSTS if name in suites], options.device)
-    except (KeyboardInterrupt, Exception) as end:  # an hour of measuring is worth more than its last minute
-        if not report.results:
+        import torch
+    except ImportError:
+        return "torch, through which cuBLAS is called, is not installed"
+    return "" if torch.cuda.is_available() else "this torch is built without CUDA"
+
+
+def require() -> None:
+    """NoGpu unless there is one."""
+    if reason := why_not():
+        raise NoGpu(f"no NVIDIA GPU here: {reason}")
+
+
+class TorchDevice:
+    """measure.gpu.Device for the CUDA device of this number."""
+
+    def __init__(self, index: int = 0) -> None:
+        import torch
+
+        from tilewright.runtime.cuda import module
+
+        require()
+        self.torch, self.index = torch, index
+        self.on = module.device(index)
+        self.name = torch.device("cuda", index)
+        torch.cuda.set_device(self.name)
+        torch.backends.cuda.matmul.allow_tf32 = False  # f32 means f32
+        self._other: Tensor | None = None
+
+    def mark(self) -> Any:
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def graph(self, launches: Sequence[Launch]) -> Launch:
+        self.wait()
+        found = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(found):
+            for launch in launches:
+                launch()
+
+        def run(keep: Any = launches) -> None:  # the operands must outlive the graph
+            found.replay()
+
+        return run
+
+    def flush(self) -> None:
+        if self._other is None:
+            self._other = self.torch.empty(2 * self.on.target.l2, dtype=self.torch.uint8, device=self.name)
+        self._other.zero_()
+
+    def wait(self) -> None:
+        """Until all is done.  RuntimeError for what went wrong on the device: it stays so, for this process."""
+        self.torch.cuda.synchronize()
+
+    @property
+    def bus_id(self) -> str:
+        """As NVML and nvidia-smi know the device."""
+        domain, bus, number = (self.on.attribute(f"PCI_{part}_ID") for part in ("DOMAIN", "BUS", "DEVICE"))
+        return f"{domain:08x}:{bus:02x}:{number:02x}.0"
+
+    def describe(self) -> dict[str, Any]:
+        """The chip and the versions, as JSON has them."""
+        t, versions = self.on.target, {}
+        for package in PACKAGES:
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return {
+            "name": self.on.name, "target": t.name, "sms": t.sms, "l2": t.l2, "clock_hz": t.clock,
+            "bandwidth": t.bandwidth, "cuda": self.torch.version.cuda, "packages": versions,
+        }
+
+
+# ---- operands and answers
+
+
+def make(on: TorchDevice, problem: Gemm, *, whole: bool = False, gap: int = 0) -> Operands:
+    """Fresh random operands: normal, or `whole` numbers so small that any order of adding gives the same.
+
+    C starts as nan, so that an element nobody wrote cannot pass for right.
+    """
+    torch = on.torch
+    dtype = {"f32": torch.float32, "f64": torch.float64}[problem.a]
+    batch = () if problem.batch == 1 else (problem.batch,)
+
+    def matrix(stored: tuple[int, int], letter: str) -> Tensor:
+        shape = (*batch, stored[0], stored[1] + gap)
+        x = torch.randint(-3, 4, shape, device=on.name) if whole else torch.randn(shape, device=on.name, dtype=dtype)
+        x = x.to(dtype)[..., : stored[1]]
+        return x if letter == "n" else x.transpose(-1, -2)
+
+    a, b = matrix(problem.shape_a, problem.layout[0]), matrix(problem.shape_b, problem.layout[1])
+    c = torch.full((*batch, problem.m, problem.n), float("nan"), device=on.name, dtype=dtype)
+    return Operands(problem, a, b, c)
+
+
+def sets(problem: Gemm, l2: int) -> int:
+    """How many sets of operands rotate: more than twice the L2 cache passes before one comes again; two at least."""
+    return max(2, min(MOST_SETS, 1 + 2 * l2 // max(problem.min_bytes, 1) + 1))
+
+
+class Reference:
+    """alpha A B + beta old in float64, to hold results against.  `old` is C as it was before."""
+
+    def __init__(
+        self, on: TorchDevice, o: Operands, *, exact: bool = False, alpha: float = 1.0, beta: float = 0.0,
+        old: Any = None,
+    ) -> None:
+        torch = on.torch
+        self.wanted = alpha * (o.a.double() @ o.b.double())
+        share = 0.0 if exact else RANDOM * float(torch.finfo(o.c.dtype).eps)
+        self.allowed = share * abs(alpha) * (o.a.abs() @ o.b.abs())
+        if beta:
+            before = old.double()
+            self.wanted += beta * before
+            self.allowed += share * abs(beta) * before.abs()
+
+    def wrong(self, c: Any) -> str | None:
+        """None if c is right, else a sentence that says where it is not.  nan is wrong."""
+        close = (c - self.wanted).abs() <= self.allowed  # c is widened to float64 here
+        if bool(close.all()):
+            return None
+        count = int((~close).sum())
+        at = tuple(int(x) for x in (~close).nonzero()[0])
+        got, wanted, place = float(c[at]), float(self.wanted[at]), ", ".join(map(str, at))
+        return f"{count} of {c.numel()} elements are off, the first C[{place}] = {got:.9g}, float64 says {wanted:.9g}"
+
+
+# ---- the device of a job
+
+
+class Gpu:
+    """Device of a job on a GPU."""
+
+    def __init__(self, job: Job, on: TorchDevice | None = None) -> None:
+        self.job, self.on = job, on or TorchDevice(job.number)
+        self.isa = self.on.on.target.name
+        assert isinstance(job.rules, GpuRules)
+        self.rules = job.rules
+        self.source, self.why = gpu_state.find(self.on.bus_id)
+        self.settings = self.source.describe() if self.source else {"why": self.why}
+        self.readings: list[gpu_state.Reading] = []  # under load, of all cases
+
+    def describe(self) -> dict[str, Any]:
+        return {"gpu": self.on.describe(), "state": self.settings}
+
+    def close(self) -> str:
+        """How the clocks behaved, in words."""
+        found = gpu_state.clock_setting(self.readings, self.settings)
+        if self.source:
+            self.source.close()
+        return found
+
+    def operands(self, case: Case) -> list[Operands]:
+        return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem, self.on.on.target.l2))]
+
+    def reference(self, case: Case, first: Operands) -> Reference:
+        return Reference(self.on, first)
+
+    def absent(self, way: Way, case: Case) -> str | None:
+        return None  # what a GPU lacks is an error like others
+
+    def checked(self, way: Way, sets: list[Operands], reference: Reference) -> tuple[list[Call], int, float | None]:
+        try:
+            calls = attempt(lambda: [way.bind(o) for o in sets])
+            wrong = attempt(lambda: self._wrong([partial(fn, *args) for fn, args in calls], sets, reference))
+        except Left as reason:
+            try:
+                self.on.wait()
+            except RuntimeError:
+                raise Lost(str(reason)) from None
             raise
-        why = f"{type(end).__name__}: {end}" if isinstance(end, Exception) else "what comes after is missing"
-        report.sessions[-1].notes.append(f"interrupted: {why}")
-    report.extra["seconds"] = round(time.monotonic() - began, 1)
-    return report
+        if wrong:
+            raise Left(f"wrong result: {wrong}")
+        return calls, 0, None
 
+    def _wrong(self, launches: Sequence[Launch], sets: list[Operands], reference: Reference) -> str | None:
+        """Every C poisoned, everything launched: is the first C right, and is no nan left in the others?"""
+        for o in sets:
+            o.c.fill_(float("nan"))
+        for launch in launches:
+            launch()
+        self.on.wait()
+        if wrong := reference.wrong(sets[0].c):
+            return wrong
+        unwritten = [i for i, o in enumerate(sets) if bool(o.c.isnan().any())]
+        return f"C of operands {unwritten[0]} is not written everywhere" if unwritten else None
 
-def bench(options: GpuOptions, console: Console) -> int:
-    """`tilewright bench gpu`: measure, show, write; the exit status."""
-    from tilewright.bench.commands import Options, check_outputs
-    from tilewright.bench.progress import progress
+    def time(self, case: Case, calls: dict[str, list[Call]], reference: Reference,
+             sets: list[Operands]) -> tuple[dict[str, Sample], States, dict[str, str]]:
+        """Time, watch, and check what the timed launches write."""
+        launches: dict[str, list[Launch]] = {
+            name: [partial(fn, *args) for fn, args in made] for name, made in calls.items()
+        }
+        timed = self._article if case.suite in ARTICLE else self._median
+        samples, states, again = timed(case, launches)
+        errors = {}
+        for name in samples:
+            if wrong := self._wrong(again[name], sets, reference):
+                errors[name] = f"wrong result after timing: {wrong}"
+        if OURS in states:
+            states[OURS]["plan"] = ours.plan_of(case.problem, self.on.on.target)
+        return samples, states, errors
 
-    check_outputs(Options(json=options.json, plot=options.plot))
-    unknown = [name for name in options.suites if name not in (*gpu_shapes.SUITES, *COSTS)]
-    if unknown:
-        known = ", ".join((*gpu_shapes.SUITES, *COSTS))
-        raise ValueError(f"unknown suite {unknown[0]!r} on a GPU; it may be {known}")
-    gpu_shapes.named(options.cases, "f32")
-    gpu_device.require()
-    with progress(console) as bar:
-        task = bar.add_task("starting", total=None)
+    def _median(self, case: Case, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:
+        tracks: list[GraphTrack] = []
 
-        def listen(event: dict[str, Any]) -> None:
-            if event["event"] == "case":
-                bar.update(task, description=event["label"])
-            elif event["event"] == "result":
-                bar.advance(task)
+        def track(calls: Sequence[Call]) -> GraphTrack:
+            tracks.append(GraphTrack(self.on, [partial(fn, *args) for fn, args in calls]))
+            return tracks[-1]
 
-        report = run(options, listen)
-    gpu_report.show(report, console)
-    console.print(f"took {report.extra['seconds']:.0f} s", highlight=False)
-    if options.json:
-        results.save(report, options.json)
-        console.print(f"results: {options.json}", highlight=False)
-    if options.plot:
-        gpu_plot.draw(report, options.plot)
-        console.print(f"plot: {options.plot}", highlight=False)
-    return status(report)
+        calls = {name: [(launch, ()) for launch in made] for name, made in launches.items()}
+        samples, states, again = measure.interleave(calls, self.rules, track=track), {}, {}
+        for name, each in zip(launches, tracks):
+            if self.rules.watch_s > 0:
+                with gpu_state.Watch(self.source) as watch:
+                    sustained = each.sustain(self.rules.watch_s)
+                states[name] = {**self._state(watch, sustained), "sustained_s": sustained}
+            # A graph of long calls has only the first: the others are launched as before.
+            again[name] = [*launches[name][each.launches :], each.run]
+        return samples, states, again
 
+    def _article(self, case: Case, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:
+        p = case.problem
+        count = gpu.replays(gpu.size(p.m, p.n, p.k))
+        samples, states = {}, {}
+        for name, made in launches.items():
+            with gpu_state.Watch(self.source) as watch:
+                samples[name] = gpu.replay(self.on, made, count, self.job.flush)
+                once = samples[name].seconds[0]
+                # Small sizes are over before the power has been read: go on, untimed.
+                more = int((self.rules.watch_s - count * once) / once)
+                if more > 0:
+                    gpu.replay(self.on, made, more)
+            states[name] = self._state(watch, once)
+        return samples, states, launches
 
-def status(report: Report) -> int:
-    """1 if something was wrong, broken or interrupted."""
-    failed = any(row.error and not row.error.startswith("left out") for r in report.results for row in r.rows)
-    notes = [note for s in report.sessions for note in s.notes]
-    found = bool(report.results) or any(name in report.extra for name in COSTS)
-    return 1 if failed or notes or not found else 0
+    def _state(self, watch: gpu_state.Watch, seconds: float) -> dict[str, Any]:
+        readings = watch.later_half()
+        self.readings += readings
+        return gpu_state.summary(readings, seconds, self.source.name if self.source else None)

@@ -1,16 +1,20 @@
-"""A report as a picture: rate against size, one panel per format and thread count, one line per contender."""
+"""A report as a picture: rates against sizes, one line per peer; a GPU's power and clocks too; number formats at one
+size; the steps of the GPU ladder."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright import extras
-from tilewright.bench.report import groups, names, peak_of, title, warnings
-from tilewright.bench.results import OURS, Report, Result
+from tilewright.bench.peer import OURS
+from tilewright.bench.report import NUMPY, format_groups, groups, names, peak_of, state, times, title, warnings
+from tilewright.bench.results import BESIDE, Report, Result
+from tilewright.text import plural
 
 MISSING = f"plots need matplotlib: {extras.install('plot')}"
 # Readable for the colour-blind (Okabe and Ito) and stable from plot to plot: a library keeps its colour.
@@ -54,8 +58,9 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(report: Report, path: Path, suites: Sequence[str] | None = None) -> None:
-    """Write a plot of the report's square-like suites (or those named) to `path`; its suffix chooses the format."""
+def draw(report: Report, path: Path, suites: Sequence[str] | None = None, n: int | None = None) -> None:
+    """Write a plot of the report to `path`, whose suffix chooses the format: of its square-like suites (or those
+    named), of number formats at the size n (of those measured the largest).  ValueError if there is nothing to plot."""
     try:
         import matplotlib
     except ImportError:
@@ -63,29 +68,60 @@ def draw(report: Report, path: Path, suites: Sequence[str] | None = None) -> Non
     matplotlib.use("Agg")  # a file is all that is wanted, with or without a display
     import matplotlib.pyplot as plt
 
-    panels = [(group, results) for group, results in groups(report.results) if _drawable(results, suites)]
-    if not panels:
-        raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
-    figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4), squeeze=False, layout="constrained")
-    everybody = dict.fromkeys(name for _, results in panels for name in names(results))
-    spare = iter(CYCLE * 3)  # one for all panels: a line has one colour in the common legend
-    colours = {name: COLOURS.get(name) or next(spare) for name in everybody}
+    if report.kind == "formats":
+        n = n or max((r.case.problem.n for r in report.results if r.gflops()), default=0)
+        figure, named = formats_figure(report, n), f"m = n = k = {n}"
+    elif report.kind == "ladder cuda":
+        figure, named = _steps(report), ""
+    elif report.kind == "ladder simulated":
+        figure, named = _simulated(report), ""
+    elif "gpu" in report.machine:
+        figure, named = _on_gpu(report), ""
+    else:
+        figure, named = _rates(report, suites)
+    metadata = provenance(report, path, named) if named else None
     try:
-        for axis, (group, results) in zip(axes[0], panels):
-            _panel(axis, results, peak_of(report, group), colours)
-            axis.set_title(title(group))
-        # One legend for all panels, because a peer may be missing from one of them (a BLIS without threads).
-        handles = {label: h for axis in axes[0] for h, label in zip(*axis.get_legend_handles_labels())}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4 * len(panels))
-        where = f"tilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}"
-        figure.suptitle(where + warning(report), fontsize=9)
-        figure.savefig(path, dpi=144, metadata=provenance(report, path, where))
+        figure.savefig(path, dpi=144, metadata=metadata)
     finally:
         plt.close(figure)
 
 
+def _colours(everybody: Iterable[str]) -> dict[str, str]:
+    """One for all panels: a line has one colour in the common legend."""
+    spare = iter(CYCLE * 4)
+    return {name: COLOURS.get(name) or next(spare) for name in everybody}
+
+
+def _legend(figure: Any, axes: Iterable[Any], ncols: int, first: Callable[[str], Any] = lambda label: 0,
+            **options: Any) -> None:
+    """One legend for all panels, because a peer may be missing from one of them (a BLIS without threads)."""
+    handles = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels())}
+    labels = sorted(handles, key=first)
+    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=ncols, **options)
+
+
+# ---- on a CPU: rate against size, one panel per format and thread count
+
+
+def _rates(report: Report, suites: Sequence[str] | None) -> tuple[Any, str]:
+    import matplotlib.pyplot as plt
+
+    panels = [(group, results) for group, results in groups(report.results) if _drawable(results, suites)]
+    if not panels:
+        raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4), squeeze=False, layout="constrained")
+    colours = _colours(dict.fromkeys(name for _, results in panels for name in names(results)))
+    for axis, (group, results) in zip(axes[0], panels):
+        _panel(axis, results, peak_of(report, group), colours)
+        axis.set_title(title(group))
+    _legend(figure, axes[0], 4 * len(panels))
+    where = f"tilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}"
+    figure.suptitle(where + warning(report), fontsize=9)
+    return figure, where
+
+
 def _drawable(results: list[Result], suites: Sequence[str] | None) -> bool:
-    square = all(r.case.problem.m == r.case.problem.n == r.case.problem.k for r in results)
+    square = all(r.case.size.isdecimal() for r in results)
     wanted = results[0].case.suite in suites if suites else results[0].case.suite != "overhead"
     return wanted and square and len(results) > 1 and not any(r.case.beside for r in results)
 
@@ -93,7 +129,7 @@ def _drawable(results: list[Result], suites: Sequence[str] | None) -> bool:
 def _panel(axis: Any, results: list[Result], peak: float | None, colours: dict[str, str]) -> None:
     """Lines of medians with quartiles shaded; the sizes that were measured are the ticks, while they are few."""
     for name in names(results):
-        points = [(r.case.problem.n, r.flops(), s.spread) for r in results if (s := r.sample(name))]
+        points = [(r.case.problem.n, r.operations(), s.spread) for r in results if (s := r.sample(name))]
         if not points:
             continue
         x = [n for n, _, _ in points]
@@ -113,3 +149,172 @@ def _panel(axis: Any, results: list[Result], peak: float | None, colours: dict[s
     axis.set_ylabel("GFLOP/s")
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
+
+
+# ---- on a GPU: a column for each suite of squares, a row each for rate, power and SM clock
+
+GPU_PANELS = (("TFLOP/s", None), ("power, W", "watts"), ("SM clock, MHz", "sm_mhz"))
+
+
+def _on_gpu(report: Report) -> Any:
+    import matplotlib.pyplot as plt
+
+    suites = [(g, r) for g, r in groups(report.results) if len(r) > 1 and all(x.case.size.isdecimal() for x in r)]
+    suites = [(g, r) for g, r in suites if len({x.case.size for x in r}) == len(r)]  # one layout
+    if not suites:
+        raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
+    rows = [panel for panel in GPU_PANELS if panel[1] is None or any(_points(r, n, panel[1]) for _, r in suites
+            for n in names(r))]
+    figure, axes = plt.subplots(len(rows), len(suites), figsize=(7.5 * len(suites), 1.4 + 2.6 * len(rows)),
+                                squeeze=False, sharex="col", layout="constrained")
+    colours = _colours(dict.fromkeys(name for _, results in suites for name in names(results)))
+    for column, (group, results) in enumerate(suites):
+        for row, (label, what) in enumerate(rows):
+            axis = axes[row][column]
+            for name in names(results):
+                if points := _points(results, name, what):
+                    axis.plot(*zip(*points), marker="o", markersize=2.5, label=name, color=colours[name],
+                              linewidth=2.0 if name == OURS else 1.2, zorder=3 if name == OURS else 2)
+            if what is None:
+                axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.3)
+            axis.set_ylabel(label)
+        axes[0][column].set_title(title(group))
+        axes[-1][column].set_xlabel("m = n = k")
+    _legend(figure, axes.flat, min(5, 3 * len(suites) + 2))
+    gpu, clocks = report.machine["gpu"], report.extra.get("clocks", "unknown")
+    figure.suptitle(f"tilewright {report.tilewright} on {gpu.get('name', 'a GPU')}, {report.created[:10]}; "
+                    f"clocks {clocks}", fontsize=9)
+    return figure
+
+
+def _points(results: list[Result], name: str, what: str | None) -> list[tuple[int, float]]:
+    found = []
+    for r in results:
+        rate = r.gflops(name)
+        value = (None if rate is None else rate / 1e3) if what is None else state(r, name, what)
+        if value is not None:
+            found.append((r.case.problem.n, float(value)))
+    return found
+
+
+# ---- number formats at one size: a point for each peer's rate, a line for each product, a panel per thread count, and
+# our ratios in columns beside it
+
+# A library's colour is that of all plots; with B packed beforehand its mark is hollow.
+MARKS = {NUMPY: "o", "numpy floats": "v", "openblas": "^", "mkl": "s", "blis": "<", "torch": "D"}
+RATIOS = ("x NumPy", "x fastest peer")
+WIDTHS = (8, 16)  # of the columns of ratios, in letters
+
+
+def formats_figure(report: Report, n: int) -> Any:
+    """The plot of number formats at size n, before it is written."""
+    import matplotlib.pyplot as plt
+
+    panels = {g: [r for r in found if r.gflops()] for g, found in format_groups(report.results).items() if g[2] == n}
+    panels = {g: found for g, found in panels.items() if found}
+    if not panels:
+        raise ValueError("nothing to plot: tilewright has no sample at that size")
+    products = list(dict.fromkeys(r.case.product for found in panels.values() for r in found))
+    height = 1.8 + 0.27 * len(products)
+    whole, axes = plt.subplots(
+        1, len(panels), figsize=(1.8 + 5.4 * len(panels), height), squeeze=False, sharey=True, layout="constrained"
+    )
+    for axis, ((threads, isa, _), found) in zip(axes[0], panels.items()):
+        _products(axis, {r.case.product: r for r in found}, products)
+        axis.set_title(plural(threads, "thread") + ("" if isa == "native" else f", {isa}"), fontsize=9)
+    _legend(whole, axes[0], 5, lambda label: label != OURS, fontsize=8)
+    where = f"m = n = k = {n}\ntilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}"
+    whole.suptitle(where + warning(report), fontsize=9)
+    return whole
+
+
+def _products(axis: Any, found: dict[Any, Result], products: list[Any]) -> None:
+    """Rates span four decades, from NumPy's integers to ours, so that the axis is logarithmic: points, no bars, since
+    a length from an arbitrary left edge says nothing."""
+    at = {product: y for y, product in enumerate(products)}
+    ratios = [""] * len(products)
+    for product, r in found.items():
+        for row in r.rows:
+            name = row.name.removesuffix(" packed")
+            if row.sample is None or name not in MARKS or row.name == BESIDE:
+                continue
+            colour = COLOURS.get(name, "#000000")
+            edge, width, face = (colour, 1.2, "none") if row.prepared else ("black", 0.4, colour)
+            axis.plot(
+                r.gflops(row.name), at[product], MARKS[name], markersize=4.5, zorder=3, label=row.name,
+                linestyle="none", markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face,
+            )
+        axis.plot(
+            r.gflops(), at[product], "|", markersize=12, markeredgewidth=3, color=COLOURS[OURS], zorder=4, label=OURS,
+            linestyle="none",
+        )
+        numpy, best = r.ratio(NUMPY), r.ratio(r.peers()[0]) if r.peers() else None
+        ratios[at[product]] = "".join(f"{times(x):>{width}}" for x, width in zip((numpy, best), WIDTHS))
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(products)), [p.label for p in products], fontsize=8)
+    axis.set_ylim(len(products) - 0.4, -1.6)
+    axis.set_xlabel("GFLOP/s, of integers GOP/s", fontsize=8)
+    axis.grid(alpha=0.3, zorder=0)
+    beside = axis.twinx()
+    beside.set_ylim(axis.get_ylim())
+    head = "".join(f"{heading:>{width}}" for heading, width in zip(RATIOS, WIDTHS))
+    beside.set_yticks(range(-1, len(products)), [head, *ratios], fontsize=6.5, family="monospace")
+    beside.tick_params(right=False)
+
+
+# ---- the GPU ladder: a line for each step
+
+
+def _ladder(rows: Sequence[str], height: float) -> tuple[Any, Any]:
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(8, 0.5 + height * len(rows)), layout="constrained")
+    axis.set_yticks(range(len(rows)), rows)
+    axis.invert_yaxis()
+    return figure, axis
+
+
+def _steps(report: Report) -> Any:
+    """Bars of TFLOP/s per step, a colour per size."""
+    from tilewright.bench.suites import ladders
+
+    steps = [row[0] for row in ladders.table(report.results)[1:]]
+    figure, axis = _ladder(steps, 0.5)
+    count = len(report.results)
+    for i, r in enumerate(report.results):
+        places = [row + (i - (count - 1) / 2) * 0.8 / count for row in range(len(steps))]
+        rates = [(r.gflops(name) or 0.0) / 1e3 for name in steps]
+        colour = list(COLOURS.values())[i % len(COLOURS)]
+        axis.barh(places, rates, 0.8 / count, label=f"n = {r.case.size}", color=colour)
+    axis.set_xlabel("TFLOP/s")
+    axis.grid(alpha=0.3, axis="x")
+    axis.legend(loc="lower right")
+    axis.set_title(report.machine.get("gpu", report.extra.get("device", {})).get("name", ""), fontsize=9)
+    return figure
+
+
+def _simulated(report: Report) -> Any:
+    """Per step, what a multiprocessor is busy with in units of its multiply-adds: the rightmost point is the bound.
+
+    Points, not bars: on a logarithmic axis a bar's length depends on where the axis begins.
+    """
+    from tilewright import targets
+    from tilewright.bench.suites import ladder_simulated
+
+    found = ladder_simulated.counted(report)
+    figure, axis = _ladder([c.title for c in found], 0.55)
+    what = list(found[0].busy)
+    for i, name in enumerate(what):
+        clocks = [c.busy[name] / c.busy["multiply-adds"] or math.nan for c in found]
+        places = [row + (i - (len(what) - 1) / 2) * 0.1 for row in range(len(found))]
+        axis.plot(clocks, places, "osD^"[i], label=name, color=list(COLOURS.values())[i], zorder=3)
+    axis.set_xscale("log", base=2)
+    axis.axvline(1, color="black", linestyle=":", linewidth=1)
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:g}")
+    axis.set_xlabel("clocks that a multiprocessor is busy, over those of the multiply-adds")
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower right")
+    target: Any = targets.target(report.options["target"])
+    axis.set_title(f"simulated, m = n = k = {found[0].n}; clocks of {target.model}", fontsize=9)
+    return figure

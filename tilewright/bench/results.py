@@ -1,17 +1,24 @@
 """What a bench run found, as JSON: enough to draw every table and plot again, and to judge whether to believe them.
 
-    {"schema": 1, "kind": "bench", "created": ..., "tilewright": ..., "commit": ..., "machine": {...},
-     "sessions": [{"threads", "isa", "contenders": [{"name", "version", "how"}], "left_out": {name: reason},
+    {"schema": 2, "kind": "bench", "created": ..., "tilewright": ..., "commit": ..., "machine": {...},
+     "sessions": [{"threads", "isa", "peers": [{"name", "version", "how"}], "left_out": {name: reason},
                    "load_before", "load_after", "stolen", "others", "notes"}],
-     "results": [{"suite", "m", "n", "k", "dtype", "layout", "cold", "beside"?, "threads", "isa",
-                  "rows": [{"name", "reps", "seconds": [per round], "left_out"?, "disturbed"?,
-                            "median_s", "q1_s", "q3_s", "gflops", "gpu"?}
-                           or {"name", "error": sentence}]}]}
+     "results": [{"suite", "m", "n", "k", "dtype", "b"?, "out"?, "batch"?, "algorithm"?, "layout", "gap"?, "cold",
+                  "beside"?, "threads", "isa",
+                  "rows": [{"name", "how"?, "reps", "seconds": [per round], "left_out"?, "disturbed"?,
+                            "median_s", "q1_s", "q3_s", "gflops", "m"?, "deviation"?, "prepared"?, "gpu"?}
+                           or {"name", "how"?, "error": sentence}]}]}
 
-"left_out" counts rounds that other processes disturbed and that are not in "seconds"; "disturbed" is true where they
-are in it, because too few others were found. "others" of a session: CPUs that other processes kept busy.
-On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and "isa" is its architecture.
-The derived figures (median_s to gflops) are there for readers of the file; `Report` computes them from `seconds`.
+"b" and "out" are there where the formats differ from "dtype", A's. "left_out" counts rounds that other processes
+disturbed and that are not in "seconds"; "disturbed" is true where they are in it, because too few others were found.
+"others" of a session: CPUs that other processes kept busy. A row's "m" is less than the case's where the whole product
+would take too long: the peer was given so many rows of A. "deviation" is check.Reference.error. "prepared" rows found B
+packed beforehand, which is not timed. On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and
+"isa" is its architecture. The derived figures (median_s to gflops) are there for readers of the file; `Report` computes
+them from `seconds`.
+
+Schema 1 is understood too: it called peers "contenders", and had the products of formats and the steps of the GPU
+ladder in "extra".
 """
 
 from __future__ import annotations
@@ -23,51 +30,56 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import outputs
-from tilewright.bench.shapes import Case, size
+from tilewright.bench.cases import Case, Product, size
+from tilewright.bench.peer import OURS
 from tilewright.measure.measure import Sample, Spread, ratios, spread
+from tilewright.problem import Gemm
 
-SCHEMA = 1
-OURS = "tilewright"
+SCHEMA = 2
 BESIDE = "tilewright beside"  # the row of Case.beside
-COMPILED = ("openblas", "mkl", "blis")  # called without Python (thunk.py)
-
-
-def sample_json(sample: Sample) -> dict[str, Any]:
-    doubts = {"left_out": sample.left_out, "disturbed": sample.disturbed}
-    return {"reps": sample.reps, "seconds": list(sample.seconds), **{k: v for k, v in doubts.items() if v}}
-
-
-def sample_from(data: dict[str, Any]) -> Sample:
-    return Sample(tuple(data["seconds"]), data["reps"], data.get("left_out", 0), data.get("disturbed", False))
+ABSENT = "absent"  # how the error begins where this version or machine does not have a product
+COMPILED = ("openblas", "mkl", "blis")  # called without Python (peers/_blas.py)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender on one case: its sample, or the sentence that says why there is none."""
+    """One peer on one case: its sample, or the sentence that says why there is none."""
 
     name: str
     sample: Sample | None = None
     error: str | None = None
     gpu: dict[str, Any] | None = None  # gpu_state.summary: clocks, power, ... while it ran alone; our plan
+    how: str = ""  # what one timed call is, where it is not what the session says of the peer
+    m: int = 0  # rows of A, where it was not given all
+    deviation: float | None = None  # check.Reference.error
+    prepared: bool = False
 
-    def to_json(self, flops: int) -> dict[str, Any]:
+    def to_json(self, operations: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": self.name} | ({"how": self.how} if self.how else {})
         if self.sample is None:
-            return {"name": self.name, "error": self.error}
+            return found | {"error": self.error}
         s = self.sample.spread
-        derived = {"median_s": s.median, "q1_s": s.q1, "q3_s": s.q3, "gflops": round(flops / s.median / 1e9, 3)}
-        state = {} if self.gpu is None else {"gpu": self.gpu}
-        return {"name": self.name, **sample_json(self.sample), **derived, **state}
+        doubts = {"left_out": self.sample.left_out, "disturbed": self.sample.disturbed}
+        found |= {"reps": self.sample.reps, "seconds": list(self.sample.seconds)}
+        found |= {name: value for name, value in doubts.items() if value}
+        found |= {"median_s": s.median, "q1_s": s.q1, "q3_s": s.q3, "gflops": round(operations / s.median / 1e9, 3)}
+        if self.deviation is not None:
+            found["deviation"] = self.deviation
+        return found | {name: value for name in ("m", "prepared", "gpu") if (value := getattr(self, name))}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
+        how = data.get("how", "")
         if "error" in data:
-            return cls(data["name"], error=data["error"])
-        return cls(data["name"], sample_from(data), gpu=data.get("gpu"))
+            return cls(data["name"], error=data["error"], how=how)
+        sample = Sample(tuple(data["seconds"]), data["reps"], data.get("left_out", 0), data.get("disturbed", False))
+        return cls(data["name"], sample, None, data.get("gpu"), how, data.get("m", 0), data.get("deviation"),
+                   data.get("prepared", False))
 
 
 @dataclass(frozen=True)
 class Result:
-    """One case at one thread count and ISA, timed with every contender in one interleaved run."""
+    """One case at one thread count and ISA, timed with every peer in one interleaved run."""
 
     case: Case
     threads: int
@@ -86,34 +98,42 @@ class Result:
         """Whether other processes disturbed the rounds that count: then no ratio is worth anything."""
         return any(row.sample.disturbed for row in self.rows if row.sample)
 
-    def flops(self, name: str = OURS) -> int:
-        return self.case.beside.flops if name == BESIDE and self.case.beside else self.case.problem.flops
+    def operations(self, name: str = OURS) -> int:
+        """Of one call: what a rate is of."""
+        if name == BESIDE and self.case.beside:
+            return self.case.beside.flops
+        row = self.row(name)
+        return self.case.operations(row.m if row else 0)
 
-    def gflops(self, name: str) -> float | None:
+    def gflops(self, name: str = OURS) -> float | None:
+        """10^9 operations a second, the median of the rounds; None without a sample."""
         sample = self.sample(name)
-        return self.flops(name) / sample.spread.median / 1e9 if sample else None
+        return self.operations(name) / sample.spread.median / 1e9 if sample else None
 
     def ratio(self, peer: str, ours: str = OURS) -> Spread | None:
-        """The peer's time over ours, round by round (or rate over rate, where the work differs): above 1 we win."""
+        """The peer's time over ours, round by round (or rate over rate, where the work differs): above 1 we win.
+        None without samples, and where other processes disturbed the rounds: who waits for whom then decides."""
         theirs, mine = self.sample(peer), self.sample(ours)
-        if theirs is None or mine is None:
+        if theirs is None or mine is None or mine.disturbed:
             return None
-        work = self.flops(ours) / self.flops(peer)
+        work = self.operations(ours) / self.operations(peer)
         return spread([work * r for r in ratios(theirs.seconds, mine.seconds)])
 
+    def peers(self, prepared: bool = False) -> list[str]:
+        """The peers that have a sample, the fastest first."""
+        there = [r.name for r in self.rows if r.sample and r.name not in (OURS, BESIDE) and r.prepared == prepared]
+        return sorted(there, key=lambda name: -(self.gflops(name) or 0.0))
+
     def fastest_peer(self) -> str | None:
-        """The peer with the least median time.  Where the call itself is what is timed, only what users call counts:
+        """The peer with the highest median rate.  Where the call itself is what is timed, only what users call counts:
         a C function with its arguments ready checks nothing and returns nothing."""
-        unfit = (OURS, BESIDE) if self.case.suite != "overhead" else (OURS, BESIDE, *COMPILED)
-        timed = {r.name: r.sample.spread.median for r in self.rows if r.sample and r.name not in unfit}
-        return min(timed, key=timed.__getitem__) if timed else None
+        found = [name for name in self.peers() if self.case.suite != "overhead" or name not in COMPILED]
+        return found[0] if found else None
 
     def to_json(self) -> dict[str, Any]:
-        rows = [row.to_json(self.flops(row.name)) for row in self.rows]
-        return {**self.case.to_json(), "size": size(self.case.problem), **self._where(), "rows": rows}
-
-    def _where(self) -> dict[str, Any]:
-        return {"threads": self.threads, "isa": self.isa}
+        rows = [row.to_json(self.operations(row.name)) for row in self.rows]
+        where = {"threads": self.threads, "isa": self.isa}
+        return {**self.case.to_json(), "size": size(self.case.problem), **where, "rows": rows}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
@@ -122,11 +142,11 @@ class Result:
 
 @dataclass
 class Session:
-    """One measuring process: its contenders and how quiet the machine was around it."""
+    """One measuring process: its peers and how quiet the machine was around it."""
 
     threads: int
     isa: str
-    contenders: list[dict[str, str]] = field(default_factory=list)
+    peers: list[dict[str, str]] = field(default_factory=list)  # tilewright among them
     left_out: dict[str, str] = field(default_factory=dict)
     load_before: float | None = None
     load_after: float | None = None
@@ -164,11 +184,50 @@ class Report:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
-        if data.get("schema") != SCHEMA:
-            raise ValueError(f"this is schema {data.get('schema')!r} of a bench result; schema {SCHEMA} is understood")
+        if data.get("schema") not in (1, SCHEMA):
+            raise ValueError(f"this is schema {data.get('schema')!r} of a bench result; schemas 1 and {SCHEMA} are "
+                             "understood")
+        if data["schema"] == 1:
+            data = _renewed(data)
         fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         sessions = [Session(**s) for s in data["sessions"]]
         return cls(**{**fields, "sessions": sessions, "results": [Result.from_json(r) for r in data["results"]]})
+
+
+def _renewed(data: dict[str, Any]) -> dict[str, Any]:
+    """A report of schema 1 as one of this schema."""
+    sessions = [{("peers" if key == "contenders" else key): value for key, value in s.items()}
+                for s in data["sessions"]]
+    extra = dict(data["extra"])
+    results = [*data["results"], *map(_of_formats, extra.pop("products", [])), *_steps(extra)]
+    return {**data, "sessions": sessions, "results": results, "extra": extra}
+
+
+def _of_formats(data: dict[str, Any]) -> dict[str, Any]:
+    """A result of `tilewright bench formats`, whose row "error" was a number and its "reason" a sentence."""
+    product, n = Product(**data["product"]), data["n"]
+    beside = Gemm(n, n, n) if any(row["name"] == "tilewright f32" for row in data["rows"]) else None
+    case, rows = Case("formats", product.gemm(n, n, n), beside=beside, algorithm=product.algorithm), []
+    for old in data["rows"]:
+        row = dict(old)
+        deviation = row.pop("error", None)
+        if "reason" in row:
+            row["error"] = row.pop("reason")
+        else:
+            row |= {"deviation": deviation, "m": row["m"] if row["m"] < n else 0}
+        rows.append(row | ({"name": BESIDE} if row["name"] == "tilewright f32" else {}))
+    return {**case.to_json(), "threads": data["threads"], "isa": data["isa"], "rows": rows}
+
+
+def _steps(extra: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results of the GPU ladder, which were a list of a step's seconds at a size."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for timed in extra.pop("timed", []):
+        row = {"name": timed["title"]}
+        row |= {"error": timed["error"]} if timed["error"] else {"seconds": timed["seconds"], "reps": 1}
+        found.setdefault(timed["n"], []).append(row)
+    where = {"threads": 1, "isa": extra.get("device", {}).get("target", "")}
+    return [{**Case("ladder", Gemm(n, n, n)).to_json(), **where, "rows": rows} for n, rows in found.items()]
 
 
 def save(report: Report, path: Path) -> None:

@@ -31,8 +31,8 @@ Plot = Annotated[
 ]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peers", help="numpy, openblas, mkl, blis, torch; none: tilewright alone.", metavar="LIST",
-                 show_default="all found"),
+    typer.Option("--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
+                 "tilewright/bench/peers; none: tilewright alone.", metavar="LIST", show_default="all found"),
 ]
 Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to hold every library to AVX2.")]
 
@@ -55,9 +55,9 @@ def bench(
 ) -> None:
     """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.
 
-    Contenders take turns on the same random matrices; what is quoted is the median of the ratios of each round.  The
-    whole of it takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has the rules.
-    No file is written but those that --json and --plot name.
+    tilewright and its peers take turns on the same random matrices; what is quoted is the median of the ratios of each
+    round.  The whole of it takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has
+    the rules.  No file is written but those that --json and --plot name.
     """
     if context.invoked_subcommand is not None:
         return
@@ -84,7 +84,7 @@ def ladder(
     threads: Threads = None,
     peers: Annotated[
         list[str] | None,
-        typer.Option("--peers", help="numpy, openblas, mkl, blis, torch; none: the steps alone.", metavar="LIST",
+        typer.Option("--peers", help="Libraries to compare with, as above; none: the steps alone.", metavar="LIST",
                      show_default="numpy,openblas")
     ] = None,
     isa: Isa = "native",
@@ -99,23 +99,19 @@ def ladder(
     with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands
 
-        if device == "simulate":
-            from tilewright.bench import ladder_gpu
-
-            size = common.numbers(sizes, [str(ladder_gpu.SIZE)], "--sizes")
-            raise typer.Exit(ladder_gpu.simulate(size[0], "sm_90a", json, plot, common.console(json == output.STDOUT)))
-        if device == "cuda":
-            from tilewright.bench import ladder_cuda
-
-            wanted = common.numbers(sizes, [], "--sizes")
-            raise typer.Exit(ladder_cuda.run(wanted, quick, json, plot, common.console(json == output.STDOUT)))
-        if device != "cpu":
+        console = common.console(json == output.STDOUT)
+        if device not in ("cpu", "simulate", "cuda"):
             raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
         chosen = commands.Options(
-            dtypes=common.listed(dtype, []), threads=_counts(threads), sizes=common.numbers(sizes, [], "--sizes"),
-            peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
+            dtypes=common.listed(dtype, []), threads=_counts(threads) if device == "cpu" else [1],
+            sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, isa=isa, quick=quick,
+            json=json, plot=plot,
         )
-        raise typer.Exit(commands.ladder(chosen, common.console(json == output.STDOUT)))
+        if device == "simulate":
+            raise typer.Exit(commands.simulate((chosen.sizes or [256])[0], "sm_90a", chosen, console))
+        if device == "cuda":
+            raise typer.Exit(commands.gpu_ladder(chosen, console))
+        raise typer.Exit(commands.ladder(chosen, console))
 
 
 @app.command()
@@ -138,17 +134,17 @@ def formats(
 ) -> None:
     """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
 
-    All contenders multiply the same random numbers of the format into the same format of result, are checked, and take
+    All peers multiply the same random numbers of the format into the same format of result, are checked, and take
     turns.  What this version or machine does not have is a row that says so.  docs/benchmarking.md has the rules.
     """
     with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import formats as study
+        from tilewright.bench import commands
 
-        chosen = study.FormatsOptions(
+        chosen = commands.Options(
             only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"), threads=_counts(threads),
             peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
         )
-        raise typer.Exit(study.bench(chosen, common.console(json == output.STDOUT)))
+        raise typer.Exit(commands.formats(chosen, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -186,14 +182,14 @@ def gpu(
     takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
     """
     with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import gpu as study
+        from tilewright.bench import commands
 
-        chosen = study.GpuOptions(
+        chosen = commands.Options(
             suites=common.listed(suite, []), dtypes=common.listed(dtype, []),
             sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
             cases=case or [], quick=quick, flush=flush, device=device, json=json, plot=plot,
         )
-        raise typer.Exit(study.bench(chosen, common.console(json == output.STDOUT)))
+        raise typer.Exit(commands.gpu(chosen, common.console(json == output.STDOUT)))
 
 
 @app.command()
@@ -205,7 +201,7 @@ def tiles(
 ) -> None:
     """Measure every legal register tile: registers used, FMAs per load, rate."""
     with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import tiles as study
+        from tilewright.bench.suites import tiles as study
 
         console = common.console(json == output.STDOUT)
         raise typer.Exit(study.run(common.cpu(target), dtype, quick=quick, json=json, console=console) or 0)

@@ -89,12 +89,13 @@ def gpu(
     `--device cuda` they are timed.
     """
     with common.errors():
-        from tilewright.bench import ladder_gpu
+        from tilewright.bench import commands
 
         chip = common.target(target)
         if common.kind(chip) != "gpu":
             raise common.BadInput(f"these steps are for NVIDIA's GPUs, and not for {chip.name}")
-        raise typer.Exit(ladder_gpu.simulate(size, chip.name, json, None, common.console(json == output.STDOUT)))
+        raise typer.Exit(commands.simulate(size, chip.name, commands.Options(json=json),
+                                           common.console(json == output.STDOUT)))
 
 
 @app.command()

@@ -6,6 +6,11 @@ random signs: it sees every element of C, costs O(n^2), and needs no second matr
 How far c may be off is measured in |A| |B|, what the dot products would be without cancellation.  In the worst case
 rounding errors all add up (kernels.reference.error_bound: eps k |A| |B|).  Of random data with mean zero the partial
 sums stay small and so do their errors, 0.3 eps |A| |B| whatever k is; 8 is allowed, and a missing term stands out.
+
+`wrong` judges one f32 or f64 result.  `Reference` judges any number of results of one product of any formats: integers
+must be exact modulo the result's 2^bits.  Of floats, its error is max |C - A B| / (u |A| |B|), where A B is taken in
+float64 (in long double for results of f64 and c128) and u is half the gap at 1 of the result's format: the unit of the
+bounds of docs/formats.md, k u |A| |B| for sums in the result's own format.
 """
 
 from __future__ import annotations
@@ -14,12 +19,20 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import formats
+from tilewright.formats import Complex, Float, Integer
 from tilewright.kernels import reference
-from tilewright.measure.operands import Array
+from tilewright.measure.operands import Array, Operands
 
 FULL_LIMIT = 1 << 27  # m n k up to which a float64 product is cheap enough (512^3)
 RANDOM = 8.0  # eps |A| |B| allowed for random data
 BLOCK = 256  # rows converted to float64 at a time: C may be most of the memory
+COLUMNS = 1024  # likewise, of B in long double
+ROWS, SLOW_ROWS = 64, 8  # compared element by element; the second where the reference has no BLAS
+# u |A| |B| allowed for the sums of random data: that of 8-bit patterns is larger, whose exponents are all alike
+ALL_EXPONENTS = 32.0
+# Three products of bf16 terms leave out the second terms times each other, and the third ones: of |a| |b| at most this.
+LEFT_OUT = {"bf16_bf16_f32_x3": 3 * 2.0**-16}
 
 
 def wrong(a: Array, b: Array, c: Array, *, random: bool = True, seed: int = 1) -> str | None:
@@ -96,3 +109,119 @@ class Probe:
                 off = abs(got[at] - exact[at])
                 return f"row {i + at[0]} of C fails Freivalds' test: off by {off:.2g}, {allowed[at]:.2g} allowed"
         return None
+
+
+class Reference:
+    """What A B is, of operands without a batch; `error` and `wrong` judge any number of results, of all rows of A or of
+    the first ones.
+
+    Up to 512^3 every element is compared, above that some rows, and all others pass Freivalds' test (Probe), which for
+    integers is done modulo 2^bits too.  Narrow results must be sums in f32 (or wider), rounded once, as docs/formats.md
+    promises of tilewright; a peer may add up in that format itself, which its error shows.
+    """
+
+    def __init__(self, given: Operands, algorithm: str | None = None, seed: int = 1) -> None:
+        p, (m, n, k) = given.problem, given.sizes
+        out = formats.get(p.out)
+        real = out.part if isinstance(out, Complex) else out
+        sums = formats.accumulator(p.a, p.b, p.out)
+        sums = sums.part if isinstance(sums, Complex) else sums
+        self.unit = real.eps / 2 if isinstance(real, Float) else 0.0
+        own = sums.eps / 2 if isinstance(sums, Float) else 0.0
+        plain = p.a == p.b == p.out and p.out in ("f32", "f64") and algorithm is None
+        self.sums = min(2 * RANDOM, 2 * (k + 3)) * own if plain else ALL_EXPONENTS * own  # of |A| |B|
+        self.sums += LEFT_OUT.get(algorithm or "", 0.0)
+        self.rounding = self.unit if self.unit > own else 0.0  # for rounding the sums
+        self.least = real.smallest_subnormal if isinstance(real, Float) else 0.0
+        self.bits = out.bits if isinstance(out, Integer) else 0
+        self.narrow = bool(self.bits) and _in_float64(given)
+        slow = real.bits == 64 or (bool(self.bits) and not self.narrow)
+        few = min(m, SLOW_ROWS if slow else ROWS)
+        every = m * n * k <= (FULL_LIMIT >> 5 if slow else FULL_LIMIT)
+        # The first rows are always among them: a slow peer is given no others.
+        others = np.random.default_rng(seed).permutation(np.arange(few // 2, m))[: few - few // 2]
+        self.rows = np.arange(m) if every else np.sort(np.append(np.arange(few // 2), others))
+        self.wide = self._wide(real.bits, isinstance(out, Complex))
+        with np.errstate(all="ignore"):
+            self.exact, self.size = self._product(given.a[self.rows], given.b)
+            probed = "i8" if self.bits else "c16" if isinstance(out, Complex) else "f8"
+            self.probe = Probe(given.a, given.b, seed, np.dtype(probed))
+
+    def _wide(self, bits: int, is_complex: bool) -> np.dtype[np.generic]:
+        if self.bits:
+            return np.dtype(np.int64)
+        if is_complex:
+            return np.dtype(np.clongdouble if bits == 64 else np.complex128)
+        return np.dtype(np.longdouble if bits == 64 else np.float64)
+
+    def _product(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """A B and |A| |B| of some rows."""
+        if self.bits:
+            held = np.dtype(np.float64 if self.narrow else np.int64)
+            return (a.astype(held) @ b.astype(held)).astype(np.int64), np.empty(0)
+        kind = np.dtype(np.complex128 if self.wide.kind == "c" else np.float64)
+        wide, size = a.astype(self.wide), np.abs(a.astype(kind))
+        parts = [b[:, j : j + COLUMNS] for j in range(0, b.shape[1], COLUMNS)] or [b]
+        exact = [wide @ part.astype(self.wide) for part in parts]
+        return np.hstack(exact), np.hstack([size @ np.abs(part.astype(kind)) for part in parts])
+
+    def error(self, c: Array) -> float:
+        """The largest error of the rows compared, in units of u |A| |B|; of integers the largest difference."""
+        off, among = self._off(c)
+        if self.bits:
+            return float(off.max(initial=0))
+        with np.errstate(all="ignore"):
+            found = np.where(off == 0, 0.0, off / (self.unit * self.size[among]))
+        return float(np.nan_to_num(found, nan=np.inf).max(initial=0.0))
+
+    def wrong(self, c: Array, rounded_once: bool = True) -> str | None:
+        """None if every element is right, as far as the format can tell, else a sentence that says where it is not."""
+        off, among = self._off(c)
+        if self.bits:
+            missed = self._at(c, off) if off.any() else self._missed(c)
+            return missed and f"{missed} modulo 2^{self.bits}"
+        exact, size = np.abs(self.exact[among]).astype(np.float64), self.size[among]
+        rounding = 1.5 * exact if rounded_once else RANDOM * size
+        allowed = self.sums * size + self.rounding * rounding + self.least
+        if not (off <= allowed).all():
+            excess = np.nan_to_num(off / allowed, nan=np.inf)
+            worst = np.unravel_index(int(np.argmax(excess)), off.shape)
+            return f"{self._at(c, excess)} ({allowed[worst]:.2g} off would be allowed)"
+        with np.errstate(all="ignore"):
+            share = self.sums + (1 if rounded_once else RANDOM) * self.rounding
+            return self.probe.missed(c, share / self.probe.x.size**0.5)
+
+    def _at(self, c: Array, off: Array) -> str:
+        """The element that is furthest off."""
+        i, j = np.unravel_index(int(np.argmax(off)), off.shape)
+        row = int(self.rows[self.rows < len(c)][i])
+        got, exact = c[row, j].item(), self.exact[self.rows < len(c)][i, j].item()
+        kind = "" if self.bits or isinstance(exact, complex) else ".9g"
+        return f"C[{row}, {j}] is {got:{kind}}, the reference says {exact:{kind}}"
+
+    def _off(self, c: Array) -> tuple[Array, Array]:
+        """|C - A B| of the rows compared, and which of self.rows they are: those that c has."""
+        among = self.rows < len(c)
+        with np.errstate(all="ignore"):
+            off = c[self.rows[among]].astype(self.wide) - self.exact[among]
+            return np.abs(self._modulo(off)) if self.bits else np.abs(off).astype(np.float64), among
+
+    def _missed(self, c: Array) -> str | None:
+        """Freivalds' test of integers: int64 wraps, which keeps the lowest bits."""
+        for i in range(0, len(c), BLOCK):
+            got = c[i : i + BLOCK].astype(np.int64) @ self.probe.x
+            bad = self._modulo(got - self.probe.exact[i : i + len(got)])
+            if bad.any():
+                return f"row {i + int(np.argmax(bad != 0))} of C fails Freivalds' test"
+        return None
+
+    def _modulo(self, off: Array) -> Array:
+        """The difference nearest to zero, modulo 2^bits."""
+        shift = 64 - self.bits
+        return (off << shift) >> shift
+
+
+def _in_float64(given: Operands) -> bool:
+    """Whether float64 holds every sum of these integers."""
+    largest = [max(-formats.get(x).smallest, formats.get(x).largest) for x in (given.problem.a, given.problem.b)]
+    return given.sizes[2] * largest[0] * largest[1] < 2**53

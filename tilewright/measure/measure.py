@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice, repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tilewright.measure.disturbance import BLOCK_S
 
@@ -99,7 +99,22 @@ class Sample:
         return spread(self.seconds)
 
 
-class Track:
+class Track(Protocol):
+    """One contender on turn: on a CPU its calls (CallTrack), on a GPU a graph of its launches (gpu.GraphTrack)."""
+
+    reps: int  # calls of a turn
+
+    def calibrate(self, rules: Rules) -> float:
+        """Choose how many calls last `rules.turn_s`; returns the seconds of one call seen on the way."""
+
+    def warm_up(self, rules: Rules, per_call: float) -> None:
+        """Untimed calls for `rules.warm_s`."""
+
+    def turn(self) -> float:
+        """Seconds per call of one turn."""
+
+
+class CallTrack:
     """One contender's calls, one per set of operands, taken in turn so that the next one finds its data cold."""
 
     def __init__(self, calls: Sequence[Call], clock: Clock):
@@ -128,8 +143,10 @@ class Track:
             if enabled:
                 gc.enable()
 
+    def turn(self) -> float:
+        return self.run(self.reps) / self.reps
+
     def calibrate(self, rules: Rules) -> float:
-        """Choose `reps` so that a turn lasts `rules.turn_s`; returns the seconds of one call seen on the way."""
         reps, took = 1, self.run(1)
         while took < rules.turn_s:
             # Grow by what is missing, at most tenfold, since a first call that compiled something misleads.
@@ -157,6 +174,7 @@ def interleave(
     settle: Callable[[], object] = lambda: None,
     heard: Callable[[str, float], object] = lambda name, seconds: None,
     disturbed: Callable[[], bool] = lambda: False,
+    track: Callable[[Sequence[Call]], Track] | None = None,
 ) -> dict[str, Sample]:
     """Time every contender, a turn each per round, and return its seconds per call, round by round.
 
@@ -164,6 +182,7 @@ def interleave(
     `disturbed` says whether others disturbed what ran since it was asked last: disturbance.Watch.disturbed. It is asked
     of blocks of rounds, since rounds may be too short to be judged.
     `heard` is called with every turn that will be in the result, once its block is judged: the tuner passes it on.
+    `track` makes a turn of calls; by default they are made one after the other on this CPU.
     Every call must have been made once before (the check against float64 does), so that nothing compiles in here.
     """
     if not contenders:
@@ -171,11 +190,12 @@ def interleave(
     rules = rules or Rules()
     start = clock()
     disturbed()
-    tracks = {name: Track(calls, clock) for name, calls in contenders.items()}
+    of = track or (lambda calls: CallTrack(calls, clock))
+    tracks = {name: of(calls) for name, calls in contenders.items()}
     per_call = {}
-    for name, track in tracks.items():
+    for name, each in tracks.items():
         settle()
-        per_call[name] = track.calibrate(rules)
+        per_call[name] = each.calibrate(rules)
     rounds = _Rounds(heard)
     if min(per_call.values()) >= rules.long_call_s:
         # Everybody's calibration was one long call, which is all that a turn would be: that was the first round.
@@ -189,9 +209,8 @@ def interleave(
         turns = {}
         for name in rotated(names, rounds.number):
             settle()
-            track = tracks[name]
-            track.warm_up(rules, per_call[name])
-            turns[name] = track.run(track.reps) / track.reps
+            tracks[name].warm_up(rules, per_call[name])
+            turns[name] = tracks[name].turn()
         rounds.block.append(turns)
         now = clock()
         spent = rounds.number >= rules.min_rounds and (now - start) + (now - began) > rules.budget_s

@@ -1,17 +1,22 @@
-"""The matrices of a case.
+"""The matrices of a product: random numbers of each format, finite, and never zeros alone.
 
-Values are random normal: zeros and constants let some units run faster (AMX by a factor of two) and hide wrong answers.
+Zeros and constants let some units run faster (AMX by a factor of two) and hide wrong answers.  Integers have every
+value alike.  Floats of 8 bits and fewer have every finite pattern alike, which are all exponents and both signs.  Wider
+floats are random normal: with all exponents alike, most sums would be inf.
 Memory comes from NumPy's own allocator, at whatever alignment it gives, because that is what users multiply.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import formats
+from tilewright.formats import Bool, Complex, Float, Format, Integer
 from tilewright.problem import Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -20,39 +25,92 @@ MAX_SETS = 4096
 
 @dataclass(frozen=True)
 class Operands:
-    """A [m, k], B [k, n] (views of what is stored when transposed) and a C [m, n] to write to."""
+    """A [m, k], B [k, n] (views of what is stored when transposed or with a gap) and a C [m, n] to write to; of a
+    batch each with a first axis."""
 
     problem: Gemm
-    a: Array
-    b: Array
-    c: Array
+    a: Any  # an Array, on a GPU a tensor of torch's
+    b: Any
+    c: Any
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """m, n, k."""
+        return self.problem.m, self.problem.n, self.problem.k
 
     @property
     def leading(self) -> tuple[int, int, int]:
-        """lda, ldb, ldc: the length of a stored row."""
-        return max(self.problem.shape_a[1], 1), max(self.problem.shape_b[1], 1), max(self.problem.n, 1)
+        """lda, ldb, ldc: elements from one stored row to the next."""
+        letters = *self.problem.layout, "n"
+        first, second, third = (_leading(x, letter) for x, letter in zip((self.a, self.b, self.c), letters))
+        return first, second, third
 
     @property
     def bytes(self) -> int:
         return int(self.a.nbytes + self.b.nbytes + self.c.nbytes)
 
+    def first(self, rows: int) -> Operands:
+        """The same product of the first rows of A alone: views."""
+        p = self.problem
+        part = Gemm(rows, p.n, p.k, p.a, p.b, p.out, p.layout, p.batch)
+        return Operands(part, self.a[..., :rows, :], self.b, self.c[..., :rows, :])
 
-def make(problem: Gemm, seed: int = 0) -> Operands:
-    """Fresh operands; C starts as nan, so that an element nobody wrote cannot pass for right."""
-    rng = np.random.default_rng(seed)
-    dtype = formats.get(problem.a).dtype
-    a = rng.standard_normal(problem.shape_a, dtype=dtype)
-    b = rng.standard_normal(problem.shape_b, dtype=dtype)
-    c = np.full((problem.m, problem.n), np.nan, dtype=dtype)
-    return Operands(problem, a if problem.layout[0] == "n" else a.T, b if problem.layout[1] == "n" else b.T, c)
+    def poison(self) -> None:
+        """Bytes of ones in C: nan, -1 or the largest, so that an element nobody wrote cannot pass for right."""
+        self.c.view(np.uint8).fill(0xFF)
 
 
-def make_sets(problem: Gemm, cold: bool, last_level_bytes: int, seed: int = 0) -> list[Operands]:
+def _leading(x: Array, letter: str) -> int:
+    rows, columns = (-2, -1) if letter == "n" else (-1, -2)
+    stored = x.shape[columns]
+    return max(x.strides[rows] // x.itemsize if x.shape[rows] > 1 else stored, stored, 1)
+
+
+def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
+    """Fresh operands; C is poisoned.  With a gap, rows of A and B are so many elements longer than what is used."""
+    draw = np.random.default_rng(seed)
+    batch = () if problem.batch == 1 else (problem.batch,)
+    found = []
+    for name, letter, shape in zip((problem.a, problem.b), problem.layout, (problem.shape_a, problem.shape_b)):
+        x = numbers(formats.get(name), (*batch, shape[0], shape[1] + gap), draw)
+        x = x[..., : shape[1]]
+        found.append(x if letter == "n" else x.swapaxes(-1, -2))
+    c = np.empty((*batch, problem.m, problem.n), formats.get(problem.out).dtype)
+    made = Operands(problem, found[0], found[1], c)
+    made.poison()
+    return made
+
+
+def make_sets(problem: Gemm, cold: bool, last_level_bytes: int, seed: int = 0, gap: int = 0) -> list[Operands]:
     """One set of operands, or to be cold enough copies that twice the last cache passes before one comes again."""
-    first = make(problem, seed)
+    first = make(problem, seed, gap)
     if not cold:
         return [first]
     count = min(MAX_SETS, 2 + 2 * last_level_bytes // max(first.bytes, 1))
     # copy("K") keeps the layout; the values need not differ for the addresses to.
     copies = (Operands(problem, first.a.copy("K"), first.b.copy("K"), first.c.copy("K")) for _ in range(count - 1))
     return [first, *copies]
+
+
+def numbers(f: Format, shape: Iterable[int], draw: np.random.Generator) -> Array:
+    """A random array of format f, by the rules above."""
+    shape = tuple(shape)
+    if isinstance(f, Complex):
+        pairs = draw.standard_normal((*shape, 2), dtype=f.part.dtype)
+        return np.asarray(pairs.view(f.dtype)[..., 0])
+    if isinstance(f, Bool):
+        return draw.random(shape) < 0.5
+    if isinstance(f, Integer):
+        held = np.dtype(f.dtype if f.bits >= 8 else np.int8)
+        return draw.integers(int(f.smallest), int(f.largest), shape, held, endpoint=True).astype(f.dtype, copy=False)
+    if f.bits <= 8:
+        return patterns(f)[draw.integers(0, len(patterns(f)), shape)]
+    return draw.standard_normal(shape, np.float64 if f.bits == 64 else np.float32).astype(f.dtype, copy=False)
+
+
+def patterns(f: Format) -> Array:
+    """Every finite number of a narrow float, once."""
+    assert isinstance(f, Float)
+    assert f.bits <= 8
+    finite = [p for p in range(2**f.bits) if math.isfinite(f.decode(p))]
+    return np.array(finite, np.uint8).view(f.dtype)

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.bench import session, shapes
+from tilewright.bench import session
+from tilewright.bench.cases import Case
 from tilewright.bench.child import Job
-from tilewright.bench.peers import AVX2, NATIVE
+from tilewright.bench.peer import AVX2, NATIVE
 from tilewright.bench.results import Report
+from tilewright.bench.suites import cpu as suites
 from tilewright.cli import common
 from tilewright.measure import machine
 from tilewright.measure.measure import Rules
@@ -56,7 +58,7 @@ def main(
         from tilewright.bench.commands import all_threads
         chip, console = common.target(target), common.console()
         chip.require_runnable()
-        cases = shapes.cases(common.listed(suite, list(QUICK if quick else FULL)), common.listed(dtype, ["f32", "f64"]))
+        cases = suites.cases(common.listed(suite, list(QUICK if quick else FULL)), common.listed(dtype, ["f32", "f64"]))
         problems = list(dict.fromkeys(case.problem for case in cases))
         counts = common.numbers(threads, ["1", "all"], "--threads", {"all": all_threads()})
         rows = tune_all(problems, counts, chip, seconds or (4.0 if quick else 10.0), again, console)
@@ -116,7 +118,7 @@ def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTar
             if event["event"] == "result":
                 bar.advance(task)
         for count in threads:
-            cases = [shapes.Case("tables", problem) for problem, row in rows if row.threads == count]
+            cases = [Case("tables", problem) for problem, row in rows if row.threads == count]
             session.measure(Job(count, isa, cases, Rules.choose(count, quick=True)), report, hear)
     for note in (note for each in report.sessions for note in each.notes):
         console.print(note, highlight=False)

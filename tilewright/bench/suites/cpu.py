@@ -1,11 +1,10 @@
-"""What is timed: suites of cases, as plain data, in the order they are shown."""
+"""The suites of `tilewright bench` on a CPU, in the order they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
+from tilewright.bench.cases import Case
 from tilewright.problem import Gemm
 
 SQUARE = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -14,53 +13,6 @@ LADDER = tuple(range(200, 10001, 200))  # the article's sizes
 LADDER_QUICK = (200, 400, 600, 1000, 1400, 2000)
 THIN = (1, 2, 4, 8, 16, 32, 64)
 DTYPES = ("f32", "f64")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One multiplication to time.
-
-    `cold` asks for operands beyond the last cache.  `beside` is a second problem that tilewright alone runs in the
-    same rounds, for claims of the kind "509 is as fast as 512" or "tt is as fast as nn": two figures of one library
-    need one interleaved run as much as two libraries do.
-    """
-
-    suite: str
-    problem: Gemm
-    cold: bool = False
-    beside: Gemm | None = None
-
-    @property
-    def size(self) -> str:
-        return size(self.problem)
-
-    @property
-    def label(self) -> str:
-        p = self.problem
-        return f"{p.a} {p.layout} {size(p)}{' cold' if self.cold else ''}"
-
-    def to_json(self) -> dict[str, Any]:
-        beside = {} if self.beside is None else {"beside": _fields(self.beside)}
-        return {"suite": self.suite, **_fields(self.problem), "cold": self.cold, **beside}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Case:
-        beside = data.get("beside")
-        return cls(data["suite"], _problem(data), data["cold"], None if beside is None else _problem(beside))
-
-
-def size(problem: Gemm) -> str:
-    """512, or 8 x 4096 x 4096 (m x n x k)."""
-    m, n, k = problem.m, problem.n, problem.k
-    return str(m) if m == n == k else f"{m} x {n} x {k}"
-
-
-def _fields(p: Gemm) -> dict[str, Any]:
-    return {"m": p.m, "n": p.n, "k": p.k, "dtype": p.a, "layout": p.layout}
-
-
-def _problem(data: dict[str, Any]) -> Gemm:
-    return Gemm(data["m"], data["n"], data["k"], data["dtype"], layout=data["layout"])
 
 
 def squares(suite: str, sizes: Iterable[int], dtype: str) -> list[Case]:

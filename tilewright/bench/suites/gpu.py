@@ -1,10 +1,11 @@
-"""What is timed on a GPU: suites of cases, as plain data, in the order they are shown."""
+"""The suites of `tilewright bench gpu`, in the order they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.bench.shapes import Case, squares
+from tilewright.bench.cases import Case
+from tilewright.bench.suites.cpu import squares
 from tilewright.problem import Gemm
 
 SWEEP = tuple(range(1024, 12801, 128))  # the article's sizes
@@ -34,7 +35,6 @@ SUITES: dict[str, Callable[[str], list[Case]]] = {
     "skinny": _skinny,
     "f64": lambda dtype: squares("f64", F64, "f64"),
 }
-ARTICLE = ("sweep",)  # timed by the article's protocol, the others by the median protocol
 DTYPES = ("f32", "f64")
 
 

@@ -1,18 +1,16 @@
-"""The GPU ladder, step against step, as the simulator counts it: no GPU is needed. `ladder_cuda` times it on one."""
+"""The GPU ladder, step against step, as the simulator counts it: no GPU is needed (`ladders` times it on one)."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright import simulator, targets
-from tilewright.bench.results import Report, save
+from tilewright import simulator
+from tilewright.bench.results import Report
 from tilewright.ladder import run_nvidia
 from tilewright.ladder.gpu13_dispatch import choose
 from tilewright.ladder.gpu_steps import GPU_STEPS
@@ -20,8 +18,6 @@ from tilewright.ladder.names import DISPATCH, GPU_LADDER
 from tilewright.text import plural
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tilewright.targets import GpuTarget
 
 SIZE = 256
@@ -87,7 +83,7 @@ def count(name: str, n: int, target: GpuTarget) -> Counts:
     )
 
 
-def _dispatched(found: list[Counts], target: GpuTarget) -> Counts:
+def dispatched(found: list[Counts], target: GpuTarget) -> Counts:
     """Step 13, which is no kernel: the counts of the one that it chooses for these sizes."""
     n, last = found[0].n, GPU_LADDER[DISPATCH]
     chosen = choose(target, n, n, n, 0, n, 0, n)
@@ -122,7 +118,7 @@ def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
     return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}
 
 
-def _assembler() -> str:
+def assembler() -> str:
     """Whose registers the tables show: those depend on the assembler's version."""
     from tilewright.compiler import ptxas
 
@@ -130,40 +126,6 @@ def _assembler() -> str:
         return f"ptxas {ptxas.version()}"
     except ptxas.Missing:
         return "none, since ptxas is not installed"
-
-
-# ---- tilewright bench ladder --device simulate
-
-
-def simulate(n: int, target_name: str, json: Path | None, plot: Path | None, console: Console) -> int:
-    """Count every step, show and write; the exit status."""
-    from tilewright.bench.commands import Options, check_outputs
-    from tilewright.bench.progress import progress
-    from tilewright.targets import GpuTarget
-
-    check_outputs(Options(json=json, plot=plot))
-
-    target = targets.target(target_name)
-    assert isinstance(target, GpuTarget)
-    report, found = Report.start("ladder simulated", n=n, target=target.name), []
-    with progress(console) as bar:
-        task = bar.add_task("simulating", total=len(GPU_STEPS))
-        for name, step in GPU_STEPS.items():
-            bar.update(task, description=step.title)
-            found.append(count(name, n, target))
-            bar.advance(task)
-    report.extra["simulated"] = [asdict(c) for c in found]
-    report.extra["ptxas"] = _assembler()
-    for shown in tables([*found, _dispatched(found, target)], target):
-        console.print(shown)
-    console.print(f"Registers and CTAs per SM: {report.extra['ptxas']}.", highlight=False)
-    if json:
-        save(report, json)
-        console.print(f"results: {json}", highlight=False)
-    if plot:
-        draw(found, plot, f"simulated, m = n = k = {n}; clocks of {target.model}")
-        console.print(f"plot: {plot}", highlight=False)
-    return 0
 
 
 Column = tuple[str, Callable[[Counts], str]]
@@ -236,36 +198,3 @@ def tables(found: list[Counts], target: GpuTarget) -> Iterator[Any]:
             shown.add_row(c.title, *(cell(c) for _, cell in columns))
         yield shown
         title = ""
-
-
-def draw(found: list[Counts], path: Path, title: str) -> None:
-    """Per step, what a multiprocessor is busy with in units of its multiply-adds: the rightmost point is the bound.
-
-    Points, not bars: on a logarithmic axis a bar's length depends on where the axis begins.
-    """
-    import matplotlib
-
-    from tilewright.bench import plot
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    what = list(found[0].busy)
-    figure, axis = plt.subplots(figsize=(8, 0.5 + 0.55 * len(found)), layout="constrained")
-    try:
-        for i, name in enumerate(what):
-            clocks = [c.busy[name] / c.busy["multiply-adds"] or math.nan for c in found]
-            places = [row + (i - (len(what) - 1) / 2) * 0.1 for row in range(len(found))]
-            axis.plot(clocks, places, "osD^"[i], label=name, color=list(plot.COLOURS.values())[i], zorder=3)
-        axis.set_yticks(range(len(found)), [c.title for c in found])
-        axis.invert_yaxis()
-        axis.set_xscale("log", base=2)
-        axis.axvline(1, color="black", linestyle=":", linewidth=1)
-        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:g}")
-        axis.set_xlabel("clocks that a multiprocessor is busy, over those of the multiply-adds")
-        axis.grid(alpha=0.3)
-        axis.legend(loc="lower right")
-        axis.set_title(title, fontsize=9)
-        figure.savefig(path, dpi=144)
-    finally:
-        plt.close(figure)

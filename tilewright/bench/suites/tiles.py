@@ -158,7 +158,7 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
     """(call(rounds), operations per round): a panel of B, and panels of A that fill at most half of L2; checked."""
-    from tilewright.bench.tile_probe import emit_tile_probe
+    from tilewright.bench.suites.tile_probe import emit_tile_probe
     from tilewright.compiler.artefact import load
 
     number, pointer, form = ctypes.c_int64, ctypes.c_void_p, FORMATS[dtype]

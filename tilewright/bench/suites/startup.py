@@ -32,7 +32,7 @@ PROGRAMS = {
 
 def run(rounds: int = 7, step: Callable[[], None] = lambda: None) -> dict[str, Sample]:
     """Seconds of wall clock per process, interleaved; `step` is called after each."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     seconds: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     with tempfile.TemporaryDirectory() as warm:
         for name in PROGRAMS:  # writes the bytecode files and fills the warm cache

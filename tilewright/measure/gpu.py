@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.measure.measure import Sample, rotated
+from tilewright.measure.measure import Rules, Sample, rotated
 
 Launch = Callable[[], Any]
 
 
 class Device(Protocol):
-    """What is needed of a GPU: `gpu_device` has it by torch, the tests by a clock that they wind."""
+    """What is needed of a GPU: bench/gpu.py has it by torch, the tests by a clock that they wind."""
 
     def mark(self) -> Any:
         """A moment in the current stream: an event."""
@@ -38,98 +38,78 @@ class Device(Protocol):
 
 
 @dataclass(frozen=True)
-class GpuRules:
+class GpuRules(Rules):
     """How long to look.  All times in seconds."""
 
-    turn_s: float = 0.02  # a turn lasts at least this
-    warm_s: float = 0.004  # untimed launches of a contender before its turn: the others' clocks and cache are gone
-    rounds: int = 11
-    min_rounds: int = 3  # which are made whatever they cost
-    budget_s: float = 6.0  # of turns; no further round after it
+    turn_s: float = 0.02
+    warm_s: float = 0.004  # the others' clocks and cache are gone
+    min_rounds: int = 3
+    max_rounds: int = 11
+    budget_s: float = 6.0
     watch_s: float = 0.6  # of each contender alone, in the second half of which the device's state is read
     most_launches: int = 256  # in a graph
-    long_call_s: float = 0.1  # a launch this long is its own warm-up
 
     @classmethod
     def quick(cls) -> GpuRules:
-        return cls(rounds=5, budget_s=2.0, watch_s=0.4)
+        return cls(max_rounds=5, budget_s=2.0, watch_s=0.4)
 
 
 # ---- the median protocol
 
 
-@dataclass(frozen=True)
-class Track:
-    """One contender's graph: `launches` multiplications of `per_call` seconds each, as far as is known beforehand."""
+class GraphTrack:
+    """One contender's launches, one per set of operands, recorded as a graph as often in turn as fills a turn and a
+    graph may hold.  All sets are used, or the ones that are would stay in the cache.  A long launch is recorded alone:
+    `launches` is then 1."""
 
-    run: Launch
-    launches: int
-    per_call: float
+    def __init__(self, device: Device, calls: Sequence[Launch]) -> None:
+        self.device, self.calls = device, calls
+        self.run: Launch = lambda: None
+        self.launches, self.reps, self.per_call = 0, 0, 0.0
 
-    @property
-    def seconds(self) -> float:
-        return self.launches * self.per_call
+    def calibrate(self, rules: Rules) -> float:
+        most = rules.most_launches if isinstance(rules, GpuRules) else GpuRules.most_launches
+        calls = self.calls
+        calls[0]()
+        self.per_call = self._timed(calls) / len(calls)
+        if self.per_call >= rules.long_call_s:
+            recorded = list(calls[:1])
+        else:
+            wanted = min(rules.turn_s / max(self.per_call, 1e-7), most)
+            recorded = [*calls] * max(1, math.ceil(wanted / len(calls)))
+        self.run, self.launches = self.device.graph(recorded), len(recorded)
+        if self.per_call < rules.long_call_s:
+            # Launches from Python may have been slower than the kernels: what the graph takes is what counts.
+            self.per_call = self._timed([self.run]) / self.launches
+        self.per_call = max(self.per_call, 1e-7)
+        self.reps = self.times(rules.turn_s) * self.launches
+        return self.per_call
 
     def times(self, seconds: float) -> int:
-        """How often it must run to last so long."""
-        return max(1, math.ceil(seconds / self.seconds))
+        """How often the graph must run to last so long."""
+        return max(1, math.ceil(seconds / (self.launches * self.per_call)))
 
+    def warm_up(self, rules: Rules, per_call: float) -> None:
+        if per_call < rules.long_call_s:
+            for _ in range(self.times(rules.warm_s)):
+                self.run()
 
-def track(device: Device, calls: Sequence[Launch], rules: GpuRules) -> Track:
-    """Record a contender's calls, one per set of operands, as often in turn as fills a turn and a graph may hold.
+    def turn(self) -> float:
+        return self._timed([self.run] * (self.reps // self.launches)) / self.reps
 
-    All sets are used, or the ones that are would stay in the cache.
-    """
-    calls[0]()
-    start = device.mark()
-    for call in calls:
-        call()
-    per_call = max(device.seconds(start, device.mark()) / len(calls), 1e-7)
-    if per_call >= rules.long_call_s:
-        return Track(device.graph(calls[:1]), 1, per_call)
-    wanted = min(rules.turn_s / per_call, rules.most_launches)
-    recorded = [*calls] * max(1, math.ceil(wanted / len(calls)))
-    # Launches from Python may have been slower than the kernels: what the graph takes is what counts.
-    run = device.graph(recorded)
-    start = device.mark()
-    run()
-    return Track(run, len(recorded), max(device.seconds(start, device.mark()) / len(recorded), 1e-7))
+    def sustain(self, seconds: float) -> float:
+        """This one alone for so long: seconds per call over the second half."""
+        times = max(2, self.times(seconds))
+        for _ in range(times // 2):
+            self.run()
+        count = times - times // 2
+        return self._timed([self.run] * count) / (count * self.launches)
 
-
-def interleave(
-    device: Device, tracks: Mapping[str, Track], rules: GpuRules, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, Sample]:
-    """Time every contender, a turn each per round in an order that rotates: seconds per call, round by round."""
-    seconds: dict[str, list[float]] = {name: [] for name in tracks}
-    reps = {name: t.times(rules.turn_s) for name, t in tracks.items()}
-    began = clock()
-    for number in range(rules.rounds if tracks else 0):
-        before = clock()
-        for name in rotated(list(tracks), number):
-            t = tracks[name]
-            if t.per_call < rules.long_call_s:
-                for _ in range(t.times(rules.warm_s)):
-                    t.run()
-            start = device.mark()
-            for _ in range(reps[name]):
-                t.run()
-            seconds[name].append(device.seconds(start, device.mark()) / (reps[name] * t.launches))
-        now = clock()
-        if number + 1 >= rules.min_rounds and (now - began) + (now - before) > rules.budget_s:
-            break
-    return {name: Sample(tuple(seconds[name]), reps[name] * tracks[name].launches) for name in tracks}
-
-
-def sustain(device: Device, t: Track, seconds: float) -> float:
-    """One contender alone for so long: seconds per call over the second half."""
-    times = max(2, t.times(seconds))
-    first = times // 2
-    for _ in range(first):
-        t.run()
-    start = device.mark()
-    for _ in range(times - first):
-        t.run()
-    return device.seconds(start, device.mark()) / ((times - first) * t.launches)
+    def _timed(self, launches: Sequence[Launch]) -> float:
+        start = self.device.mark()
+        for launch in launches:
+            launch()
+        return self.device.seconds(start, self.device.mark())
 
 
 # ---- the article's protocol

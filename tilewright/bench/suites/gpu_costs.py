@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from tilewright.bench import gpu_device, gpu_measure, gpu_peers, gpu_shapes
+from tilewright.bench import gpu, peer
+from tilewright.bench.cases import Product
+from tilewright.bench.peer import GPU, Setting
+from tilewright.bench.peers import cublas
 from tilewright.bench.results import Report
+from tilewright.bench.suites import gpu as suites
+from tilewright.measure.gpu import host_cost
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 
@@ -23,16 +28,16 @@ BOUND = {"bound kernel": ONE, "bound kernel with workspace": f"{ONE} split_k=2"}
 
 def measure(report: Report, names: Iterable[str], device: int = 0) -> None:
     """Add these studies to the report."""
-    on = gpu_device.TorchDevice(device)
+    on = gpu.TorchDevice(device)
     report.machine.setdefault("gpu", on.describe())
     if "overhead" in names:
         report.extra["overhead"] = overhead(on)
     if "emission" in names:
-        problems = [case.problem for name in ("square", "odd", "skinny", "f64") for case in gpu_shapes.cases([name])]
+        problems = [case.problem for name in ("square", "odd", "skinny", "f64") for case in suites.cases([name])]
         report.extra["emission"] = emission(problems, on.on.target, _loaded)
 
 
-def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
+def overhead(on: gpu.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
     """Seconds per call, a figure for each burst: {"bound kernel, PLAN": [...], "torch.mm": [...], ...}.
 
     Bound kernels have the plans of BOUND that this GPU can run, tilewright.matmul the one that it chooses.
@@ -40,7 +45,7 @@ def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float
     import tilewright as tw
 
     problem = Gemm(n, n, n)
-    o = gpu_device.make(on, problem)
+    o = gpu.make(on, problem)
     target: Any = on.on.target
     calls: dict[str, Callable[[], Any]] = {}
     for name, plan in BOUND.items():
@@ -48,13 +53,14 @@ def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float
             kernel: Any = tw.compile(problem, target, plan)
             calls[f"{name}, {plan}"] = kernel.bind(o.a, o.b, o.c)
     calls[f"tilewright.matmul, {tw.plan(problem, target)}"] = partial(tw.matmul, o.a, o.b, o.c)
-    peers, _ = gpu_peers.find(on)
-    for peer in peers[1:]:
-        calls["torch.mm" if peer.name == gpu_peers.CUBLAS else peer.name] = peer.bind(o)
+    found, _ = peer.find(Setting(on=on), device=GPU)
+    for each in found[1:]:
+        for way in each.ways(Product("f32", "f32", "f32")):
+            fn, arguments = way.bind(o)
+            calls["torch.mm" if each.name == cublas.NAME else each.name] = partial(fn, *arguments)
     for call in calls.values():
         call()
-    found = gpu_measure.host_cost(calls, on.wait)
-    return {name: list(sample.seconds) for name, sample in found.items()}
+    return {name: list(sample.seconds) for name, sample in host_cost(calls, on.wait).items()}
 
 
 def emission(

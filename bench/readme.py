@@ -8,8 +8,9 @@ A document marks each place with a pair of comments and says what goes between t
 
 A marker that ends in `pending` is left alone until there is such a file.
 
-    python -m tilewright.bench.readme            # rewrite README.md and docs/*.md of this checkout
-    python -m tilewright.bench.readme --check    # only say what is out of date (a test does the same)
+    python bench/readme.py            # rewrite README.md and docs/*.md of this checkout
+    python bench/readme.py --check    # only say what is out of date (a test does the same)
+    python bench/readme.py plot RESULT.json PICTURE.png [N]     # draw a committed result, of formats at size N
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tilewright.bench import formats_report, gpu_report
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tilewright.bench import plot
 from tilewright.bench import report as tables
-from tilewright.bench.results import OURS, Report, Result, load
+from tilewright.bench.peer import OURS
+from tilewright.bench.report import markdown, of_columns
+from tilewright.bench.results import Report, Result, load
 from tilewright.measure.measure import Sample, geomean
 
 # At the start of a line: an indented pair is an example, as above.
@@ -49,18 +54,12 @@ def _facet(r: Result, key: str) -> object:
     return {"suite": r.case.suite, "dtype": p.a, "threads": r.threads, "isa": r.isa, "layout": p.layout}[key]
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---:"] * len(head), *rows]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
-
-
 def rates(report: Report, options: dict[str, str]) -> str:
     """A table as the terminal shows it."""
     (group, results), *more = tables.groups(_chosen(report, options))
     if more:
         raise FigureError(f"{options} chooses {1 + len(more)} tables; suite, dtype, threads and isa choose one")
-    columns = list(tables.columns(group, results, tables.peak_of(report, group)))
-    return _markdown([heading for heading, _ in columns], [[cell(r) for _, cell in columns] for r in results])
+    return of_columns(tables.columns(group, results, tables.peak_of(report, group)), results)
 
 
 def summary(report: Report, options: dict[str, str]) -> str:
@@ -71,7 +70,7 @@ def summary(report: Report, options: dict[str, str]) -> str:
         if found:
             sizes = f"{results[0].case.size} to {results[-1].case.size}"
             rows.append([tables.title(group), sizes, f"{geomean(found):.2f}", f"{min(found):.2f}"])
-    return _markdown(["suite", "m x n x k", "geometric mean", "least"], rows)
+    return markdown(["suite", "m x n x k", "geometric mean", "least"], rows)
 
 
 def machine(report: Report, options: dict[str, str]) -> str:
@@ -79,7 +78,7 @@ def machine(report: Report, options: dict[str, str]) -> str:
     del options
     where = tables.heading(report)[1]
     commit = f", commit {report.commit}" if report.commit else ""
-    everybody = [c for session in report.sessions for c in session.contenders if c["name"] != OURS]
+    everybody = [c for session in report.sessions for c in session.peers if c["name"] != OURS]
     # the ladder's steps are no libraries and have no version
     versions = "; ".join(dict.fromkeys(f"{c['name']} {c['version']}" for c in everybody if c["version"]))
     return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}; against {versions}.\n"
@@ -90,7 +89,7 @@ def startup(report: Report, options: dict[str, str]) -> str:
     del options
     samples = {name: Sample(tuple(s), 1).spread for name, s in report.extra["startup"].items()}
     rows = [[name, f"{s.median:.3f} ({s.q1:.3f} to {s.q3:.3f})"] for name, s in samples.items()]
-    return _markdown(["a whole process", "seconds"], rows)
+    return markdown(["a whole process", "seconds"], rows)
 
 
 def tiles(report: Report, options: dict[str, str]) -> str:
@@ -102,72 +101,88 @@ def tiles(report: Report, options: dict[str, str]) -> str:
             registers, loads = t["registers"]["formula"], f"{t['fma_per_load']['formula']:.2f}"
             rate, share = f"{t['gflops']['median']:.1f}", f"{t['of_peak']['median']:.0%}"
             rows.append([f"{t['mr']}x{t['nr']}", t["article"] or "", str(registers), loads, rate, share])
-    return _markdown(["tile", "article", "registers", "FMAs per load", "GFLOP/s", "of an FMA loop"], rows)
+    return markdown(["tile", "article", "registers", "FMAs per load", "GFLOP/s", "of an FMA loop"], rows)
 
 
 def counts(report: Report, options: dict[str, str]) -> str:
     """What the simulator counted of every GPU step: of=memory or of=multiprocessor."""
-    from tilewright.bench import ladder_gpu
+    from tilewright.bench.suites import ladder_simulated
 
-    columns = {"memory": ladder_gpu.MEMORY, "multiprocessor": ladder_gpu.MULTIPROCESSOR}.get(options["of"])
+    columns = {"memory": ladder_simulated.MEMORY, "multiprocessor": ladder_simulated.MULTIPROCESSOR}.get(options["of"])
     if columns is None:
         raise FigureError(f"of={options['of']}: it is memory or multiprocessor")
-    rows = [[c.title, *(cell(c) for _, cell in columns)] for c in ladder_gpu.counted(report)]
-    return _markdown(["step", *(heading for heading, _ in columns)], rows)
+    rows = [[c.title, *(cell(c) for _, cell in columns)] for c in ladder_simulated.counted(report)]
+    return markdown(["step", *(heading for heading, _ in columns)], rows)
 
 
 def step(report: Report, options: dict[str, str]) -> str:
     """The same of one step, in a sentence or two."""
-    from tilewright.bench import ladder_gpu
+    from tilewright.bench.suites import ladder_simulated
 
-    for found in ladder_gpu.counted(report):
+    for found in ladder_simulated.counted(report):
         if found.step == options["step"]:
-            return ladder_gpu.sentence(found) + "\n"
+            return ladder_simulated.sentence(found) + "\n"
     raise FigureError(f"there is no step {options['step']}")
 
 
 def tflops(report: Report, options: dict[str, str]) -> str:
     """TFLOP/s of every GPU step beside cuBLAS."""
     del options
-    from tilewright.bench import ladder_cuda
+    from tilewright.bench.suites import ladders
 
-    head, *rows = ladder_cuda.table(ladder_cuda.timed(report))
-    return f"{report.extra['device']['name']}, {report.created[:10]}.\n\n{_markdown(head, rows)}"
+    head, *rows = ladders.table(report.results)
+    return f"{report.extra['device']['name']}, {report.created[:10]}.\n\n{markdown(head, rows)}"
 
 
 def gpu_rates(report: Report, options: dict[str, str]) -> str:
     """TFLOP/s of one suite on a GPU, and our ratios to cuBLAS and Triton."""
-    return gpu_report.figure(gpu_report.rate_columns, _chosen(report, options))
+    results = _chosen(report, options)
+    return of_columns(tables.rate_columns(results), results)
 
 
 def gpu_power(report: Report, options: dict[str, str]) -> str:
     """Power, clocks, temperature and joules per multiply of one suite, ours / cuBLAS's."""
-    return gpu_report.figure(gpu_report.power_columns, _chosen(report, options))
+    results = _chosen(report, options)
+    return of_columns(tables.power_columns(results), results)
 
 
 def gpu_summary(report: Report, options: dict[str, str]) -> str:
-    """A line per suite: geometric mean and least of our ratios to cuBLAS."""
-    return gpu_report.summary(_chosen(report, options))
+    """A line per suite and format: geometric mean and least of our ratios to cuBLAS."""
+    rows = []
+    for group, found in tables.groups(_chosen(report, options)):
+        if ratios := tables.gpu_ratios(found):
+            rows.append([tables.title(group), f"{found[0].case.size} to {found[-1].case.size}", *ratios])
+    return markdown(["suite", "m x n x k", "x cuBLAS, geometric mean", "least"], rows)
 
 
 def gpu_machine(report: Report, options: dict[str, str]) -> str:
     """Which GPU, with what software and clocks, and when."""
     del options
-    return gpu_report.machine(report)
+    commit = f", commit {report.commit}" if report.commit else ""
+    clocks = report.extra.get("clocks", "unknown")
+    where = tables.gpu_where(report)
+    return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}. Clocks: {clocks}.\n"
 
 
 def gpu_costs(report: Report, options: dict[str, str]) -> str:
     """of=overhead: microseconds per call; of=emission: seconds per kernel."""
-    found = {"overhead": gpu_report.overhead, "emission": gpu_report.emission}.get(options["of"])
-    if found is None:
-        raise FigureError(f"of={options['of']}: it is overhead or emission")
-    return found(report)
+    if options["of"] == "overhead":
+        spreads = tables.overheads(report)
+        rows = [[name, f"{s.median * 1e6:.2f} ({s.q1 * 1e6:.2f} to {s.q3 * 1e6:.2f})"] for name, s in spreads.items()]
+        return markdown(["a call from Python", "µs"], rows)
+    if options["of"] == "emission":
+        rows = []
+        for name, t in report.extra["emission"].items():
+            load_s = f"{t['load_s']:.3f}" if "load_s" in t else "-"
+            rows.append([f"`{name}`", f"{t['record_s']:.3f}", f"{t['llvm_s']:.3f}", load_s])
+        return markdown(["kernel", "recording, s", "LLVM, s", "driver's assembler, s"], rows)
+    raise FigureError(f"of={options['of']}: it is overhead or emission")
 
 
 def formats(report: Report, options: dict[str, str]) -> str:
     """Every number format at one size and thread count: n=, threads=."""
     try:
-        return formats_report.figure(report, options)
+        return tables.formats_figure(report, options)
     except ValueError as wrong:
         raise FigureError(str(wrong)) from None
 
@@ -203,11 +218,15 @@ def outdated(root: Path) -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parent.parent
+    if arguments[:1] == ["plot"]:
+        source, picture, *n = arguments[1:]
+        plot.draw(load(Path(source)), Path(picture), n=int(n[0]) if n else None)
+        return 0
     stale = outdated(root)
     for path, text in stale.items():
         if "--check" in arguments:
-            print(f"{path.relative_to(root)} is out of date; run python -m tilewright.bench.readme")
+            print(f"{path.relative_to(root)} is out of date; run python bench/readme.py")
         else:
             path.write_text(text)
             print(f"{path.relative_to(root)} rewritten")

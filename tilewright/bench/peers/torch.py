@@ -1,0 +1,86 @@
+"""torch on CPUs: torch.mm with the MKL linked into it, and oneDNN, which it brings along, with B packed beforehand."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright import formats
+from tilewright.bench.cases import Product
+from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Way
+from tilewright.measure.measure import Call
+from tilewright.measure.operands import Array, Operands
+
+HOW = "torch.mm(a, b, out=)"
+NAMES = {"bf16": "bfloat16", "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2"}  # what from_numpy does not take
+
+
+def load(setting: Setting) -> Peer:
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable("torch is not installed")
+    import torch as t
+
+    t.set_num_threads(setting.threads)
+    mkl = re.search(r"Math Kernel Library Version ([\d.]+)", t.__config__.show())  # its own copy, linked in
+    version = f"{t.__version__} (MKL {mkl[1]})" if mkl else str(t.__version__)
+    return Peer("torch", version, HOW, ways)
+
+
+def ways(product: Product) -> Iterator[Way]:
+    """torch.mm where the result has the operands' dtype, the products into wider results where it has them."""
+    import torch as t
+
+    one = t.ones(())
+    fp8 = partial(t._scaled_mm, scale_a=one, scale_b=one, out_dtype=t.float32)
+    alike = ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "c64", "c128")
+    wider = {
+        "i8-i8-i32": ("torch._int_mm(a, b, out=)", t._int_mm),
+        **dict.fromkeys(("e4m3fn-e4m3fn-f32", "e5m2-e5m2-f32"), ("torch._scaled_mm(a, b, out=), scales of 1", fp8)),
+    }
+    if product.key in wider:
+        how, call = wider[product.key]
+        yield Way("torch", how, partial(_bind, call))
+    elif product.a == product.b == product.out and product.out in alike:
+        yield Way("torch", HOW, partial(_bind, t.mm))
+    if product.formats in ("f32-f32-f32", "f16-f16-f16", "bf16-bf16-bf16") and t.backends.mkldnn.is_available():
+        how = "oneDNN in torch: mkldnn._linear_pointwise, B by mkldnn._reorder_linear_weight"
+        returned = partial(_array, formats.get(product.out).dtype)
+        yield Way("torch packed", how, _bind_packed, prepared=True, returns=returned)
+
+
+def _tensor(x: Array) -> Any:
+    import torch as t
+
+    name = NAMES.get(formats.get(x.dtype).name)
+    return t.from_numpy(x.view(f"i{x.itemsize}")).view(getattr(t, name)) if name else t.from_numpy(x)
+
+
+def _bind(call: Callable[..., Any], o: Operands) -> Call:
+    import torch as t
+
+    a, b, c = (_tensor(x) for x in (o.a, o.b, o.c))
+    return partial(t.bmm if o.problem.batch != 1 else call, out=c), (a, b)
+
+
+def _bind_packed(o: Operands) -> Call:
+    """As torch's compiler multiplies by the weights of a layer."""
+    import torch as t
+
+    a, b = _tensor(o.a), _tensor(o.b)
+    packed = t.ops.mkldnn._reorder_linear_weight(b.t().contiguous(), o.a.shape[0])
+    return t.ops.mkldnn._linear_pointwise, (a, packed, None, "none", [], "")
+
+
+def _array(dtype: np.dtype[Any], tensor: Any) -> Array:
+    import torch as t
+
+    return np.asarray(tensor.view(t.int16 if dtype.itemsize == 2 else t.int32).numpy().view(dtype))
+
+
+PEER = Library("torch", load, "torch", order=30, steered_by=("ONEDNN_", "DNNL_", "ATEN_"),
+               avx2={"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"})
