@@ -14,8 +14,8 @@ from tilewright.compiled import amd_contract
 from tilewright.inspect import amd_cycles
 from tilewright.kernels.amd import decoding
 from tilewright.kernels.amd.mfma_gemm import instruction
-from tilewright.plans import amd, amd_model
-from tilewright.plans.amd import AmdPlan, AmdShape
+from tilewright.plans import amd, amd_model, gpu
+from tilewright.plans.amd import AmdPlan
 from tilewright.targets import target
 
 CHIPS = ("gfx942", "gfx950")
@@ -23,7 +23,7 @@ EIGHT = {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}
 PLAIN = {chip: ("f64", "f32", "f16", "bf16", "i8", eight) for chip, eight in EIGHT.items()}
 SUMS = {"f64": "f64", "i8": "i32"}
 MX = ("mxfp8", "mxfp6", "mxfp4")
-SHAPE = AmdShape("f16", "f16", "f32", 512, 512, 512)
+SHAPE = {"a": "f16", "b": "f16", "out": "f32", "m": 512, "n": 512, "k": 512}
 PLAN = AmdPlan("mfma", 128, 128, 64, 64, 64)
 
 
@@ -88,10 +88,10 @@ def test_what_is_no_plan(text):
     ("gfx942", {"split_k": 9}, {}, "split_k = 9"),
 ])
 def test_what_is_wrong_with_a_plan(chip, plan, shape, words):
-    found = replace(PLAN, **plan).violations(SHAPE._replace(**shape), target(chip))
+    found = replace(PLAN, **plan).violations(gpu.shape(**SHAPE | shape), target(chip))
     assert any(words in sentence for sentence in found), found
     assert all(sentence.endswith(".") for sentence in found)
-    assert PLAN.violations(SHAPE, target(chip)) == []
+    assert PLAN.violations(gpu.shape(**SHAPE), target(chip)) == []
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -107,7 +107,7 @@ def test_rates_are_those_of_the_instructions(chip):
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_kernel_takes_the_fastest_instruction(chip):
     for format in PLAIN[chip]:
-        cta_k = 128 * 8 // AmdShape(format, format, "f32", 1, 1, 1).bits[0]
+        cta_k = 128 * 8 // gpu.bits_of(format)
         atom = instruction(chip, 16 if format == "f64" else 32, format, format, cta_k)
         assert atom.flops / atom.cycles[chip] * 4 == amd_model.RATES[chip][format]
 

@@ -11,7 +11,8 @@ from tilewright.compiled.gemm import EMPTY, Launch, RecordedGemm, planned
 from tilewright.compiler import amd, artefact
 from tilewright.forks import cached_property
 from tilewright.plans import asked
-from tilewright.plans.amd import AmdPlan, AmdShape, choose, shape_of
+from tilewright.plans.amd import AmdPlan, choose, shape_of
+from tilewright.plans.gpu import GpuShape
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -34,7 +35,7 @@ class AmdKernel(RecordedGemm):
     plan: AmdPlan
 
     @cached_property
-    def shape(self) -> AmdShape: return shape_of(self.problem)
+    def shape(self) -> GpuShape: return shape_of(self.problem)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -4,16 +4,16 @@ Our own launches keep to it by the way they choose plans (plans/amd.py, runtime/
 """
 from __future__ import annotations
 
-from tilewright.plans.amd import BLOCK, AmdPlan, AmdShape
-from tilewright.plans.amd_direct import REACH
+from tilewright.plans.amd import AmdPlan
 from tilewright.plans.amd_model import PIECE
+from tilewright.plans.gpu import BLOCK, REACH, GpuShape
 
 MOST = (1 << 31) - 1    # that an i32 holds
 BEYOND = 1 << 16        # rows after the last one that kernels count
 WORD, UNIT = 4, 8       # bytes: scales that come straight into LDS at once, elements in blocks that are loaded at once
 
 
-def computes(shape: AmdShape, plan: AmdPlan) -> str:
+def computes(shape: GpuShape, plan: AmdPlan) -> str:
     """One paragraph: the product, and how its matrices lie in memory."""
     a = "[m, k]" if shape.layout[0] == "n" else "[k, m]"
     b = "[k, n]" if shape.layout[1] == "n" else "[n, k]"
@@ -35,7 +35,7 @@ def computes(shape: AmdShape, plan: AmdPlan) -> str:
     return said
 
 
-def requires(shape: AmdShape, plan: AmdPlan) -> list[str]:
+def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
     """Python expressions of the arguments' names, where pointers are addresses; all are true of a launch that works."""
     tiles_n = f"((n + {plan.cta_n - 1}) // {plan.cta_n})"
     tiles = f"((m + {plan.cta_m - 1}) // {plan.cta_m}) * {tiles_n}"

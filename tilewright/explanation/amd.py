@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.explanation.cpu import REJECTED, Sections, _time, recorded
 from tilewright.plans import amd
-from tilewright.plans.amd import LANES, PIECE, AmdPlan, AmdShape
+from tilewright.plans.amd import LANES, PIECE, AmdPlan
 from tilewright.plans.amd_model import operations
 from tilewright.plans.common import Cost
+from tilewright.plans.gpu import GpuShape, bits_of
 from tilewright.text import plural
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class AmdExplanation(Sections):
     """What `explain` found, as data; print it to read it."""
     problem: Gemm
     target: AmdTarget
-    shape: AmdShape                             # the problem as the planner sees it
+    shape: GpuShape                             # the problem as the planner sees it
     plan: AmdPlan
     origin: str                                 # who chose the plan
     violations: tuple[str, ...] = ()            # why it cannot run; then nothing below is known
@@ -69,9 +70,9 @@ class AmdExplanation(Sections):
                     ("B read", p.warp_n*row_b, moved*waves, f"by {waves} waves")],
             "L2": [("A", p.cta_m*a, *a_ahead), ("B", p.cta_n*b, *b_ahead)],
             "memory": [("A", s.m*s.k*s.bits[0] // 8, 1, "once"), ("B", s.n*s.k*s.bits[1] // 8, 1, "once"),
-                       ("C", s.m*s.n*amd._bits(s.out) // 8, 1, "written")]}
+                       ("C", s.m*s.n*bits_of(s.out) // 8, 1, "written")]}
         if p.split_k > 1:
-            size = s.m*s.n*amd._bits(s.sums) // 8
+            size = s.m*s.n*bits_of(s.sums) // 8
             found["memory"].append(("parts", size, 2*p.split_k, f"{p.split_k} written, and read by the last"))
         return found
 

@@ -1,27 +1,26 @@
 """How a GEMM runs on a GPU of AMD's: plans, what is wrong with one, and the choice by a model (plans/amd_model.py)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
-from tilewright.plans import amd_direct, common
+from tilewright.plans import amd_direct, gpu
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
 from tilewright.plans.common import Plan
-from tilewright.plans.nvidia import MOST
+from tilewright.plans.gpu import BLOCK, MOST, SUMS, GpuShape, Place, choose, ranked
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-BLOCK = 32                                      # elements that share a scale
+__all__ = ["BLOCK", "LANES", "PIECE", "RATES", "RESULTS", "SUMS", "AmdPlan", "candidates", "choose", "cost", "ranked",
+           "shape_of"]
+
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 
-SUMS = {"f64": "f64", "i8": "i32"}              # in f32, except for these
 RESULTS = {                                     # what sums are stored as: the nearest float, an integer's lowest bits
     "f64": ("f64",),
     "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
@@ -29,68 +28,29 @@ RESULTS = {                                     # what sums are stored as: the n
 }
 
 
-class AmdShape(NamedTuple):
-    """What a plan depends on. Formats of elements; `scaled` ones come in blocks with scales."""
-    a: str
-    b: str
-    out: str
-    m: int
-    n: int
-    k: int
-    layout: str = "nt"
-    scaled: bool = False
-
-    def __str__(self) -> str:
-        """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
-        return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
-                + ", with scales"*self.scaled)
-
-    @property
-    def least(self) -> AmdShape:
-        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
-        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK)
-
-    @property
-    def sums(self) -> str:
-        return SUMS.get(self.a, "f32")
-
-    @property
-    def bits(self) -> tuple[int, int]:
-        """Of an element of A and of B."""
-        return _bits(self.a), _bits(self.b)
-
-    @property
-    def vector(self) -> int:
-        """Elements that can be moved at once of operands that are contiguous along m or n: by those sizes."""
-        sides = [x for x, along_k in ((self.m, self.layout[0] == "n"), (self.n, self.layout[1] == "t")) if not along_k]
-        return min([8*PIECE // max(self.bits), *(x & -x for x in sides)])
-
-    @property
-    def vector_c(self) -> int:
-        return min(4, self.n & -self.n)
-
-
-def _bits(format: str) -> int:
-    return 32 if format == "xf32" else formats.FORMATS[format].bits
-
-
-def shape_of(problem: Gemm) -> AmdShape:
-    """A Gemm with contiguous operands. Block-scaled ones have whole blocks along k, the last filled up with zeros.
-
-    ValueError for scales that no instruction of AMD's takes.
-    """
+def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
+    """As plans.gpu.shape_of. ValueError for scales that no instruction of AMD's takes."""
     p = problem
-    if p.a not in BLOCK_FORMATS:
-        return AmdShape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout)
-    both = [BLOCK_FORMATS[x] for x in (p.a, p.b)]
-    for f in both:
-        if (f.block, f.scale.name) != (BLOCK, "e8m0"):
-            raise ValueError(f"AMD's GPUs take scales of e8m0 for {BLOCK} elements each (mxfp8, mxfp6, mxfp4), and "
-                             f"{f.name} has scales of {f.scale.name} for {f.block}")
-    if p.layout != "nt":
-        raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
-    a, b = (f.element.name for f in both)
-    return AmdShape(a, b, p.out, p.m, p.n, ceil(p.k / BLOCK)*BLOCK, p.layout, scaled=True)
+    if p.a in BLOCK_FORMATS:
+        for f in (BLOCK_FORMATS[x] for x in (p.a, p.b)):
+            if (f.block, f.scale.name) != (BLOCK, "e8m0"):
+                raise ValueError(f"AMD's GPUs take scales of e8m0 for {BLOCK} elements each (mxfp8, mxfp6, mxfp4), and "
+                                 f"{f.name} has scales of {f.scale.name} for {f.block}")
+        if p.layout != "nt":
+            raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
+    return gpu.shape_of(p, at)
+
+
+def vector_of(shape: GpuShape) -> int:
+    """Elements that can be loaded at once of operands that are contiguous along m or n: by those sizes, since an access
+    beyond the matrix is masked as a whole. It need not be aligned."""
+    sides = [x for x, along_k in ((shape.m, shape.layout[0] == "n"), (shape.n, shape.layout[1] == "t")) if not along_k]
+    return min([8*PIECE // max(shape.bits), *(x & -x for x in sides)])
+
+
+def vector_c_of(shape: GpuShape) -> int:
+    """Elements of C that can be stored at once."""
+    return min(4, shape.n & -shape.n)
 
 
 @dataclass(frozen=True)
@@ -123,23 +83,23 @@ class AmdPlan(Plan):
     def threads(self) -> int:
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n)
 
-    def rows(self, shape: AmdShape) -> tuple[int, int]:
+    def rows(self, shape: GpuShape) -> tuple[int, int]:
         """Bytes of a row of A's and of B's tile in LDS."""
         bits = (16, 16) if self.algorithm == "bf16_emulated" else shape.bits
         return self.cta_k * bits[0] // 8, self.cta_k * bits[1] // 8
 
-    def lds(self, shape: AmdShape) -> int:
+    def lds(self, shape: GpuShape) -> int:
         """Bytes that the tiles take."""
         a, b = self.rows(shape)
         scales = sum(ceil(rows * self.cta_k / (4*BLOCK) / self.threads) * self.threads * 4
                      for rows in (self.cta_m, self.cta_n)) if self.direct_scales(shape) else 0
         return self.stages * (self.cta_m*a + self.cta_n*b + scales) + 128*(self.split_k > 1)
 
-    def direct_scales(self, shape: AmdShape) -> bool:
+    def direct_scales(self, shape: GpuShape) -> bool:
         """Whether scales, too, come straight into LDS: words of four, as whole rows are then."""
         return self.algorithm == "scaled" and self.copy == "direct" and shape.k % (4*BLOCK) == 0
 
-    def estimate(self, shape: AmdShape) -> int:
+    def estimate(self, shape: GpuShape) -> int:
         """Registers of a lane: accumulators, operands, scales, what is on its way to LDS, addresses.
 
         Two rounds of operands, or one and a half where products and the reads of the next ones take turns.
@@ -176,13 +136,13 @@ class AmdPlan(Plan):
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         return self.tiles(m, n), 1, self.split_k
 
-    def violations(self, problem: Gemm | AmdShape, target: AmdTarget) -> list[str]:
+    def violations(self, problem: Gemm | GpuShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
-        shape = problem if isinstance(problem, AmdShape) else shape_of(problem)
+        shape = problem if isinstance(problem, GpuShape) else shape_of(problem)
         return self.unknown_words() or list(_violations(self, shape.least, target))
 
 
-def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
+def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
     if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "vector", "vector_c", "split_k", "group_m"):
         yield from found
         return
@@ -241,10 +201,11 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         yield f"copies through registers have 2 stages, not {p.stages}."
     if p.stages < 2:
         yield f"stages is {p.stages}, and must not be less than 2."
-    if p.vector > shape.vector and shape.layout != "nt":
-        yield f"vector = {p.vector} elements along m or n are loaded at once, and these sizes allow {shape.vector}."
-    if p.vector_c > shape.vector_c:
-        yield f"vector_c = {p.vector_c} elements of C are stored at once, and n = {shape.n} allows {shape.vector_c}."
+    if p.vector > vector_of(shape) and shape.layout != "nt":
+        yield f"vector = {p.vector} elements along m or n are loaded at once, and these sizes allow {vector_of(shape)}."
+    if p.vector_c > vector_c_of(shape):
+        yield (f"vector_c = {p.vector_c} elements of C are stored at once, and n = {shape.n} allows "
+               f"{vector_c_of(shape)}.")
     if (lds := p.lds(shape)) > target.lds:
         yield f"the tiles take {lds} bytes of LDS, and {target.name} has {target.lds}."
     most = target.vgprs // max(p.threads // LANES // target.simds, 1)
@@ -254,7 +215,7 @@ def _violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]
         yield f"split_k = {p.split_k} exceeds the number of tiles along k."
 
 
-def _depth(p: AmdPlan, shape: AmdShape) -> Iterator[str]:
+def _depth(p: AmdPlan, shape: GpuShape) -> Iterator[str]:
     """Of cta_k: whole reads of all lanes, whole instructions, rows that swizzle."""
     read = PIECE * LANES // p.mfma                      # bytes along k that a wave's lanes read at once
     if p.algorithm == "scaled":
@@ -281,7 +242,7 @@ TILES = (((256, 256), (128, 64)), ((256, 128), (128, 64)), ((128, 256), (64, 128
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
+def candidates(shape: GpuShape, target: AmdTarget) -> Iterator[AmdPlan]:
     """Plans worth a look, legal or not."""
     if not shape.scaled:
         algorithm: Algorithm = "mfma"
@@ -294,8 +255,8 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
         for cta_k in depths:
             for copy, stages in ways:
                 for mfma in (32, 16) if shape.a != "f64" else (16,):
-                    plan = AmdPlan(algorithm, cta_m, cta_n, cta_k, warp_m, warp_n, mfma, copy, stages, shape.vector,
-                                   shape.vector_c)
+                    plan = AmdPlan(algorithm, cta_m, cta_n, cta_k, warp_m, warp_n, mfma, copy, stages, vector_of(shape),
+                                   vector_c_of(shape))
                     if mfma == 16 and shape.a != "f64" and cta_m*cta_n > 64*64:
                         continue                                # of large tiles, fewer operands are read with 32
                     if shape.a == "f64" and warp_m*warp_n > 64*64:
@@ -303,16 +264,3 @@ def candidates(shape: AmdShape, target: AmdTarget) -> Iterator[AmdPlan]:
                     if algorithm == "bf16_emulated" and min(cta_m, cta_n)*cta_k < PIECE*plan.threads:
                         continue                                # only part of the waves would decode
                     yield from (replace(plan, split_k=split) for split in SPLITS)
-
-
-def ranked(problem: Gemm | AmdShape, target: AmdTarget) -> list[AmdPlan]:
-    """All legal candidates, the best by the model first. ValueError if there is none, with the reasons."""
-    shape = (problem if isinstance(problem, AmdShape) else shape_of(problem)).least
-    return common.ranked(shape, target, candidates(shape, target), lambda plan: cost(shape, plan, target).seconds)
-
-
-@lru_cache(maxsize=4096)
-def choose(shape: AmdShape, target: AmdTarget) -> AmdPlan:
-    """The plan that the model expects to be fastest."""
-    shape = shape.least
-    return common.best(shape, target, candidates(shape, target), lambda plan: cost(shape, plan, target).seconds)

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tilewright.plans.amd_model import PIECE
+from tilewright.plans.gpu import REACH, GpuShape
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
-    from tilewright.plans.amd import AmdPlan, AmdShape
+    from tilewright.plans.amd import AmdPlan
 
 SIX = 6*PIECE*2         # bits of 6-bit elements that a lane moves: 16 bytes of 24, whose tail it moves by the word
-REACH = 1 << 31         # bytes within which rows of one tile lie that are loaded by a buffer
 TURNED = (8, 16)        # bits of numbers that reads of LDS turn, on chips that have such
 
 
-def violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
+def violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
     """Sentences; none if there is nothing wrong."""
     if PIECE not in target.direct:
         yield (f"copy=direct loads {PIECE} bytes per lane into LDS, and {target.name} loads at most "
@@ -23,9 +23,9 @@ def violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
     if p.algorithm == "bf16_emulated":
         yield "copy=direct copies operands as they are, and bf16_emulated decodes them."
         return
-    sides = (("m", p.cta_m, shape.m, shape.bits[0], shape.layout[0] == "n"),
-             ("n", p.cta_n, shape.n, shape.bits[1], shape.layout[1] == "t"))
-    for name, rows, extent, bits, along_k in sides:
+    sides = (("m", p.cta_m, shape.m, shape.bits[0], shape.layout[0] == "n", shape.vector_a, shape.near_a),
+             ("n", p.cta_n, shape.n, shape.bits[1], shape.layout[1] == "t", shape.vector_b, shape.near_b))
+    for name, rows, extent, bits, along_k, vector, near in sides:
         if not along_k and not (target.has("lds.turned") and bits in TURNED):
             yield (f"copy=direct needs k contiguous (on gfx950 also m or n, for 8- and 16-bit elements); here {name} "
                    f"is contiguous, the elements have {bits} bits and the target is {target.name}.")
@@ -40,7 +40,11 @@ def violations(p: AmdPlan, shape: AmdShape, target: AmdTarget) -> Iterator[str]:
             yield (f"copy=direct needs rows of a multiple of {PIECE} bytes; with {what} = {size} they have "
                    f"{size*bits / 8:g}.")
             return
-        if (rows*shape.k if along_k else p.cta_k*extent)*bits // 8 > REACH:
+        if bits != 6 and vector*bits < 8*PIECE:
+            yield (f"copy=direct needs addresses and distances of rows that are multiples of {PIECE} bytes, and those "
+                   f"of {'A' if name == 'm' else 'B'} are multiples of {vector*bits / 8:g}.")
+            return
+        if (rows if along_k else p.cta_k) > near:
             yield (f"copy=direct reaches {REACH} bytes from a tile's first row, and with {what} = {size} its rows are "
                    "further apart.")
             return

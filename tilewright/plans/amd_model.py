@@ -12,7 +12,8 @@ from tilewright import formats
 from tilewright.plans.common import Cost
 
 if TYPE_CHECKING:
-    from tilewright.plans.amd import AmdPlan, AmdShape
+    from tilewright.plans.amd import AmdPlan
+    from tilewright.plans.gpu import GpuShape
     from tilewright.targets.amd import AmdTarget
 
 LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves
@@ -39,7 +40,7 @@ START = 5e-6            # seconds that a launch takes before its first and after
 ADDING = 50e9           # bytes per second at which a workgroup alone adds up the parts of a tile: as a CTA of an H200
 
 
-def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
+def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     """The predicted cost of a legal plan."""
     p = plan
     resident = max(target.occupancy(p.threads, p.estimate(shape), p.lds(shape)), 1)
@@ -67,7 +68,7 @@ def cost(shape: AmdShape, plan: AmdPlan, target: AmdTarget) -> Cost:
 
 # ---- clocks of a compute unit for one tile of k of a workgroup, if `resident` of them fill one another's gaps
 
-def _matrix(shape: AmdShape, p: AmdPlan, target: AmdTarget, resident: int) -> float:
+def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int) -> float:
     rate = operations(shape, p, target)
     busy = 2 * p.cta_m * p.cta_n * p.cta_k / rate
     own = 2 * p.warp_m * p.warp_n * p.cta_k / (rate / target.simds)     # of a wave on its SIMD
@@ -79,7 +80,7 @@ def _matrix(shape: AmdShape, p: AmdPlan, target: AmdTarget, resident: int) -> fl
     return max(busy + gap, alone / resident)
 
 
-def _turning(shape: AmdShape, p: AmdPlan) -> float:
+def _turning(shape: GpuShape, p: AmdPlan) -> float:
     """Operands that are turned in registers: an instruction for a word, of bytes two."""
     if p.copy == "direct":
         return 0.0
@@ -87,24 +88,24 @@ def _turning(shape: AmdShape, p: AmdPlan) -> float:
     return sum(p.cta_k * rows * bits / 32 * (1 + (bits == 8)) / LANES for rows, bits, turned in sides if turned)
 
 
-def _lds(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
+def _lds(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     a, b = p.rows(shape)
     read, written = p.threads // LANES * (p.warp_m*a + p.warp_n*b), p.cta_m*a + p.cta_n*b
     return read / target.lds_clock + written / WRITE_CLOCK
 
 
-def _decoding(shape: AmdShape, p: AmdPlan) -> float:
+def _decoding(shape: GpuShape, p: AmdPlan) -> float:
     if p.algorithm != "bf16_emulated":
         return 0.0
     return p.cta_k * (p.cta_m*DECODING[shape.a] + p.cta_n*DECODING[shape.b]) / (16 * LANES)
 
 
-def brought(shape: AmdShape, p: AmdPlan) -> float:
+def brought(shape: GpuShape, p: AmdPlan) -> float:
     """Bytes of a workgroup's tile of k."""
     return p.cta_k * (p.cta_m*shape.bits[0] + p.cta_n*shape.bits[1]) / 8
 
 
-def operations(shape: AmdShape, p: AmdPlan, target: AmdTarget) -> float:
+def operations(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     """Operations per clock of a compute unit."""
     rates = RATES[target.name]
     if p.algorithm in ("bf16_emulated", "xf32"):

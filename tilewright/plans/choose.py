@@ -52,10 +52,10 @@ def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
     if isinstance(chip, AmdTarget):
         from tilewright.plans import amd
         return amd.choose(amd.shape_of(problem), chip)
-    asked.supported(problem, chip.name)
     if isinstance(chip, GpuTarget):
         from tilewright.plans import nvidia
         return nvidia.choose(nvidia.shape_of(problem), chip)
+    asked.supported(problem, chip.name)
     return choose(shape_of(problem, threads), chip)
 
 

@@ -9,55 +9,33 @@ parts of the tiles that are left over after whole rounds. The CTA that comes las
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from tilewright.plans import asked, common
+from tilewright.plans import gpu
 from tilewright.plans.common import Cost, Plan
+from tilewright.plans.gpu import MOST, WIDEST, GpuShape, Place, choose, ranked
 from tilewright.targets.nvidia import LEAST_REGISTERS, GpuTarget
+
+__all__ = ["NvidiaPlan", "candidates", "choose", "cost", "ranked", "shape_of"]
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-ITEMSIZE = {"f32": 4, "f64": 8}
-WIDEST = 16             # bytes that a thread copies at once
+FORMATS = "f32", "f64"  # that kernels multiply
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
 
-class GpuShape(NamedTuple):
-    """What the choice of a plan depends on. `vector`: the elements that copies of A and B, and stores of C, may move at
-    once: addresses, leading dimensions and sizes along the contiguous dimensions are multiples of it."""
-    dtype: str
-    m: int
-    n: int
-    k: int
-    layout: str
-    vector: int
-
-    @property
-    def itemsize(self) -> int:
-        return ITEMSIZE[self.dtype]
-
-    @property
-    def least(self) -> GpuShape:
-        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
-        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or LANES)
-
-
-def shape_of(problem: Gemm, alignment: int = WIDEST) -> GpuShape:
-    """A problem whose operands are contiguous, or have leading dimensions that are aligned as well; addresses are
-    multiples of `alignment` bytes."""
-    p = asked.supported(problem, "an NVIDIA GPU")
-    inner = (p.k if p.layout[0] == "n" else p.m, p.n if p.layout[1] == "n" else p.k, p.n)
-    vector = WIDEST // ITEMSIZE[p.compute]
-    while vector > 1 and (any(size % vector for size in inner) or alignment % (vector*ITEMSIZE[p.compute])):
-        vector //= 2
-    return GpuShape(p.compute, p.m, p.n, p.k, p.layout, vector)
+def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
+    """As plans.gpu.shape_of. f32 and f64 meet in f64, to which operands are converted."""
+    p = problem
+    if {p.a, p.b, p.out} <= set(FORMATS):
+        return gpu.shape(p.compute, p.compute, p.compute, p.m, p.n, p.k, p.layout, at, p.batch)
+    return gpu.shape_of(p, at)
 
 
 @dataclass(frozen=True)
@@ -158,14 +136,15 @@ class NvidiaPlan(Plan):
 
 
 MOST_PARTS = 16
-# Parts of k: each has sums of its own in a workspace, and one CTA of a tile adds them all up. Tiles of C in a group are
-# numbers of 32 bits in kernels.
-MOST = {"split_k": 256, "group_m": 1 << 16}
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 
 
 def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     p, s = plan, shape.itemsize
+    if (kinds := {shape.a, shape.b, shape.out}) - set(FORMATS) or len(kinds) > 1 or shape.scaled:
+        yield (f"{target.name} multiplies {' or '.join(FORMATS)} in this version, the same for A, B and the result, "
+               f"not {shape.a} by {shape.b} into {shape.out}{' with scales' * shape.scaled}.")
+        return
     if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k", "group_m", "vector"):
         yield from found
         return
@@ -183,8 +162,8 @@ def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterato
         yield f"a CTA tile of {p.cta_m}x{p.cta_n} is not a multiple of warp tiles of {p.warp_m}x{p.warp_n}."
         return
     if p.algorithm == "dmma":
-        if shape.dtype != "f64":
-            yield f"dmma multiplies f64, and this is {shape.dtype}."
+        if shape.sums != "f64":
+            yield f"dmma multiplies f64, and this is {shape.sums}."
         if "mma.f64.k16" not in target.instructions:
             yield f"{target.name} lacks the f64 matrix instructions of Hopper."
         if p.warp_m % 16 or p.warp_n % 16 or p.cta_k % 4:
@@ -210,7 +189,7 @@ def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterato
         yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
                "addresses, leading dimensions and sizes.")
     if p.vector*s > WIDEST:
-        yield f"vector = {p.vector} {shape.dtype} are more than the {WIDEST} bytes that a thread copies at once."
+        yield f"vector = {p.vector} {shape.sums} are more than the {WIDEST} bytes that a thread copies at once."
     if (shared := p.shared(s)) > target.smem_cta:
         yield f"the tiles take {shared} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
     if (registers := p.estimate(s)) > target.registers_thread + 16:
@@ -333,7 +312,10 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
-    for tile in (*F32, *SMALL[shape.layout[1]]) if shape.dtype == "f32" else F64:
+    if 1 in (shape.m, shape.n):
+        yield from _vectors(shape, target)
+        return
+    for tile in (*F32, *SMALL[shape.layout[1]]) if shape.sums == "f32" else F64:
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
@@ -354,20 +336,3 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
             m, n = (own, 1) if column else (1, own)
             yield NvidiaPlan("gemv", m, n, GEMV_WARPS, m, n, stages=2, copy="registers", vector=shape.vector,
                           split_k=split)
-
-
-def _offered(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
-    return _vectors(shape, target) if 1 in (shape.m, shape.n) else candidates(shape, target)
-
-
-def ranked(problem: Gemm | GpuShape, target: GpuTarget) -> list[NvidiaPlan]:
-    """All legal candidates, the one with the least predicted time first."""
-    shape = (problem if isinstance(problem, GpuShape) else shape_of(problem)).least
-    return common.ranked(shape, target, _offered(shape, target), lambda plan: cost(shape, plan, target).seconds)
-
-
-@lru_cache(maxsize=4096)
-def choose(shape: GpuShape, target: GpuTarget) -> NvidiaPlan:
-    """The plan that the model expects to be fastest."""
-    shape = shape.least
-    return common.best(shape, target, _offered(shape, target), lambda plan: cost(shape, plan, target).seconds)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.formats.quantized import Quantized
-from tilewright.plans.amd_direct import REACH
+from tilewright.plans.gpu import REACH
 from tilewright.runtime.gpu.arrays import ROCM, kind, library_of
 from tilewright.runtime.gpu.binding import Array, Bound, result, through_copies
 from tilewright.runtime.gpu.operands import common, dtype_of, operand, shapes

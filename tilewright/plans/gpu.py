@@ -1,0 +1,142 @@
+"""What plans for GPUs of all makers share: the shape that a plan is chosen for, and the choice.
+
+A shape is made from operands: sizes, formats, layout, and how much of a row one access may have, which follows from
+addresses and strides. A Gemm alone stands for contiguous operands whose addresses are multiples of 16 bytes.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright import formats
+from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.plans import common
+from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+WIDEST = 16             # bytes that a thread moves at once
+BLOCK = 32              # elements that share a scale
+REACH = 1 << 31         # bytes that an offset of 32 bits reaches
+MOST_ROWS = 1024        # of an operand in a tile, of any plan
+SUMS = {"f64": "f64", "i8": "i32"}      # the format in which products of a format are added up, if it is not f32
+# Parts of k: each has sums of its own in a workspace, and one workgroup adds them all up. Tiles of C in a group are
+# numbers of 32 bits in kernels.
+MOST = {"split_k": 256, "group_m": 1 << 16}
+
+Place = tuple[int, int]                 # a matrix's address, and bytes from one row to the next
+
+
+class GpuShape(NamedTuple):
+    """What the choice of a plan depends on. Formats are those of elements as they are multiplied.
+
+    layout      "n" or "t" for A and for B: rows or columns are contiguous. C has contiguous rows
+    vector_a    elements along A's contiguous rows (or columns) that one aligned access may have, up to 16 bytes: the
+                address, the distance of rows and their length are multiples of so many. vector_b, vector_c: of B and C
+    near_a      rows of A (columns, if these are contiguous) that follow each other within 2^31 bytes, at most 1024
+    batch       products of such operands
+    scaled      elements come in blocks of 32 along k, each with a scale
+    """
+    a: str
+    b: str
+    out: str
+    m: int
+    n: int
+    k: int
+    layout: str
+    vector_a: int
+    vector_b: int
+    vector_c: int
+    near_a: int = MOST_ROWS
+    near_b: int = MOST_ROWS
+    batch: int = 1
+    scaled: bool = False
+
+    def __str__(self) -> str:
+        """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
+        return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
+                + ", with scales"*self.scaled)
+
+    @property
+    def least(self) -> GpuShape:
+        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
+        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK)
+
+    @property
+    def sums(self) -> str:
+        """The format in which products are added up."""
+        return SUMS.get(self.a, "f32")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a sum."""
+        return bits_of(self.sums) // 8
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Of an element of A and of B."""
+        return bits_of(self.a), bits_of(self.b)
+
+    @property
+    def vector(self) -> int:
+        """Elements that every access to A, B and C may have."""
+        return min(self.vector_a, self.vector_b, self.vector_c)
+
+
+def bits_of(format: str) -> int:
+    return 32 if format == "xf32" else formats.FORMATS[format].bits
+
+
+def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
+          batch: int = 1, scaled: bool = False) -> GpuShape:
+    """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
+    to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
+    bits = bits_of(a), bits_of(b), bits_of(out)
+    inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n
+    places = at or [(0, extent*size // 8) for extent, size in zip(inner, bits)]
+    vector_a, vector_b, vector_c = (_vector(size, extent, *place) for size, extent, place in zip(bits, inner, places))
+    near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
+                      for _, apart in places[:2])
+    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, batch, scaled)
+
+
+def _vector(bits: int, extent: int, address: int, apart: int) -> int:
+    found = 1 << ((8*WIDEST // bits).bit_length() - 1)
+    while found > 1 and (extent % found or 8*address % (found*bits) or 8*apart % (found*bits)):
+        found //= 2
+    return found
+
+
+def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
+    """The shape of a problem whose operands lie `at` these places, or are contiguous. Block-scaled ones have whole
+    blocks along k, the last filled up with zeros."""
+    p = problem
+    if p.a not in BLOCK_FORMATS:
+        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch)
+    a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
+    return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=True)
+
+
+# ---- the choice
+
+def planner(target: Any) -> Any:
+    """The module that plans for this target: with shape_of, candidates and cost."""
+    return import_module(f"tilewright.plans.{'nvidia' if isinstance(target, GpuTarget) else 'amd'}")
+
+
+def ranked(problem: Gemm | GpuShape, target: Any) -> list[Any]:
+    """All legal candidates, the one with the least predicted time first. ValueError if there is none, with the
+    reasons."""
+    by = planner(target)
+    shape = (problem if isinstance(problem, GpuShape) else by.shape_of(problem)).least
+    return common.ranked(shape, target, by.candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
+
+
+@lru_cache(maxsize=4096)
+def choose(shape: GpuShape, target: Any) -> Any:
+    """The plan that the model expects to be fastest."""
+    by, shape = planner(target), shape.least
+    return common.best(shape, target, by.candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
