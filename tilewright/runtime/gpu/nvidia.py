@@ -1,4 +1,4 @@
-"""The engine for arrays on CUDA devices: what device_product.py asks of a maker, in CUDA's words."""
+"""The engine for arrays on CUDA devices: what product.py asks of a maker, in CUDA's words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.runtime.cuda.driver import call
 from tilewright.runtime.cuda.memory import Block
 from tilewright.runtime.cuda.module import Device, Prepared
 from tilewright.runtime.cuda.stream import synchronize
-from tilewright.runtime.gpu import fast_path, nvidia_recipe, operands
+from tilewright.runtime.gpu import fast_path, operands
 from tilewright.runtime.gpu.arrays import CUDA
 from tilewright.runtime.gpu.nvidia_recipe import Recipe
 from tilewright.runtime.gpu.operands import leading
@@ -47,6 +47,16 @@ class _Run(Run):
         with self.on.current():
             call("cuMemsetD32Async", at, word, 1, self.stream)
 
+    def upload(self, source: Array, at: int) -> None:
+        with self.on.current():
+            call("cuMemcpyHtoDAsync", at, source.ctypes.data, source.nbytes, self.stream)
+        self.synchronize()  # pageable memory has been read when the call returns; pinned memory may be read later
+
+    def download(self, at: int, target: Array) -> None:
+        with self.on.current():
+            call("cuMemcpyDtoHAsync", target.ctypes.data, at, target.nbytes, self.stream)
+        self.synchronize()
+
     def copy_matrix(self, source: Array, target: Array, scale: float) -> None:
         rows, columns = target.shape
         function = _copy_function(self.on, FORMAT[source.dtype], FORMAT[target.dtype])
@@ -68,29 +78,7 @@ class _Run(Run):
         synchronize(self.on, self.stream)
 
 
-matmul = _Cuda(CUDA).matmul
-
-
-# ---- the engine for NumPy arrays, if somebody asks for it by a plan
-
-
-def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
-         plan: Any = None) -> None:
-    """As tilewright.runtime.cpu.engine.gemm, on the first CUDA device: operands and result are copied."""
-    (m, k), n = a.shape, b.shape[1]
-    if k == 0 or alpha == 0:
-        c[...] = c * c.dtype.type(beta) if beta else 0
-        return
-    letters = [letter(x) for x in (a, b)]
-    target: Any = module.target()
-    problem = Gemm(m, n, k, FORMAT[c.dtype], layout="".join(each or "n" for each in letters))
-    nvidia_recipe.call(compile(problem, target, plan), a, b, c, alpha=alpha, beta=beta)
-
-
-def gemm_batched(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> None:
-    """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]."""
-    for i in range(c.shape[0]):
-        gemm(a[i], b[i], c[i], alpha, beta, **options)
+ENGINE = _Cuda(CUDA)
 
 
 # ---- recipes
