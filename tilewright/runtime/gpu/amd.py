@@ -44,7 +44,8 @@ class _Amd(Engine):
 
     def multiply_scaled(self, a: Quantized, b: Quantized, c: Array, alpha: float, beta: float, plan: Any) -> None:
         """c = alpha * a @ b + beta * c by the plan, with blocks along k in both: on the first GPU."""
-        problem = Gemm(*c.shape, a.shape[1], a.format.name, b.format.name, _format(c.dtype), "nt")
+        m, n = c.shape
+        problem = Gemm(m, n, a.shape[1], a.format.name, b.format.name, _format(c.dtype), "nt")
         amd_recipe.call(compile(problem, module.device(0).target, plan), a, b, c, alpha=alpha, beta=beta)
 
 
