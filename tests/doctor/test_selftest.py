@@ -451,7 +451,7 @@ def test_the_gpu_of_the_report(fake):
     assert list(selftest.heading(found)) == [f"AMD Instinct MI300X (gfx942): {said}"]
     assert f"gfx942, {said}" in "\n".join(doctor._amd_lines(found))
     fake.arch = "gfx1100"
-    hip_devices._devices.clear()
+    hip_devices.device.found.clear()
     (gpu,) = doctor.amd()["devices"]
     assert "tilewright has kernels for" in gpu["why_not"]
     fake.devices = 0

@@ -76,7 +76,7 @@ class FakeDriver(FakeDevice):
         self.modules: dict[int, bytes] = {}
         self.homes: dict[int, int] = {}  # the context of each module and function
         self.images: dict[int, bytes] = {}  # the code of each function
-        self.functions: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self.functions: dict[int, tuple[str, tuple[tuple[int, int], ...], int]] = {}
         self.textures: dict[int, tuple[int, int]] = {}
         self.gone: set[int] = set()  # streams that have been destroyed
         self.standing: set[int] = set()  # blocks that are of no pool
@@ -210,10 +210,9 @@ class Functions:
             return real.CUresult.CUDA_ERROR_NOT_FOUND, None
         text = image.decode().rstrip("\0").partition(f".entry {name.decode()}(")[2].partition(")")[0]
         handle = self.new()
-        widths = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z]+(\d+)", text)
         static = re.findall(r"\.shared[^;]*?\[(\d+)\];", image.decode())
         self.homes[handle], self.images[handle] = self.homes[int(module)], image.rstrip(b"\0")
-        self.functions[handle] = name.decode(), tuple(int(w) // 8 for w in widths), sum(map(int, static))
+        self.functions[handle] = name.decode(), _parameters(text), sum(map(int, static))
         return real.CUfunction(handle)
 
     def cuFuncGetAttribute(self: Any, which: Any, function: Any) -> int:
@@ -225,8 +224,8 @@ class Functions:
         return (INVALID if value > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] else SUCCESS,)
 
     def cuFuncGetParamInfo(self: Any, function: Any, index: int) -> Any:
-        sizes = self.functions[int(function)][1]
-        return (SUCCESS, 8 * index, sizes[index]) if index < len(sizes) else (INVALID, 0, 0)
+        places = self.functions[int(function)][1]
+        return (SUCCESS, *places[index]) if index < len(places) else (INVALID, 0, 0)
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self: Any, function: Any, threads: int, dynamic: int) -> int:
         return 2048 // threads
@@ -242,12 +241,12 @@ class Functions:
         assert how.numAttrs == 0
         if gx * gy * gz == 0 or bx * by * bz > 1024 or shared > self.attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]:
             return (INVALID,)
-        name, sizes, static = self.functions[int(f)]
+        name, places, static = self.functions[int(f)]
         function = recorded(name, self.images[int(f)])
         assert (bx, by, bz) == (*function.threads, 1)
         assert static + shared >= function.shared_bytes
         assert not shared or not static
-        table = (ctypes.c_void_p * len(sizes)).from_address(params)
+        table = (ctypes.c_void_p * len(places)).from_address(params)
         args = [_argument(value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
 
         def work() -> None:
@@ -418,6 +417,21 @@ def _entries(image: bytes) -> list[str]:
     return re.findall(r"\.entry\s+([\w$]+)", image.decode(errors="replace"))
 
 
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.[a-z]+(\d+)[^,\[]*(?:\[(\d+)\])?")
+
+
+def _parameters(text: str) -> tuple[tuple[int, int], ...]:
+    """(offset, size) of the parameters that are declared in this text: each is at the next multiple of its alignment,
+    a number's or an address's of its size."""
+    found, end = [], 0
+    for align, width, count in _PARAMETER.findall(text):
+        size = int(width) // 8 * int(count or 1)
+        offset = -(-end // int(align or size)) * int(align or size)
+        found.append((offset, size))
+        end = offset + size
+    return tuple(found)
+
+
 def _argument(t: Any, at: int) -> Any:
     """The argument of this type at an address of the host's."""
     if isinstance(t, Pointer):
@@ -447,27 +461,17 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     """The fake instead of the driver for one test, and no memory of what there was before."""
     import cuda.bindings
 
-    from tilewright.runtime.cuda import device as all_devices
-    from tilewright.runtime.cuda import driver
-    from tilewright.runtime.cuda import memory as device_memory
-    from tilewright.runtime.cuda import module as ours
+    from tilewright.runtime.cuda import driver, memory, module
     from tilewright.runtime.gpu import fast_path, nvidia
-    from tilewright.runtime.gpu.workspaces import Spaces
 
     gc.collect()  # blocks of an earlier fake have addresses that this one will give again
     fake = FakeDriver(devices)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
-    monkeypatch.setattr(driver, "_api", None)
-    monkeypatch.setattr(driver, "_entries", {})
-    for module, name in (
-        (all_devices, "_devices"),
-        (ours, "_modules"),
-        (nvidia, "_recipes"),
-        (nvidia, "_copies"),
-        (fast_path, "_known"),
-    ):
-        monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(device_memory, "_spaces", Spaces(device_memory.Memory, device_memory._zero))
-    device_memory._pool.cache_clear()
+    monkeypatch.setattr(driver.library, "loaded", None)
+    monkeypatch.setattr(driver.library, "entries", {})
+    for kept in (module.device, module._modules, nvidia.ENGINE.recipes, nvidia.ENGINE.copy_kernels, memory.workspaces):
+        monkeypatch.setattr(kept, "found", {})
+    monkeypatch.setattr(fast_path, "_entries", {})
+    memory._pool.cache_clear()
     return fake

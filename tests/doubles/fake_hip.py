@@ -395,7 +395,7 @@ class Functions:
         self.queue(stream).append(lambda: at["wait"]())
 
     def hipEventCreateWithFlags(self: FakeHip, flags: int) -> Any:
-        assert flags == 0
+        assert flags in (0, 2)  # hipEventDefault, hipEventDisableTiming
         handle = self.new()
         self.events[handle] = {}
         return Handle(handle)
@@ -438,10 +438,7 @@ def _argument(t: Any, block: bytes) -> Any:
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
     from tilewright.runtime.gpu import amd, fast_path
-    from tilewright.runtime.gpu.workspaces import Spaces
-    from tilewright.runtime.hip import device as hip_devices
-    from tilewright.runtime.hip import driver, memory
-    from tilewright.runtime.hip import module as hip
+    from tilewright.runtime.hip import driver, memory, module
 
     gc.collect()
     fake = FakeHip(arch, devices, old)
@@ -449,9 +446,8 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     package.hip = fake
     monkeypatch.setitem(sys.modules, "hip", package)
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
-    monkeypatch.setattr(driver, "_api", None)
-    monkeypatch.setattr(hip_devices, "_devices", {})
-    for module, name in ((hip, "_modules"), (amd, "_recipes"), (amd, "_copies"), (fast_path, "_known")):
-        monkeypatch.setattr(module, name, {})
-    monkeypatch.setattr(memory, "_spaces", Spaces(memory.Memory, memory._zero))
+    monkeypatch.setattr(driver.library, "loaded", None)
+    for kept in (module.device, module._modules, amd.ENGINE.recipes, amd.ENGINE.copy_kernels, memory.workspaces):
+        monkeypatch.setattr(kept, "found", {})
+    monkeypatch.setattr(fast_path, "_entries", {})
     return fake

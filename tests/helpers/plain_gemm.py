@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import tilewright as tw
-from tilewright.compiler import llvm
+from tilewright.compiler import artefact
 from tilewright.ir import Function, Kernel, f32, f64, i32, i64, ptr
 
 TILE = 8
@@ -48,6 +48,7 @@ class Launch:
     shared_bytes: int = 0
     workspace: int = 0
     counters: int = 0
+    more: tuple[tuple[str, int], ...] = ()
 
 
 class Compiled:
@@ -60,7 +61,7 @@ class Compiled:
         function = plain(problem.out, problem.layout, self.split)
         grid = -(-problem.n // TILE), -(-problem.m // TILE)
         self.launches = (Launch(function, grid, 0, 8 * problem.m * problem.n, 4),)
-        self.ptx = llvm.assembly(function, target)
+        self.loadable = artefact.compiled(function, target)
 
 
 class Split(Compiled):

@@ -20,7 +20,6 @@ LAYERS = [
     ["forks", "outputs", "extras", "text"],
     ["formats", "problem", "targets"],
     ["plans"],
-    ["rules"],  # NumPy's rules, for arrays wherever they are: no engine
     ["ir"],
     ["atoms"],
     ["kernels"],
@@ -29,11 +28,11 @@ LAYERS = [
     ["plans.measured"],  # what was measured: the engine asks
     ["runtime"],
     ["compiled"],  # what tilewright.compile makes can also be called
-    ["runtime.gpu.nvidia", "runtime.gpu.amd"],  # the engines compile what they call
-    ["api"],
     ["ladder"],
     ["measure", "doctor"],  # how to measure: no contenders
     ["simulator.product"],  # the engine's own jobs, simulated
+    # the rules of shapes and dtypes, for arrays on GPUs too
+    ["rules", "api", "runtime.gpu.product", "runtime.gpu.engine", "runtime.gpu.nvidia", "runtime.gpu.amd"],
     ["tuner"],
     ["bench"],
     ["explanation"],

@@ -113,14 +113,14 @@ class AmdKernel(RecordedGemm):
             raise ValueError(f"{self.problem} is an empty product, for which there is no code")
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """alpha * A @ B + beta * out: see runtime.rocm_bound.call."""
-        from tilewright.runtime.gpu import amd_recipe
-        return amd_recipe.call(self, a, b, out, alpha=alpha, beta=beta)
+        """alpha * A @ B + beta * out: see runtime.gpu.recipe.Maker.call."""
+        from tilewright.runtime.gpu.recipe import AMD
+        return AMD.call(self, a, b, out, alpha=alpha, beta=beta)
 
     def bind(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """A call with everything ready: see runtime.rocm_bound.bind."""
-        from tilewright.runtime.gpu import amd_recipe
-        return amd_recipe.bind(self, a, b, out, alpha=alpha, beta=beta)
+        """A call with everything ready: see runtime.gpu.recipe.Maker.bind."""
+        from tilewright.runtime.gpu.recipe import AMD
+        return AMD.bind(self, a, b, out, alpha=alpha, beta=beta)
 
 
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:

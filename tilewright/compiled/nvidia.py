@@ -111,21 +111,18 @@ class GpuKernel(RecordedGemm):
         return self._assembled[1]
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """alpha * A @ B + beta * out: see runtime.bound.call."""
-        from tilewright.runtime.gpu import nvidia_recipe
-        return nvidia_recipe.call(self, a, b, out, alpha=alpha, beta=beta)
+        """alpha * A @ B + beta * out: see runtime.gpu.recipe.Maker.call."""
+        from tilewright.runtime.gpu.recipe import NVIDIA
+        return NVIDIA.call(self, a, b, out, alpha=alpha, beta=beta)
 
     def bind(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """A call with everything ready: see runtime.bound.bind."""
-        from tilewright.runtime.gpu import nvidia_recipe
-        return nvidia_recipe.bind(self, a, b, out, alpha=alpha, beta=beta)
+        """A call with everything ready: see runtime.gpu.recipe.Maker.bind."""
+        from tilewright.runtime.gpu.recipe import NVIDIA
+        return NVIDIA.bind(self, a, b, out, alpha=alpha, beta=beta)
 
 
 def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> GpuKernel:
     """As tilewright.compile says, for a GPU. Operands are taken to be contiguous and aligned to 16 bytes."""
-    plan, shape = asked.plan(plan, target), shape_of(problem)
-    kernel = GpuKernel(problem, target, planned(plan, problem, shape, target, choose))
-    if (kinds := (problem.a, problem.b, problem.out)) != (shape.a, shape.b, shape.out):
-        raise ValueError(f"a kernel for {target.name} takes A, B and the result in one format, and {problem} has a, b, "
-                         f"out = {', '.join(kinds)}; tilewright.matmul converts operands first")
-    return kernel
+    asked.supported(problem, target.name, single=True)
+    plan = asked.plan(plan, target)
+    return GpuKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))

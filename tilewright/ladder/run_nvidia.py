@@ -45,7 +45,7 @@ def prepare(
         operands = [texture.handle for texture in keep]
     args = m, n, k, float(alpha), operands[0], lda, operands[1], ldb, float(beta), c, ldc
     assert recorded.threads is not None
-    launch = module.Prepared(kernel, chosen.grid(m, n), recorded.threads, 0, args)
+    launch = module.Prepared(kernel, chosen.grid(m, n), args, recorded.threads)
 
     def run(stream: int = 0, _keep: object = keep) -> None:
         launch(stream)

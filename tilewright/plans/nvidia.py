@@ -142,8 +142,8 @@ PART = 0.008            # of a tile's time that another part of it costs: writin
 def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     p, s = plan, shape.itemsize
     if (kinds := {shape.a, shape.b, shape.out}) - set(FORMATS) or len(kinds) > 1 or shape.scaled:
-        yield (f"{target.name} has kernels for {' and '.join(FORMATS)}, one format for A, B and the result, not for "
-               f"{shape.a} by {shape.b} into {shape.out}{' with scales' * shape.scaled}.")
+        yield (f"{target.name} multiplies {' or '.join(FORMATS)} in this version, the same for A, B and the result, "
+               f"not {shape.a} by {shape.b} into {shape.out}{' with scales' * shape.scaled}.")
         return
     if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k", "group_m", "vector"):
         yield from found

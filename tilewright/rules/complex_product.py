@@ -22,42 +22,44 @@ Array = NDArray[Any]
 # On a Zen 5: 8 rows by 1024 x 1024 took 0.8 of the time of packing, 8 by 256 x 256 1.1, 48 by 1024 x 1024 1.1.
 FEW = 32  # rows or columns of C up to which an operand of `LARGE` numbers or more is not packed
 LARGE = 1 << 17
-_SWAPPED = str.maketrans("ab", "ba")
+_EXCHANGED = str.maketrans("ab", "ba")
 
 
-def by_real_products(run: Callable[..., bool], conj: str = "", planned: bool = False) -> Callable[..., bool]:
+def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
     """What multiplies complex matrices as `run` does real ones: c = alpha * a @ b + beta * c, alpha and beta real.
 
     c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". `run` takes complex
-    matrices too, and conj, unless it is `planned`: its plan is one for the real product of m x 2n x 2k.
+    matrices too, and conj, where no plan is given; a plan is one for the real product of m x 2n x 2k.
     """
 
-    def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
+    def product(
+        a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None,
+        plan: Any = None, whole: bool = False,
+    ) -> bool:
         m, k, n = *a.shape[-2:], b.shape[-1]
         if "c" not in (a.dtype.kind, b.dtype.kind):  # a real product, for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
-            run(a, b, sums, alpha)
+            run(a, b, sums, alpha, 0.0, threads, plan)
             _written(c, sums, sums.dtype.type(0), beta)
             return True
-        if not m * k * n:
-            return run(a, b, c, alpha, beta, whole)
-        if a.dtype == b.dtype and not planned and (min(m, n) > FEW or k * max(m, n) < LARGE):
-            return run(a, b, c, alpha, beta, whole, conj=conj)
-        swap, stack = (b.dtype != c.dtype, False) if planned or a.dtype != b.dtype else _way(a, b)
+        packed = a.dtype == b.dtype and plan is None and (min(m, n) > FEW or k * max(m, n) < LARGE)
+        if packed or not m * k * n:
+            return run(a, b, c, alpha, beta, threads, None, whole, conj=conj)
+        exchange, stack = (b.dtype != c.dtype, False) if plan or a.dtype != b.dtype else _way(a, b)
         signs = conj
-        if swap:  # C^T = B^T @ A^T
+        if exchange:  # C^T = B^T @ A^T
             a, b, c = (x.swapaxes(-1, -2) for x in (b, a, c))
-            signs = conj.translate(_SWAPPED)
+            signs = conj.translate(_EXCHANGED)
         out = c if _by_rows(c) and not stack else np.empty(c.shape, c.dtype)
         with np.errstate(all="ignore"):
             if stack:
-                _stacked(run, a, b, out, signs, alpha)
+                _stacked(run, a, b, out, signs, alpha, threads)
             else:
                 if a.dtype == c.dtype:
                     x, y = _reals(a), _expanded(b, signs)
                 else:
                     x, y = a, _reals(b.conj() if "b" in signs else b)
-                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, whole and out is c):
+                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, threads, plan, whole and out is c):
                     return False
             if out is not c:
                 _written(c, out.real, out.imag, beta)
@@ -77,9 +79,12 @@ def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
     """The same as `run`, which multiplies complex matrices, with an alpha or a beta that is not real: they are applied
     to its sums by NumPy. Unlike a real factor they meet both parts: inf times 1j has a nan in it."""
 
-    def product(a: Array, b: Array, c: Array, alpha: complex = 1.0, beta: complex = 0.0, whole: bool = False) -> bool:
+    def product(
+        a: Array, b: Array, c: Array, alpha: complex = 1.0, beta: complex = 0.0, threads: int | None = None,
+        plan: Any = None, whole: bool = False,
+    ) -> bool:
         sums = np.empty(c.shape, c.dtype)
-        run(a, b, sums)
+        run(a, b, sums, 1.0, 0.0, threads, plan)
         with np.errstate(all="ignore"):
             if alpha != 1:
                 sums *= c.dtype.type(alpha)
@@ -111,15 +116,15 @@ def _way(a: Array, b: Array) -> tuple[bool, bool]:
     only if neither its rows nor its columns are contiguous."""
     if b.shape[-1] > a.shape[-2]:
         return not _by_rows(b), _by_rows(b)
-    by_columns = not _by_rows(a) and _by_rows(a.swapaxes(-1, -2))
-    return by_columns, by_columns
+    turned = not _by_rows(a) and _by_rows(a.swapaxes(-1, -2))
+    return turned, turned
 
 
-def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str, alpha: float) -> None:
+def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str, alpha: float, threads: Any) -> None:
     """out = alpha * a @ b by the real product [ar; ai] @ [br bi]."""
     m, n = out.shape[-2:]
     four = np.empty((*out.shape[:-2], 2 * m, 2 * n), part(out.dtype))
-    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
+    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four, 1.0, 0.0, threads)
     top, bottom = four[..., :m, :], four[..., m:, :]
     (ar_br, ar_bi), (ai_br, ai_bi) = ((half[..., ::2], half[..., 1::2]) for half in (top, bottom))
     sign_a, sign_b = (-1 if x in conj else 1 for x in "ab")

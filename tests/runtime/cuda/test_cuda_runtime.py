@@ -239,7 +239,7 @@ def test_streams_are_known_by_everybody_s_attributes(fake):
     assert [handle_of(x) for x in (None, 0, 5, Torch(), CuPy(), Core())] == [0, 0, 5, 7, 8, 9]
     stream = module.Stream()
     assert handle_of(stream) == stream.handle
-    with pytest.raises(TypeError, match="stream must be a CUDA stream or its handle, not str"):
+    with pytest.raises(TypeError, match="stream must be a GPU's stream or its handle, not str"):
         handle_of("mine")
 
 
@@ -370,7 +370,7 @@ def test_a_block_on_somebody_elses_stream_is_freed_by_hand(fake):
 
 
 def space(stream, workspace, counters=0):
-    return memory.space(module.device(), workspace, counters, handle_of(stream), Answers())
+    return memory.workspaces.get(module.device(), workspace, counters, handle_of(stream), Answers())
 
 
 def test_a_space_per_stream(fake):
@@ -407,7 +407,7 @@ def test_a_space_outlives_its_stream(fake, monkeypatch):
     for _ in range(20):
         assert len(fake.blocks) <= 5
         space(module.Stream(), 100)  # streams that are gone before their space is
-    assert number not in {key[1] for key in memory._spaces.found}
+    assert number not in {key[1] for key in memory.workspaces.found}
     with pytest.raises(AssertionError, match="freed"):
         fake.alive(address)
     assert len(fake.launches) == 2  # to free has waited for both; the fake raises if one finds its memory freed
@@ -427,13 +427,13 @@ def test_spaces_come_and_go_while_a_graph_is_recorded(fake, monkeypatch):
 
 def test_what_a_graph_needs_is_recorded_with_it(fake):
     here, stream = module.device(), module.Stream()
-    fake.fail["cuMemsetD8Async"] = 1
+    fake.fail["cuMemsetD32Async"] = 1
     with pytest.raises(module.CudaError):
-        memory.recorded_space(here, 100, 4, stream.handle)
+        memory.workspaces.recorded(here, 100, 4, stream.handle)
     assert not fake.blocks
     fake.fail.clear()
     with stream.capture() as graph:
-        block, counters = memory.recorded_space(here, 100, 4, stream.handle)
+        block, counters = memory.workspaces.recorded(here, 100, 4, stream.handle)
         with block:
             assert counters - block.pointer == 256
         assert not fake.blocks

@@ -15,8 +15,9 @@ from tests.helpers.arrays import small_integers
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
-from tilewright.runtime.gpu import nvidia, nvidia_recipe, operands, product
+from tilewright.runtime.gpu import nvidia, operands, product
 from tilewright.runtime.gpu.arrays import DeviceArray, shadow
+from tilewright.runtime.gpu.recipe import NVIDIA
 
 
 @pytest.fixture
@@ -282,14 +283,14 @@ def test_a_second_call_compiles_nothing(fake):
     tw.matmul(a, a)
     tw.matmul(CuPyArray(integers(4, 4, seed=3)), a)
     assert fake.names().count("cuModuleLoadDataEx") == before
-    assert len(nvidia._recipes) == 1
+    assert len(nvidia.ENGINE.recipes.found) == 1
 
 
 def test_other_strides_and_devices_have_their_own_recipes(fake):
     a = integers(4, 8)
     for x in (a[:, :4], np.ascontiguousarray(a[:, :4])):
         tw.matmul(CuPyArray(x), CuPyArray(x))
-    assert len(nvidia._recipes) == 2
+    assert len(nvidia.ENGINE.recipes.found) == 2
 
 
 def test_in_a_graph(fake):
@@ -413,7 +414,7 @@ def test_errors_of_the_kernel_name_it(fake):
 def test_bound(fake):
     kernel = Compiled(tw.Gemm(5, 6, 7, layout="nt"), module.target())
     a, b = integers(5, 7), integers(6, 7, seed=1)
-    run = nvidia_recipe.bind(kernel, CuPyArray(a), CuPyArray(b.T), alpha=2)
+    run = NVIDIA.bind(kernel, CuPyArray(a), CuPyArray(b.T), alpha=2)
     run()
     finish(fake)
     np.testing.assert_array_equal(run.out.host, 2 * a @ b.T)
@@ -426,9 +427,9 @@ def test_bound(fake):
 def test_called_with_numpy_arrays(fake):
     kernel = Compiled(tw.Gemm(5, 6, 7, layout="tn"), module.target())
     a, b, c = integers(7, 5), integers(7, 6, seed=1), integers(5, 6, seed=2)
-    np.testing.assert_array_equal(nvidia_recipe.call(kernel, a.T, b), a.T @ b)
+    np.testing.assert_array_equal(NVIDIA.call(kernel, a.T, b), a.T @ b)
     expected = a.T @ b + 2 * c
-    assert nvidia_recipe.call(kernel, a.T, b, c, beta=2) is c
+    assert NVIDIA.call(kernel, a.T, b, c, beta=2) is c
     np.testing.assert_array_equal(c, expected)
     assert not fake.blocks
     for match, args in (
@@ -436,7 +437,7 @@ def test_called_with_numpy_arrays(fake):
         (r"b must have dtype float32", (a.T, b.astype("f8"))),
     ):
         with pytest.raises((TypeError, ValueError), match=match):
-            nvidia_recipe.call(kernel, *args)
+            NVIDIA.call(kernel, *args)
 
 
 @pytest.mark.parametrize("failing", ["cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"])
@@ -444,7 +445,7 @@ def test_copies_are_freed_before_their_stream_goes(fake, failing):
     kernel = Compiled(tw.Gemm(5, 6, 7), module.target())
     fake.fail[failing] = 1
     with pytest.raises(module.CudaError, match=failing) as caught:
-        nvidia_recipe.call(kernel, integers(5, 7), integers(7, 6))
+        NVIDIA.call(kernel, integers(5, 7), integers(7, 6))
     assert caught.value.code == 1
     caught = None
     gc.collect()
@@ -465,8 +466,8 @@ def test_temporaries_are_freed_while_the_stream_is_the_callers(fake):
 def test_called_with_a_batch(fake):
     kernel = Compiled(tw.Gemm(5, 6, 7, batch=3), module.target())
     a, b = integers(3, 5, 7), integers(3, 7, 6, seed=1)
-    np.testing.assert_array_equal(nvidia_recipe.call(kernel, a, b), a @ b)
-    c = nvidia_recipe.call(kernel, CuPyArray(a), CuPyArray(b))
+    np.testing.assert_array_equal(NVIDIA.call(kernel, a, b), a @ b)
+    c = NVIDIA.call(kernel, CuPyArray(a), CuPyArray(b))
     finish(fake)
     np.testing.assert_array_equal(c.host, a @ b)
 
@@ -474,7 +475,7 @@ def test_called_with_a_batch(fake):
 def test_called_with_dlpack(fake):
     kernel = Compiled(tw.Gemm(5, 6, 7), module.target())
     a, b = Exporter(integers(5, 7)), Exporter(integers(7, 6, seed=1))
-    np.testing.assert_array_equal(nvidia_recipe.call(kernel, a, b).read(fake), a.host @ b.host)
+    np.testing.assert_array_equal(NVIDIA.call(kernel, a, b).read(fake), a.host @ b.host)
 
 
 def test_operands_that_a_kernel_cannot_use(fake):
@@ -488,13 +489,13 @@ def test_operands_that_a_kernel_cannot_use(fake):
         (r"b must have dtype float32", (CuPyArray(x.host.T), CuPyArray(integers(4, 4, dtype="f8")))),
     ):
         with pytest.raises((TypeError, ValueError), match=match):
-            nvidia_recipe.bind(kernel, *args)
+            NVIDIA.bind(kernel, *args)
 
 
 def test_a_kernel_for_another_device(fake):
     fake.attributes["COMPUTE_CAPABILITY_MAJOR"] = 8
     x = CuPyArray(integers(4, 4))
-    for call in (nvidia_recipe.bind, nvidia_recipe.call):
+    for call in (NVIDIA.bind, NVIDIA.call):
         with pytest.raises(ValueError, match=r"for sm_90a, and NVIDIA fake H200 runs sm_80 code"):
             call(Compiled(tw.Gemm(4, 4, 4), tw.target("sm_90a")), x, x)
 
@@ -557,7 +558,7 @@ def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
     x = np.zeros(6 * 6 + 1, np.float32)
     for begin in (0, 1):
         tw.matmul(Tensor(x[begin : begin + 36].reshape(6, 6)), Tensor(integers(6, 6)))
-    assert len(nvidia._recipes) == 2
+    assert len(nvidia.ENGINE.recipes.found) == 2
 
 
 PLAN = NvidiaPlan("simt", 64, 64, 16, 32, 32, vector=4)
@@ -587,9 +588,9 @@ def test_numpy_arrays_with_a_plan_for_a_gpu(fake, shape):
 def test_what_can_be_moved_together(fake, begin, rows, columns, ld, dtype, expected):
     size = np.dtype(dtype).itemsize
     matrix = shadow(1024 + begin * size, (rows, columns), (ld * size, size), np.dtype(dtype))
-    assert operands.together(matrix) == operands.together(matrix.T) == expected
+    assert operands.common_vector(matrix) == operands.common_vector(matrix.T) == expected
     whole = shadow(1024, (4, 4), (4 * size, size), np.dtype(dtype))
-    assert operands.together(whole, matrix) == expected
+    assert operands.common_vector(whole, matrix) == expected
 
 
 class Vectored(Compiled):
@@ -612,6 +613,6 @@ def test_a_plan_is_narrowed_to_what_the_operands_allow(fake, monkeypatch):
     with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
         tw.matmul(x, y, plan=PLAN)
     with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
-        nvidia_recipe.bind(Vectored(tw.Gemm(8, 8, 8), module.target()), x, y)
+        NVIDIA.bind(Vectored(tw.Gemm(8, 8, 8), module.target()), x, y)
     with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
-        nvidia_recipe.call(Vectored(tw.Gemm(7, 7, 7), module.target()), integers(7, 7), integers(7, 7))
+        NVIDIA.call(Vectored(tw.Gemm(7, 7, 7), module.target()), integers(7, 7), integers(7, 7))

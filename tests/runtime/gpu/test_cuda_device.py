@@ -19,7 +19,8 @@ from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
 from tilewright.runtime.cuda.texture import LinearTexture
-from tilewright.runtime.gpu import fast_path, nvidia, nvidia_recipe, workspaces
+from tilewright.runtime.gpu import fast_path, nvidia, workspaces
+from tilewright.runtime.gpu.recipe import NVIDIA
 
 if not cuda.available():
     pytest.skip(f"needs a CUDA device: {cuda.why_not()}", allow_module_level=True)
@@ -153,7 +154,7 @@ def test_the_callers_context_stays():
     def work():
         before = int(call("cuCtxGetCurrent"))
         kernel = Compiled(tw.Gemm(70, 90, 50), cuda.target())
-        seen.extend([before, nvidia_recipe.call(kernel, A, B), int(call("cuCtxGetCurrent"))])
+        seen.extend([before, NVIDIA.call(kernel, A, B), int(call("cuCtxGetCurrent"))])
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -281,12 +282,12 @@ def test_protocols(torch, wrapper):
 
 def test_numpy_arrays_by_a_compiled_kernel():
     kernel = Compiled(tw.Gemm(70, 90, 50, layout="nt"), tw.target(cuda.target().name))
-    np.testing.assert_array_equal(nvidia_recipe.call(kernel, A, np.asfortranarray(B)), A @ B)
+    np.testing.assert_array_equal(NVIDIA.call(kernel, A, np.asfortranarray(B)), A @ B)
 
 
 def test_bound(torch):
     a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
-    run = nvidia_recipe.bind(Compiled(tw.Gemm(70, 90, 50), cuda.target()), a, b, alpha=2)
+    run = NVIDIA.bind(Compiled(tw.Gemm(70, 90, 50), cuda.target()), a, b, alpha=2)
     assert run() is run.out
     np.testing.assert_array_equal(run.out.cpu().numpy(), 2 * A @ B)
     a += 1
@@ -351,7 +352,7 @@ def test_a_graph_of_torchs(torch, monkeypatch, kernel, first):
 def test_a_graph_of_ours(torch):
     stream = cuda.Stream()
     b = torch.tensor(B, device="cuda")
-    run = nvidia_recipe.bind(Split(tw.Gemm(70, 90, 50), cuda.target()), torch.tensor(A, device="cuda"), b)
+    run = NVIDIA.bind(Split(tw.Gemm(70, 90, 50), cuda.target()), torch.tensor(A, device="cuda"), b)
     torch.cuda.synchronize()
     with stream.capture() as graph:
         run(stream)
@@ -384,7 +385,7 @@ def test_spaces_outlive_their_streams(torch, monkeypatch):
     monkeypatch.setattr(workspaces, "MOST", 4)
     a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
     kernel = Split(tw.Gemm(70, 90, 50), cuda.target())
-    runs = [nvidia_recipe.bind(kernel, a, b) for _ in range(40)]
+    runs = [NVIDIA.bind(kernel, a, b) for _ in range(40)]
     slow, recording = torch.cuda.Stream(), cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(slow):
@@ -483,7 +484,7 @@ except cuda.CudaError as error:
 def test_a_forked_child_is_told_so():
     done = run_in_a_process("""
 import os
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import module as cuda
 cuda.device().context
 child = os.fork()
 if not child:
@@ -501,9 +502,10 @@ import sys
 import numpy as np
 import tilewright as tw
 from tests.helpers.plain_gemm import Compiled
-from tilewright.runtime import bound, cuda
+from tilewright.runtime.cuda import module as cuda
+from tilewright.runtime.gpu.recipe import NVIDIA
 a = np.ones((5, 6), np.float32)
-c = bound.call(Compiled(tw.Gemm(5, 5, 6), cuda.target()), a, np.ones((6, 5), np.float32))
+c = NVIDIA.call(Compiled(tw.Gemm(5, 5, 6), cuda.target()), a, np.ones((6, 5), np.float32))
 print((c == 6).all(), {"torch", "cupy", "jax"} & set(sys.modules))
 """)
     assert done.stdout == "True set()\n", done.stdout + done.stderr

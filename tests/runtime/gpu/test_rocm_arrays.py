@@ -12,7 +12,7 @@ import pytest
 from tests.doubles import fake_arrays
 from tests.doubles.fake_hip import install
 from tests.runtime.hip.test_hip_runtime import MANIFEST, image  # noqa: F401  (a fixture)
-from tilewright.runtime.gpu import arrays, dlpack, hip_arrays
+from tilewright.runtime.gpu import arrays, dlpack
 from tilewright.runtime.hip import module
 
 
@@ -24,14 +24,14 @@ class Exporter(fake_arrays._Array):
         self.versions, self.asked = versions, []
 
     def __dlpack_device__(self):
-        return dlpack.ROCM, self.number
+        return dlpack.HIP, self.number
 
     def __dlpack__(self, *, stream, **options):
         if options and not self.versions:
             raise TypeError("unexpected keyword argument 'max_version'")
         assert stream not in (1, 2), "DLPack has no such streams on ROCm"
         self.asked.append(stream)
-        return dlpack.make(self.pointer, self.shape, self.host.dtype, self.number, self, dlpack.ROCM)
+        return dlpack.make(self.pointer, self.shape, self.host.dtype, self.number, self, dlpack.HIP)
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_tensor_is_used_on_torchs_stream(fake, kernel):
     theirs = stream.handle
     sys.modules["torch"].current = theirs
     x = fake_arrays.Tensor(ones())
-    assert arrays.library_of(x) is arrays.TORCH_ROCM
-    hip_arrays.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
+    assert arrays.library_of(x) is arrays.TORCH_HIP
+    module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     assert fake.launches == []
     fake.run(theirs)
     assert (x.host.tolist(), fake.launches) == ([3] * 4, [("scaled", (1, 1, 1), theirs)])
@@ -68,8 +68,8 @@ def test_a_tensor_is_used_on_torchs_stream(fake, kernel):
 @pytest.mark.parametrize("versions", [True, False])
 def test_an_array_by_dlpack_is_made_ready_for_the_stream(fake, kernel, versions):
     x, stream = Exporter(ones(), versions=versions), module.Stream()
-    hip_arrays.launch(kernel, (1,), (4, 3.0, 0.0, x, 1), stream)
-    hip_arrays.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
+    module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1), stream)
+    module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     assert x.asked == [stream.handle, 0]
     fake.run(stream.handle)
     fake.run(0)
@@ -81,21 +81,21 @@ def test_arrays_elsewhere(fake, kernel):
     tensor.is_cuda = False
     for x in (tensor, ones(), 4096, None):
         assert arrays.library_of(x) is None
-        assert hip_arrays.find(x) is None
+        assert arrays.located(x, arrays.HIP, None) is None
     for x in (np.array([4096]), ones()):
         with pytest.raises(TypeError, match="x is ptr, and not an array"):
-            hip_arrays.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
+            module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     with pytest.raises(ValueError, match="x is on AMD GPU 1, and scaled was loaded for 0"):
-        hip_arrays.launch(kernel, (1,), (4, 3.0, 0.0, Exporter(ones(), device=1), 1))
+        module.launch(kernel, (1,), (4, 3.0, 0.0, Exporter(ones(), device=1), 1))
 
 
 def test_our_own_arrays_are_handed_over(fake, kernel):
-    x = hip_arrays.RocmArray(module.device(), (2, 3), np.float32)
+    x = arrays.DeviceArray(arrays.HIP, module.device(), (2, 3), np.float32)
     assert x.memory.size == 24
-    assert arrays.library_of(x) is arrays.DLPACK_ROCM
+    assert arrays.library_of(x) is arrays.DLPACK_HIP
     capsule = x.__dlpack__(stream=0, max_version=(1, 0))
     found = dlpack.read(capsule)
-    assert (found.pointer, found.kind, found.device, found.shape) == (x.pointer, dlpack.ROCM, 0, (2, 3))
+    assert (found.pointer, found.kind, found.device, found.shape) == (x.pointer, dlpack.HIP, 0, (2, 3))
     assert found.strides == (12, 4)
     with pytest.raises(BufferError):
         x.__dlpack__(copy=True)

@@ -6,15 +6,14 @@ current while it lasts if it is not, and leaves the calling thread as it was.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Literal, overload
 
-from tilewright import forks, targets
+from tilewright import targets
 from tilewright.forks import cached_property
-from tilewright.runtime.cuda.driver import Unavailable, api, call
+from tilewright.runtime.cuda.driver import Unavailable, api, call, library
+from tilewright.runtime.gpu import driver
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, nvidia
 
 
@@ -38,22 +37,19 @@ def detect(family: str = "cpu") -> Any:
     if family in ("nvidia", "cuda"):
         return device().target
     if family in ("amd", "rocm"):
-        from tilewright.runtime.hip import device as hip_devices
+        from tilewright.runtime.hip import device as hip
 
-        return hip_devices.device().target
+        return hip.device().target
     raise ValueError(f"family must be 'cpu', 'nvidia' (or 'cuda') or 'amd' (or 'rocm'), not {family!r}")
 
 
-class Device:
+class Device(driver.Device):
     """One GPU and its primary context. `device(i)` gives the same object every time."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.handle = call("cuDeviceGet", index)
-        self.name: str = call("cuDeviceGetName", 256, self.handle).partition(b"\0")[0].decode()
-
-    def __repr__(self) -> str:
-        return f"<Device {self.index}: {self.name}>"
+        self.name = call("cuDeviceGetName", 256, self.handle).partition(b"\0")[0].decode()
 
     def attribute(self, name: str) -> int:
         """One of CUDA's numbers, by the end of its name: "MULTIPROCESSOR_COUNT"."""
@@ -92,9 +88,8 @@ class Device:
             "threads_sm": self.attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
             "ctas_sm": self.attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         }
-        kept = tuple((name, why) for name, why in known.sources if name not in here)
-        sources = (*kept, *((name, "driver: cuDeviceGetAttribute") for name in here))
-        return replace(known, **here, model=self.name, missing=(), sources=sources)
+        found: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute")
+        return found
 
     def runs(self, target: GpuTarget) -> bool:
         """Can this device run code for that target? A name that ends in a letter is for one architecture only."""
@@ -130,20 +125,8 @@ def count() -> int:
     return int(call("cuDeviceGetCount"))
 
 
-_devices: dict[int, Device] = {}
-_lock = forks.Lock()
-
-
-def device(index: int = 0) -> Device:
-    """The device of this number, as CUDA counts them. Unavailable without CUDA, ValueError for any other number."""
-    found = _devices.get(index)
-    if found is None:
-        some = count()
-        if not 0 <= index < some:
-            raise ValueError(f"there is no CUDA device {index}: this process sees {some}")
-        with _lock:
-            found = _devices.get(index) or _devices.setdefault(index, Device(index))
-    return found
+# By the number that CUDA counts; Unavailable without CUDA.
+device = library.device = driver.Devices(Device, lambda: count(), "CUDA device")
 
 
 def _record(capability: tuple[int, int]) -> GpuTarget | None:
@@ -154,10 +137,3 @@ def _record(capability: tuple[int, int]) -> GpuTarget | None:
         if t.capability == capability or (t.capability < capability and not t.name[-1].isalpha())
     ]
     return max(fits, key=lambda t: t.capability, default=None)
-
-
-def _forget() -> None:
-    _devices.clear()
-
-
-os.register_at_fork(after_in_child=_forget)  # contexts do not survive a fork

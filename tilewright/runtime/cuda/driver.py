@@ -9,12 +9,10 @@ Nothing else in tilewright imports cuda-bindings.
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
 
 from tilewright import extras
-from tilewright.runtime.gpu import driver_errors
-from tilewright.runtime.gpu.driver_errors import LibraryError, Unavailable
+from tilewright.runtime.gpu.driver import Library, LibraryError, Unavailable
 
 VERSION = 12000  # of the functions that `entry` gives; nothing that is used has changed since
 LEGACY_STREAM = 1  # CU_GET_PROC_ADDRESS_LEGACY_STREAM: handle 0 is the default stream of all threads
@@ -24,13 +22,20 @@ class CudaError(LibraryError):
     """A driver function failed: see LibraryError."""
 
 
-_api: Any = None
+class _Cuda(Library):
+    prefix, with_flags, counts = "cu", "", "cuDeviceGetCount"
+    no_device = "the NVIDIA driver sees no GPU"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[str, Any] = {}
 
-def api() -> Any:
-    """The module cuda.bindings.driver, after cuInit. Unavailable if that cannot be had."""
-    global _api
-    if _api is None:
+    def forget(self) -> None:
+        super().forget()
+        self.entries = {}
+
+    def load(self) -> Any:
+        """The module cuda.bindings.driver, after cuInit."""
         try:
             from cuda.bindings import driver
         except ImportError as error:
@@ -42,23 +47,25 @@ def api() -> Any:
         except RuntimeError as error:  # cuda-bindings looks for the driver's library when it is first called
             raise Unavailable(f"there is no NVIDIA driver on this machine: {error}") from None
         if status:
-            said = _error(driver, status, "cuInit")
+            said = self.error_of(driver, status, "cuInit")
             hint = "; a process that was forked from one that uses CUDA cannot use it" if said.code == 3 else ""
             raise Unavailable(f"CUDA cannot be used: {said}{hint}")
-        _api = driver
-    return _api
+        return driver
+
+    def error_of(self, api: Any, status: Any, function: str, kernel: str = "", more: str = "") -> CudaError:
+        code = int(status)
+        try:
+            value = api.CUresult(code)
+        except ValueError:  # newer than cuda-bindings
+            unknown = "unknown to this version of cuda-bindings"
+            return CudaError(f"CUDA error {code}", code, unknown, function, kernel, more)
+        name, text = (said for _, said in (api.cuGetErrorName(value), api.cuGetErrorString(value)))
+        words = (said.decode() if said else value.name for said in (name, text))
+        return CudaError(next(words), code, next(words), function, kernel, more)
 
 
-def call(function: str, *args: Any, kernel: str = "") -> Any:
-    """What a driver function returns beside its status: nothing, a value, or a list of them."""
-    driver = api()
-    status, *results = getattr(driver, function)(*args)
-    if status:
-        raise _error(driver, status, function, kernel)
-    return driver_errors.answer(results)
-
-
-_entries: dict[str, Any] = {}
+library = _Cuda()
+api, call, error, why_not, available = library.api, library.call, library.error, library.why_not, library.available
 
 
 def entry(name: str, *types: Any) -> Any:
@@ -67,40 +74,10 @@ def entry(name: str, *types: Any) -> Any:
     That takes a third of a microsecond, where cuda-bindings makes objects of everything for several. The interpreter's
     lock is released meanwhile: a launch waits when the device's queue is full.
     """
-    found = _entries.get(name)
+    found = library.entries.get(name)
     if found is None:
         address, _ = call("cuGetProcAddress", name.encode(), VERSION, LEGACY_STREAM)
         if not address:
             raise Unavailable(f"the NVIDIA driver has no {name}: CUDA 12.0 or newer is needed")
-        found = _entries[name] = ctypes.CFUNCTYPE(ctypes.c_int, *types)(int(address))
+        found = library.entries[name] = ctypes.CFUNCTYPE(ctypes.c_int, *types)(int(address))
     return found
-
-
-def error(status: int, function: str, kernel: str = "", more: str = "") -> CudaError:
-    """The exception for a status that is not success, in CUDA's words and those of `more`."""
-    return _error(api(), status, function, kernel, more)
-
-
-def _error(driver: Any, status: Any, function: str, kernel: str = "", more: str = "") -> CudaError:
-    code = int(status)
-    try:
-        value = driver.CUresult(code)
-    except ValueError:  # newer than cuda-bindings
-        return CudaError(f"CUDA error {code}", code, "unknown to this version of cuda-bindings", function, kernel, more)
-    name, text = (said for _, said in (driver.cuGetErrorName(value), driver.cuGetErrorString(value)))
-    words = (said.decode() if said else value.name for said in (name, text))
-    return CudaError(next(words), code, next(words), function, kernel, more)
-
-
-def why_not() -> str:
-    """Why there is no CUDA device to run on; "" if there is one."""
-    return driver_errors.why_not(lambda: call("cuDeviceGetCount"), "the NVIDIA driver sees no GPU")
-
-
-def _forget() -> None:
-    global _api
-    _api = None
-    _entries.clear()
-
-
-os.register_at_fork(after_in_child=_forget)  # so that cuInit is asked again, and can say that a child has no CUDA

@@ -1,6 +1,6 @@
-"""The engine for arrays on AMD's GPUs: what product.py asks of a maker, in HIP's terms and by AMD's plans.
+"""The engine for arrays on AMD's GPUs: see engine.py.
 
-A kernel multiplies operands of two formats, adds up in a third and stores a fourth: `_Run.takes` chooses them.
+A kernel multiplies operands of two formats, adds up in a third and stores a fourth: `takes` chooses them.
 """
 
 from __future__ import annotations
@@ -10,98 +10,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import formats
-from tilewright.compiled.amd import compile
-from tilewright.compiler import artefact
+from tilewright import forks, formats
 from tilewright.formats.quantized import Quantized
-from tilewright.kernels.gpu import copy
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
-from tilewright.rules.arguments import F32
-from tilewright.runtime.gpu import amd_recipe, fast_path
-from tilewright.runtime.gpu.amd_recipe import Recipe, aligned
-from tilewright.runtime.gpu.arrays import ROCM
-from tilewright.runtime.gpu.operands import leading
-from tilewright.runtime.gpu.product import Engine, Run, address, letter
-from tilewright.runtime.hip import memory, module
-from tilewright.runtime.hip.driver import api, call
-from tilewright.runtime.hip.module import Device, HipFunction, Prepared
+from tilewright.rules import arguments
+from tilewright.runtime.gpu import engine, operands
+from tilewright.runtime.gpu.arrays import HIP, DeviceArray
+from tilewright.runtime.gpu.engine import format_of
+from tilewright.runtime.gpu.recipe import AMD
 
 Array = NDArray[Any]
-MOST_RECIPES = 1024
 FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
 
 
-class _Amd(Engine):
-    def run(self, device: int, stream: int, plan: Any) -> _Run:
-        return _Run(module.device(device), stream, plan)
-
-    # ---- two block-scaled matrices in the host's memory
-
-    def scaled_result(self, result: np.dtype[Any]) -> np.dtype[Any]:
-        """The dtype in which `multiply_scaled` stores products that become `result`."""
-        return result if _format(result) in plans.RESULTS["f32"] else F32
-
-    def multiply_scaled(self, a: Quantized, b: Quantized, c: Array, alpha: float, beta: float, plan: Any) -> None:
-        """c = alpha * a @ b + beta * c by the plan, with blocks along k in both: on the first GPU."""
-        m, n = c.shape
-        problem = Gemm(m, n, a.shape[1], a.format.name, b.format.name, _format(c.dtype), "nt")
-        amd_recipe.call(compile(problem, module.device(0).target, plan), a, b, c, alpha=alpha, beta=beta)
-
-
-class _Run(Run):
-    def takes(self, a: Array, b: Array, c: Any, compute: np.dtype[Any],
+class _Engine(engine.Engine):
+    def takes(self, on: Any, a: Array, b: Array, c: Any, compute: np.dtype[Any],
               result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
-        format_a, format_b = multiplied(_format(a.dtype), _format(b.dtype), _format(compute), self.on)
+        format_a, format_b = multiplied(format_of(a.dtype), format_of(b.dtype), format_of(compute), on)
         sums = plans.SUMS.get(format_a, "f32")
         exact = c is None or getattr(c, "dtype", None) == result  # else c would be rounded before it is added
-        kept = _format(result) if exact and _format(result) in plans.RESULTS[sums] else sums
+        kept = format_of(result) if exact and format_of(result) in plans.RESULTS[sums] else sums
         return tuple(formats.FORMATS[name].dtype for name in (format_a, format_b, kept))
 
-    def block(self, size: int) -> memory.Block:
-        return memory.Block(self.on, size, self.stream)
+    def compiled(self, problem: Gemm, target: Any, plan: Any, a: Array, b: Array, c: Array) -> Any:
+        kernel = compile(problem, target, plan)
+        if plan is None and kernel.plan.copy == "direct" and not operands.fits_lds_copies(a, b):
+            fitting = (p for p in plans.ranked(problem, target) if p.copy != "direct")
+            kernel = compile(problem, target, next(fitting))
+        return kernel
 
-    def fill(self, at: int, word: int) -> None:
-        with self.on.current():
-            memory.fill(at, word, 4, self.stream)
-
-    def upload(self, source: Array, at: int) -> None:
-        with self.on.current():
-            call("hipMemcpy", at, source.ctypes.data, source.nbytes, api().hipMemcpyKind.hipMemcpyHostToDevice)
-
-    def download(self, at: int, target: Array) -> None:
-        self.synchronize()
-        with self.on.current():
-            call("hipMemcpy", target.ctypes.data, at, target.nbytes, api().hipMemcpyKind.hipMemcpyDeviceToHost)
-
-    def copy_matrix(self, source: Array, target: Array, scale: float) -> None:
-        rows, columns = target.shape
-        names = _format(source.dtype), _format(target.dtype)
-        function = _copy_function(self.on, *names)
-        strides = [[s // x.itemsize for s in x.strides] for x in (source, target)]
-        factor = scale if copy.computed_in(*names).is_float else int(scale)
-        args = (rows, columns, factor, address(source), *strides[0], address(target), *strides[1])
-        Prepared(function, copy.grid(rows, columns), args)(self.stream)
-
-    def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
-        straight = aligned(a, b)
-        key = (self.on.index, *a.shape, b.shape[1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               straight, self.plan)
-        found = _recipes.get(key)
-        if found is None:
-            if len(_recipes) >= MOST_RECIPES:
-                _recipes.clear()
-            found = _recipes[key] = _recipe(self.on, a, b, c, straight, self.plan)
-        return found
-
-    def synchronize(self) -> None:
-        module.synchronize(self.on, self.stream)
+    def lies(self, a: Array, b: Array, c: Array) -> bool:
+        return operands.fits_lds_copies(a, b)
 
 
-ENGINE = _Amd(ROCM)
+ENGINE = _Engine(AMD)
+matmul, forget = ENGINE.matmul, ENGINE.forget
 
 
-def multiplied(a: str, b: str, compute: str, on: Device) -> tuple[str, str]:
+def compile(problem: Gemm, target: Any, plan: Any = None) -> Any:
+    """tilewright.compiled.amd.compile, which is imported by the first product that needs it."""
+    return forks.imported("tilewright.compiled.amd").compile(problem, target, plan)
+
+
+def multiplied(a: str, b: str, compute: str, on: Any) -> tuple[str, str]:
     """The formats in which operands of these are multiplied on a GPU: their own, if matrix instructions take them and
     add up in `compute`; else the narrowest that holds both. TypeError if there is none."""
     rates, known_formats = plans.RATES[on.target.name], formats.FORMATS
@@ -115,43 +67,61 @@ def multiplied(a: str, b: str, compute: str, on: Device) -> tuple[str, str]:
                     f"not multiply: {on.target.name} has matrix instructions for {', '.join(rates)}")
 
 
-# ---- recipes
+# ---- for operands in the host's memory, if somebody asks for it by a plan
 
 
-_recipes: dict[tuple[Any, ...], Recipe] = {}
+def copied(a: Any, b: Any, out_in: Any = None, out_dtype: Any = None, alpha: Any = 1, beta: Any = 0, c: Any = None,
+           trans_a: Any = False, trans_b: Any = False, threads: Any = None, plan: Any = None,
+           out_name: str = "out") -> Any:
+    """matmul for NumPy arrays and Quantized operands on the first GPU: they are copied there, and the result back."""
+    if isinstance(a, Quantized) or isinstance(b, Quantized):
+        return _quantized(a, b, out_in, out_dtype, alpha, beta, c, trans_a or trans_b, plan, out_name)
+    on, out = HIP.driver.device(0), arguments.output(out_in, out_name)
+    a, b = (arguments.operand(x, name) for x, name in ((a, "a"), (b, "b")))
+    added = c if c is None or isinstance(c, (bool, int, float, np.number)) else arguments.operand(c, "c", least=0)
+    there = [_there(on, x) if isinstance(x, np.ndarray) else x for x in (a, b, added)]
+    to = None if out is None else there[2] if c is out_in else DeviceArray(HIP, on, out.shape, out.dtype)
+    found = matmul(there[0], there[1], to, out_dtype, alpha, beta, there[2], trans_a, trans_b, threads, plan, out_name)
+    result = np.empty(found.shape, found.dtype)
+    HIP.driver.download(found.memory, result)
+    if out is None:
+        return arguments.wrap(result, a, b)
+    np.copyto(out, result)
+    return out_in[0] if isinstance(out_in, tuple) else out_in
 
 
-def forget() -> None:
-    """Choose plans anew."""
-    _recipes.clear()
-    fast_path.forget()
+def _there(on: Any, x: Array) -> DeviceArray:
+    array = DeviceArray(HIP, on, x.shape, x.dtype)
+    array.memory = HIP.driver.upload(on, x)
+    return array
 
 
-def _recipe(on: Device, a: Array, b: Array, c: Array, straight: bool, plan: Any) -> Recipe:
-    (m, k), n = a.shape, b.shape[1]
-    letters = letter(a) + letter(b)
-    problem = Gemm(m, n, k, _format(a.dtype), _format(b.dtype), _format(c.dtype), letters)
-    ld = [leading(x if by_rows else x.T) for x, by_rows in ((a, letters[0] == "n"), (b, letters[1] == "n"), (c, True))]
-    target = on.target
-    kernel = compile(problem, target, plan)
-    if plan is None and kernel.plan.copy == "direct" and not straight:
-        fitting = (p for p in plans.ranked(problem, target) if p.copy != "direct")
-        kernel = compile(problem, target, next(fitting))
-    amd_recipe.lies(kernel, (a, b))
-    return Recipe(kernel, on, *(x or 1 for x in ld))
-
-
-_copies: dict[tuple[int, str, str], HipFunction] = {}
-
-
-def _copy_function(on: Device, source: str, target: str) -> HipFunction:
-    key = on.index, source, target
-    found = _copies.get(key)
-    if found is None:
-        code = artefact.code("tilewright.kernels.gpu.copy:emit_copy", on.target, SOURCE=source, TARGET=target, WARP=64)
-        found = _copies[key] = module.load(code.image, on).function(code.manifest)
-    return found
-
-
-def _format(dtype: np.dtype[Any]) -> str:
-    return formats.get(dtype).name
+def _quantized(a: Any, b: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: Any, c: Any, trans: Any, plan: Any,
+               out_name: str) -> Any:
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, Quantized) or x.ndim != 2:
+            raise TypeError(f"{name} must be a Quantized matrix, as the other operand is one and the plan is for an "
+                            f"AMD GPU, not {x!r}" if isinstance(x, Quantized) else
+                            f"{name} must be Quantized, as the other operand is, not {type(x).__name__}")
+    if trans:
+        raise ValueError("trans_a and trans_b must be False with Quantized operands and a plan for an AMD GPU, whose "
+                         "kernels read both along k")
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"a and b must agree in k, but a has {a.shape[1]} columns and b has {b.shape[0]} rows")
+    alpha, beta = (arguments.factor(x, name, arguments.F32) for x, name in ((alpha, "alpha"), (beta, "beta")))
+    if beta and c is None:
+        raise ValueError(f"beta = {beta} needs a c to multiply")
+    format = formats.get("f32" if out_dtype is None else out_dtype, "out_dtype")
+    out, shape = arguments.output(out_in, out_name), (a.shape[0], b.shape[1])
+    if out is not None and out.shape != shape:
+        raise ValueError(f"{out_name} must have the result's shape {shape}, but its shape is {out.shape}")
+    if out is not None:
+        arguments.check_cast(format.dtype, out.dtype, out_name)
+    problem = Gemm(*shape, a.shape[1], a.format.name, b.format.name, format.name, "nt")
+    kernel = compile(problem, HIP.driver.device(0).target, plan)
+    product = np.broadcast_to(c, shape).astype(format.dtype) if beta else np.empty(shape, format.dtype)
+    AMD.call(kernel, a, b, product, alpha=alpha, beta=beta)
+    if out is None:
+        return product
+    np.copyto(out, product, casting="same_kind")
+    return out_in[0] if isinstance(out_in, tuple) else out_in

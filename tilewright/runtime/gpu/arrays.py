@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import forks
 from tilewright.forks import cached_property
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.runtime.gpu import dlpack
@@ -31,9 +32,16 @@ LEGACY = 1  # CUDA's default stream, by the name that DLPack and __cuda_array_in
 class Platform:
     """A maker's GPUs: what they are called, what is multiplied there, and the kinds of device that DLPack calls so."""
 
-    def __init__(self, name: str, article: str, formats: Sequence[str], kinds: tuple[int, ...], default: int) -> None:
+    def __init__(self, name: str, article: str, formats: Sequence[str], kinds: tuple[int, ...], default: int,
+                 binding: str) -> None:
         self.name, self.memory, self.formats, self.kinds = name, f"{article} {name}'s memory", formats, kinds
         self.default_stream = default  # as DLPack names it
+        self._binding = binding
+
+    @cached_property
+    def driver(self) -> Any:
+        """The binding of the driver, imported when it is first needed: see runtime/gpu/driver.py."""
+        return forks.imported(self._binding)
 
     @cached_property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
@@ -52,9 +60,10 @@ class Platform:
         return self.dtypes[words]
 
 
-CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY)
-ROCM = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
-                                     "i16", "u16", "u8"), (dlpack.ROCM,), 0)
+CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY,
+                "tilewright.runtime.cuda.module")
+HIP = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
+                                 "i16", "u16", "u8"), (dlpack.HIP,), 0, "tilewright.runtime.hip.module")
 
 
 @dataclass(frozen=True)
@@ -104,15 +113,15 @@ def library_of(x: Any) -> Library | None:
         return None
     known = TORCH.knows(x)
     if known is not None:
-        return (TORCH if sys.modules["torch"].version.hip is None else TORCH_ROCM) if known else None
+        return (TORCH if sys.modules["torch"].version.hip is None else TORCH_HIP) if known else None
     if CUPY.knows(x):
         return CUPY
     if isinstance(x, DeviceArray):
-        return OWN
+        return OWN if x.platform is CUDA else DLPACK_HIP
     try:
         if hasattr(type(x), "__dlpack_device__"):
             on = x.__dlpack_device__()[0]
-            return next((library for library in (DLPACK, DLPACK_ROCM) if on in library.platform.kinds), None)
+            return next((library for library in (DLPACK, DLPACK_HIP) if on in library.platform.kinds), None)
         return INTERFACE if hasattr(x, "__cuda_array_interface__") else None
     except Exception:  # on several devices at once, on none, or being traced: nothing that could be looked at
         return None
@@ -249,16 +258,7 @@ class _Protocol:
         raise NotImplementedError("none of its arrays is plain")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
-        if self.platform is ROCM:
-            from tilewright.runtime.gpu import hip_arrays
-            from tilewright.runtime.hip import device as hip_devices
-
-            return hip_arrays.RocmArray(hip_devices.device(device), shape, dtype)
-        from tilewright.runtime.cuda.device import device as find
-        from tilewright.runtime.cuda.memory import Memory
-
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        return DeviceArray(Memory(find(device), size), shape, dtype, stream)
+        return DeviceArray(self.platform, self.platform.driver.device(device), shape, dtype, stream)
 
     def result(self, new: Any, like: Any) -> Any:
         """By the library's own from_dlpack; as a DeviceArray if it has none."""
@@ -331,38 +331,64 @@ class _Own(_Interface):
 
 
 TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(), _DLPack(CUDA), _Interface(), _Own()
-TORCH_ROCM, DLPACK_ROCM = _Torch(ROCM), _DLPack(ROCM)
+TORCH_HIP, DLPACK_HIP = _Torch(HIP), _DLPack(HIP)
 
 
 class DeviceArray:
-    """A result for a library that cannot be given one of its own: memory, which every protocol can take.
+    """An array in C order in a GPU's memory of ours: a result for a library that cannot be given one of its own.
 
-    It has DLPack and __cuda_array_interface__, and no arithmetic. The memory goes with the last who refers to it.
+    It has DLPack, on CUDA devices __cuda_array_interface__ too, and no arithmetic: `torch.from_dlpack(x)`. The memory
+    goes with the last who refers to it. `stream`: that of the work which fills it; None is the default stream.
     """
 
-    def __init__(self, memory: Any, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int) -> None:
-        self.memory, self.shape, self.dtype, self.stream = memory, shape, dtype, stream
+    def __init__(self, platform: Platform, on: Any, shape: tuple[int, ...], dtype: Any,
+                 stream: int | None = None) -> None:
+        self.platform, self.shape, self.dtype = platform, shape, np.dtype(dtype)
+        self.stream = stream or platform.default_stream
+        self.memory = platform.driver.Memory(on, self.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
 
     def __repr__(self) -> str:
-        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on CUDA device {self.memory.device.index}>"
+        where = f"{self.platform.name} {self.memory.device.index}"
+        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on {where}>"
+
+    @property
+    def pointer(self) -> int:
+        return int(self.memory.pointer)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.platform is not CUDA:
+            raise AttributeError(f"an array on an {self.platform.name} has no __cuda_array_interface__")
         return {
-            "data": (self.memory.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
-            "version": 3, "stream": self.stream or LEGACY,
+            "data": (self.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
+            "version": 3, "stream": self.stream,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, self.memory.device.index
+        return self.platform.kinds[0], self.memory.device.index
 
     def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
                    copy: bool | None = None) -> Any:
         """A capsule; what the taker gives to its stream from now on comes after what fills the array."""
-        from tilewright.runtime.cuda.stream import Event
-
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("a DeviceArray is handed over where it is, without a copy")
-        if stream != -1 and (stream or LEGACY) != (self.stream or LEGACY):
-            Event(self.memory.device, timing=False).record(self.stream).before(stream or LEGACY)
-        return dlpack.make(self.memory.pointer, self.shape, self.dtype, self.memory.device.index, self.memory)
+        taker, device = stream or self.platform.default_stream, self.memory.device
+        if stream != -1 and taker != self.stream:
+            self.platform.driver.Event(device, timing=False).record(self.stream).before(taker)
+        return dlpack.make(self.pointer, self.shape, self.dtype, device.index, self.memory, self.platform.kinds[0])
+
+
+def located(x: Any, platform: Platform, stream: int | None) -> tuple[int, int, int, Any] | None:
+    """Of an array of any dtype in the memory of this platform's GPUs: its address, its device, the stream on which it
+    is ready, which is the library's own where that has one and else `stream` (None: the default one), and whatever
+    keeps its memory. None for anything else."""
+    library = library_of(x)
+    if library is None or library.platform is not platform:
+        return None
+    if isinstance(library, _DLPack):
+        given = platform.default_stream if stream is None else stream
+        capsule = library.capsule(x, given)
+        contents = dlpack.read(capsule)
+        return contents.pointer, contents.device, given, (x, capsule)
+    index = library.device(x)
+    return library.pointer(x), index, library.stream(x, index), x

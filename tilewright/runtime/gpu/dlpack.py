@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 CUDA, CUDA_MANAGED = 2, 13  # kinds of device: memory that a CUDA device can use as its own
-ROCM = 10  # and an AMD GPU's
+HIP = 10  # and an AMD GPU's: kDLROCM
 VERSION = (1, 0)  # what is asked for; producers that know nothing of versions give the older structure
 READ_ONLY = 1  # a flag of versioned capsules
 

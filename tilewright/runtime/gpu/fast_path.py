@@ -1,4 +1,4 @@
-"""The short way of a product on a CUDA device: it differs from an earlier one in the addresses of its matrices only.
+"""The fast path of a product on a GPU: it differs from an earlier one in the addresses of its matrices only.
 
 What makes two products alike is in a key, made of what the library itself says about plain arrays. Nothing else is
 looked at: no shadow, no rule, no plan.
@@ -12,25 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.runtime.gpu.arrays import Library, library_of
-from tilewright.runtime.gpu.nvidia_recipe import Recipe
+from tilewright.runtime.gpu.recipe import Recipe
 
 MOST = 4096
 ALIGNMENT = 15  # bits of an address that matter to a plan
 
 
-class Known(NamedTuple):
+class Entry(NamedTuple):
+    """How a product was done."""
+
     recipe: Recipe
-    turned: bool  # the recipe takes B^T and A^T
+    transposed_c: bool  # C^T = B^T A^T: the recipe takes B^T and A^T
     device: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     spans: tuple[tuple[int, int], ...]  # of A, B and C: the bytes they reach over, from their addresses on
 
 
-_known: dict[tuple[Any, ...], Known] = {}
+_entries: dict[tuple[Any, ...], Entry] = {}
 
 
-class Question(NamedTuple):
+class Signature(NamedTuple):
     """A product of plain arrays of one library: what it has in common with others, and where its matrices are."""
 
     key: tuple[Any, ...]
@@ -40,7 +42,7 @@ class Question(NamedTuple):
     out: int  # 0: to be made
 
 
-def question(a: Any, b: Any, out: Any, plan: Any) -> Question | None:
+def signature(a: Any, b: Any, out: Any, plan: Any) -> Signature | None:
     """None if arrays are not so plain, or of several libraries."""
     library = library_of(a)
     if library is None or library_of(b) is not library:
@@ -50,29 +52,29 @@ def question(a: Any, b: Any, out: Any, plan: Any) -> Question | None:
         return None
     (what_a, at_a), (what_b, at_b) = x, y
     if out is None:
-        return Question((library, what_a, what_b, None, (at_a | at_b) & ALIGNMENT, plan), library, at_a, at_b, 0)
+        return Signature((library, what_a, what_b, None, (at_a | at_b) & ALIGNMENT, plan), library, at_a, at_b, 0)
     z = library.plain(out) if library_of(out) is library else None
     if z is None:
         return None
     what, at = z
-    return Question((library, what_a, what_b, what, (at_a | at_b | at) & ALIGNMENT, plan), library, at_a, at_b, at)
+    return Signature((library, what_a, what_b, what, (at_a | at_b | at) & ALIGNMENT, plan), library, at_a, at_b, at)
 
 
-def learn(key: tuple[Any, ...], recipe: Recipe, turned: bool, device: int, *matrices: NDArray[Any]) -> None:
+def remember(key: tuple[Any, ...], recipe: Recipe, transposed_c: bool, device: int, *matrices: NDArray[Any]) -> None:
     """Remember what the product of these, A, B and C by their shadows, came to."""
-    if len(_known) >= MOST:
-        _known.clear()
+    if len(_entries) >= MOST:
+        _entries.clear()
     c = matrices[-1]
-    _known[key] = Known(recipe, turned, device, c.shape, c.dtype, tuple(map(_span, matrices)))
+    _entries[key] = Entry(recipe, transposed_c, device, c.shape, c.dtype, tuple(map(_span, matrices)))
 
 
-def multiply(asked: Question, a: Any, out: Any, alpha: float) -> Any:
+def multiply(asked: Signature, a: Any, out: Any, alpha: float) -> Any:
     """alpha * a @ b as it went before, into out or a new array; None if it has to go the long way."""
     key, library, at_a, at_b, at_c = asked
-    found = _known.get(key)
+    found = _entries.get(key)
     if found is None:
         return None
-    recipe, turned, device, shape, dtype, (span_a, span_b, span_c) = found
+    recipe, transposed_c, device, shape, dtype, (span_a, span_b, span_c) = found
     stream = library.stream(a, device)
     if out is None:
         out = library.empty(shape, dtype, device, stream)
@@ -83,14 +85,14 @@ def multiply(asked: Question, a: Any, out: Any, alpha: float) -> Any:
         low, high = at_c + span_c[0], at_c + span_c[1]
         if (low < at_a + span_a[1] and at_a + span_a[0] < high) or (low < at_b + span_b[1] and at_b + span_b[0] < high):
             return None  # they may overlap
-    if turned:
+    if transposed_c:
         at_a, at_b = at_b, at_a
     recipe.run(at_a, at_b, at_c, alpha, 0.0, stream)
     return out
 
 
 def forget() -> None:
-    _known.clear()
+    _entries.clear()
 
 
 def _span(x: NDArray[Any]) -> tuple[int, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.plans.gpu import REACH
 from tilewright.runtime.gpu.arrays import Library, kind, library_of
 
 if TYPE_CHECKING:
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-WIDEST = 16  # bytes that a thread moves at once
+WIDEST = 16  # bytes that a thread moves at once, into registers or LDS
+ROWS = 256  # of a tile, at the most
 
 
-def common(**named: Any) -> Library | None:
+def library_of_all(**named: Any) -> Library | None:
     """The library of all these arrays in GPUs' memory; None if none is. TypeError if they are of different kinds."""
     found = {name: library_of(x) for name, x in named.items() if x is not None}
     first = next((library for library in found.values() if library is not None), None)
@@ -77,7 +80,7 @@ def leading(matrix: Array) -> int | None:
     return row // matrix.itemsize if row % matrix.itemsize == 0 else None
 
 
-def together(*matrices: Array) -> int:
+def common_vector(*matrices: Array) -> int:
     """How many elements of these matrices can be moved at once, up to 16 bytes: addresses, distances of rows (or
     columns, or matrices of a batch) and lengths of contiguous rows (or columns) are all multiples of so many."""
     size = matrices[0].itemsize
@@ -92,18 +95,37 @@ def together(*matrices: Array) -> int:
     return (bits & -bits) // size
 
 
-def lies(kernel: Any, vector: int) -> None:
-    """ValueError if the kernel moves more elements at once than the operands allow."""
-    wanted = moved_at_once(kernel)
-    if wanted > vector:
+def check_vectors(kernel: Any, shadows: Sequence[Array]) -> None:
+    """ValueError if an NVIDIA GPU's plan moves more elements at once than the operands allow."""
+    wanted, allowed = vector_width(kernel), common_vector(*shadows)
+    if wanted > allowed:
         raise ValueError(
-            f"the plan moves {wanted} elements at once, and these operands allow {vector}: addresses, strides and "
+            f"the plan moves {wanted} elements at once, and these operands allow {allowed}: addresses, strides and "
             f"contiguous extents must be multiples of {wanted} elements; tilewright.matmul chooses a plan that fits"
         )
 
 
-def moved_at_once(kernel: Any) -> int:
+def vector_width(kernel: Any) -> int:
+    """Elements that the kernel's plan moves at once."""
     return int(getattr(getattr(kernel, "plan", None), "vector", 1))
+
+
+def check_lds_copies(kernel: Any, shadows: Sequence[Array]) -> None:
+    """ValueError if an AMD GPU's plan copies rows of A and B directly into LDS that do not begin at multiples of 16
+    bytes."""
+    if kernel.plan.copy == "direct" and not fits_lds_copies(*shadows[:2]):
+        raise ValueError(
+            f"the plan copies rows of A and B directly into LDS (copy=direct), for which addresses and strides must be "
+            f"multiples of {WIDEST} bytes and {ROWS} rows must span less than 2^31 bytes; tilewright.matmul chooses a "
+            "plan that fits"
+        )
+
+
+def fits_lds_copies(*matrices: Array) -> bool:
+    """Do addresses and distances of rows allow a plan with copy=direct?"""
+    steps = [stride for x in matrices for n, stride in zip(x.shape, x.strides) if n > 1 and stride != x.itemsize]
+    near = all(0 <= step * ROWS <= REACH for step in steps)
+    return near and not any(x % WIDEST for x in (*steps, *(m.__array_interface__["data"][0] for m in matrices)))
 
 
 def no_overlap(a: Array, b: Array, out: Array) -> None:

@@ -5,35 +5,23 @@ HIP has a current device for each thread; a call makes its own current while it 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from tilewright.forks import cached_property
-from tilewright.runtime.hip.driver import Unavailable, api, call, properties, text
+from tilewright.runtime.gpu import driver
+from tilewright.runtime.hip.driver import Unavailable, api, call, library, properties, text
 from tilewright.targets import amd
 from tilewright.targets.amd import AmdTarget
 
 
-def count() -> int:
-    """How many AMD GPUs HIP shows this process. Unavailable or HipError if there is no HIP."""
-    return int(call("hipGetDeviceCount"))
-
-
-def version() -> int:
-    """HIP's own number for its version: 70226015 is 7.2.26015."""
-    return int(call("hipRuntimeGetVersion"))
-
-
-class Device:
+class Device(driver.Device):
     """One GPU. `device(i)` gives the same object every time."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.name = text(call("hipDeviceGetName", 256, index))
-        self.memory = int(call("hipDeviceTotalMem", index))  # bytes
 
     def __repr__(self) -> str:
         return f"<Device {self.index}: {self.name}, {self.arch}>"
@@ -42,6 +30,11 @@ class Device:
         """One of HIP's numbers, by the end of its name: "MultiprocessorCount"."""
         return int(call("hipDeviceGetAttribute", getattr(api().hipDeviceAttribute_t, f"hipDeviceAttribute{name}"),
                         self.index))
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes of it."""
+        return int(call("hipDeviceTotalMem", self.index))
 
     @cached_property
     def arch(self) -> str:
@@ -58,9 +51,8 @@ class Device:
         chip = next((c for c in amd.CHIPS.values() if c.name == self.arch and c.model and c.model in self.name), known)
         cus, clock = self.attribute("MultiprocessorCount"), 1e3 * self.attribute("ClockRate")
         here: dict[str, Any] = {"cus": cus, "clock": clock}
-        kept = tuple((name, why) for name, why in chip.sources if name not in here)
-        sources = (*kept, *((name, "HIP: hipDeviceGetAttribute") for name in here))
-        return replace(chip, **here, model=self.name, missing=(), sources=sources)
+        found: AmdTarget = self.recorded(chip, here, "HIP: hipDeviceGetAttribute")
+        return found
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -76,21 +68,15 @@ class Device:
             call("hipSetDevice", before)
 
 
-_devices: dict[int, Device] = {}
+def count() -> int:
+    """How many AMD GPUs HIP shows this process. Unavailable or HipError if there is no HIP."""
+    return int(call("hipGetDeviceCount"))
 
 
-def device(index: int = 0) -> Device:
-    """The GPU with this number, as HIP counts. Unavailable if there is no HIP; ValueError if there is no such GPU."""
-    if index not in _devices:
-        there = count()
-        if not 0 <= index < there:
-            raise ValueError(f"there is no AMD GPU {index}: HIP shows {there}")
-        _devices[index] = Device(index)
-    return _devices[index]
+# By the number that HIP counts; Unavailable without HIP.
+device = library.device = driver.Devices(Device, lambda: count(), "AMD GPU")
 
 
-def _forget() -> None:
-    _devices.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+def version() -> int:
+    """HIP's own number for its version: 70226015 is 7.2.26015."""
+    return int(call("hipRuntimeGetVersion"))

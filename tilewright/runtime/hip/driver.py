@@ -8,25 +8,22 @@ later (10.0 of the package): `properties` and `text` know both. https://rocm.doc
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from tilewright import extras
-from tilewright.runtime.gpu import driver_errors
-from tilewright.runtime.gpu.driver_errors import LibraryError, Unavailable
+from tilewright.runtime.gpu.driver import Library, LibraryError, Unavailable
 
 
 class HipError(LibraryError):
     """A HIP function failed: see LibraryError."""
 
 
-_api: Any = None
+class _Hip(Library):
+    prefix, with_flags, counts = "hip", "WithFlags", "hipGetDeviceCount"
+    no_device = "HIP sees no GPU"
 
-
-def api() -> Any:
-    """The module hip.hip, after hipInit. Unavailable if that cannot be had."""
-    global _api
-    if _api is None:
+    def load(self) -> Any:
+        """The module hip.hip, after hipInit."""
         try:
             from hip import hip
         except ImportError as error:
@@ -38,30 +35,17 @@ def api() -> Any:
         except RuntimeError as error:  # hip-python looks for libamdhip64.so when it is first called
             raise Unavailable(f"there is no ROCm on this machine: {error}") from None
         if int(status):
-            raise Unavailable(f"HIP cannot be used: {_error(hip, status, 'hipInit')}")
-        _api = hip
-    return _api
+            raise Unavailable(f"HIP cannot be used: {self.error_of(hip, status, 'hipInit')}")
+        return hip
+
+    def error_of(self, api: Any, status: Any, function: str, kernel: str = "", more: str = "") -> HipError:
+        _, said = api.hipGetErrorString(status)
+        api.hipGetLastError()  # HIP keeps it for the thread, and torch would take it for its own after its next launch
+        return HipError(status.name, int(status), text(said) or "HIP says nothing more", function, kernel, more)
 
 
-def loaded() -> bool:
-    """Is HIP in use in this process?"""
-    return _api is not None
-
-
-def call(function: str, *args: Any, kernel: str = "", more: str = "") -> Any:
-    """What a HIP function returns beside its status: nothing, a value, or a list of them."""
-    hip = api()
-    status, *results = getattr(hip, function)(*args)
-    if int(status):
-        raise _error(hip, status, function, kernel, more)
-    return driver_errors.answer(results)
-
-
-def _error(hip: Any, status: Any, function: str, kernel: str = "", more: str = "") -> HipError:
-    """The exception for a status that is not success, in HIP's words and those of `more`."""
-    _, said = hip.hipGetErrorString(status)
-    hip.hipGetLastError()  # HIP keeps it for the thread, and torch would take it for its own after its next launch
-    return HipError(status.name, int(status), text(said) or "HIP says nothing more", function, kernel, more)
+library = _Hip()
+api, call, error, why_not, available = library.api, library.call, library.error, library.why_not, library.available
 
 
 def text(said: Any) -> str:
@@ -79,16 +63,3 @@ def properties(index: int) -> Any:
     found = hip.hipDeviceProp_t()
     call("hipGetDeviceProperties", found, index)
     return found
-
-
-def why_not() -> str:
-    """Why there is no AMD GPU to run on; "" if there is one."""
-    return driver_errors.why_not(lambda: call("hipGetDeviceCount"), "HIP sees no GPU")
-
-
-def _forget() -> None:
-    global _api
-    _api = None
-
-
-os.register_at_fork(after_in_child=_forget)  # so that hipInit is asked again, and can say that a child has no HIP

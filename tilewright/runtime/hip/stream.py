@@ -1,81 +1,44 @@
-"""Streams and events of HIP; anybody's stream as the number by which HIP knows it."""
+"""Streams and events of HIP, and what it is asked at every product."""
 
 from __future__ import annotations
 
-from typing import Any
+from threading import get_ident
 
-from tilewright.runtime.gpu import driver_errors
-from tilewright.runtime.hip import driver
-from tilewright.runtime.hip.device import Device, device
-from tilewright.runtime.hip.driver import call
+from tilewright.runtime.gpu import driver
+from tilewright.runtime.gpu.driver import handle_of
+from tilewright.runtime.hip.driver import call, library
 
-NON_BLOCKING = 1  # hipStreamNonBlocking: the stream does not wait for the default stream
+__all__ = ["Answers", "Event", "Stream", "handle_of", "synchronize"]
+
 PER_THREAD = 2  # hipStreamPerThread: one handle for as many streams as there are threads
 
 
-class Stream:
+class Event(driver.Event):
+    """A moment in a stream of HIP's."""
+
+    library = library
+
+
+class Stream(driver.Stream):
     """A stream of a device that does not wait for the default stream."""
 
-    def __init__(self, on: Device | None = None) -> None:
-        self.device = on or device()
-        with self.device.current():
-            self.handle = int(call("hipStreamCreateWithFlags", NON_BLOCKING))
-
-    def synchronize(self) -> None:
-        """Wait until all that was given to the stream is done. HipError for what went wrong in it."""
-        synchronize(self.device, self.handle)
-
-    def __del__(self) -> None:
-        destroy(self, "hipStreamDestroy")
+    library, event = library, Event
 
 
-def handle_of(stream: Any) -> int:
-    """The handle of a stream: None and 0 are the default stream, an int is a handle; ours and torch's know theirs."""
-    if type(stream) is int:
-        return stream
-    if stream is None:
-        return 0
-    return driver_errors.handle_of(stream, ("handle", "cuda_stream"), "HIP")  # torch on ROCm: CUDA's name
+synchronize = library.synchronize
 
 
-class Event:
-    """A moment in a stream."""
+class Answers:
+    """What HIP says of a stream at a product that needs a workspace."""
 
-    def __init__(self, on: Device | None = None) -> None:
-        self.device = on or device()
-        with self.device.current():
-            self.handle = int(call("hipEventCreateWithFlags", 0))
+    __slots__ = ()
 
-    def record(self, stream: Any = None) -> Event:
-        """The moment when all is done that the stream was given so far."""
-        with self.device.current():
-            call("hipEventRecord", self.handle, handle_of(stream))
-        return self
+    def is_capturing(self, stream: int) -> bool:
+        """Is this stream recording a graph?"""
+        return int(call("hipStreamIsCapturing", stream)) != 0
 
-    def synchronize(self) -> None:
-        """Wait for it."""
-        call("hipEventSynchronize", self.handle)
-
-    def since(self, start: Event) -> float:
-        """Seconds from `start` to this event, both over."""
-        return 1e-3 * float(call("hipEventElapsedTime", start.handle, self.handle))
-
-    def __del__(self) -> None:
-        destroy(self, "hipEventDestroy")
-
-
-def destroy(owner: Any, function: str, what: str = "handle") -> None:
-    """Give back what `owner` has under this name, in the process that made it: in a forked child it stays."""
-    if driver.loaded():
-        driver_errors.destroy(owner, lambda handle: call(function, handle), what)
-
-
-def synchronize(on: Device, stream: int) -> None:
-    """Wait until all that was given to a stream is done."""
-    with on.current():
-        call("hipStreamSynchronize", stream)
-
-
-def is_capturing(stream: int) -> bool:
-    """Is this stream recording a graph?"""
-    return int(call("hipStreamIsCapturing", stream)) != 0
+    def number(self, stream: int) -> int:
+        """What tells the stream from all others: its handle is the address of an object that HIP keeps while commands
+        of the stream are under way. A later stream with that handle finds what this one has left at rest.
+        (hipStreamGetId came with ROCm 7.1.)"""
+        return stream if stream != PER_THREAD else -get_ident()
