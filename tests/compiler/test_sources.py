@@ -17,7 +17,7 @@ EVERYBODY = {X86, NVIDIA, AMD, LADDER}
 # a source of each kind, and whose addresses it is in
 EDITS = {
     "kernels/cpu/gemm.py": {X86}, "kernels/cpu/amx.py": {X86}, "kernels/nvidia/simt_gemm.py": {NVIDIA},
-    "kernels/nvidia/operand.py": {NVIDIA}, "kernels/amd/scale_tile.py": {AMD}, "kernels/gpu/split_k.py": {NVIDIA, AMD},
+    "kernels/nvidia/operand.py": {NVIDIA}, "kernels/amd/scales.py": {AMD}, "kernels/gpu/split_k.py": {NVIDIA, AMD},
     "ir/builder.py": EVERYBODY, "ir/lower.py": EVERYBODY, "ir/operations.py": EVERYBODY,
     "compiler/llvm.py": EVERYBODY, "compiler/artefact.py": EVERYBODY, "compiler/gate.py": EVERYBODY,
     "targets/isa.py": EVERYBODY, "forks.py": EVERYBODY,

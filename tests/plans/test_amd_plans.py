@@ -349,7 +349,7 @@ def test_what_a_manifest_requires_at_the_boundary(chip, a, layout, plan):
 
 
 def _last_row_of_scales(p, extent):
-    """As kernels/amd/scale_tile.py shares rows out to threads."""
+    """As kernels/amd/scales.py shares rows out to threads."""
     warp = p.warp_m if extent == p.cta_m else p.warp_n
     tiles, words = warp // p.mfma, p.cta_k // 128
     copies = -(-extent * words // p.threads)

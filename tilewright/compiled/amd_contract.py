@@ -68,7 +68,7 @@ def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
 
 
 def _scale_rows(plan: AmdPlan, rows: int, warp: int) -> int:
-    """Rows whose scales a workgroup copies, where each thread copies as many words (kernels/amd/scale_tile.py)."""
+    """Rows whose scales a workgroup copies, where each thread copies as many words (kernels/amd/scales.py)."""
     words = plan.cta_k // (4*BLOCK)
     copied = -(-rows * words // plan.threads) * plan.threads
     lanes = -(-copied // (warp // plan.mfma * words))

@@ -239,9 +239,9 @@ def test_storing_before_the_barrier_is_a_race(monkeypatch):
         long_product(**WHOLE)
 
 
-def test_a_portion_that_is_not_fetched_again_is_found(monkeypatch):
-    fetch = Portion.fetch
-    monkeypatch.setattr(Portion, "fetch", lambda self, more: fetch(self, more) if self.start else None)
+def test_a_portion_that_is_not_loaded_again_is_found(monkeypatch):
+    load = Portion.load
+    monkeypatch.setattr(Portion, "load", lambda self, more: load(self, more) if self.start else None)
     found, wanted = long_product(**WHOLE)
     assert (found != wanted).any()
 

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel, i8, i16
-from tilewright.kernels.amd import lds_tile, operand, products, scale_tile, scales, tails
+from tilewright.kernels.amd import lds_tile, operand, products, scales
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.kernels.narrow import memory_type
@@ -124,7 +124,7 @@ def test_other_tiles(waves):
 
 @pytest.mark.parametrize("tile", [(32, 64, 32, 32), (64, 32, 32, 32), (256, 128, 128, 64), (128, 256, 64, 128)])
 @pytest.mark.parametrize("A", ["f32", "f16", "i8"])
-def test_tiles_that_are_turned_have_no_conflicts_either(A, tile):
+def test_tiles_with_k_strided_have_no_conflicts_either(A, tile):
     cta_m, cta_n, warp_m, warp_n = tile
     for row in (32, 64, 128):
         report = exact(cta_m, cta_n, 2 * row * 8 // bits(A), ARCH="gfx942", A=A, LAYOUT="tn", CTA_K=row * 8 // bits(A),
@@ -284,15 +284,15 @@ def test_a_wait_that_lets_too_many_copies_go_on_is_found(monkeypatch, stages):
 
 @pytest.mark.parametrize("layout", ["nt", "nn"])
 def test_writing_other_places_than_those_that_are_read_is_found(monkeypatch, layout):
-    place = lds_tile.LdsTile.place
-    monkeypatch.setattr(lds_tile.LdsTile, "place",
-                        lambda self, smem, row, byte: place(self, smem, row, byte ^ (16 if self.EXTENT == 128 else 0)))
+    lds_address = lds_tile.LdsTile.lds_address
+    monkeypatch.setattr(lds_tile.LdsTile, "lds_address", lambda self, smem, row, byte:
+                        lds_address(self, smem, row, byte ^ (16 if self.EXTENT == 128 else 0)))
     found, wanted, _ = product(128, 64, 64, ARCH="gfx942", A="f16", LAYOUT=layout, CTA_M=128)  # A's k are exchanged
     assert (found != wanted).any()
 
 
 def test_without_a_swizzle_reads_conflict(monkeypatch):
-    monkeypatch.setattr(lds_tile, "swizzle", lambda row, PIECES, TURNED: row * 0)
+    monkeypatch.setattr(lds_tile, "swizzle", lambda row, PIECES, K_STRIDED: row * 0)
     assert reads(exact(64, 64, 64, ARCH="gfx942", A="f16")).conflicts > 0
 
 
@@ -327,30 +327,30 @@ def test_a_wrong_byte_of_scales_is_found(monkeypatch):
     assert (found != wanted).any()
 
 
-def test_tails_of_other_rows_are_found(monkeypatch):
-    part = tails.Tails.part
-    monkeypatch.setattr(tails.Tails, "part",
-                        lambda self, first, lane, ROWS, GROUPS: part(self, first, lane ^ 1, ROWS, GROUPS))
+def test_upper_bytes_of_other_rows_are_found(monkeypatch):
+    addresses = lds_tile.UpperBytes.lane_addresses
+    monkeypatch.setattr(lds_tile.UpperBytes, "lane_addresses",
+                        lambda self, first, lane, ROWS, GROUPS: addresses(self, first, lane ^ 1, ROWS, GROUPS))
     found, wanted, _ = scaled(64, 64, 256, "e2m3", DIRECT=True)
     assert (found != wanted).any()
 
 
-def test_tails_that_do_not_change_places_conflict_in_tiles_of_16_rows(monkeypatch):
-    for module in (tails, operand):
-        monkeypatch.setattr(module, "moved", lambda row, block: row)
+def test_upper_bytes_without_a_swizzle_conflict_in_tiles_of_16_rows(monkeypatch):
+    for module in (lds_tile, operand):
+        monkeypatch.setattr(module, "swizzled_row", lambda row, block: row)
     assert reads(exactly_scaled(64, 64, 256, "e2m3", DIRECT=True, MFMA=32)).conflicts == 0
     assert reads(exactly_scaled(64, 64, 256, "e2m3", DIRECT=True, MFMA=16)).conflicts > 0
 
 
 def test_a_scale_of_another_row_is_found(monkeypatch):
-    part = scale_tile.ScaleTile.part
-    monkeypatch.setattr(scale_tile.ScaleTile, "part", lambda self, first, lane: part(self, first, lane ^ 4))
+    addresses = scales.ScaleTile.lane_addresses
+    monkeypatch.setattr(scales.ScaleTile, "lane_addresses", lambda self, first, lane: addresses(self, first, lane ^ 4))
     found, wanted, _ = scaled(64, 64, 256, "e2m1", DIRECT=True, DIRECT_SCALES=True)
     assert (found != wanted).any()
 
 
 def test_the_scales_of_another_tile_are_found(monkeypatch):
-    monkeypatch.setattr(scales.Scales, "turn", lambda self: None)
+    monkeypatch.setattr(scales.Scales, "release_tile", lambda self: None)
     try:
         found, wanted, _ = scaled(64, 64, 256, "e2m1")
     except (Fault, ValueError):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernels.amd.test_mfma_gemm import BANKS, SMALL, bits, exact, product, without_conflicts
 from tilewright.ir import Kernel
-from tilewright.kernels.amd import turned_tile
+from tilewright.kernels.amd import k_strided
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.simulator import Fault
 
@@ -92,13 +92,13 @@ def wrong(A: str = "f16", **changes: Any) -> bool:
 @pytest.mark.parametrize("A", ["f16", "i8"])
 def test_another_order_of_lanes_is_found(monkeypatch, A):
     """As if sixteen lanes had the rows and columns that they read in exchanged places."""
-    part = turned_tile.TurnedTile.part
+    addresses = k_strided.KStridedTile.lane_addresses
 
     def exchanged(self, first, lane, ROWS, STEP):
         N, inner = self.STEPS, lane % 16
-        part(self, first, lane - inner + inner % N * (16 // N) + inner // N, ROWS, STEP)
+        addresses(self, first, lane - inner + inner % N * (16 // N) + inner // N, ROWS, STEP)
     assert not wrong(A=A)
-    monkeypatch.setattr(turned_tile.TurnedTile, "part", exchanged)
+    monkeypatch.setattr(k_strided.KStridedTile, "lane_addresses", exchanged)
     assert wrong(A=A)
 
 
@@ -106,10 +106,10 @@ def test_another_order_of_lanes_is_found(monkeypatch, A):
 @pytest.mark.parametrize("A", ["f16", "i8"])
 def test_every_bit_of_the_swizzle_is_needed(monkeypatch, A, MFMA):
     """Without any one of those that a half wave's rows differ in, its reads conflict, of one kind of tiles at least."""
-    swizzle = turned_tile.swizzle
+    swizzle = k_strided.swizzle
     needed = (8, 4, 2, 1) if A == "i8" else (8, 4, 2)
     for missing in needed[:-1] if MFMA == 32 else needed:
-        monkeypatch.setattr(turned_tile, "swizzle", lambda *x, missing=missing: swizzle(*x) & (15 - missing))
+        monkeypatch.setattr(k_strided, "swizzle", lambda *x, missing=missing: swizzle(*x) & (15 - missing))
         case = turned(9, 9, 4, A, "tn", MFMA=MFMA, CTA_M=256, CTA_N=256, WARP_M=128, WARP_N=128)
         report = exact(*case["shape"], **case["options"])
         assert report.of("tiles", "load", "shared").conflicts > 0
@@ -133,7 +133,7 @@ def test_pieces_beyond_the_matrix_are_not_read(monkeypatch):
     minimum = Kernel.min
 
     def unless_in_the_operand(self: Any, x: Any, y: Any) -> Any:
-        inside = any(frame.filename.endswith("turned_operand.py") for frame in inspect.stack()[1:3])
+        inside = any(frame.filename.endswith("k_strided.py") for frame in inspect.stack()[1:3])
         return x if inside else minimum(self, x, y)
     monkeypatch.setattr(Kernel, "min", unless_in_the_operand)
     with pytest.raises(Fault) as fault:

@@ -1,6 +1,8 @@
-"""Packed elements of MX formats times their scale, as bf16: how a lane decodes them in its registers.
+"""Packed elements of MX formats times their scale, as bf16: an operand on its way to Matrix Cores that know neither.
 
-Two elements at a time, one in each half of a register, until they are numbers:
+Global memory to registers as it is, AT_ONCE elements and the scale of their block to a thread; what was loaded a tile
+ago is decoded on the way from registers to LDS, and every element only once for the whole workgroup. From there on it
+is an `LdsTile` of bf16 as any other (`Decoded`). A lane decodes two elements at a time, one in each half of a register:
 
     place     the element's highest bit, its sign, becomes the highest bit of the half            v_lshlrev_b32 ...
     f16       exponent and mantissa move to where f16 has them, behind copies of the sign         v_pk_ashrrev_i16
@@ -23,17 +25,114 @@ What comes out is exact where bf16 has it. Elements have at most four bits, so o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from tilewright.atoms.mfma import SCALED
 from tilewright.formats import get
-from tilewright.ir import Kernel, Value, f16, f32, i16, i32, vec
+from tilewright.ir import Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.kernels.amd.lds_tile import LdsTile
+from tilewright.kernels.amd.pipeline import Do
 
+BF16 = 16                   # bits
 AT_ONCE = 16                    # elements: 16, 12 or 8 bytes
 _HALVES = vec(i16, 2)
 _F16: Any = get("f16")
 _NAN = {"e4m3fn": 0x7F << 7}    # what is a NaN in such a half, without its sign, and does not look like one
 # Vector instructions of AT_ONCE elements, as LLVM 22 has them: tests/kernels/amd/test_emulated_mx_gemm.py counts them.
 INSTRUCTIONS = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Elements and scales in global memory, k along the rows of both."""
+    format: str
+    elements: Value
+    ld: Value               # bytes
+    scales: Value
+    ld_scales: Value        # blocks
+
+
+class Decoded(LdsTile):
+    """EXTENT rows by CTA_K steps of k, a multiple of the 32 that share a scale."""
+
+    def __init__(self, k: Kernel, packed: Packed, *, EXTENT: int, CTA_K: int, THREADS: int) -> None:
+        self.packed, self.PACKED_BITS = packed, get(packed.format).bits
+        self.WORDS = AT_ONCE * self.PACKED_BITS // 32
+        super().__init__(k, BITS=BF16, EXTENT=EXTENT, CTA_K=CTA_K)
+        self.CHUNKS = CTA_K // AT_ONCE                          # threads of a row
+        ROWS = min(THREADS // self.CHUNKS, EXTENT)
+        self.ACTIVE, self.THREADS = ROWS * self.CHUNKS, THREADS
+        self.rows = [*range(0, EXTENT, ROWS)]                   # of which a thread has AT_ONCE elements
+        self.PARTS, self.INSTRUCTIONS = len(self.rows), INSTRUCTIONS[packed.format]     # to decode each of them
+
+    def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
+        """For rows from `first` on of `limit`, from step k_first of k on, where a block begins."""
+        k, packed = self.k, self.packed
+        self.t = t
+        self.row, self.step = t // self.CHUNKS, t % self.CHUNKS*AT_ONCE
+        ld, ld_scales = k.cast(packed.ld, i64), k.cast(packed.ld_scales, i64)
+        rows = [k.cast(k.min(first + self.row + row, limit - 1) - first, i64) for row in self.rows]
+        self.offsets = [row*ld + k.cast(self.step*self.PACKED_BITS // 8, i64) for row in rows]
+        self.scale_offsets = [row*ld_scales + k.cast(self.step // SCALED, i64) for row in rows]
+        far, start = k.cast(first, i64), k.cast(k_first, i64)
+        self.address = k.variable(ptr(i8), packed.elements.as_(i8) + (far*ld + start*self.PACKED_BITS // 8))
+        self.scale_address = k.variable(ptr(i8), packed.scales.as_(i8) + (far*ld_scales + start // SCALED))
+        self.carried_words = [k.variable(vec(i32, self.WORDS)) for _ in self.rows]
+        self.carried_scales = [k.variable(i32) for _ in self.rows]
+
+    def load(self, part: int, more: Value) -> None:
+        """One part of the next tile; the last one moves on to the tile after it."""
+        with self._some():
+            self._load(part)
+        if part == self.PARTS - 1:
+            self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))
+
+    def loads(self, more: Value) -> list[list[Do]]:
+        return [[partial(self.load, part, more)] for part in range(self.PARTS)]
+
+    def load_first_tile(self, steps: Value) -> None:
+        """Zeros for blocks that are not there, their scales too, which are 2^-127 then."""
+        with self._some():
+            for part in range(self.PARTS):
+                self._load(part, self.step < steps)
+        self._advance(steps)
+
+    def _load(self, part: int, there: Value | None = None) -> None:
+        k = self.k
+        words = (self.address.get() + self.offsets[part]).as_(i32)
+        self.carried_words[part].set(k.load(words, vec(i32, self.WORDS), align=4, mask=there))
+        scale = k.load(self.scale_address.get() + self.scale_offsets[part], i8, mask=there)
+        self.carried_scales[part].set(k.cast(scale, i32) & 255)
+
+    def _advance(self, steps: Value) -> None:
+        self.address.set(self.address.get() + self.k.cast(steps*self.PACKED_BITS // 8, i64))
+        self.scale_address.set(self.scale_address.get() + self.k.cast(steps // SCALED, i64))
+
+    def decode(self, part: int) -> list[Value]:
+        """What was fetched last of this part, as words of two bf16."""
+        return decode(self.k, self.carried_words[part].get(), self.carried_scales[part].get(), self.packed.format)
+
+    def store(self, smem: Value, part: int, numbers: list[Value]) -> None:
+        """Into the tile of LDS at `smem`."""
+        for e in range(0, len(numbers), 4):
+            at = self.lds_address(smem, self.row + self.rows[part], self.step*(BF16 // 8) + e*4)
+            self.k.store(at.as_(i32), self.k.pack(*numbers[e:e + 4]))
+
+    def stores_to_lds(self, smem: Value) -> list[list[Do]]:
+        return [[partial(self._store_to_lds, smem, part)] for part in range(self.PARTS)]
+
+    def _store_to_lds(self, smem: Value, part: int) -> None:
+        with self._some():
+            self.store(smem, part, self.decode(part))
+
+    def release_tile(self) -> None:
+        """The tile before has been multiplied, and nothing of it is in registers."""
+
+    def _some(self) -> Any:
+        return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)
 
 
 def decode(k: Kernel, words: Value, scale: Value, FORMAT: str) -> list[Value]:

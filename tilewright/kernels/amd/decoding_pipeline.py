@@ -1,13 +1,27 @@
-"""The order of `pipeline.through_registers` for operands that are decoded on the way: some of that beside each group of
-products.
+"""The main loop for operands that are decoded on their way to LDS: `pipeline.through_registers` with decoding beside
+each group of products.
 
-A tile is decoded two tiles ahead: its place in LDS is free once the tile that has it is in registers, at the barrier
-before that tile's last products. What is decoded before this barrier waits for it in registers, the rest is stored when
-it is ready; there are products left until the next barrier, so that nobody waits for the stores. What follows in packed
-form is fetched into the same registers at once.
+Roles       All waves do everything: each loads, decodes and stores its share of every tile, and multiplies its part of
+            C.
 
-Decoding is vector instructions, which a wave issues while the Matrix Core is busy with an instruction of its own. LLVM
-is told how many belong beside each: left alone it decodes first and multiplies then.
+Pipelines   LDS, stage t % 2        tile t, decoded. Free again at the barrier before the last group of tile t, when
+                                    every wave has that group's operands in registers; tile t + 2 takes its place.
+            packed registers        tile t + 2, then t + 3: each `Portion` is loaded again as soon as it is decoded.
+            decoded registers       portions of tile t + 2 that were decoded before the barrier and wait for it.
+            operands                of one group, in registers, read one group ahead.
+
+Timeline    one tile t; L = the last stretch of products, a group or half of the only one
+
+            decode      portions of t+2 beside each stretch ...          | the other portions of t+2
+            load        those portions of t+3 ...                        | the others of t+3
+            barrier                                            | free(t) |
+            stores                                                       | t+2: those that waited, then the others
+            reads       stretch 1    stretch 2    ...    stretch L       | t+1: stretch 0
+            products    stretch 0    stretch 1    ...    stretch L-1     | stretch L
+
+Stores have until the next barrier, so no wave waits for them. Decoding is vector instructions, which waves issue while
+the Matrix Core is busy with an instruction of its own. LLVM is told how many belong beside each (`_mix`): by itself it
+decodes first and multiplies then.
 """
 from __future__ import annotations
 
@@ -18,7 +32,7 @@ from typing import NamedTuple
 
 from tilewright.ir import Kernel, Value, i32
 from tilewright.kernels.amd import pipeline
-from tilewright.kernels.amd.decoded import Decoded
+from tilewright.kernels.amd.decoding import Decoded
 from tilewright.kernels.amd.pipeline import Operands
 from tilewright.kernels.amd.products import WaveProducts
 
@@ -39,8 +53,8 @@ class Portion:
     def store(self, stage: Value, numbers: Operands) -> None:
         self.operand.store(stage + self.start, self.part, numbers)
 
-    def fetch(self, more: Value) -> None:
-        self.operand.fetch(self.part, more)
+    def load(self, more: Value) -> None:
+        self.operand.load(self.part, more)
 
 
 class Stretch(NamedTuple):
@@ -75,7 +89,7 @@ def through_decoding(k: Kernel, operands: Sequence[Decoded], smem: Value, tiles:
             _multiply(products, group, stretches[s])
             for portion in beside[s]:
                 held.append((portion, portion.decode()))
-                portion.fetch(more)
+                portion.load(more)
             _mix(k, products, stretches[s], beside[s], reads, ROOM)
             k.sched_fence()
             group = coming
@@ -87,7 +101,7 @@ def through_decoding(k: Kernel, operands: Sequence[Decoded], smem: Value, tiles:
         _multiply(products, group, stretches[LAST])
         for portion in beside[LAST]:
             portion.store(smem + now, portion.decode())
-            portion.fetch(more)
+            portion.load(more)
         _mix(k, products, stretches[LAST], beside[LAST], True, ROOM)
         k.sched_fence()
         for register, value in zip(ahead, coming, strict=True):
@@ -118,16 +132,16 @@ def _begin(k: Kernel, operands: Sequence[Decoded], portions: Sequence[Portion], 
            short: Value) -> None:
     """Two tiles decoded, and the third fetched."""
     for x in operands:
-        x.fetch_some(short)
+        x.load_first_tile(short)
     for portion in portions:
         portion.store(smem, portion.decode())
     with k.when(tiles > 1):
         for portion in portions:
-            portion.fetch(tiles > 2)
+            portion.load(tiles > 2)
         for portion in portions:
             portion.store(smem + STAGE, portion.decode())
         for portion in portions:
-            portion.fetch(tiles > 3)
+            portion.load(tiles > 3)
             k.sched_fence()             # in the order of the loop: what waits there counts those that came later
     k.barrier()
 

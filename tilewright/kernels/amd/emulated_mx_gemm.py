@@ -17,9 +17,9 @@ from typing import Any
 
 from tilewright.ir import Kernel, f32, i8
 from tilewright.kernels.amd import epilogue
-from tilewright.kernels.amd.decoded import Decoded, Packed
+from tilewright.kernels.amd.decoding import Decoded, Packed
 from tilewright.kernels.amd.decoding_pipeline import through_decoding
-from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.lds_tile import LANES, threads
 from tilewright.kernels.amd.mfma_gemm import instruction
 from tilewright.kernels.amd.products import WaveProducts
 from tilewright.kernels.gpu.epilogue import Out
@@ -48,7 +48,7 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     if CTA_K not in (32, 64, 128):
         raise ValueError(f"CTA_K must be 32, 64 or 128, not {CTA_K}")
     ATOM = instruction(ARCH, MFMA, "bf16", "bf16", CTA_K)
-    THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
+    THREADS = threads(CTA_M, CTA_N, WARP_M, WARP_N)
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     split = Split(SPLIT_K)
     k = Kernel(f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
@@ -62,8 +62,8 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     b_op = Decoded(k, Packed(B, g.b, g.ldb, g.scale_b, g.ld_scale_b), EXTENT=CTA_N, CTA_K=CTA_K, THREADS=THREADS)
     a_op.begin(work.t, work.i0, g.m, work.k_first)
     b_op.begin(work.t, work.j0, g.n, work.k_first)
-    a_op.part(work.i1, work.lane, MFMA, ATOM.k)
-    b_op.part(work.j1, work.lane, MFMA, ATOM.k)
+    a_op.lane_addresses(work.i1, work.lane, MFMA, ATOM.k)
+    b_op.lane_addresses(work.j1, work.lane, MFMA, ATOM.k)
     smem = k.smem("tiles", (STAGES * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)

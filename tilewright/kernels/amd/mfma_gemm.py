@@ -4,7 +4,7 @@
 
 A workgroup of waves owns CTA_M x CTA_N elements of C. Tile after tile of k, its part of A and of B comes into LDS while
 the waves multiply the tile before: through registers, which are loaded a tile ahead of that, or straight into LDS on
-chips that can, where the reads turn what is not contiguous along k (turned_operand). A wave owns WARP_M x WARP_N of the
+chips that can, where the reads transpose an operand with k strided (k_strided). A wave owns WARP_M x WARP_N of the
 elements, in tiles of one instruction. Instructions multiply B^T by A^T: then a lane's accumulators follow each other
 along the rows of C.
 
@@ -17,12 +17,12 @@ from typing import Any
 from tilewright.atoms import amd
 from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32
-from tilewright.ir.turned import BITS as TURNED
+from tilewright.ir.turned import BITS as TRANSPOSED_BITS
 from tilewright.kernels.amd import epilogue, pipeline
-from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.k_strided import KStridedOperand
+from tilewright.kernels.amd.lds_tile import LANES, threads
 from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import WaveProducts
-from tilewright.kernels.amd.turned_operand import TurnedOperand
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters, share
@@ -54,7 +54,7 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     B = B or A
     ATOM = instruction(ARCH, MFMA, A, B, CTA_K)
     SUMS = ATOM.c.type.scalar
-    THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
+    THREADS = threads(CTA_M, CTA_N, WARP_M, WARP_N)
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     split, result = Split(SPLIT_K), OUT or ATOM.c.format
     k = Kernel(f"mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT else "")
@@ -65,10 +65,10 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  DIES=XCDS, AT_LEAST_ONE=True)
 
-    def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> Operand | TurnedOperand:
+    def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> Operand | KStridedOperand:
         common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": CTA_K, "THREADS": THREADS}
-        if DIRECT and not along_k and target(ARCH).has("lds.turned") and BITS in TURNED:
-            return TurnedOperand(k, gmem, ld, **common)
+        if DIRECT and not along_k and target(ARCH).has("lds.turned") and BITS in TRANSPOSED_BITS:
+            return KStridedOperand(k, gmem, ld, **common)
         return Operand(k, gmem, ld, along_k=along_k, VECTOR=VECTOR, **common)
     a_op = operand(g.a, g.lda, ATOM.b.bits, LAYOUT[0] == "n", CTA_M)
     b_op = operand(g.b, g.ldb, ATOM.a.bits, LAYOUT[1] == "t", CTA_N)
@@ -80,8 +80,8 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     a_op.begin(work.t, work.i0, g.m, work.k_first)
     b_op.begin(work.t, work.j0, g.n, work.k_first)
-    a_op.part(work.i1, work.lane, MFMA, ATOM.k)
-    b_op.part(work.j1, work.lane, MFMA, ATOM.k)
+    a_op.lane_addresses(work.i1, work.lane, MFMA, ATOM.k)
+    b_op.lane_addresses(work.j1, work.lane, MFMA, ATOM.k)
     acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
     products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS)
     if DIRECT:

@@ -1,8 +1,8 @@
 """A or B of a GEMM on its way to the Matrix Cores: from global memory to a tile in LDS.
 
     k is contiguous     pieces are copied as they are, through registers or straight into LDS
-    i is contiguous     a thread loads vectors along i from some steps of k, turns them in its registers, and writes
-                        pieces, or halves and quarters of them
+    i is contiguous     a thread loads vectors along i from some steps of k, transposes them in its registers, and
+                        writes pieces, or halves and quarters of them
 
 i stands for a row of A or a column of B. What a workgroup has beyond the matrix along i is copied from its last row,
 and never stored; beyond k, which happens in the first tile alone, it is 0.
@@ -14,14 +14,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr
+from tilewright.ir import Kernel, Type, Value, i8, i16, i32, i64, ptr, vec
 from tilewright.ir.values import Variable
-from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD, LdsTile, column
+from tilewright.kernels.amd.lds_tile import (
+    CHUNK,
+    LANES,
+    LOWER,
+    PIECE,
+    UPPER,
+    WORD,
+    LdsTile,
+    swizzled_piece,
+    swizzled_row,
+)
 from tilewright.kernels.amd.pipeline import Do
-from tilewright.kernels.amd.tails import CHUNK, HEAD, TAIL, moved
-from tilewright.kernels.amd.turning import carried, turned
 
-TAIL_WORDS = TAIL.bytes // 4
+UPPER_WORDS = UPPER.bytes // 4
+QUAD = vec(i8, 4)                               # bytes of a register
 _BITS = {1: i8, 2: i16, 4: i32, 8: i64}         # elements, as far as copying goes
 
 
@@ -50,12 +59,12 @@ class Operand(LdsTile):
 
     def __init__(self, k: Kernel, gmem: Value, ld: Value, *, BITS: int, along_k: bool, EXTENT: int, CTA_K: int,
                  THREADS: int, VECTOR: int = 16, UNIT: int | None = None) -> None:
-        super().__init__(k, BITS=BITS, EXTENT=EXTENT, CTA_K=CTA_K, TURNED=not along_k)
+        super().__init__(k, BITS=BITS, EXTENT=EXTENT, CTA_K=CTA_K, K_STRIDED=not along_k)
         self.gmem, self.along_k, self.THREADS = gmem, along_k, THREADS
         self.E = UNIT or BITS // 8
         self.T = _BITS[self.E]
         self.ld = k.cast(ld, i64) * self.E
-        copies = [EXTENT*self.PIECES] + ([EXTENT*self.PIECES*TAIL_WORDS] if self.tails else [])
+        copies = [EXTENT*self.PIECES] + ([EXTENT*self.PIECES*UPPER_WORDS] if self.upper else [])
         self.direct = along_k and not any(each % THREADS for each in copies)     # whether it can go straight into LDS
         self._share_along() if along_k else self._share_across(VECTOR)
 
@@ -71,22 +80,22 @@ class Operand(LdsTile):
                        for byte in range(0, self.BYTES, PIECE)]
 
     def _share_across(self, VECTOR: int) -> None:
-        """A thread turns TURNED_K steps of TURNED_I elements: a block that leaves work for all threads, as large as
+        """A thread transposes BLOCK_K steps of BLOCK_I elements: a block that leaves work for all threads, as large as
         such blocks get, and of these one that takes the fewest loads and stores."""
         WIDEST, E = PIECE // self.E, self.E
         widths = [width for width in (1, 2, 4, 8, 16) if width <= min(WIDEST, VECTOR, self.EXTENT // 4)]
         depths = [depth for depth in (1, 2, 4, 8, 16) if 4 // E <= depth <= WIDEST]
         shared = self.EXTENT*self.CTA_K // self.THREADS
-        self.TURNED_I, self.TURNED_K = min(
+        self.BLOCK_I, self.BLOCK_K = min(
             ((width, depth) for width in widths for depth in depths),
             key=lambda block: (block[0]*block[1] > shared, -block[0]*block[1], sum(block), -block[0]))
-        blocks = self.EXTENT // self.TURNED_I
+        blocks = self.EXTENT // self.BLOCK_I
         self.CHUNKS = min(blocks, self.THREADS)
-        ROWS = min(self.THREADS // self.CHUNKS, self.CTA_K // self.TURNED_K)            # of TURNED_K steps
+        ROWS = min(self.THREADS // self.CHUNKS, self.CTA_K // self.BLOCK_K)            # of BLOCK_K steps
         self.ACTIVE = ROWS * self.CHUNKS
-        self.PARTS = min(PIECE // (self.TURNED_K*self.E), ROWS)         # rows of a piece
-        across = [*range(0, self.EXTENT, self.CHUNKS*self.TURNED_I)]
-        steps = [*range(0, self.CTA_K, ROWS*self.TURNED_K)]
+        self.PARTS = min(PIECE // (self.BLOCK_K*self.E), ROWS)         # rows of a piece
+        across = [*range(0, self.EXTENT, self.CHUNKS*self.BLOCK_I)]
+        steps = [*range(0, self.CTA_K, ROWS*self.BLOCK_K)]
         self.sources = [*across]
         self.passes = [Pass(h, p, i, p*self.E) for p in steps for h, i in enumerate(across)]
 
@@ -103,16 +112,16 @@ class Operand(LdsTile):
             self.offsets = [k.cast(k.min(first + row + offset, limit - 1) - first, i64)*self.ld
                             + k.cast(self.thread_byte, i64) for offset in self.sources]
         else:
-            self.thread_i, self.thread_p = chunk*self.TURNED_I, row*self.TURNED_K
+            self.thread_i, self.thread_p = chunk*self.BLOCK_I, row*self.BLOCK_K
             self.thread_byte = self.thread_p*self.E
             far = start*self.ld + first64*self.E
             self.offsets = [k.cast(self.thread_p, i64)*self.ld + k.cast(
-                k.min(first + self.thread_i + offset, limit - self.TURNED_I) - first, i64)*self.E
+                k.min(first + self.thread_i + offset, limit - self.BLOCK_I) - first, i64)*self.E
                 for offset in self.sources]
         self.address = k.variable(ptr(i8), self.gmem.as_(i8) + far)
         self.copies = self._copies(first, limit) if self.direct else []
-        steps = 1 if self.along_k else self.TURNED_K
-        self.carried = [[k.variable(WORD if self.along_k else carried(self.T, self.TURNED_I)) for _ in range(steps)]
+        steps = 1 if self.along_k else self.BLOCK_K
+        self.carried = [[k.variable(WORD if self.along_k else row_type(self.T, self.BLOCK_I)) for _ in range(steps)]
                         for _ in self.passes]
 
     def _shared_out(self, t: Value) -> tuple[Value, Value]:
@@ -130,24 +139,24 @@ class Operand(LdsTile):
         steps = self.k.cast(steps, i64)
         self.address.set(self.address.get() + (steps*self.BITS // 8 if self.along_k else steps*self.ld))
 
-    def fetches(self, more: Value) -> list[list[Do]]:
+    def loads(self, more: Value) -> list[list[Do]]:
         """Load the next tile into registers, those of each pass; there is `more` after it, or the same will come
         again."""
         base = self.address.get()
         loads: list[list[Do]] = [
-            [partial(self._fetch, base, each, step, register) for step, register in enumerate(registers)]
+            [partial(self._load, base, each, step, register) for step, register in enumerate(registers)]
             for each, registers in zip(self.passes, self.carried, strict=True)]
         steps = partial(self.k.select, more, self.k.constant(i32, self.CTA_K), 0)
         return [*loads, [lambda: self._advance(steps())]]
 
-    def _fetch(self, base: Value, each: Pass, step: int, register: Variable) -> None:
+    def _load(self, base: Value, each: Pass, step: int, register: Variable) -> None:
         k, TYPE = self.k, register.tile.type
         with self._some():
             at = base + self.offsets[each.source]
             at = at + each.offset if self.along_k else at + k.constant(i64, each.offset + step)*self.ld
             register.set(k.load(at.as_(TYPE.scalar), TYPE, align=self.E))
 
-    def fetch_some(self, steps: Value) -> None:
+    def load_first_tile(self, steps: Value) -> None:
         """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
         k = self.k
         last = k.max(steps - 1, 0)
@@ -179,37 +188,38 @@ class Operand(LdsTile):
         packed = k.pack(*elements)
         return packed if packed.type == WORD else k.reinterpret(packed, WORD)
 
-    def stashes(self, smem: Value) -> list[list[Do]]:
+    def stores_to_lds(self, smem: Value) -> list[list[Do]]:
         """Write the registers to the tile of LDS at `smem`, those of each pass."""
         if self.along_k:
-            return [[partial(self._stash, smem, number)] for number in range(len(self.passes))]
-        columns = range(0, self.TURNED_I, 2)
-        return [[partial(self._stash_turned, smem, number, e) for e in columns] for number in range(len(self.passes))]
+            return [[partial(self._store_to_lds, smem, number)] for number in range(len(self.passes))]
+        columns = range(0, self.BLOCK_I, 2)
+        return [[partial(self._store_transposed, smem, number, e) for e in columns]
+                for number in range(len(self.passes))]
 
-    def _stash(self, smem: Value, number: int) -> None:
+    def _store_to_lds(self, smem: Value, number: int) -> None:
         k, each, whole = self.k, self.passes[number], self.carried[number][0].get()
         with self._some():
-            at = self.place(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
-            if self.tails:                                      # the halves may lie apart
-                upper = self.place(smem, self.thread_i + each.row, self.thread_byte + (each.byte + 8)).as_(i32)
+            at = self.lds_address(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
+            if self.upper:                                      # the halves may lie apart
+                upper = self.lds_address(smem, self.thread_i + each.row, self.thread_byte + (each.byte + 8)).as_(i32)
                 k.store(at, k.shuffle(whole, whole, range(2)))
                 k.store(upper, k.shuffle(whole, whole, range(2, 4)))
             else:
                 k.store(at, whole)
 
-    def _stash_turned(self, smem: Value, number: int, first: int) -> None:
+    def _store_transposed(self, smem: Value, number: int, first: int) -> None:
         k, each, rows = self.k, self.passes[number], [x.get() for x in self.carried[number]]
         with self._some():
-            for i, column in enumerate(turned(k, rows, self.T, first), each.row + first):
-                at = self.place(smem, self.thread_i + i, self.thread_byte + each.byte)
+            for i, column in enumerate(transposed(k, rows, self.T, first), each.row + first):
+                at = self.lds_address(smem, self.thread_i + i, self.thread_byte + each.byte)
                 k.store(at.as_(column.type.scalar), column)
 
-    def turn(self) -> None:
+    def release_tile(self) -> None:
         """The tile before has been multiplied."""
 
     def _copies(self, first: Value, limit: Value) -> list[Copy]:
         """Those of a tile straight into LDS, where the lanes of a wave fill places in a row: each lane reads the piece
-        that belongs to its place; if there are tails, then those, by the word."""
+        that belongs to its place; upper bytes of 6-bit elements by the word."""
         k, t = self.k, self.t
 
         def source(row: Value, byte: Value) -> Value:
@@ -217,13 +227,14 @@ class Operand(LdsTile):
         found = []
         for done in range(0, self.EXTENT*self.PIECES, self.THREADS):
             row, place = t // self.PIECES + done // self.PIECES, t % self.PIECES
-            piece = column(place ^ self.swizzled(row), self.PIECES)
+            piece = swizzled_piece(place ^ self.swizzled(row), self.PIECES)
             found.append(Copy(source(row, piece*self.CHUNK), done*PIECE, PIECE))
-        for done in range(0, self.EXTENT*self.PIECES*TAIL_WORDS if self.tails else 0, self.THREADS):
-            place = t // TAIL_WORDS + done // TAIL_WORDS
+        for done in range(0, self.EXTENT*self.PIECES*UPPER_WORDS if self.upper else 0, self.THREADS):
+            place = t // UPPER_WORDS + done // UPPER_WORDS
             block = place // self.EXTENT
-            byte = block*CHUNK + (HEAD + t % TAIL_WORDS * 4)
-            found.append(Copy(source(moved(place % self.EXTENT, block), byte), self.EXTENT*self.LDS_ROW + done*4, 4))
+            byte = block*CHUNK + (LOWER + t % UPPER_WORDS * 4)
+            row = swizzled_row(place % self.EXTENT, block)
+            found.append(Copy(source(row, byte), self.EXTENT*self.LDS_ROW + done*4, 4))
         return found
 
     @property
@@ -247,3 +258,35 @@ class Operand(LdsTile):
 
     def _some(self) -> Any:
         return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)
+
+
+# ---- a block of elements in a thread's registers: what came row by row is handed on column by column
+
+
+def row_type(T: Type, count: int) -> Type:
+    """The type in which so many elements of a row wait: bytes as words, since LLVM 22 takes vectors of them apart."""
+    return vec(i32, count // 4) if T == i8 and count % 4 == 0 else vec(T, count)
+
+
+def transposed(k: Kernel, rows: list[Value], T: Type, first: int) -> list[Value]:
+    """Rows of elements T, as `row_type` says: two columns from an even one on, or the only one, each as one value."""
+    length = rows[0].type.length
+    if T == i8 and rows[0].type.scalar == i32:
+        quads = [k.reinterpret(row[first // 4] if length > 1 else row, QUAD) for row in rows]
+        return _bytes(k, quads, first % 4)
+    return [_side_by_side(k, [x[first + e] for x in rows] if length > 1 else rows) for e in range(min(length, 2))]
+
+
+def _bytes(k: Kernel, rows: list[Value], first: int) -> list[Value]:
+    """Columns 0 and 1, or 2 and 3, of a multiple of four rows of four bytes, four by four in two steps: pairs of two
+    rows, then pairs of pairs. Each makes a register of two (v_perm_b32)."""
+    columns: tuple[list[Value], list[Value]] = [], []
+    for r in range(0, len(rows), 4):
+        x, y = (k.shuffle(rows[r + e], rows[r + e + 1], (first, first + 4, first + 1, first + 5)) for e in (0, 2))
+        for column, both in zip(columns, ((0, 1, 4, 5), (2, 3, 6, 7)), strict=True):
+            column.append(k.reinterpret(k.shuffle(x, y, both), i32))
+    return [_side_by_side(k, column) for column in columns]
+
+
+def _side_by_side(k: Kernel, column: list[Value]) -> Value:
+    return k.pack(*column) if len(column) > 1 else column[0]

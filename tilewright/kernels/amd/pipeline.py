@@ -1,9 +1,27 @@
-"""In which order tiles of k come into LDS and are multiplied: a tile is on its way while the one before is multiplied.
+"""The main loop of a GEMM on Matrix Cores: tiles of k come into LDS while the tile before is multiplied.
 
-What comes along is a list of `Stream`s: A, B, and their scales if they have any. What is done with a tile is `Products`
-in groups, and the operands of a group are read from LDS before the group before is multiplied, so that nobody waits for
-LDS. The first group of the next tile is no exception: once the last group's operands are in registers, this tile is not
-needed any more, the waves meet at their barrier, and the last group is multiplied after it.
+Roles       All waves do everything: each copies its share of every tile and multiplies its part of C. A tile's products
+            come in GROUPS (`Products`); what is copied is a list of `Stream`s: A, B, and their scales if they have any.
+
+Pipelines   LDS, stage t % STAGES   tile t of every stream. `through_registers` has 2 stages, filled by stores; `direct`
+                                    has STAGES, filled by copies past the registers. Free again at the barrier before
+                                    the last group of tile t: by then every wave has that group's operands in
+                                    registers.
+            registers of a stream   the tile after the one in LDS, in `through_registers` only: loaded from memory as
+                                    soon as they have been stored to LDS.
+            operands                of one group, in registers, read one group ahead; those of a tile's first group, and
+                                    all its scales, after the barrier in the tile before (`Ahead`).
+
+Timeline    one tile t of `through_registers` or `direct`; L = the last group, S = STAGES
+
+            registers   store(t+1), load(t+2) .............. |
+            copies      second half of t+S-1 ..... wait(t+1) |         | first half of t+S ...
+            barrier                                          | free(t) |
+            reads       group 1    group 2    ...    group L           | t+1: group 0
+            products    group 0    group 1    ...    group L-1         | group L
+
+With two stages, all copies of a tile start at once after the barrier; with more, half of them wait for the next tile's
+first products, so that LDS has work while waves wait for their last reads.
 """
 from __future__ import annotations
 
@@ -40,13 +58,13 @@ class Products(Protocol):
 
 class Stream(Protocol):
     """Tiles of k of one matrix, in turn. `more`: whether there is another tile after this one; if not, the same comes
-    again, which nobody will use."""
-    SIZE: int                                           # bytes of LDS that a tile takes
+    again, and is not used."""
+    SIZE: int                                                       # bytes of LDS that a tile takes
 
-    def fetch_some(self, steps: Value) -> None: ...     # load the first tile, of which so many steps are there
-    def fetches(self, more: Value) -> list[list[Do]]: ...       # load the next tile, part by part
-    def stashes(self, smem: Value) -> list[list[Do]]: ...       # what was loaded last goes to LDS, in the same parts
-    def turn(self) -> None: ...                         # the tile before is not needed any more
+    def load_first_tile(self, steps: Value) -> None: ...            # of which so many steps of k exist
+    def loads(self, more: Value) -> list[list[Do]]: ...             # of the next tile into registers, part by part
+    def stores_to_lds(self, smem: Value) -> list[list[Do]]: ...     # of what was loaded last, in the same parts
+    def release_tile(self) -> None: ...                             # the tile before is not needed any more
 
 
 class Direct(Stream, Protocol):
@@ -66,18 +84,18 @@ def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: 
                       products: Products) -> None:
     """Two tiles in LDS and one in registers. `short`: steps of k in the first of `tiles`, which are at least one."""
     STAGE = sum(x.SIZE for x in streams)
-    _first(k, streams, smem, short)
+    _load_first_tile(k, streams, smem, short)
     with k.when(tiles > 1):
-        _do(load for x in streams for part in x.fetches(tiles > 2) for load in part)
+        _do(load for x in streams for part in x.loads(tiles > 2) for load in part)
     k.barrier()
     stage = k.variable(i32, 0)
     ahead = _read_ahead(k, products, smem)
     with k.loop(tiles - 1) as number:
         now = stage.get()
         more = number + 3 < tiles
-        moves = [move for x, at in _places(streams, smem + (STAGE - now))
-                 for stashes, fetches in zip_longest(x.stashes(at), x.fetches(more), fillvalue=())
-                 for move in (*stashes, *fetches)]
+        moves = [move for x, at in _stage_addresses(streams, smem + (STAGE - now))
+                 for stores, loads in zip_longest(x.stores_to_lds(at), x.loads(more), fillvalue=())
+                 for move in (*stores, *loads)]
         _tile(k, streams, products, ahead, smem + now, smem + (STAGE - now), moves=moves)
         stage.set(STAGE - now)
     _last_tile(k, products, ahead, smem + stage.get())
@@ -86,9 +104,7 @@ def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: 
 def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, short: Value, products: Products,
            STAGES: int) -> None:
     """STAGES tiles in LDS, at least two: one is multiplied, the others are there or on their way past the registers.
-    The place of a tile is free at the barrier before its last products, and taken at once; where there are more than
-    two, half of the copies follow with the next tile's first products, so that LDS has work while waves wait for their
-    last reads. Reads, copies and products take turns as they are written here."""
+    Reads, copies and products take turns in the order in which they are written here."""
     STAGE = sum(x.SIZE for x in streams)
     PENDING = (STAGES - 2) * sum(x.COPIES for x in streams)     # of the tiles after the next one
     HALVES = STAGES > 2
@@ -96,7 +112,7 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
 
     def copies(at: Value) -> tuple[list[Do], list[Do]]:
         """Those to be started at once, and later."""
-        found = [copy for x, place in _places(streams, at) if x.SIZE for copy in x.start(place)]
+        found = [copy for x, place in _stage_addresses(streams, at) if x.SIZE for copy in x.start(place)]
         half = (len(found) + 1) // 2 if HALVES else len(found)
         return found[:half], found[half:]
 
@@ -105,7 +121,7 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
         for x in streams:
             if x.SIZE:
                 x.advance(tiles > tile + 1)
-    _first(k, streams, smem, short)
+    _load_first_tile(k, streams, smem, short)
     with k.when(tiles > 1):
         for x in held:
             _do(x.start(smem))
@@ -179,7 +195,7 @@ def _tile(k: Kernel, streams: Sequence[Stream], products: Products, ahead: Ahead
     k.barrier()
     k.sched_fence()
     for x in streams:
-        x.turn()
+        x.release_tile()
     coming, scales = [], []
     reads = [_into(scales, read) for read in products.words(next_at)]
     reads += [_into(coming, read) for read in products.reads(next_at, 0)]
@@ -253,16 +269,16 @@ def _multiply(products: Products, operands: Operands, group: int) -> None:
         products.multiply(operands, group, part)
 
 
-def _first(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:
+def _load_first_tile(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:
     for x in streams:
-        x.fetch_some(short)
-    for x, at in _places(streams, smem):
-        _do(stash for part in x.stashes(at) for stash in part)
+        x.load_first_tile(short)
+    for x, at in _stage_addresses(streams, smem):
+        _do(store for part in x.stores_to_lds(at) for store in part)
     for x in streams:
-        x.turn()
+        x.release_tile()
 
 
-def _places(streams: Sequence[AnyStream], smem: Value) -> list[tuple[AnyStream, Value]]:
+def _stage_addresses(streams: Sequence[AnyStream], smem: Value) -> list[tuple[AnyStream, Value]]:
     """Where each of them has its part of a stage."""
     found: list[tuple[AnyStream, Value]] = []
     offset = 0

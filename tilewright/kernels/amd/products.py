@@ -6,13 +6,12 @@ from typing import Any
 
 from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Kernel, Value
+from tilewright.kernels.amd.k_strided import KStridedTile
 from tilewright.kernels.amd.lds_tile import LANES, LdsTile
 from tilewright.kernels.amd.pipeline import Operands, Read
-from tilewright.kernels.amd.scale_tile import ScaleTile
-from tilewright.kernels.amd.scales import WORD, Scales
-from tilewright.kernels.amd.turned_tile import TurnedTile
+from tilewright.kernels.amd.scales import WORD, Scales, ScaleTile
 
-Tile = LdsTile | TurnedTile
+Tile = LdsTile | KStridedTile
 
 
 class WaveProducts:

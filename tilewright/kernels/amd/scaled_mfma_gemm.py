@@ -14,11 +14,10 @@ from tilewright.atoms import amd
 from tilewright.atoms.mfma import SCALED
 from tilewright.ir import Kernel, f32, i8, i64
 from tilewright.kernels.amd import epilogue, pipeline
-from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.lds_tile import LANES, threads
 from tilewright.kernels.amd.operand import Operand
 from tilewright.kernels.amd.products import WaveProducts
-from tilewright.kernels.amd.scale_tile import ScaleTile
-from tilewright.kernels.amd.scales import Scales
+from tilewright.kernels.amd.scales import Scales, ScaleTile
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters, share
@@ -41,7 +40,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     if DIRECT_SCALES and not DIRECT:
         raise ValueError("scales come straight into LDS if elements do")
     ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
-    THREADS = CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
+    THREADS = threads(CTA_M, CTA_N, WARP_M, WARP_N)
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
     split = Split(SPLIT_K)
     k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
@@ -59,8 +58,8 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
         raise ValueError(f"tiles of {CTA_M}x{CTA_N}x{CTA_K} leave some of {THREADS} threads nothing to copy straight")
     a_op.begin(work.t, work.i0, g.m, work.k_first)
     b_op.begin(work.t, work.j0, g.n, work.k_first)
-    a_op.part(work.i1, work.lane, MFMA, ATOM.k)
-    b_op.part(work.j1, work.lane, MFMA, ATOM.k)
+    a_op.lane_addresses(work.i1, work.lane, MFMA, ATOM.k)
+    b_op.lane_addresses(work.j1, work.lane, MFMA, ATOM.k)
     block = work.k_first // SCALED
     of_both: list[Scales | ScaleTile] = []
     for x, ld, first, inner, limit, CTA, WARP in ((g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, CTA_M, WARP_M),
@@ -68,7 +67,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
         if DIRECT_SCALES:
             tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=MFMA, CTA_K=CTA_K, THREADS=THREADS)
             tile.begin(work.t, first, limit, block)
-            tile.part(inner, work.lane)
+            tile.lane_addresses(inner, work.lane)
             of_both.append(tile)
         else:
             of_both.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=MFMA, TILES=WARP // MFMA,

@@ -1,4 +1,7 @@
-"""Scales of a block-scaled operand on their way to the Matrix Cores: from global memory to registers, a tile ahead.
+"""Scales of a block-scaled operand on their way to the Matrix Cores, as streams of pipeline.py.
+
+    Scales      from global memory to the registers of the lanes that hand them over, a tile ahead
+    ScaleTile   straight into LDS, as the elements, and from there to registers
 
 A lane hands over the scale of its row and of one block of 32 along k: block s*G + g of the tile for instruction s and
 lane group g, of G. It loads whole words of four blocks and shifts its own into the bytes that the instruction names.
@@ -6,10 +9,11 @@ lane group g, of G. It loads whole words of four blocks and shifts its own into 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from tilewright.atoms.mfma import SCALED
-from tilewright.ir import Kernel, Value, i8, i32, i64, ptr
+from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.lds_tile import LANES
 
 WORD = 4                # blocks of a register
@@ -36,7 +40,7 @@ class Scales:
         self.current, *self.coming = (k.tile(TILES, self.WORDS, i32) for _ in range(1 + AHEAD))
         self.asked = 0                          # times that the kernel, as it is written, asks for a tile
 
-    def fetch(self, more: Value) -> None:
+    def load(self, more: Value) -> None:
         self._load()
         self.advance(more)
 
@@ -49,12 +53,12 @@ class Scales:
             for word in range(self.WORDS):
                 coming[tile, word] = k.load((at + word*WORD).as_(i32), i32, align=1)
 
-    def fetch_some(self, steps: Value) -> None:
+    def load_first_tile(self, steps: Value) -> None:
         """The first tile's: 1 for the blocks that are not there, whose elements are 0."""
         there = steps // SCALED
         for tile, pointer in enumerate(self.pointers):
             for word in range(self.WORDS):
-                self.coming[0][tile, word] = some(self.k, pointer.get(), self.k.constant(i32, word*WORD), there)
+                self.coming[0][tile, word] = load_word(self.k, pointer.get(), self.k.constant(i32, word*WORD), there)
         self._advance(there)
 
     def _advance(self, blocks: Value) -> None:
@@ -68,14 +72,14 @@ class Scales:
         """To the next tile, if there are more."""
         self._advance(self.k.select(more, self.k.constant(i32, self.BLOCKS), 0))
 
-    def fetches(self, more: Value) -> list[list[Callable[[], None]]]:
-        return [[lambda: self.fetch(more)]]
+    def loads(self, more: Value) -> list[list[Callable[[], None]]]:
+        return [[lambda: self.load(more)]]
 
-    def stashes(self, smem: Value) -> list[list[Callable[[], None]]]:
+    def stores_to_lds(self, smem: Value) -> list[list[Callable[[], None]]]:
         """They stay in registers."""
         return []
 
-    def turn(self) -> None:
+    def release_tile(self) -> None:
         """The next tile's become the current ones, shifted to where this lane's are."""
         for ij in self.current.registers:
             self.current[ij] = self.coming[0][ij] >> (self.group*8)
@@ -91,7 +95,89 @@ class Scales:
         return [lambda: [self.current[tile, word] for tile in range(self.TILES) for word in range(self.WORDS)]]
 
 
-def some(k: Kernel, row: Value, first: Value, there: Value) -> Value:
+class ScaleTile:
+    """Of EXTENT rows of a workgroup's tile, for waves of WARP rows, in instructions of MFMA rows; CTA_K steps of k.
+
+    LDS keeps the words that a lane needs side by side, those of all the rows that it hands scales over for, so that it
+    reads them at once. As copies land lane after lane, each thread copies the word that belongs to its place. Rows of
+    scales begin at multiples of WORD, and so does a workgroup's part of k.
+    """
+
+    def __init__(self, k: Kernel, gmem: Value, ld: Value, *, EXTENT: int, WARP: int, MFMA: int, CTA_K: int,
+                 THREADS: int) -> None:
+        self.k, self.gmem, self.ld = k, gmem, k.cast(ld, i64)
+        self.MFMA, self.GROUPS, self.THREADS = MFMA, LANES // MFMA, THREADS
+        self.TILES, self.WORDS = WARP // MFMA, CTA_K // SCALED // WORD
+        self.LANE = self.TILES * self.WORDS                             # words of a lane
+        self.COPIES = -(-EXTENT * self.WORDS // THREADS)
+        self.SIZE = self.COPIES * THREADS * WORD
+
+    def begin(self, t: Value, first: Value, limit: Value, block: Value) -> None:
+        """For rows from `first` on of `limit`, and blocks from `block` on."""
+        k = self.k
+        self.t = t
+        self.address = k.variable(ptr(i8), self.gmem + (k.cast(first, i64)*self.ld + k.cast(block, i64)))
+        self.words, self.rows = [], []
+        for copy in range(self.COPIES):
+            place = t + copy*self.THREADS
+            lane, mine = place // self.LANE, place % self.LANE
+            row = lane // self.MFMA * (self.TILES*self.MFMA) + mine // self.WORDS * self.MFMA + lane % self.MFMA
+            self.words.append(mine % self.WORDS)
+            self.rows.append(k.cast(k.min(first + row, limit - 1) - first, i64)*self.ld)
+        self.carried = [k.variable(i32) for _ in range(self.COPIES)]
+
+    def shifted(self, word: Value) -> Value:
+        """With this lane's block where the instructions look for it."""
+        return word >> (self.group*8)
+
+    def lane_addresses(self, first: Value, lane: Value) -> None:
+        """A lane reads for a wave whose rows begin at `first`."""
+        self.group = lane // self.MFMA
+        self.lane_start = (first // self.TILES + lane % self.MFMA) * (self.LANE*WORD)
+
+    def load_first_tile(self, steps: Value) -> None:
+        """The first tile's: 1 for the blocks that are not there, whose elements are 0."""
+        there = steps // SCALED
+        at = self.address.get()
+        for row, word, carried in zip(self.rows, self.words, self.carried, strict=True):
+            carried.set(load_word(self.k, at + row, word*WORD, there))
+        self.address.set(at + self.k.cast(there, i64))
+
+    def stores_to_lds(self, smem: Value) -> list[list[Callable[[], None]]]:
+        def store_to_lds(copy: int) -> None:
+            self.k.store((smem + (self.t + copy*self.THREADS)*WORD).as_(i32), self.carried[copy].get())
+        return [[partial(store_to_lds, copy)] for copy in range(self.COPIES)]
+
+    def release_tile(self) -> None:
+        """The tile before has been multiplied."""
+
+    def start(self, smem: Value) -> list[Callable[[], None]]:
+        """Start to copy the tile at the pointer straight to LDS at `smem`."""
+        k, wave, base = self.k, self.t // LANES, self.address.get()
+
+        def copy(number: int) -> Callable[[], None]:
+            gmem = base + (self.rows[number] + k.cast(self.words[number]*WORD, i64))
+            return lambda: k.lds_load(smem + (wave*(LANES*WORD) + number*(self.THREADS*WORD)), gmem, WORD, base=base)
+        return [copy(number) for number in range(self.COPIES)]
+
+    def advance(self, more: Value) -> None:
+        """To the next tile, if there are more."""
+        k = self.k
+        self.address.set(self.address.get() + k.cast(k.select(more, k.constant(i32, self.WORDS*WORD), 0), i64))
+
+    def reads(self, smem: Value) -> list[Callable[[], list[Value]]]:
+        """Words of this lane: for each of a wave's tiles those along k."""
+        k = self.k
+        SIZE = next(size for size in (4, 2, 1) if self.LANE % size == 0)
+
+        def read(number: int) -> list[Value]:
+            at = (smem + (self.lane_start + number*WORD)).as_(i32)
+            found = k.load(at, vec(i32, SIZE)) if SIZE > 1 else k.load(at)
+            return [found[e] for e in range(SIZE)] if SIZE > 1 else [found]
+        return [lambda number=number: read(number) for number in range(0, self.LANE, SIZE)]  # type: ignore[misc]
+
+
+def load_word(k: Kernel, row: Value, first: Value, there: Value) -> Value:
     """A word of scales from `first` on, of a row of which so many are there; ONE stands for the others."""
     last = k.max(there - 1, 0)
     found = k.constant(i32, 0)

@@ -1,0 +1,99 @@
+"""Every kernel for a GPU stores C through gpu/epilogue.Out: an expression that is put there reaches all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
+from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
+from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.nvidia.dmma_gemm import emit_dmma_gemm
+from tilewright.kernels.nvidia.gemv import emit_gemv
+from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
+
+SIMT = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
+DMMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
+WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """2 x + 1000 i + j of what a kernel would store at (i, j)."""
+    of = Out.of.__func__
+
+    def expression(k, values, row, column, inside):
+        assert inside is None or inside.k is k
+        return [x*2.0 + k.cast(row*1000 + column + e, x.type) for e, x in enumerate(values)]
+    monkeypatch.setattr(Out, "of", classmethod(lambda cls, *args, **options: replace(
+        of(cls, *args, **options), fused=expression)))
+
+
+def wanted(product, c, beta, alpha):
+    i, j = np.indices(product.shape)
+    return 2 * (alpha*product + (beta*c if beta else 0)) + 1000*i + j
+
+
+@pytest.mark.parametrize("beta", [0.0, 3.0])
+@pytest.mark.parametrize(("emit", "options", "m", "n"), [
+    (emit_simt_gemm, SIMT | {"VECTOR": 4}, 65, 68),
+    (emit_simt_gemm, SIMT | {"VECTOR": 1}, 65, 67),                 # through shared memory
+    (emit_simt_gemm, SIMT | {"VECTOR": 1, "CTA_K": 16, "SLICES": 2}, 9, 67),
+    (emit_simt_gemm, SIMT | {"VECTOR": 1, "SPLIT_K": 2}, 65, 67),
+    (emit_simt_gemm, SIMT | {"VECTOR": 1, "TAIL": True}, 65, 67),
+    (emit_dmma_gemm, DMMA, 66, 68),
+    (emit_dmma_gemm, DMMA | {"SPLIT_K": 2}, 66, 68),
+    (emit_gemv, {"VECTOR": 4, "LAYOUT": "nn"}, 1, 132),
+    (emit_gemv, {"VECTOR": 4, "LAYOUT": "nt", "SPLIT_K": 2}, 1, 33),
+    (emit_gemv, {"VECTOR": 4, "COLUMN": True}, 33, 1),
+    (emit_gemv, {"VECTOR": 4, "COLUMN": True, "LAYOUT": "tn", "SPLIT_K": 2}, 36, 1),
+    (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "f32", "CTA_K": 32}, 33, 68),
+    (emit_mfma_gemm, WAVES | {"ARCH": "gfx950", "A": "f64", "CTA_K": 16, "MFMA": 16, "SPLIT_K": 2}, 65, 68),
+], ids=str)
+def test_an_expression_at_the_seam_reaches_every_kernel(fused, emit, options, m, n, beta):
+    k, rng = 24, np.random.default_rng(m + n)
+    letters = options.get("LAYOUT", "nt" if emit is emit_mfma_gemm else "nn")
+    T = np.float64 if emit is emit_dmma_gemm or options.get("A") == "f64" else np.float32
+    a, b, c = (rng.integers(-3, 4, shape).astype(T) for shape in ((m, k), (k, n), (m, n)))
+    expected = wanted(a @ b, c, beta, 2.0)
+    held = [np.ascontiguousarray(x if letter == "n" else x.T) for x, letter in zip((a, b), letters)]
+    tiles = -(-m // 64) * -(-n // 64) if emit is not emit_gemv else -(-max(m, n) // 8)
+    parts, grid, more = options.get("SPLIT_K", 1), (tiles, 1, options.get("SPLIT_K", 1)), []
+    if options.get("TAIL"):
+        parts, grid, more = 2, (1 + (tiles - 1)*2, 1, 1), [1, 2]
+    if parts > 1:
+        more = [np.zeros(parts*tiles*64*64, T), np.zeros(tiles, np.int32), *more]
+    function = emit(**({"VECTOR_C": 4} | options if emit is emit_mfma_gemm else options))
+    if emit is emit_gemv:                                           # as many CTAs as it has, no more
+        along = letters[0] == "n" if options.get("COLUMN") else letters[1] == "t"
+        grid = (-(-max(m, n) // (8 if along else 32*options["VECTOR"])), 1, parts)
+    tw.simulate(function, m, n, k, 2.0, held[0], held[0].shape[1], held[1], held[1].shape[1], beta, c, n, *more,
+                grid=grid)
+    np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.parametrize("emit", [emit_scaled_mfma_gemm, emit_emulated_mx_gemm])
+def test_an_expression_at_the_seam_reaches_kernels_with_scales(fused, emit):
+    """Elements that are all 0, so that what is stored is the expression's."""
+    m, n, k = 33, 35, 128
+    a, b, scales = (np.zeros((rows, width), np.int8) for rows, width in ((m, k // 2), (n, k // 2), (64, k // 32)))
+    c = np.full((m, n), np.nan, np.float32)
+    options = {"CTA_K": 128 if emit is emit_scaled_mfma_gemm else 32}
+    tw.simulate(emit(A="e2m1", VECTOR_C=1, **WAVES, **options), m, n, k, 1.0, a.ravel(), k // 2, b.ravel(), k // 2,
+                scales.ravel(), k // 32, scales.ravel(), k // 32, 0.0, c, n, grid=(1, 1, 1))
+    np.testing.assert_array_equal(c, wanted(np.zeros((m, n)), c, 0.0, 1.0))
+
+
+def test_the_expression_comes_before_rounding(fused):
+    """Of a narrow result: what is rounded is the expression's number."""
+    m, n, k = 2, 64, 32
+    a, b = np.full((m, k), 0.5, np.float16), np.full((n, k), 0.5, np.float16)
+    c = np.full((m, n), np.nan, np.float16)
+    tw.simulate(emit_mfma_gemm(ARCH="gfx942", A="f16", OUT="f16", CTA_K=32, VECTOR_C=4, **WAVES), m, n, k, 0.01, a, k,
+                b, k, 0.0, c, n, grid=(1, 1, 1))
+    expected = wanted(np.full((m, n), 8, np.float32), c, 0.0, np.float32(0.01)).astype(np.float32).astype(np.float16)
+    np.testing.assert_array_equal(c, expected)
