@@ -23,6 +23,7 @@ from tilewright.bench import peer
 from tilewright.bench.cases import Case
 from tilewright.bench.peer import CPU, GPU, OURS, Peer, Setting, Unfit, Way
 from tilewright.bench.results import BESIDE, Result, Row
+from tilewright.bench.suites import never_lose
 from tilewright.measure.disturbance import Load
 from tilewright.measure.gpu import GpuRules
 from tilewright.measure.measure import Call, Clock, Rules, Sample
@@ -46,6 +47,7 @@ class Job:
     peers: list[str] | None = None  # None: all that are installed
     plans: list[str] = field(default_factory=list)  # on a GPU: tilewright by these plans too
     prepared: bool = False  # peers that find B packed beforehand too
+    bounds: bool = False  # say what bounds our plans, by the cost model
     flush: bool = False  # in the article's protocol: empty the GPU's L2 before every launch
     call_s: float | None = None  # a slow peer is given as many rows of A as it does in that time
     max_call_s: float = 60.0  # a peer that would need longer for one call sits the case out
@@ -75,6 +77,10 @@ class Device(Protocol):
 
     isa: str
 
+    @property
+    def target(self) -> Any:
+        """The target that tilewright plans for."""
+
     def operands(self, case: Case) -> list[Operands]:
         """One set, or as many as keep a cache cold."""
 
@@ -94,9 +100,11 @@ class Device(Protocol):
 
 
 class Forecast:
-    """How long a call will take, from the last case timed: time grows with the flops, or stays if they shrink."""
+    """How long a call will take, from the last case timed: time grows with the flops.  If they shrink it stays, to be
+    safe; where cases come in any order (`mixed`), it shrinks with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, mixed: bool = False) -> None:
+        self.least = 0.0 if mixed else 1.0
         self.last: dict[str, tuple[str, int, float]] = {}
 
     def seen(self, name: str, case: Case, seconds: float) -> None:
@@ -105,19 +113,20 @@ class Forecast:
     def seconds(self, name: str, case: Case) -> float:
         kind, flops, seconds = self.last.get(name, ("", 1, 0.0))
         alike = kind == case.suite + case.product.key
-        return seconds * max(1.0, case.problem.flops / max(flops, 1)) if alike else 0.0
+        return seconds * max(self.least, case.problem.flops / max(flops, 1)) if alike else 0.0
 
 
 class Bench:
     """Times one case after the other."""
 
-    def __init__(self, job: Job, peers: list[Peer], device: Device | None = None, clock: Clock = time.perf_counter):
+    def __init__(self, job: Job, peers: list[Peer], device: Device | None = None, clock: Clock = time.perf_counter,
+                 began: float | None = None):
         from tilewright.bench.cpu import Cpu
 
         self.job, self.peers, self.clock = job, peers, clock
         self.device: Device = device or Cpu(job, clock)
-        self.began = clock()
-        self.forecast = Forecast()
+        self.began = clock() if began is None else began
+        self.forecast = Forecast(mixed=job.call_s is not None)
         self.beside: tuple[Any, list[Call]] | None = None  # the last one, which several cases share
 
     def seated(self, case: Case) -> tuple[list[Peer], dict[str, str]]:
@@ -210,9 +219,12 @@ class Bench:
         found = []
         for name, row in rows.items():
             sample = None if row.error else samples.get(name)
+            bound = None
+            if name == OURS and self.job.bounds and sample:
+                bound = never_lose.bound(case.problem, self.device.target, self.job.threads)
             if sample or row.error:
                 found.append(Row(name, sample, row.error, states.get(name), row.how, row.m, row.deviation,
-                                 row.prepared))
+                                 row.prepared, bound))
         return Result(case, self.job.threads, self.device.isa, tuple(found))
 
 
@@ -244,7 +256,7 @@ def find(job: Job, setting: Setting) -> tuple[list[Peer], dict[str, str]]:
 
 def run(job: Job, emit: Emit) -> None:
     """Measure everything the job asks for, an event for each step."""
-    before = Load.now()
+    began, before = time.perf_counter(), Load.now()
     device, setting = None, Setting(job.threads, job.isa)
     if job.device == GPU:
         from tilewright.bench.gpu import Gpu
@@ -256,7 +268,7 @@ def run(job: Job, emit: Emit) -> None:
     emit("peers", peers=described, left_out=left_out, load=before.average)
     if device is not None:
         emit("device", **device.describe())
-    bench = Bench(job, peers, device)
+    bench = Bench(job, peers, device, began=began)
     for number, case in enumerate(job.cases):
         late = bench.too_late(case)
         if late:

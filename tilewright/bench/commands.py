@@ -204,6 +204,44 @@ def _gpu_rules(options: Options) -> GpuRules:
     return GpuRules.quick() if options.quick else GpuRules()
 
 
+def never_lose(options: Options, device: str, minutes: float | None, console: Console) -> int:
+    """Every cell in which a peer is faster, on the CPU or the GPU; `minutes` bounds the time for all of it."""
+    from tilewright.bench.suites import never_lose as suite
+
+    began = time.monotonic()
+    cases = suite.cases(options.only, options.quick, device)
+    if device == GPU:
+        from tilewright.bench.gpu import require
+        from tilewright.bench.peers import cublas
+
+        check_outputs(options)
+        wanted = peer.required(options.peers, GPU) or [cublas.NAME]
+        require()
+    else:
+        wanted = _checked(options) or []
+        wanted = wanted if options.peers else peer.names()
+    counts = options.threads if device != GPU else [1]
+
+    def jobs() -> Iterator[Job]:
+        for number, threads in enumerate(counts):
+            left = None if minutes is None else 60 * minutes - (time.monotonic() - began)
+            yield Job(
+                threads, options.isa, cases, never_lose_rules(device, threads, options.quick), device, options.device,
+                peers=wanted, bounds=True, call_s=0.25 if options.quick else 0.5,
+                deadline_s=None if left is None else left / (len(counts) - number),
+            )
+
+    return _finish(_run("never-lose", jobs(), len(cases) * len(counts), options, console), options, began, console)
+
+
+def never_lose_rules(device: str, threads: int, quick: bool) -> Rules:
+    """Less time for each cell than elsewhere: there are thousands."""
+    if device == GPU:
+        return GpuRules(turn_s=0.005, warm_s=0.002, max_rounds=7, budget_s=0.3 if quick else 1.0, watch_s=0.0)
+    usual = Rules.choose(threads, quick)
+    return replace(usual, min_rounds=3, max_rounds=7 if quick else 15, budget_s=0.3 if quick else 1.0)
+
+
 def startup(rounds: int, json: Path | None, console: Console) -> int:
     """Import and first result, from outside."""
     from rich.table import Table
@@ -313,9 +351,10 @@ def _finish(report: Report, options: Options, began: float | None, console: Cons
 
 
 def status(report: Report) -> int:
-    """1 if something was wrong, broken or interrupted. Of number formats a peer's mistake is a line of the table, and
-    what this version does not have is no failure."""
-    rows = [row for r in report.results for row in r.rows if report.kind != "formats" or row.name == OURS]
+    """1 if something was wrong, broken or interrupted. Of number formats and in never-lose a peer's mistake is only
+    reported, and what this version does not have is no failure."""
+    rows = [row for r in report.results for row in r.rows if report.kind not in ("formats", "never-lose")
+            or row.name == OURS]
     failed = any(row.error and not row.error.startswith(("left out", ABSENT)) for row in rows)
     notes = [note for s in report.sessions for note in s.notes]
     broken = any(words in note for note in notes for words in ("ended early", "interrupted", "not tried"))

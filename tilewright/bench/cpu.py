@@ -26,6 +26,12 @@ class Cpu:
     def __init__(self, job: Job, clock: Clock) -> None:
         self.job, self.clock, self.isa = job, clock, job.isa
 
+    @property
+    def target(self) -> Any:
+        from tilewright.targets import detect
+
+        return detect()
+
     def operands(self, case: Case) -> list[Operands]:
         return operands.make_sets(case.problem, case.cold, machine.last_level_bytes(), gap=case.gap)
 

@@ -188,6 +188,10 @@ class Gpu:
         self.settings = self.source.describe() if self.source else {"why": self.why}
         self.readings: list[gpu_state.Reading] = []  # under load, of all cases
 
+    @property
+    def target(self) -> Any:
+        return self.on.on.target
+
     def describe(self) -> dict[str, Any]:
         return {"gpu": self.on.describe(), "state": self.settings}
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.bench.cases import Product
@@ -103,9 +102,11 @@ class Library:
 
 
 @cache
-def libraries(folder: Path = Path(__file__).parent / "peers") -> tuple[Library, ...]:
+def libraries() -> tuple[Library, ...]:
     """What the files of peers/ define, in the order in which they are loaded."""
-    names = [module.name for module in pkgutil.iter_modules([str(folder)]) if not module.name.startswith("_")]
+    from tilewright.bench import peers
+
+    names = [module.name for module in pkgutil.iter_modules(peers.__path__) if not module.name.startswith("_")]
     found = [import_module(f"tilewright.bench.peers.{name}").PEER for name in names]
     return tuple(sorted(found, key=lambda library: library.order))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+FEW = 5  # cases left out are listed up to so many
 MENTIONED = 0.1  # CPUs that other processes kept busy: below BUSY a remark
 NUMPY, KERNEL_0 = "numpy", "cuBLAS"
 Group = tuple[str, str, int, str]  # suite, dtype, threads, isa
@@ -467,7 +468,7 @@ def _show_simulated(report: Report, console: Console) -> None:
     found = study.counted(report)
     for each in study.tables([*found, study.dispatched(found, target)], target):
         console.print(each)
-    console.print(f"Registers and CTAs per SM: {report.extra['ptxas']}.", highlight=False)
+    console.print(f"Registers and CTAs per SM: {report.extra.get('ptxas', 'unknown')}.", highlight=False)
 
 
 # ---- a whole report
@@ -483,8 +484,15 @@ def _show_cpu(report: Report, console: Console) -> None:
         console.print(table(group, results, peak, whole.maximum > console.width, busy))
 
 
+def _show_cells(report: Report, console: Console) -> None:
+    from tilewright.bench.suites import never_lose
+
+    never_lose.show(report, console)
+
+
 TABLES: dict[str, Callable[[Report, Console], None]] = {
     "formats": _show_formats, "gpu": _show_gpu, "ladder cuda": _show_steps, "ladder simulated": _show_simulated,
+    "never-lose": _show_cells,
 }
 
 
@@ -551,7 +559,10 @@ def remarks(report: Report) -> list[str]:
     for session in report.sessions:
         where = "" if gpu else f"{plural(session.threads, 'thread')}: "
         said += [f"{where}{name} left out: {reason}" for name, reason in session.left_out.items()]
-        said += [f"{where}{note}" for note in session.notes]
+        late = [note for note in session.notes if note.endswith(" planned")]
+        if len(late) > FEW:
+            said.append(f"{where}{len(late)} cases were left out, since the time planned was over")
+        said += [f"{where}{note}" for note in session.notes if note not in late or len(late) <= FEW]
         if session.stolen is not None and session.stolen > 0.02 and not gpu:
             said.append(f"{where}the hypervisor gave {session.stolen:.0%} of the CPU time away: rates are too low")
         if session.others is not None and MENTIONED < session.others <= BUSY and not gpu:

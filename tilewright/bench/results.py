@@ -6,7 +6,7 @@
      "results": [{"suite", "m", "n", "k", "dtype", "b"?, "out"?, "batch"?, "algorithm"?, "layout", "gap"?, "cold",
                   "beside"?, "threads", "isa",
                   "rows": [{"name", "how"?, "reps", "seconds": [per round], "left_out"?, "disturbed"?,
-                            "median_s", "q1_s", "q3_s", "gflops", "m"?, "deviation"?, "prepared"?, "gpu"?}
+                            "median_s", "q1_s", "q3_s", "gflops", "m"?, "deviation"?, "prepared"?, "gpu"?, "bound"?}
                            or {"name", "how"?, "error": sentence}]}]}
 
 "b" and "out" are there where the formats differ from "dtype", A's. "left_out" counts rounds that other processes
@@ -14,8 +14,8 @@ disturbed and that are not in "seconds"; "disturbed" is true where they are in i
 "others" of a session: CPUs that other processes kept busy. A row's "m" is less than the case's where the whole product
 would take too long: the peer was given so many rows of A. "deviation" is check.Reference.error. "prepared" rows found B
 packed beforehand, which is not timed. On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and
-"isa" is its architecture. The derived figures (median_s to gflops) are there for readers of the file; `Report` computes
-them from `seconds`.
+"isa" is its architecture. "bound" says what bounds our plan by the cost model. The derived figures (median_s to gflops)
+are there for readers of the file; `Report` computes them from `seconds`.
 
 Schema 1 is understood too: it called peers "contenders", and had the products of formats and the steps of the GPU
 ladder in "extra".
@@ -53,6 +53,7 @@ class Row:
     m: int = 0  # rows of A, where it was not given all
     deviation: float | None = None  # check.Reference.error
     prepared: bool = False
+    bound: dict[str, Any] | None = None  # never_lose.bound: what bounds our plan by the cost model, and its seconds
 
     def to_json(self, operations: int) -> dict[str, Any]:
         found: dict[str, Any] = {"name": self.name} | ({"how": self.how} if self.how else {})
@@ -65,7 +66,7 @@ class Row:
         found |= {"median_s": s.median, "q1_s": s.q1, "q3_s": s.q3, "gflops": round(operations / s.median / 1e9, 3)}
         if self.deviation is not None:
             found["deviation"] = self.deviation
-        return found | {name: value for name in ("m", "prepared", "gpu") if (value := getattr(self, name))}
+        return found | {name: value for name in ("m", "prepared", "gpu", "bound") if (value := getattr(self, name))}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
@@ -74,7 +75,7 @@ class Row:
             return cls(data["name"], error=data["error"], how=how)
         sample = Sample(tuple(data["seconds"]), data["reps"], data.get("left_out", 0), data.get("disturbed", False))
         return cls(data["name"], sample, None, data.get("gpu"), how, data.get("m", 0), data.get("deviation"),
-                   data.get("prepared", False))
+                   data.get("prepared", False), data.get("bound"))
 
 
 @dataclass(frozen=True)

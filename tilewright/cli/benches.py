@@ -192,6 +192,45 @@ def gpu(
         raise typer.Exit(commands.gpu(chosen, common.console(json == output.STDOUT)))
 
 
+@app.command(name="never-lose")
+def never_lose(
+    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", "-o", help="Groups of shapes (squares, odd, rectangles, skinny, layouts, views, "
+                     "batches), and formats or products, such as f32 and i8-i8-i32.", metavar="LIST",
+                     show_default="all; on a GPU f32 and f64"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="f32 unless --only names formats, fewer rounds.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop after so long. Every group of shapes gets its share.",
+                                   show_default="no limit")
+    ] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    isa: Isa = "native",
+    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+) -> None:
+    """Find the products in which a peer is faster: 150 shapes by formats and thread counts.
+
+    Prints the geometric mean of the ratios to the fastest peer, the worst ten, and every product below 1 with what
+    bounds its plan by the cost model. On a GPU the peer is cuBLAS unless --peers names another. All of it takes hours;
+    --quick --minutes 10 is a fair sample.
+    """
+    with common.errors(lambda: "no result was kept"):
+        from tilewright.bench import commands
+
+        if device not in ("cpu", "cuda"):
+            raise common.BadInput(f"--device must be cpu or cuda, got {device!r}")
+        chosen = commands.Options(
+            only=common.listed(only, []), threads=_counts(threads) if device == "cpu" else [1],
+            peers=common.listed(peers, []) or None, isa=isa, quick=quick, device=number, json=json,
+        )
+        raise typer.Exit(commands.never_lose(chosen, "gpu" if device == "cuda" else "cpu", minutes,
+                                             common.console(json == output.STDOUT)))
+
+
 @app.command()
 def tiles(
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",

@@ -1,0 +1,171 @@
+"""Where is a peer faster?  150 shapes by number formats and thread counts, on a CPU or a GPU: a *cell* is one of them.
+
+What is shown are the cells in which tilewright takes longer than the fastest peer, each with what bounds its plan by
+the cost model, and the geometric mean and the worst ten over all cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tilewright.bench.cases import Case, Product
+from tilewright.bench.peer import GPU, OURS
+from tilewright.bench.suites import formats
+from tilewright.measure.measure import geomean
+from tilewright.problem import Gemm
+
+if TYPE_CHECKING:
+    from tilewright.bench.results import Report, Result
+
+Shape = tuple[str, int, int, int, str, int, int]  # group, m, n, k, layout, batch, gap
+SQUARES = (16, 32, 48, 64, 96, 128, 160, 192, 240, 256, 320, 384, 512, 640, 768, 1024, 1500, 2048, 3072, 4096, 6000)
+ODD = (17, 31, 63, 65, 97, 127, 129, 251, 255, 257, 509, 1000, 1021, 1023, 1025, 2039, 2047, 2049, 3333, 4097)
+RECTANGLES = ((1000, 2000, 500), (512, 1024, 2048), (4096, 1024, 512), (300, 700, 1100), (2048, 512, 4096),
+              (128, 4096, 1024), (1024, 128, 4096), (4096, 4096, 128), (333, 3000, 777), (5000, 200, 200),
+              (3072, 768, 768), (768, 3072, 768), (1500, 1500, 300), (100, 4000, 4000))
+SKINNY = (*((m, 4096, 4096) for m in (1, 2, 3, 4, 8, 16, 24, 32, 64, 96, 128, 200)),
+          *((m, n, k) for n, k in ((14336, 4096), (4096, 14336)) for m in (1, 16, 64, 128)),
+          *((4096, n, 4096) for n in (1, 2, 4, 8, 16, 32, 64)), (5120, 1, 3072), (2048, 1, 2048),
+          *((2048, 2048, k) for k in (1, 2, 4, 8, 16, 32, 64)), (64, 64, 20000), (20000, 64, 64), (64, 20000, 64))
+BATCHES = ((512, 8, 8, 8), (12, 197, 197, 64), (16, 64, 64, 64), (64, 64, 64, 64), (256, 32, 32, 32),
+           (1000, 16, 16, 16), (16, 128, 128, 128), (16, 256, 256, 256), (8, 512, 512, 512),
+           (4, 1024, 1024, 1024), (96, 128, 64, 128), (32, 512, 64, 512), (64, 1, 256, 256))
+ATTENTION = ((96, 128, 128, 64), (32, 512, 512, 64))  # Q K^T: batch, m, n, k with B stored transposed
+TURNED = (100, 240, 512, 1000, 2048, 3333)  # squares in the other layouts
+VIEWS = (64, 128, 256, 512, 1000, 1024, 2048, 3072, 4096)  # x[:, :n] of n + 1 columns
+GROUPS = ("squares", "odd", "rectangles", "skinny", "layouts", "views", "batches")
+
+PRODUCTS = (*(Product(x, x, x) for x in ("f32", "f64")), Product("bf16", "bf16", "f32"), Product("i8", "i8", "i32"),
+            Product("f16", "f16", "f32"), Product("c64", "c64", "c64"))
+PLAIN = PRODUCTS[:2]  # with --quick, and what GPUs are compared in
+STRIDE = 41  # of the order in which shapes are timed: whenever time is over, every group has had its share
+WORST = 10
+
+
+def shapes() -> list[Shape]:
+    """All 150, group by group."""
+    return list(_shapes())
+
+
+def _shapes() -> Iterator[Shape]:
+    for group, sizes in (("squares", SQUARES), ("odd", ODD)):
+        yield from ((group, n, n, n, "nn", 1, 0) for n in sizes)
+    yield from (("rectangles", *mnk, "nn", 1, 0) for mnk in RECTANGLES)
+    yield from (("skinny", *mnk, "nn", 1, 0) for mnk in SKINNY)
+    yield from (("layouts", n, n, n, layout, 1, 0) for n in TURNED for layout in ("nt", "tn", "tt"))
+    yield from (("layouts", m, 4096, 4096, layout, 1, 0) for m in (1, 8, 64) for layout in ("nt", "tn"))
+    yield from (("views", n, n, n, "nn", 1, 1) for n in VIEWS)
+    yield from (("views", n, n, n, layout, 1, 1) for n in (512, 2048) for layout in ("nt", "tn"))
+    yield from (("views", m, 4096, 4096, "nn", 1, 1) for m in (1, 16, 64, 128))
+    yield from (("batches", m, n, k, "nn", batch, 0) for batch, m, n, k in BATCHES)
+    yield from (("batches", m, n, k, "nt", batch, 0) for batch, m, n, k in ATTENTION)
+
+
+def cases(words: Sequence[str] = (), quick: bool = False, device: str = "cpu") -> list[Case]:
+    """Every shape in every format, or what the words name: groups of shapes, and products as formats.chosen takes them.
+
+    Neighbours in the list are of different groups.
+    """
+    groups = [word for word in words if word in GROUPS]
+    among = PLAIN if device == GPU else PRODUCTS
+    named = [word for word in words if word not in GROUPS]
+    products = formats.chosen(named, among) if named or not quick else list(PLAIN[:1])
+    every = [shape for shape in shapes() if shape[0] in groups or not groups]
+    step = next(step for step in range(STRIDE, 2 * STRIDE) if math.gcd(step, len(every)) == 1)
+    mixed = [every[i * step % len(every)] for i in range(len(every))]
+    return [Case(group, p.gemm(m, n, k, layout, batch), algorithm=p.algorithm, gap=gap)
+            for group, m, n, k, layout, batch, gap in mixed for p in products]
+
+
+# ---- what is shown
+
+
+def cells(results: Sequence[Result]) -> list[tuple[float, str, Result]]:
+    """(the fastest peer's time over ours, that peer, its result) of every cell that has both, the worst first."""
+    found = []
+    for r in results:
+        peer = r.fastest_peer()
+        ratio = r.ratio(peer) if peer else None
+        if peer and ratio:
+            found.append((ratio.median, peer, r))
+    return sorted(found, key=lambda cell: cell[0])
+
+
+def means(results: Sequence[Result]) -> list[list[str]]:
+    """A line for each format and thread count: cells, geometric mean, least, how many are below 1, and below 0.95."""
+    kinds: dict[tuple[str, int], list[float]] = {}
+    for ratio, _, r in cells(results):
+        kinds.setdefault((r.case.product.label, r.threads), []).append(ratio)
+    rows = [["all", "", *_numbers([ratio for found in kinds.values() for ratio in found])]] if kinds else []
+    return rows + [[label, str(threads), *_numbers(found)] for (label, threads), found in kinds.items()]
+
+
+def _numbers(found: list[float]) -> list[str]:
+    below = [sum(ratio < limit for ratio in found) for limit in (1.0, 0.95)]
+    return [str(len(found)), f"{geomean(found):.3f}", f"{min(found):.2f}", *map(str, below)]
+
+
+MEANS = ["format", "threads", "cells", "geometric mean", "least", "below 1.00", "below 0.95"]
+LOST = ["case", "threads", "ratio", "peer", "G/s", "bound by (model)", "share of the model"]
+
+
+def lost(results: Sequence[Result], limit: float = 1.0) -> list[list[str]]:
+    """A line, as LOST heads it, for each cell whose ratio is below the limit, the worst first."""
+    rows = []
+    for ratio, peer, r in cells(results):
+        if ratio >= limit:
+            break
+        row = r.row(OURS)
+        assert row is not None
+        assert row.sample is not None
+        bound = row.bound or {}
+        share = f"{bound['model_s'] / row.sample.spread.median:.0%}" if bound else "-"
+        rate = r.gflops() or 0.0
+        said = f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+        rows.append([f"{r.case.suite}: {r.case.label}", str(r.threads), f"{ratio:.3f}", peer, said,
+                     bound.get("what", "-"), share])
+    return rows
+
+
+def show(report: Report, console: Any) -> None:
+    """Geometric means, the worst ten, and every cell below 1."""
+    from tilewright.bench import report as tables
+
+    results = report.results
+    console.print()
+    console.print(tables.shown("never lose: the fastest peer's time over ours", "", MEANS, means(results),
+                               left=MEANS[:1], bold=("geometric mean",)))
+    found = lost(results)
+    if not found:
+        console.print("No cell is below 1.00.", highlight=False)
+        return
+    for title, rows in ((f"the worst {min(WORST, len(found))}", found[:WORST]),
+                        (f"all {len(found)} cells below 1.00", found if len(found) > WORST else [])):
+        if rows:
+            console.print(tables.shown(title, "", LOST, rows, left=(LOST[0], LOST[3], LOST[5]), bold=("ratio",)))
+
+
+# ---- what bounds a plan
+
+
+def bound(problem: Gemm, target: Any, threads: int = 1) -> dict[str, Any] | None:
+    """{"what": the largest part of the model's cost of the plan that tilewright chooses, "model_s": its seconds,
+    "plan"}; None where there is no model of this product."""
+    import tilewright as tw
+    from tilewright.plans import model, nvidia
+    from tilewright.plans.choose import shape_of
+    from tilewright.targets import CpuTarget
+
+    try:
+        if isinstance(target, CpuTarget):
+            plan: Any = tw.plan(problem, target, threads)
+            cost: Any = model.cost(shape_of(problem, threads), plan, target)
+        else:
+            plan = tw.plan(problem, target)
+            cost = nvidia.cost(nvidia.shape_of(problem), plan, target)
+    except (TypeError, ValueError, NotImplementedError, KeyError):
+        return None
+    what = max(cost.parts, key=lambda part: part[1])[0]
+    return {"what": what, "model_s": cost.seconds, "plan": str(plan)}
