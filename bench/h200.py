@@ -154,7 +154,7 @@ def _compiled(problem: Any) -> str:
     from tilewright.targets import target
     try:
         kernel: Any = tw.compile(problem, target("sm_90a"))
-        assert kernel.ptx
+        assert kernel.asm
     except Exception as error:
         return f"{problem}: {type(error).__name__}: {error}"
     return ""

@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tilewright.api.packed import pack
     from tilewright.api.products import gemm, matmul
-    from tilewright.compiled.cpu import compile
+    from tilewright.compiled.compile import compile
     from tilewright.explanation.cpu import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
@@ -77,7 +77,7 @@ _HOME = {
     "Packed": "tilewright.runtime.cpu.packed",
     "Quantized": "tilewright.formats.quantized",
     "Scaled": "tilewright.formats.scaled",
-    "compile": "tilewright.compiled.cpu",
+    "compile": "tilewright.compiled.compile",
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.cuda.device",
     "explain": "tilewright.explanation.cpu",

@@ -765,11 +765,11 @@ def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_the_plans_whose_calls_are_timed(target: str) -> None:
     """Most GPUs have them, and one of the two needs a workspace."""
-    from tilewright.compiled.nvidia import GpuKernel
+    from tilewright.compiled.nvidia import NvidiaKernel
 
     problem, spaces = Gemm(gpu_costs.SMALL, gpu_costs.SMALL, gpu_costs.SMALL), []
     for text in gpu_costs.BOUND.values():
-        (launch,) = GpuKernel(problem, targets.target(target), NvidiaPlan.parse(text)).launches  # type: ignore[arg-type]
+        (launch,) = NvidiaKernel(problem, targets.target(target), NvidiaPlan.parse(text)).launches  # type: ignore[arg-type]
         spaces.append(launch.workspace > 0 and launch.counters > 0)
     assert spaces == [False, True]
 

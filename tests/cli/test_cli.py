@@ -21,7 +21,8 @@ import tilewright
 from tests.doubles.fake_cuda import install
 from tilewright import formats, targets
 from tilewright.cli import app, common, npy
-from tilewright.compiler import llvm, ptxas
+from tilewright.compiled.compile import compiled
+from tilewright.compiler import ptxas
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.runtime.cuda import driver
 
@@ -495,22 +496,15 @@ def test_emit_writes_every_form(tmp_path: Path) -> None:
     assert "cannot run" in refused("emit", 8, 8, 8, "-t", "x86-avx2", "--plan", "packed 16x32 mc=96 kc=256 nc=4096")
 
 
-class Compiled:
-    """What a compiled kernel for a GPU shows, of a kernel that is not a whole product."""
-
-    def __init__(self, problem: Any, chip: Any, plan: Any) -> None:
-        k = Kernel("dot", threads=32, n=i32, a=ptr(f32), b=ptr(f32))
-        n, a, b = k.args
-        total = k.variable(f32, 0.0)
-        with k.loop(n, unroll=False) as i:
-            total.set(k.fma(a[i * 32 + k.thread[0]], b[i], total.get()))
-        a[k.thread[0]] = k.warp_sum(total.get())
-        self.llvm, self.ptx = llvm.text(k.function, chip), llvm.assembly(k.function, chip)
-        self.chip, self.asm, self.function = chip, self.ptx, k.function
-
-    @property
-    def cubin(self) -> bytes:
-        return ptxas.assemble(self.ptx, self.chip.name)[0]
+def dot(problem: Any, chip: Any, plan: Any) -> Any:
+    """Compiled, a kernel for a GPU that is not a whole product."""
+    k = Kernel("dot", threads=32, n=i32, a=ptr(f32), b=ptr(f32))
+    n, a, b = k.args
+    total = k.variable(f32, 0.0)
+    with k.loop(n, unroll=False) as i:
+        total.set(k.fma(a[i * 32 + k.thread[0]], b[i], total.get()))
+    a[k.thread[0]] = k.warp_sum(total.get())
+    return compiled(k.function, chip)
 
 
 def test_emit_writes_every_form_for_amd(tmp_path: Path) -> None:
@@ -549,7 +543,7 @@ def test_asm_of_an_amd_kernel() -> None:
 
 
 def test_emit_writes_every_form_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tilewright, "compile", Compiled)
+    monkeypatch.setattr(tilewright, "compile", dot)
     assert "define ptx_kernel void @" in call("emit", 20, 30, 40, "--target", "h200", "--llvm").output
     assert ".visible .entry dot(" in call("emit", 20, 30, 40, "--target", "h200").output
     for suffix, start in ((".ll", b"; ModuleID"), (".ptx", b"//"), (".cubin", b"\x7fELF")):
@@ -565,7 +559,7 @@ def test_emit_writes_every_form_for_a_gpu(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_asm_shows_the_loop_of_a_gpu_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tilewright, "compile", Compiled)
+    monkeypatch.setattr(tilewright, "compile", dot)
     said = call("asm", 8, 8, 8, "--target", "sm_75").output
     assert '.pragma "nounroll"' not in said
     assert "fma.rn.f32" in said

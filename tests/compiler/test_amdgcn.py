@@ -13,7 +13,7 @@ import pytest
 
 from tilewright import simulator
 from tilewright.compiler import amd, gate
-from tilewright.inspect.amd_loop import main_loop
+from tilewright.inspect.resources import amd_loop
 from tilewright.ir import Kernel, Texture, bf16, f16, f32, f64, i1, i32, i64, ptr, vec
 from tilewright.targets import names, target
 
@@ -183,7 +183,7 @@ def test_a_barrier_does_not_wait_for_global_loads(chip):
         b[t] = acc.get()
 
     text = check(recorded(write), chip)
-    lines = main_loop(text, "kernel")
+    lines = amd_loop(text, "kernel")
     events = [line for line in lines if re.match(r"global_load|s_waitcnt|s_barrier|ds_", line)]
     load = next(n for n, line in enumerate(events) if line.startswith("global_load"))
     barriers = [n for n, line in enumerate(events) if line == "s_barrier"]

@@ -103,7 +103,7 @@ def test_code_for_any_target(target):
         assert all(f'@"{name}"' in kernel.llvm for name in names)
         assert all(f"\n{name}:" in kernel.asm for name in names)
         assert target.triple in kernel.llvm
-        assert kernel.object[:4] == b"\x7fELF"
+        assert kernel.binary[:4] == b"\x7fELF"
         loop, rows = kernel.resources, kernel.shape.n if plan.swap else kernel.shape.m
         height, vectors = -(-rows // -(-rows // plan.mr)), plan.nr // target.lanes(4)  # panels of equal height
         steps = PACE if plan.algorithm == "packed" and unrolled(height, vectors) else 1  # of k, in the loop
@@ -166,9 +166,9 @@ def test_empty_products(sizes):
     kernel = tw.compile(problem)
     assert kernel.functions == ()
     assert "no code" in kernel.llvm
-    assert kernel.asm == ""
+    assert "no code" in kernel.asm
     assert np.array_equal(kernel(*operands(problem)), np.zeros(sizes[:2]))
-    for attribute in ("resources", "object"):
+    for attribute in ("resources", "binary", "manifest", "function"):
         with pytest.raises(ValueError, match="empty product"):
             getattr(kernel, attribute)
 

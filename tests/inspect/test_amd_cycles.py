@@ -8,7 +8,7 @@ from tilewright.atoms.amd import mfma
 from tilewright.compiler import amd
 from tilewright.inspect import amd_cycles
 from tilewright.inspect.amd_cycles import LDS_LATENCY, cycles, step
-from tilewright.inspect.amd_loop import main_loop
+from tilewright.inspect.resources import amd_loop
 from tilewright.ir import Kernel, f16, f32, i32, ptr, vec
 from tilewright.targets import target
 
@@ -178,10 +178,10 @@ def test_the_main_loop_is_the_one_that_multiplies():
     with k.loop(n):
         (acc[0, 0],) = k.mma(ATOM, [x[t]], [x[t + 64]], [acc[0, 0]])
     k.store(x + t * 16, acc[0, 0])
-    loop = main_loop(amd.assembly(k.function, CHIPS["gfx942"]), "k")
+    loop = amd_loop(amd.assembly(k.function, CHIPS["gfx942"]), "k")
     assert any(line.startswith("v_mfma") for line in loop)
     with pytest.raises(ValueError, match="has no loop"):
-        main_loop(amd.assembly(emit_product_without_loop(), CHIPS["gfx942"]), "k")
+        amd_loop(amd.assembly(emit_product_without_loop(), CHIPS["gfx942"]), "k")
 
 
 def emit_product_without_loop():

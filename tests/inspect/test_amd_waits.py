@@ -14,7 +14,7 @@ from tests.oracles import amd_waits
 from tests.oracles.amd_waits import Memory
 from tilewright.doctor.amd_kernels import KERNELS
 from tilewright.formats import FORMATS
-from tilewright.inspect.amd_loop import body
+from tilewright.inspect.resources import amd_body
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.kernels.amd import pipeline
 from tilewright.kernels.gpu.copy import emit_copy, grid
@@ -74,7 +74,7 @@ def findings(kernel, tiles, *, beta=0, text=None, short=0, block=None, take=0):
     given, (x, y, z) = arguments(kernel, m, n, k, beta), p.grid(m, n)
     given["a"] = Memory(given["a"].bytes - take)
     return amd_waits.findings(kernel.function, kernel.target, given, (x, y, z), block or (x - 1, 0, z - 1),
-                              text=text or kernel.assembly, returned=p.split_k - 1)
+                              text=text or kernel.asm, returned=p.split_k - 1)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda x: " ".join(map(str, x)))
@@ -91,7 +91,7 @@ def test_spilled_registers_are_waited_for():
     assert kernel.resources.vgpr_spills
     assert findings(kernel, 3) == []
     loads = r"(scratch_load_dword\w* (v\d+|v\[(\d+):\d+\]), off, off.*\n)"
-    text = changed(kernel.assembly, kernel.function.name, loads,
+    text = changed(kernel.asm, kernel.function.name, loads,
                    lambda x: f"{x[1]}\tv_mov_b32_e32 v0, {'v' + x[3] if x[3] else x[2]}\n", 0)
     assert any("is used before scratch_load" in each for each in findings(kernel, 3, text=text))
 
@@ -127,7 +127,7 @@ def test_parts_of_k_that_are_empty(family):
     m, n, k, parts = kernel.plan.cta_m, kernel.plan.cta_n, kernel.plan.cta_k, kernel.plan.split_k
     for part in (0, parts - 1):
         assert amd_waits.findings(kernel.function, kernel.target, arguments(kernel, m, n, k), (1, 1, parts),
-                                  (0, 0, part), text=kernel.assembly, returned=parts - 1) == []
+                                  (0, 0, part), text=kernel.asm, returned=parts - 1) == []
 
 
 @pytest.mark.parametrize("plan", ["mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=3 split_k=3",
@@ -135,7 +135,7 @@ def test_parts_of_k_that_are_empty(family):
 def test_one_wave_alone(plan):
     """LLVM leaves its barriers out; what it waits for stays."""
     kernel = compiled("gfx950", "f16", "nt", 4096, plan)
-    assert "s_barrier" not in body(kernel.assembly, kernel.function.name)
+    assert "s_barrier" not in amd_body(kernel.asm, kernel.function.name)
     for tiles in (1, 2, 5):
         assert findings(kernel, tiles) == []
 
@@ -193,7 +193,7 @@ def one_more(found):
 def test_mistakes_in_the_code_are_found(pattern, replaced, which, why):
     """mxfp6 with three tiles in LDS: copies of two widths, half of them late."""
     kernel = compiled(*MX6)
-    text = changed(kernel.assembly, kernel.function.name, pattern, replaced, which)
+    text = changed(kernel.asm, kernel.function.name, pattern, replaced, which)
     found = findings(kernel, 5, text=text)
     assert re.search(why, "\n".join(found)), found
 
@@ -245,10 +245,10 @@ def test_what_a_wave_leaves_for_another(chip):
 
 def test_a_matrix_instruction_takes_its_time():
     kernel = compiled(*FAMILIES[0])
-    lines = body(kernel.assembly, kernel.function.name)
+    lines = amd_body(kernel.asm, kernel.function.name)
     last = max(n for n, line in enumerate(lines) if line.startswith("v_mfma"))
     result = re.search(r"v\[(\d+):", lines[last])[1]
-    text = changed(kernel.assembly, kernel.function.name, re.escape(lines[last]) + r"\n",
+    text = changed(kernel.asm, kernel.function.name, re.escape(lines[last]) + r"\n",
                    rf"{lines[last]}\n\tv_mov_b32_e32 v{result}, v{result}\n")
     assert any("too early after a matrix instruction" in each for each in findings(kernel, 2, text=text))
 
@@ -268,7 +268,7 @@ def test_parts_of_a_sum_pass_from_die_to_die(family):
     for, before their workgroup counts itself; what the last one reads is not what its caches had before (buffer_inv):
     AMDGPUUsage, "Memory Model GFX942", fences of the scope agent."""
     kernel = compiled(*family)
-    lines = body(kernel.assembly, kernel.function.name)
+    lines = amd_body(kernel.asm, kernel.function.name)
     before = lines[: lines.index("buffer_wbl2 sc1")]
     at = max(n for n, line in enumerate(before) if line.startswith("global_store"))
     for pattern in ("buffer_wbl2 sc1", r"s_waitcnt vmcnt\(0\)", "s_barrier", r"global_atomic_add .* sc0",

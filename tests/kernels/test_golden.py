@@ -20,7 +20,7 @@ from tests.compiler.test_amdgcn import emit_transpose
 from tests.kernels.amd.test_amd_direct import emit_pipe
 from tilewright.atoms.nvidia import MMA_F64_16X8X16
 from tilewright.compiler import llvm
-from tilewright.inspect.amd_loop import body
+from tilewright.inspect.resources import amd_body
 from tilewright.ir import Kernel, f32, f64, i32, ptr, vec
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import emit_microkernel
@@ -114,7 +114,7 @@ def test_golden_amd(name, request):
 
 
 def instructions(function, chip):
-    return "".join(f"{line}\n" for line in body(llvm.assembly(function, target(chip)), function.name))
+    return "".join(f"{line}\n" for line in amd_body(llvm.assembly(function, target(chip)), function.name))
 
 
 def of_this_llvm(comment, text, path, request):

@@ -33,7 +33,7 @@ from tests.oracles.amd_lanes import Lanes, Unknown
 from tests.oracles.amd_lds import Access, Lds, Places
 from tilewright.compiler import amd
 from tilewright.inspect import amd_cycles
-from tilewright.inspect.amd_loop import body
+from tilewright.inspect.resources import amd_body
 from tilewright.ir.amdgcn import RAW
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Workgroup:
         self.target, self.returned = target, returned
         x, y = function.threads or (1, 1)
         self.shape, self.lanes = (x, y), Lanes(-(-x*y // WAVE))
-        lines = body(text, function.name)
+        lines = amd_body(text, function.name)
         self.labels = {line[:-1]: n - i for i, (n, line) in enumerate(
             (n, line) for n, line in enumerate(lines) if line.endswith(":"))}
         self.code = [instruction(line) for line in lines if not line.endswith(":")]

@@ -27,10 +27,10 @@ LAYERS = [
     ["inspect"],
     ["plans.measured"],  # what was measured: the engine asks
     ["runtime"],
-    ["compiled"],  # what tilewright.compile makes can also be called
+    ["simulator.product"],  # the engine's own jobs, simulated
+    ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["ladder"],
     ["measure", "doctor"],  # how to measure: no contenders
-    ["simulator.product"],  # the engine's own jobs, simulated
     # the rules of shapes and dtypes, for arrays on GPUs too
     ["rules", "api", "runtime.gpu.product", "runtime.gpu.engine", "runtime.gpu.nvidia", "runtime.gpu.amd"],
     ["tuner"],

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.atoms.amd import of
-from tilewright.compiled import amd_contract
+from tilewright.compiled import amd as compiled_amd
 from tilewright.inspect import amd_cycles
 from tilewright.kernels.amd import decoding
 from tilewright.kernels.amd.mfma_gemm import instruction
@@ -149,7 +149,7 @@ def test_machine_code_of_the_choice_for_4096(chip, a):
     assert used.vgpr_spills == 0
     assert used.waves >= 1
     assert used.lds <= target(chip).lds
-    found = amd_cycles.count(kernel.function, target(chip), kernel.assembly)
+    found = amd_cycles.count(kernel.function, target(chip), kernel.asm)
     assert found.units["matrix"] > 0
     # scales, and the tails of 6-bit operands, come by single words
     assert [line for line in found.narrow if a not in MX or "load_dword " not in line] == []
@@ -221,9 +221,9 @@ def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):
             ld = [x * bits // 8 for x in rows] if shape.scaled else rows
             numbers = {"m": m, "n": n, "k": shape.k, "a": 0, "b": 0, "lda": ld[0], "ldb": ld[1], "scale_a": 0,
                        "scale_b": 0, "ld_scale_a": shape.k // 32, "ld_scale_b": shape.k // 32}
-            requires = amd_contract.requires(shape, kernel.plan)
+            requires = compiled_amd.requires(shape, kernel.plan)
             assert [line for line in requires if not eval(line, numbers)] == []
-            told = amd_contract.computes(shape, kernel.plan)
+            told = compiled_amd.computes(shape, kernel.plan)
             assert ("packed along k" in told) == (a in MX)
             assert ("Emulated" in told) == (a in MX and chip == "gfx942")
 
@@ -272,7 +272,7 @@ def test_small_products_are_spread_over_the_chip(chip):
 def test_empty_products_have_no_code(size):
     kernel = tw.compile(gemm(*size, "f16"), target("gfx942"))
     assert kernel.functions == kernel.launches == ()
-    assert "no code" in kernel.assembly
+    assert "no code" in kernel.asm
     for what in ("code_object", "resources", "manifest"):
         with pytest.raises(ValueError, match="empty product"):
             getattr(kernel, what)
@@ -309,7 +309,7 @@ BOUNDED = [
 def test_what_a_manifest_requires_at_the_boundary(chip, a, layout, plan):
     """Every distance of rows that a 32-bit offset of a direct load is made of, and every size, has a largest value."""
     kernel = tw.compile(gemm(64, 64, 256, a, layout), target(chip), plan)
-    lines = amd_contract.requires(kernel.shape, kernel.plan)
+    lines = compiled_amd.requires(kernel.shape, kernel.plan)
     fits = {"m": 64, "n": 64, "k": 256, "a": 0, "b": 0, "lda": 256, "ldb": 256, "ldc": 64, "scale_a": 0, "scale_b": 0,
             "ld_scale_a": 8, "ld_scale_b": 8, "c": 0}
 

@@ -155,7 +155,7 @@ def test_one_row_or_column_is_gemv():
 def test_early_copies_are_held_by_a_warp_barrier(tile, vector, early):
     """Between the loads of the next tile and the multiply-adds of this one; without it ptxas moves the loads down."""
     kernel = tw.compile(tw.Gemm(4096, 4096, 4096), H200, replace(tile, vector=vector, early=early))
-    loop = ptx_loop(kernel.ptx).text
+    loop = ptx_loop(kernel.asm).text
     found = re.findall(r"ld\.global|bar\.warp\.sync|fma\.", loop)
     turns = [kind for kind, _ in groupby(found)]                        # a loop, so the last comes before the first
     if turns[0] == turns[-1]:

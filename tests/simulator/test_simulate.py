@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.drivers import HERE
-from tilewright.compiled.cpu import compile
+from tilewright.compiled.compile import compile
 from tilewright.simulator import Fault
 from tilewright.targets import names, target
 

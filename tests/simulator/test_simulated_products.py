@@ -141,7 +141,7 @@ def test_what_simulate_takes():
     kernel, (a, b, c) = compiled(problem), matrices(problem)
     with pytest.raises(TypeError, match="on a, b and"):
         tw.simulate(kernel, a)
-    with pytest.raises(TypeError, match="knows its grid"):
+    with pytest.raises(TypeError, match="a compiled kernel has its own"):
         tw.simulate(kernel, a, b, grid=(1, 1))
     with pytest.raises(TypeError, match="in order"):
         tw.simulate(sgemm(), 1, beta=2.0)

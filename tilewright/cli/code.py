@@ -11,13 +11,7 @@ import typer
 from tilewright.cli import common
 from tilewright.cli import output as files
 
-# For each family of targets: suffix → what it is, and which attribute of a compiled kernel holds it
-FORMS = {
-    "cpu": {".ll": ("IR", "llvm"), ".s": ("assembly", "asm"), ".o": ("object code", "object")},
-    "gpu": {".ll": ("IR", "llvm"), ".ptx": ("PTX", "ptx"), ".cubin": ("machine code, by ptxas", "cubin")},
-    "amd": {".ll": ("IR", "llvm"), ".s": ("assembly", "asm"), ".hsaco": ("code object, by lld", "code_object")},
-}
-MANIFEST = {"symbol", "arguments", "grid"}  # some of what compiler.amd.manifest always has
+MANIFEST = {"symbol", "arguments", "grid"}  # some of what compiler.manifest always has
 
 Named = Annotated[
     str | None,
@@ -57,26 +51,25 @@ def found(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: 
 
 
 def _axpy(chip: Any, threads: int = 256) -> Any:
-    from tilewright.compiler.amd import AmdFunction
+    from tilewright.compiled.compile import compiled
     from tilewright.kernels.elementwise import emit_axpy
 
-    return AmdFunction(emit_axpy(threads, chip.warp), chip, (f"(n + {threads - 1}) // {threads}",))
+    return compiled(emit_axpy(threads, chip.warp), chip, (f"(n + {threads - 1}) // {threads}",))
 
 
 # ---- files
 
 
-def write(kernel: Any, output: Path, forms: dict[str, tuple[str, str]]) -> list[str]:
+def write(kernel: Any, output: Path) -> list[str]:
     """Write the kernel in the form that the file's suffix names, beside a code object its manifest as .json; what was
     written."""
-    manifest = output.with_suffix(".json") if output.suffix == ".hsaco" else None
+    manifest = output.with_suffix(".json") if output.suffix in kernel.beside else None
     if manifest is not None:
         _require_own(manifest)
-    code = getattr(kernel, forms[output.suffix][1])
-    files.write(output, code)
+    files.write(output, kernel.listing(output.suffix))
     if manifest is None:
         return [str(output)]
-    files.write(manifest, json.dumps(kernel.manifest, indent=2) + "\n")
+    files.write(manifest, kernel.listing(".json"))
     return [str(output), f"{manifest} (its manifest)"]
 
 
@@ -96,63 +89,15 @@ def _require_own(path: Path) -> None:
 # ---- loops
 
 
-def show(kernel: Any, chip: Any, function: str | None, names: bool, whole: bool) -> None:
+def show(kernel: Any, function: str | None, names: bool, whole: bool) -> None:
     """The names of the functions, the whole of the assembly, or the hot loop with what it consists of."""
-    from tilewright.inspect import resources
-
-    family = common.kind(chip)
     if names:
-        functions = resources.ptx_functions if family == "gpu" else resources.functions
-        typer.echo("\n".join(functions(kernel.asm)))
+        typer.echo("\n".join(kernel.names))
     elif whole:
         typer.echo(kernel.asm)
     else:
-        {"cpu": _cpu_loop, "gpu": _ptx_loop, "amd": _amd_loop}[family](kernel, chip, function)
-
-
-def _cpu_loop(kernel: Any, chip: Any, function: str | None) -> None:
-    from tilewright.inspect import resources
-
-    loop = kernel.resources if function is None else resources.hot_loop(kernel.asm, function)
-    typer.echo(loop.text)
-    counts = {
-        "vector FMAs": loop.fma, "vector loads": loop.loads, "element loads": loop.elements, "stores": loop.stores,
-        "vector registers": loop.registers, "spills": loop.spills,
-    }
-    typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
-
-
-def _ptx_loop(kernel: Any, chip: Any, function: str | None) -> None:
-    from tilewright.compiler import ptxas
-    from tilewright.inspect import resources
-
-    text = kernel.ptx
-    loop = resources.ptx_loop(text, function)
-    typer.echo(loop.text)
-    typer.echo(f"\n{loop.function}: " + ", ".join(f"{count} {what}" for what, count in loop.counts.items() if count))
-    try:
-        used = ptxas.assemble(text, chip.name)[1][loop.function]
-    except ptxas.Missing as missing:
-        typer.echo(f"registers and spills are not known: {missing}")
-        return
-    spills = f"{used.spill_stores} bytes of spills stored and {used.spill_loads} loaded"
-    typer.echo(f"{used.registers} registers a thread, {spills}")
-    (x, y), shared = kernel.function.threads, kernel.function.shared_bytes
-    ctas = chip.occupancy(x * y, used.registers, shared)
-    typer.echo(f"CTAs of {x * y} threads and {shared} bytes of shared memory, {ctas} on a multiprocessor")
-
-
-def _amd_loop(kernel: Any, chip: Any, function: str | None) -> None:
-    """The main loop, what the kernel uses of a compute unit, and a static cycle count."""
-    from tilewright.inspect import amd_cycles
-    from tilewright.inspect.amd_loop import main_loop
-
-    name = kernel.function.name
-    if function not in (None, name):
-        raise common.BadInput(f"no function {function} in this assembly; there is {name}")
-    try:
-        typer.echo("\n".join(f"\t{line}" for line in main_loop(kernel.asm, name)))
-        found: Any = amd_cycles.count(kernel.function, kernel.target, kernel.asm)
-    except ValueError as error:  # without a loop there is no main one
-        found = error
-    typer.echo(f"\n{name}: {kernel.resources}\n{found}")
+        try:
+            text = f"{kernel.loop(function).text}\n"
+        except ValueError:  # no loop, which the report says, too
+            text = ""
+        typer.echo(f"{text}\n{kernel.report(function)}")

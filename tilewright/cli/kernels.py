@@ -219,17 +219,19 @@ def emit(
     """
     with common.errors():
         chip = common.target(target)
-        forms = code.FORMS[common.kind(chip)]
+        from tilewright.compiled.compile import code_class
+
+        forms = code_class(chip).forms
         if output is not None and output.suffix not in forms:
-            *most, last = (f"{suffix} ({what})" for suffix, (what, _) in forms.items())
+            *most, last = (f"{suffix} ({what})" for suffix, what in forms.items())
             raise common.BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
         if output is not None and llvm and output.suffix != ".ll":
-            raise common.BadInput(f"--llvm prints LLVM IR, and {output} is to hold {forms[output.suffix][0]}: give one")
+            raise common.BadInput(f"--llvm prints LLVM IR, and {output} is to hold {forms[output.suffix]}: give one")
         found = code.found((m, n, k), dtype, layout, chip, plan, step, kernel)
         if output is None:
             typer.echo(found.llvm if llvm else found.asm)
         else:
-            typer.echo(f"wrote {' and '.join(code.write(found, output, forms))}", err=True)
+            typer.echo(f"wrote {' and '.join(code.write(found, output))}", err=True)
 
 
 def asm(
@@ -253,4 +255,4 @@ def asm(
     with common.errors():
         chip = common.target(target)
         found = code.found((m, n, k), dtype, layout, chip, plan, step, kernel)
-        code.show(found, chip, function, names, whole)
+        code.show(found, function, names, whole)

@@ -1,37 +1,84 @@
-"""A GEMM by one plan on one of AMD's GPUs: assembly and a code object that can be read, counted, simulated and run.
+"""Kernels for one of AMD's GPUs: assembly and a code object that can be read, counted, simulated and run.
 
-Nothing here needs a GPU, but calling it does; a code object needs a linker (compiler.lld).
+A manifest says what a launch has to know and to keep to, in words and in expressions that a program can evaluate. Our
+own launches keep to it by the way they choose plans (plans/amd.py, runtime/gpu). A code object needs a linker
+(compiler.lld).
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled import amd_contract
-from tilewright.compiled.gemm import EMPTY, Launch, RecordedGemm, planned
-from tilewright.compiler import amd, artefact
+from tilewright.compiled.base import Launch, planned
+from tilewright.compiled.gpu import GpuCode, GpuKernel
+from tilewright.compiler import amd
 from tilewright.forks import cached_property
+from tilewright.inspect import amd_cycles
+from tilewright.inspect.resources import Loop
 from tilewright.plans import asked
 from tilewright.plans.amd import AmdPlan, choose, shape_of
-from tilewright.plans.gpu import GpuShape
+from tilewright.plans.amd_model import PIECE
+from tilewright.plans.gpu import BLOCK, REACH, GpuShape
 
 if TYPE_CHECKING:
-    from tilewright.ir.program import Function
     from tilewright.problem import Gemm
     from tilewright.targets import AmdTarget
 
 _MFMA = "tilewright.kernels.amd.mfma_gemm:emit_mfma_gemm"
-_EMITTERS = {"mfma": _MFMA, "xf32": _MFMA,
-             "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm",
-             "bf16_emulated": "tilewright.kernels.amd.emulated_mx_gemm:emit_emulated_mx_gemm"}
 BYTES = {"f64": 8, "f32": 4, "i32": 4}
+MOST = (1 << 31) - 1    # that an i32 holds
+BEYOND = 1 << 16        # rows after the last one that kernels count
+WORD, UNIT = 4, 8       # bytes: scales that come straight into LDS at once, elements in blocks that are loaded at once
 
 
-class AmdKernel(RecordedGemm):
-    """`kernel(a, b, out=c)` runs it; `kernel.bind(a, b, c)` makes a call ready; everything else can be had anywhere, as
-    can `tilewright.simulate(kernel, a, b)`."""
+class AmdCode(GpuCode):
+    """Recorded kernels as amdgcn assembly and a linked code object."""
 
-    emitters = _EMITTERS
+    forms: ClassVar[dict[str, str]] = {".ll": "IR", ".s": "assembly", ".hsaco": "code object, by lld"}
+    text_form, comment, beside = ".s", ";", (".hsaco",)
     target: AmdTarget
+
+    @property
+    def binary(self) -> bytes:
+        """A linked code object (.hsaco). lld.Missing if there is no linker."""
+        return self.loadable.image
+
+    @cached_property
+    def resources(self) -> amd.Usage:
+        """Registers, LDS, spills and the waves that fit."""
+        return amd.usage(self.function, self.target, self.asm)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """See compiler.manifest; `uses` is `resources`."""
+        return amd.manifest(self.function, self.target, self.grid, self.asm)
+
+    def loop(self, function: str | None = None) -> Loop:
+        """The main loop: the innermost with the most matrix instructions."""
+        return amd_cycles.loop(self.asm, self._named(function), self.target)
+
+    def report(self, function: str | None = None) -> str:
+        """What the kernel uses, and a static cycle count of its main loop."""
+        name = self._named(function)
+        try:
+            found: Any = amd_cycles.count(self.function, self.target, self.asm)
+        except ValueError as error:                 # there is no loop
+            found = error
+        return f"{name}: {self.resources}\n{found}"
+
+    def _named(self, function: str | None) -> str:
+        name = self.function.name
+        if function not in (None, name):
+            raise ValueError(f"no function {function} in this assembly; there is {name}")
+        return name
+
+
+class AmdKernel(GpuKernel, AmdCode):
+    """A GEMM by one plan on one of AMD's GPUs."""
+
+    emitters: ClassVar[dict[str, str]] = {
+        "mfma": _MFMA, "xf32": _MFMA, "scaled": "tilewright.kernels.amd.scaled_mfma_gemm:emit_scaled_mfma_gemm",
+        "bf16_emulated": "tilewright.kernels.amd.emulated_mx_gemm:emit_emulated_mx_gemm"}
+    maker = "AMD"
     plan: AmdPlan
 
     @cached_property
@@ -39,7 +86,6 @@ class AmdKernel(RecordedGemm):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the plan's emitter is called with."""
         p, s = self.plan, self.shape
         found: dict[str, Any] = {
             "ARCH": self.target.name, "A": s.a, "B": s.b, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
@@ -55,77 +101,98 @@ class AmdKernel(RecordedGemm):
             found["OUT"] = s.out
         return found
 
-    @cached_property
-    def launches(self) -> tuple[Launch, ...]:
-        """What a product of one pair of matrices takes; nothing if it is empty."""
-        if self._empty:
-            return ()
+    def _launch(self) -> Launch:
         p, m, n = self.plan, self.problem.m, self.problem.n
         if p.split_k == 1:
-            return (Launch(self, p.grid(m, n)),)
+            return Launch(self, p.grid(m, n))
         tiles = p.tiles(m, n)
-        return (Launch(self, p.grid(m, n), p.split_k * tiles * p.cta_m * p.cta_n * BYTES[self.shape.sums], 4*tiles),)
-
-    @cached_property
-    def assembly(self) -> str:
-        return EMPTY if self._empty else amd.assembly(self.function, self.target)
-
-    @property
-    def asm(self) -> str: return self.assembly
-
-    @cached_property
-    def code_object(self) -> bytes:
-        """.hsaco. compiler.lld.Missing if there is no linker; ValueError for an empty product."""
-        return self.loadable.image
-
-    @cached_property
-    def loadable(self) -> artefact.Code:
-        """The code object with what a launch must know, from the cache if it is there: then nothing is recorded."""
-        self._some()
-        return artefact.code(_EMITTERS[self.plan.algorithm], self.target, **self.options)
-
-    @cached_property
-    def resources(self) -> amd.Usage:
-        """Registers, LDS, spills and the waves that fit."""
-        return amd.usage(self._code, self.target, self.assembly)
+        return Launch(self, p.grid(m, n), p.split_k * tiles * p.cta_m * p.cta_n * BYTES[self.shape.sums], 4*tiles)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What another program must know to launch the code object."""
+        """What another program must know to launch the code object for matrices of any size: see compiler.manifest."""
         p = self.plan
         tiles = f"((m + {p.cta_m - 1}) // {p.cta_m}) * ((n + {p.cta_n - 1}) // {p.cta_n})"
-        found = amd.manifest(self._code, self.target, (tiles, 1, p.split_k), self.assembly)
-        found["plan"], found["problem"] = str(p), str(self.problem)
-        found["computes"] = amd_contract.computes(self.shape, p)
-        found["requires"] = amd_contract.requires(self.shape, p)
+        found = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
+        found |= {"plan": str(p), "problem": str(self.problem), "computes": computes(self.shape, p),
+                  "requires": requires(self.shape, p)}
         if p.split_k > 1:
             tile = p.split_k * p.cta_m * p.cta_n * BYTES[self.shape.sums]
-            found["workspace_bytes"], found["counter_bytes"] = f"{tiles} * {tile}", f"{tiles} * 4"
+            found |= {"workspace_bytes": f"{tiles} * {tile}", "counter_bytes": f"{tiles} * 4"}
         return found
 
-    @property
-    def _code(self) -> Function:
-        self._some()
-        return self.function
 
-    def _some(self) -> None:
-        if self._empty:
-            raise ValueError(f"{self.problem} is an empty product, for which there is no code")
-
-    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """alpha * A @ B + beta * out: see runtime.gpu.recipe.Maker.call."""
-        from tilewright.runtime.gpu.recipe import AMD
-        return AMD.call(self, a, b, out, alpha=alpha, beta=beta)
-
-    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """A call with everything ready: see runtime.gpu.recipe.Maker.bind."""
-        from tilewright.runtime.gpu.recipe import AMD
-        return AMD.bind(self, a, b, out, alpha=alpha, beta=beta)
+CODE = AmdCode
 
 
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:
-    """As tilewright.compile says, for one of AMD's GPUs. Operands are taken to be contiguous."""
+    """As tilewright.compile says. Operands are taken to be contiguous."""
     plan = asked.plan(plan, target)
     if problem.batch != 1:
         raise ValueError(f"a kernel for {target.name} computes one product, and {problem} has {problem.batch}")
     return AmdKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))
+
+
+# ---- what a launch is told
+
+
+def computes(shape: GpuShape, plan: AmdPlan) -> str:
+    """One paragraph: the product, and how its matrices lie in memory."""
+    a = "[m, k]" if shape.layout[0] == "n" else "[k, m]"
+    b = "[k, n]" if shape.layout[1] == "n" else "[n, k]"
+    said = (f"c = alpha * A B + beta * c, by rows: a is A as {a} of {shape.a}, b is B as {b} of {shape.b}, c is [m, n] "
+            f"of {shape.out}, and is not read if beta is 0. ")
+    if shape.scaled:
+        said += ("Elements of a and b are packed along k, the first in the lowest bits; lda and ldb are bytes from row "
+                 f"to row, ldc elements. scale_a [m, k / {BLOCK}] and scale_b [n, k / {BLOCK}] are e8m0, rows "
+                 f"ld_scale_a and ld_scale_b apart; k counts whole blocks of {BLOCK}, the last filled up with zeros.")
+    else:
+        said += "lda, ldb and ldc are elements from row to row."
+    if plan.algorithm == "bf16_emulated":
+        said += " Emulated: elements times their scales are multiplied as bf16."
+    if plan.algorithm == "xf32":
+        said += " f32 are rounded to 19 bits, xf32, before they are multiplied."
+    if plan.split_k > 1:
+        said += (" Workgroups leave parts of sums in the workspace, whatever was there; the counters are 0 before the "
+                 "launch, and again after it.")
+    return said
+
+
+def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
+    """Python expressions of the arguments' names, where pointers are addresses; all are true of a launch that works."""
+    tiles_n = f"((n + {plan.cta_n - 1}) // {plan.cta_n})"
+    tiles = f"((m + {plan.cta_m - 1}) // {plan.cta_m}) * {tiles_n}"
+    # kernels count rows, columns, steps of k and tiles in 32 bits, up to the end of the last tile and of its copies
+    found = [f"1 <= m <= {MOST - BEYOND}", f"1 <= n <= {MOST - BEYOND}",
+             f"1 <= k <= {MOST - (plan.split_k + 1) * plan.cta_k}",
+             f"{tiles} * {plan.split_k} <= {MOST}", f"{tiles_n} * {plan.group_m} <= {MOST}"]
+    if plan.vector_c > 1:
+        found.append(f"n % {plan.vector_c} == 0")
+    sides = (("a", "m", plan.cta_m, shape.bits[0], shape.layout[0] == "n"),
+             ("b", "n", plan.cta_n, shape.bits[1], shape.layout[1] == "t"))
+    if shape.scaled:
+        found.append(f"k % {4*BLOCK if plan.direct_scales(shape) else BLOCK} == 0")
+        found += [f"{x} == 0" for name, *_ in sides for x in (f"{name} % {WORD}", f"ld{name} % {UNIT}")]
+        if plan.direct_scales(shape):
+            found += [f"{x}scale_{name} % {WORD} == 0" for name, *_ in sides for x in ("", "ld_")]
+            found += [f"0 <= ld_scale_{name} * {_scale_rows(plan, rows, warp)} <= {REACH}"
+                      for (name, _, rows, *_), warp in zip(sides, (plan.warp_m, plan.warp_n))]
+    for name, along, rows, bits, along_k in sides:
+        if plan.copy == "direct":
+            apart = f"ld{name}" if shape.scaled else f"ld{name} * {bits // 8}"
+            if not shape.scaled:
+                found.append(f"{'k' if along_k else along} % {8*PIECE // bits} == 0")
+            if bits != 6:
+                found += [f"{name} % {PIECE} == 0", f"{apart} % {PIECE} == 0"]
+            found.append(f"0 <= {apart} * {rows if along_k else plan.cta_k} <= {REACH}")
+        elif not along_k and plan.vector > 1:
+            found.append(f"{along} % {plan.vector} == 0")
+    return list(dict.fromkeys(found))
+
+
+def _scale_rows(plan: AmdPlan, rows: int, warp: int) -> int:
+    """Rows whose scales a workgroup copies, where each thread copies as many words (kernels/amd/scales.py)."""
+    words = plan.cta_k // (4*BLOCK)
+    copied = -(-rows * words // plan.threads) * plan.threads
+    lanes = -(-copied // (warp // plan.mfma * words))
+    return -(-lanes // plan.mfma) * warp

@@ -1,4 +1,4 @@
-"""`tilewright.compile`: one plan for one problem on one target, as code that can be read, counted, written out and run.
+"""Functions for a CPU, and a GEMM by one plan on it, as code that can be read, counted, written out and run.
 
 Reading needs no such chip: a kernel for another machine is recorded, lowered and assembled here, and only calling it is
 refused. What is read is what runs: a test compares `parts` with what the engine loads.
@@ -6,23 +6,24 @@ refused. What is read is what runs: a test compares `parts` with what the engine
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.compiler import llvm
+from tilewright.compiled.base import Compiled, CompiledGemm, Launch, planned
 from tilewright.forks import cached_property
-from tilewright.inspect import resources
+from tilewright.inspect.resources import HotLoop, hot_loop
+from tilewright.ir.types import Pointer
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import asked
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime.cpu import engine, pool
 from tilewright.runtime.cpu.recipe import Strides, order
-from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
+from tilewright.targets import CpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -37,15 +38,50 @@ class Part(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Kernel:
-    """The code of one plan. `kernel(a, b, out=c)` runs it; everything else can be had for any target."""
+class CpuCode(Compiled):
+    """Recorded functions as assembly and an object."""
+
+    forms: ClassVar[dict[str, str]] = {".ll": "IR", ".s": "assembly", ".o": "object code"}
+    text_form, comment = ".s", "#"
+    target: CpuTarget
+
+    @property
+    def binary(self) -> bytes:
+        """A relocatable ELF object."""
+        from tilewright.compiler import llvm
+        self.function       # noqa: B018    # ValueError if there is none
+        return llvm.object_code(self.functions, self.target, jit=False)
+
+    @cached_property
+    def resources(self) -> HotLoop:
+        """The hot loop, counted: FMAs, loads, vector registers, spills. ValueError if there is no code.
+
+        Of the function that takes the longest: for a GEMM the micro-kernel that most of C is computed by.
+        """
+        return self.loop()
+
+    def loop(self, function: str | None = None) -> HotLoop:
+        return hot_loop(self.asm, function)
+
+    def report(self, function: str | None = None) -> str:
+        loop = self.loop(function)
+        return f"{loop.function}: " + ", ".join(f"{count} {what}" for what, count in loop.counts.items())
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The function that is called, and the parameters that it takes."""
+        arguments = [{"name": name, "type": "ptr" if isinstance(value.type, Pointer) else str(value.type)}
+                     for name, value in self.function.params]
+        return {"symbol": self.function.name, "target": self.target.name, "functions": self.names,
+                "arguments": arguments}
+
+
+class CpuKernel(CompiledGemm, CpuCode):
+    """A GEMM by one plan on a CPU."""
 
     def __init__(self, problem: Gemm, target: CpuTarget, plan: CpuPlan) -> None:
-        self.problem, self.target, self.plan = problem, target, plan
+        super().__init__(problem, target, plan)
         self.shape, self.strides = _laid_out(problem, plan.threads)
-
-    def __repr__(self) -> str:
-        return f"<Kernel {self.problem} on {self.target.name}: {self.plan}>"
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -53,8 +89,9 @@ class Kernel:
         return tuple(dict.fromkeys(_parts(self.shape, self.strides, self.plan, self.target)))
 
     @cached_property
-    def functions(self) -> tuple[Function, ...]:
+    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when somebody looks
         """The same, recorded."""
+        from tilewright.compiler import llvm
         found = []
         for part in self.parts:
             module, _, name = part.emitter.partition(":")
@@ -63,45 +100,30 @@ class Kernel:
                 found.append(emitter(self.target, *part.args))
         return tuple(found)
 
-    @cached_property
-    def llvm(self) -> str:
-        """LLVM IR, as it was lowered and before optimisation."""
-        return llvm.text(self.functions, self.target) if self.functions else _EMPTY
-
-    @cached_property
-    def asm(self) -> str:
-        """Assembly after optimisation."""
-        return llvm.assembly(self.functions, self.target) if self.functions else ""
+    def loop(self, function: str | None = None) -> HotLoop:
+        """By default of the micro-kernel that most of C is computed by, the first of the functions; smaller ones may be
+        unrolled."""
+        self.function       # noqa: B018    # ValueError if there is none
+        return super().loop(function or self.functions[0].name)
 
     @property
-    def object(self) -> bytes:
-        """A relocatable ELF object with the same functions."""
-        module, machine = llvm.optimise(self._some_functions(), self.target)
-        return bytes(machine.emit_object(module))
+    def manifest(self) -> dict[str, Any]:
+        """The loops' function, which takes a job: `fields` of 8 bytes, in this order (kernels/cpu/jobs.py)."""
+        return super().manifest | {"plan": str(self.plan), "problem": str(self.problem)}
 
-    @cached_property
-    def resources(self) -> resources.HotLoop:
-        """The hot loop, counted: FMAs, loads, vector registers, spills. ValueError if the product is empty.
-
-        Of the micro-kernel that most of C is computed by, the first of the functions; smaller ones may be unrolled.
-        """
-        return resources.hot_loop(self.asm, self._some_functions()[0].name)
-
-    def _some_functions(self) -> tuple[Function, ...]:
-        if not self.functions:
-            raise ValueError(f"{self.problem} is an empty product, for which there is no code")
-        return self.functions
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return () if self.empty else (Launch(self, (self.plan.threads, 1, 1)),)
 
     # ---- running
 
     def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: float = 1.0,
                  beta: float = 0.0) -> Array:
-        """alpha * A @ B + beta * out, by this plan on this machine; into `out`, or into a new array.
+        return self.bind(a, b, out, alpha=alpha, beta=beta)()
 
-        a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch):
-        an operand of layout "t" is a view like x.T whose columns are contiguous. Nothing is converted or copied, which
-        is what tilewright.matmul is for. RuntimeError if this machine cannot run the target's code.
-        """
+    def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> CpuBound:
+        """A call with these operands: see CpuBound. Nothing is converted or copied, which is what tilewright.matmul is
+        for. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
         p = self.problem
         batch = (p.batch,) if p.batch != 1 else ()
@@ -113,9 +135,7 @@ class Kernel:
             out = np.empty((*batch, p.m, p.n), self._dtype)
         else:
             self._check_out(out, (*batch, p.m, p.n), a, b)
-        gemm = engine.gemm_batched if batch else engine.gemm
-        gemm(a, b, out, float(alpha), float(beta), threads=self.plan.threads, plan=self.plan, target=self.target)
-        return out
+        return CpuBound(self, a, b, out, float(alpha), float(beta))
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -157,36 +177,31 @@ class Kernel:
             raise ValueError("out overlaps a or b; tilewright.matmul makes the copy that this needs")
 
 
-def compile(problem: Gemm, target: Any = None, plan: Any = None) -> Any:
-    """The kernel for a problem on a target (default: this machine) by a plan: a Kernel for a CPU, a GpuKernel
-    (compiler.gpu) for a GPU of NVIDIA's, an AmdKernel (compiler.amd_gemm) for one of AMD's. Target and plan are
-    records, or the texts of these: "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080".
+class CpuBound:
+    """A kernel with its operands: `bound()` multiplies into `bound.out` and returns it. The arrays are kept, and what
+    they hold when it is called is multiplied."""
 
-    Without a plan it is the one that tilewright.matmul runs: what the tuner measured to be best, else what the model of
-    the caches expects to be, for as many threads as matmul would use. ValueError with every reason if the plan cannot
-    run the problem on the target.
-    """
-    asked.problem(problem)
-    target = coerce(target)
-    plan = asked.plan(plan, target)
-    if isinstance(target, GpuTarget):
-        from tilewright.compiled import nvidia
-        return nvidia.compile(problem, target, plan)
-    if isinstance(target, AmdTarget):
-        from tilewright.compiled import amd
-        return amd.compile(problem, target, plan)
+    def __init__(self, kernel: CpuKernel, a: Array, b: Array, out: Array, alpha: float, beta: float) -> None:
+        self.kernel, self.out = kernel, out
+        self._gemm = engine.gemm_batched if kernel.problem.batch != 1 else engine.gemm
+        self._operands = a, b, out, alpha, beta
+
+    def __call__(self) -> Array:
+        kernel = self.kernel
+        self._gemm(*self._operands, threads=kernel.plan.threads, plan=kernel.plan, target=kernel.target)
+        return self.out
+
+
+CODE = CpuCode
+
+
+def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None) -> CpuKernel:
+    """As tilewright.compile says. Operands are taken to be contiguous."""
     asked.supported(problem, target.name, single=True)
     if plan is None:
         shape = _laid_out(problem, pool.get_num_threads())[0]
         plan = engine.tuned(shape, target) or choose(shape, target)
-    shape = _laid_out(problem, plan.threads)[0]
-    reasons = plan.violations(shape, target) if shape.m and shape.n and shape.k else []    # else nothing will run
-    if reasons:
-        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
-    return Kernel(problem, target, plan)
-
-
-_EMPTY = "; the product is empty: there is no code\n"
+    return CpuKernel(problem, target, planned(plan, problem, _laid_out(problem, plan.threads)[0], target, choose))
 
 
 def _laid_out(problem: Gemm, threads: int) -> tuple[Shape, Strides]:

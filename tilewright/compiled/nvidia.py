@@ -1,17 +1,13 @@
-"""A GEMM by one plan on one GPU: PTX that can be read, counted, simulated and run.
-
-Nothing here needs a GPU, but calling it does. The PTX comes from the cache if it is there; a kernel is recorded only if
-somebody looks at it.
-"""
+"""Kernels for one of NVIDIA's GPUs: PTX, machine code by ptxas where it is installed, and what that uses."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled import gemm
-from tilewright.compiled.gemm import EMPTY, RecordedGemm, planned
-from tilewright.compiler import artefact, ptxas
-from tilewright.compiler.manifest import Entry
+from tilewright.compiled.base import EMPTY, Launch, planned
+from tilewright.compiled.gpu import GpuCode, GpuKernel
+from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
+from tilewright.inspect.resources import Loop, ptx_functions, ptx_loop
 from tilewright.plans import asked
 from tilewright.plans.nvidia import NvidiaPlan, choose, shape_of
 
@@ -19,35 +15,90 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
     from tilewright.targets import GpuTarget
 
-_EMITTERS = {"simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
-             "dmma": "tilewright.kernels.nvidia.dmma_gemm:emit_dmma_gemm",
-             "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
 
+class NvidiaCode(GpuCode):
+    """Recorded kernels as PTX."""
 
-class Launch(gemm.Launch):
-    """What a launch of a grid of CTAs has to know beside."""
-
-    @property
-    def entry(self) -> Entry:
-        """The kernel as a launch sees it, which needs no recording."""
-        found: Entry = self.kernel.loadable.entry
-        return found
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.entry.shared
-
-
-class GpuKernel(RecordedGemm):
-    """`kernel(a, b, out=c)` runs it; `kernel.bind(a, b, c)` makes a call ready; everything else can be had anywhere."""
-
-    emitters = _EMITTERS
+    forms: ClassVar[dict[str, str]] = {".ll": "IR", ".ptx": "PTX", ".cubin": "machine code, by ptxas"}
+    text_form, comment = ".ptx", "//"
     target: GpuTarget
+
+    @cached_property
+    def asm(self) -> str:
+        """PTX, which the driver assembles."""
+        return self.loadable.text
+
+    @property
+    def names(self) -> list[str]:
+        return ptx_functions(self.asm)
+
+    @cached_property
+    def _assembled(self) -> tuple[bytes, dict[str, ptxas.Usage]]:
+        return ptxas.assemble(self.loadable.text, self.target.name)
+
+    @property
+    def binary(self) -> bytes:
+        """A cubin. ptxas.Missing if there is no ptxas; nothing but reading it needs it."""
+        return self._assembled[0]
+
+    @property
+    def resources(self) -> ptxas.Usage:
+        """Registers, shared memory and spills of the last kernel. ptxas.Missing if there is no ptxas."""
+        return self._assembled[1][self.names[-1]]
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """See compiler.manifest."""
+        return self.loadable.manifest | {"grid": None if self.grid is None else [*self.grid, 1, 1][:3]}
+
+    def loop(self, function: str | None = None) -> Loop:
+        """As PTX; the assembler may unroll it further."""
+        return ptx_loop(self.asm, function)
+
+    def report(self, function: str | None = None) -> str:
+        loop = self.loop(function)
+        lines = [f"{loop.function}: " + ", ".join(f"{count} {what}" for what, count in loop.counts.items() if count)]
+        try:
+            used = self._assembled[1][loop.function]
+        except ptxas.Missing as missing:
+            return f"{lines[0]}\nregisters and spills are not known: {missing}"
+        entry = self.loadable.entries[loop.function]
+        threads = entry.threads[0] * entry.threads[1]
+        ctas = self.target.occupancy(threads, used.registers, entry.shared)
+        lines.append(f"{used.registers} registers a thread, {used.spill_stores} bytes of spills stored and "
+                     f"{used.spill_loads} loaded")
+        lines.append(f"CTAs of {threads} threads and {entry.shared} bytes of shared memory, {ctas} on a multiprocessor")
+        return "\n".join(lines)
+
+
+class NvidiaKernel(GpuKernel, NvidiaCode):
+    """A GEMM by one plan on one of NVIDIA's GPUs."""
+
+    emitters: ClassVar[dict[str, str]] = {
+        "simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
+        "dmma": "tilewright.kernels.nvidia.dmma_gemm:emit_dmma_gemm",
+        "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
+    maker = "NVIDIA"
     plan: NvidiaPlan
+
+    @cached_property
+    def asm(self) -> str:
+        """PTX, which the driver assembles; a remark if the product is empty."""
+        return f"{self.comment} {EMPTY}" if self.empty else self.loadable.text
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, and the `values` of
+        parameters that the plan determines. ValueError for an empty product."""
+        if self.empty:
+            raise ValueError(self._no_code)
+        (launch,) = self.launches
+        return self.loadable.manifest | {
+            "grid": list(launch.grid), "plan": str(self.plan), "problem": str(self.problem),
+            "workspace_bytes": launch.workspace, "counter_bytes": launch.counters, "values": dict(launch.more)}
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the plan's emitter is called with."""
         p = self.plan
         if p.algorithm == "gemv":
             return {"DTYPE": self.problem.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
@@ -61,68 +112,21 @@ class GpuKernel(RecordedGemm):
                       "EARLY": p.early}
         return found
 
-    @cached_property
-    def launches(self) -> tuple[Launch, ...]:
-        """What a product of one pair of matrices takes; nothing if it is empty."""
-        if self._empty:
-            return ()
+    def _launch(self) -> Launch:
         p, m, n, s = self.plan, self.problem.m, self.problem.n, 4 if self.problem.compute == "f32" else 8
         tiles, grid, tile = p.tiles(m, n), p.grid(m, n, self.target, s), p.extent[0] * p.extent[1] * s
         if p.tail:
             whole, parts = p.cut(m, n, self.target, s)
             over = tiles - whole
-            return (Launch(self, grid, max(over*parts, 1)*tile, 4*max(over, 1), (("whole", whole), ("parts", parts))),)
-        if p.split_k > 1:
-            return (Launch(self, grid, p.split_k * tiles * tile, 4*tiles),)
-        return (Launch(self, grid),)
-
-    @cached_property
-    def ptx(self) -> str:
-        """What the driver assembles."""
-        if self._empty:
-            return EMPTY.replace(";", "//")
-        return self.loadable.text
-
-    @cached_property
-    def loadable(self) -> artefact.Code:
-        """The PTX with what a launch must know, from the cache if it is there: then nothing is recorded."""
-        return artefact.code(self.emitters[self.plan.algorithm], self.target, **self.options)
-
-    @property
-    def asm(self) -> str:
-        return self.ptx
-
-    @cached_property
-    def _assembled(self) -> tuple[bytes, ptxas.Usage]:
-        if self._empty:
-            raise ValueError(f"{self.problem} is an empty product, for which there is no code")
-        cubin, used = ptxas.assemble(self.ptx, self.target.name)
-        (usage,) = used.values()
-        return cubin, usage
-
-    @property
-    def cubin(self) -> bytes:
-        """Machine code, by ptxas. ptxas.Missing if there is none; nothing but reading it needs it."""
-        return self._assembled[0]
-
-    @property
-    def resources(self) -> ptxas.Usage:
-        """Registers, shared memory and spills, by ptxas."""
-        return self._assembled[1]
-
-    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """alpha * A @ B + beta * out: see runtime.gpu.recipe.Maker.call."""
-        from tilewright.runtime.gpu.recipe import NVIDIA
-        return NVIDIA.call(self, a, b, out, alpha=alpha, beta=beta)
-
-    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """A call with everything ready: see runtime.gpu.recipe.Maker.bind."""
-        from tilewright.runtime.gpu.recipe import NVIDIA
-        return NVIDIA.bind(self, a, b, out, alpha=alpha, beta=beta)
+            return Launch(self, grid, max(over*parts, 1)*tile, 4*max(over, 1), (("whole", whole), ("parts", parts)))
+        return Launch(self, grid, p.split_k * tiles * tile, 4*tiles) if p.split_k > 1 else Launch(self, grid)
 
 
-def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> GpuKernel:
-    """As tilewright.compile says, for a GPU. Operands are taken to be contiguous and aligned to 16 bytes."""
+CODE = NvidiaCode
+
+
+def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> NvidiaKernel:
+    """As tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
     asked.supported(problem, target.name, single=True)
     plan = asked.plan(plan, target)
-    return GpuKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))
+    return NvidiaKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler import lld, llvm
 from tilewright.compiler import manifest as fields
-from tilewright.forks import cached_property
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
@@ -38,6 +36,14 @@ class Usage:
     waves: int                  # that a SIMD does then
     limit: str                  # what there is too little of for more: "waves", "registers" or "LDS"
 
+    @property
+    def spills(self) -> int:
+        return self.vgpr_spills
+
+    @property
+    def shared(self) -> int:
+        return self.lds
+
     def __str__(self) -> str:
         spills = f"{self.vgpr_spills} VGPRs spilled" if self.vgpr_spills else "no spills"
         return (f"{self.registers} registers a lane ({self.vgprs} VGPRs, {self.agprs} AGPRs), {self.sgprs} SGPRs, "
@@ -45,41 +51,18 @@ class Usage:
                 f"on a compute unit, {self.waves} waves on a SIMD, limited by {self.limit}")
 
 
-@dataclass(frozen=True)
-class AmdFunction:
-    """A recorded kernel on one target, with what can be had of it. `grid` is as for `manifest`."""
-    function: Function
-    target: AmdTarget
-    grid: tuple[int | str, ...] | None = None
-
-    @cached_property
-    def llvm(self) -> str:
-        """LLVM IR, as it was lowered and before optimisation."""
-        return llvm.text(self.function, self.target)
-
-    @cached_property
-    def asm(self) -> str: return assembly(self.function, self.target)
-
-    @cached_property
-    def code_object(self) -> bytes: return code_object(self.function, self.target)
-
-    @cached_property
-    def manifest(self) -> dict[str, Any]: return manifest(self.function, self.target, self.grid, self.asm)
-
-    @cached_property
-    def resources(self) -> Usage: return usage(self.function, self.target, self.asm)
-
-
 def assembly(functions: Function | Iterable[Function], target: AmdTarget, *, lines: bool = False) -> str:
     """The amdgcn assembly of these kernels, with the metadata that a runtime reads.
 
     `lines`: it names the Python line that recorded an instruction.
     """
+    from tilewright.compiler import llvm
     return llvm.assembly(functions, target, lines=lines)
 
 
 def code_object(functions: Function | Iterable[Function], target: AmdTarget, *, lines: bool = False) -> bytes:
     """A linked code object (.hsaco). lld.Missing where there is no linker."""
+    from tilewright.compiler import lld, llvm
     return lld.link(llvm.object_code(functions, target, lines=lines))
 
 

@@ -104,11 +104,11 @@ def assembly(functions: Function | Iterable[Function], target: Target, *, lines:
     return tm.emit_assembly(module)
 
 
-def object_code(functions: Function | Iterable[Function], target: CpuTarget | AmdTarget, *,
-                lines: bool = False) -> bytes:
-    """A relocatable object, for this process's loader or for a linker."""
-    module, tm = optimise(functions, target, jit=isinstance(target, CpuTarget), lines=lines)
-    return tm.emit_object(module)
+def object_code(functions: Function | Iterable[Function], target: CpuTarget | AmdTarget, *, lines: bool = False,
+                jit: bool | None = None) -> bytes:
+    """A relocatable object: for this process's loader (`jit`, by default of a CPU's code), else for a linker."""
+    module, tm = optimise(functions, target, isinstance(target, CpuTarget) if jit is None else jit, lines=lines)
+    return bytes(tm.emit_object(module))
 
 
 class Loaded:

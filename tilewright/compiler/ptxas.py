@@ -31,6 +31,11 @@ class Usage:
     spill_loads: int
     barriers: int = 0
 
+    @property
+    def spills(self) -> int:
+        """Bytes that a thread stores to its stack and loads from it."""
+        return self.spill_stores + self.spill_loads
+
 
 @cache
 def find() -> Path:

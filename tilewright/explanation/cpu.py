@@ -294,7 +294,7 @@ def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
     """Seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with float64."""
     from dataclasses import replace
 
-    from tilewright.compiled.cpu import compile
+    from tilewright.compiled.compile import compile
     from tilewright.measure import check, operands, quiet
     from tilewright.measure.disturbance import Watch
     from tilewright.measure.measure import Rules, interleave

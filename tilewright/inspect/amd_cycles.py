@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.atoms.amd import of
 from tilewright.compiler import amd
-from tilewright.inspect.amd_loop import main_loop
+from tilewright.inspect.resources import Loop, amd_loop
 from tilewright.targets import banks
 
 if TYPE_CHECKING:
@@ -93,7 +93,13 @@ def count(function: Function, target: AmdTarget, text: str | None = None, waves:
     """Of the main loop of a kernel. `waves` on a SIMD: as many as fit, unless given. ValueError without a loop."""
     text = amd.assembly(function, target) if text is None else text
     waves = amd.usage(function, target, text).waves if waves is None else waves
-    return cycles([step(line, target) for line in main_loop(text, function.name)], waves)
+    return cycles([step(line, target) for line in amd_loop(text, function.name)], waves)
+
+
+def loop(text: str, function: str, target: AmdTarget) -> Loop:
+    """The main loop, its instructions counted by the unit that they are for. ValueError without a loop."""
+    lines = amd_loop(text, function)
+    return Loop(function, "\n".join(f"\t{line}" for line in lines), dict(Counter(step(x, target).unit for x in lines)))
 
 
 def cycles(steps: Sequence[Step], waves: int = 1) -> Cycles:

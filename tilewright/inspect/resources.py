@@ -26,9 +26,17 @@ class HotLoop:
     spills: int             # the same in any loop of the function
     stack_vectors: int      # the same anywhere in it
 
+    shared = 0                  # bytes of a workgroup's memory, which CPUs do not have
+
     @property
     def fma_per_load(self) -> float:
         return self.fma / max(self.loads + self.elements, 1)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The same by what a reader calls it."""
+        return {"vector FMAs": self.fma, "vector loads": self.loads, "element loads": self.elements,
+                "stores": self.stores, "vector registers": self.registers, "spills": self.spills}
 
 
 def functions(asm: str) -> list[str]:
@@ -69,16 +77,16 @@ def ptx_functions(ptx: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class PtxLoop:
-    """One round of a GPU kernel's main loop: what each thread does, as PTX. The assembler may unroll it further."""
+class Loop:
+    """One round of a GPU kernel's main loop: what each thread, or wave, does."""
     function: str
     text: str
     counts: dict[str, int]          # how many instructions of each kind
 
 
-def ptx_loop(ptx: str, function: str | None = None) -> PtxLoop:
+def ptx_loop(ptx: str, function: str | None = None) -> Loop:
     """The innermost loop with the most multiply-adds, and among equals with the most instructions, of a kernel or of
-    the whole text. ValueError where there is none."""
+    the whole text. It is PTX: the assembler may unroll it further. ValueError where there is none."""
     if function is None:
         loops = []
         for name in ptx_functions(ptx):
@@ -98,7 +106,7 @@ def ptx_loop(ptx: str, function: str | None = None) -> PtxLoop:
         raise ValueError(f"{function} has no loop")
     rounds = [(Counter(_ptx_kind(line) for node in nodes for line in blocks[node][1]), nodes) for nodes in innermost]
     counts, nodes = max(rounds, key=lambda each: (each[0]["FMAs"] + each[0]["MMAs"], each[0].total()))
-    return PtxLoop(function, _text(blocks, nodes), {kind: counts[kind] for kind in (*_PTX_KINDS, "others")})
+    return Loop(function, _text(blocks, nodes), {kind: counts[kind] for kind in (*_PTX_KINDS, "others")})
 
 
 _PTX_KINDS = {
@@ -110,6 +118,27 @@ _PTX_KINDS = {
 def _ptx_kind(line: str) -> str:
     instruction = re.sub(r"^@!?%\w+\s+", "", line)
     return next((kind for kind, pattern in _PTX_KINDS.items() if re.match(pattern, instruction)), "others")
+
+
+def amd_body(text: str, function: str) -> list[str]:
+    """The instructions and labels of an AMD GPU's kernel, without comments and directives. ValueError if it is not
+    there."""
+    found = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", text, re.M | re.S)
+    if not found:
+        raise ValueError(f"no kernel {function} in this assembly; there are: {', '.join(functions(text))}")
+    lines = (line.split(";")[0].strip() for line in found[1].splitlines())
+    return [line for line in lines if line and (line.endswith(":") or not line.startswith("."))]
+
+
+def amd_loop(text: str, function: str) -> list[str]:
+    """The instructions of its main loop: the innermost loop with the most matrix instructions, and among equals with
+    the most instructions. ValueError where there is no loop."""
+    blocks = _blocks(amd_body(text, function), _Amdgcn())
+    innermost = _innermost(_loops(_edges(blocks, _Amdgcn())))
+    if not innermost:
+        raise ValueError(f"{function} has no loop")
+    rounds = [[line for node in nodes for line in blocks[node][1]] for nodes in innermost]
+    return max(rounds, key=lambda lines: (sum(line.startswith(("v_mfma", "v_smfma")) for line in lines), len(lines)))
 
 
 # ---- text to blocks to loops
@@ -245,6 +274,11 @@ class _X86(_Dialect):
 class _Ptx(_Dialect):
     branch = re.compile(r"(@!?%p\d+ )?bra")
     leaves = re.compile(r"(bra|ret|exit|trap)")
+
+
+class _Amdgcn(_Dialect):
+    branch = re.compile(r"s_c?branch")
+    leaves = re.compile(r"s_(branch|endpgm)")
 
 
 class _AArch64(_Dialect):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import simulator
-from tilewright.compiler import llvm, ptxas
-from tilewright.compiler.amd import AmdFunction
-from tilewright.forks import cached_property
-from tilewright.inspect import resources
-from tilewright.ir import Function
+from tilewright.compiled import compile
 from tilewright.ladder.gpu11_texture import aligned
 from tilewright.ladder.gpu13_dispatch import choose
 from tilewright.ladder.gpu_steps import GPU_STEPS
@@ -22,66 +17,14 @@ from tilewright.simulator.occupancy import assembled
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, Target
 
 if TYPE_CHECKING:
+    from tilewright.compiled.base import Compiled
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
 FALLBACK = "stored"  # for the step "texture": the GPU step before it, which takes every matrix
 
 
-@dataclass(frozen=True)
-class CpuFunction:
-    """A recorded function on one CPU target, with what can be had of it."""
-
-    function: Function
-    target: CpuTarget
-
-    @cached_property
-    def llvm(self) -> str:
-        """LLVM IR, as it was lowered and before optimisation."""
-        return llvm.text(self.function, self.target)
-
-    @cached_property
-    def asm(self) -> str:
-        return llvm.assembly(self.function, self.target)
-
-    @property
-    def object(self) -> bytes:
-        """A relocatable ELF object."""
-        return llvm.object_code(self.function, self.target)
-
-    @cached_property
-    def resources(self) -> resources.HotLoop:
-        """The loop with the most FMAs, counted."""
-        return resources.hot_loop(self.asm)
-
-
-@dataclass(frozen=True)
-class NvidiaFunction:
-    """A recorded kernel on one of NVIDIA's targets, with what can be had of it."""
-
-    function: Function
-    target: GpuTarget
-
-    @cached_property
-    def llvm(self) -> str:
-        """LLVM IR, as it was lowered and before optimisation."""
-        return llvm.text(self.function, self.target)
-
-    @cached_property
-    def ptx(self) -> str:
-        return llvm.assembly(self.function, self.target)
-
-    @property
-    def asm(self) -> str:
-        return self.ptx
-
-    @property
-    def cubin(self) -> bytes:
-        """Machine code by ptxas; ptxas.Missing without it."""
-        return ptxas.assemble(self.ptx, self.target.name)[0]
-
-
-def compiled(name: str, target: Target, dtype: str = "f32") -> CpuFunction | NvidiaFunction | AmdFunction:
+def compiled(name: str, target: Target, dtype: str = "f32") -> Compiled:
     """The code of a step. ValueError for a name that is none on the target's ladder, and for "dispatch", which has no
     code of its own. `dtype`: of a CPU's, f32 or f64."""
     found = step(name, target)
@@ -89,10 +32,10 @@ def compiled(name: str, target: Target, dtype: str = "f32") -> CpuFunction | Nvi
         raise ValueError(f"step {found.title} has no kernel of its own: it launches {' or '.join(found.among)}; name "
                          "one of them")
     if isinstance(target, AmdTarget):
-        return AmdFunction(found.emit(target.name), target, (1,))
+        return compile.compiled(found.emit(target.name), target, (1,))
     if isinstance(target, GpuTarget):
-        return NvidiaFunction(found.emit(), target)
-    return CpuFunction(found.emit(target, dtype, *found.blocks(target, dtype, 1)), target)
+        return compile.compiled(found.emit(), target)
+    return compile.compiled(found.emit(target, dtype, *found.blocks(target, dtype, 1)), target)
 
 
 def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, b: Array, c: Array,

@@ -45,7 +45,7 @@ def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
     limit = min(alone, key=alone.__getitem__)
     ctas, per_cta = target.occupancy(threads, usage.registers, shared), -(-threads // target.warp)
     return Occupancy(ctas, ctas * per_cta, target.threads_sm // target.warp, limit, threads, usage.registers, shared,
-                     usage.spill_stores + usage.spill_loads)
+                     usage.spills)
 
 
 def of(kernel: Any) -> Occupancy | amd.Usage | None:

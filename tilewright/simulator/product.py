@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.compiled.cpu import Kernel, Part
 from tilewright.formats import Quantized
 from tilewright.ir.program import Function
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Microkernel
@@ -47,29 +46,44 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     if isinstance(kernel, Function):
         if out is not None or (alpha, beta) != (1.0, 0.0):
             raise TypeError("a recorded function takes its arguments in order: out, alpha and beta are among them")
-        chip = None if target is None else coerce(target, GpuTarget | AmdTarget)
-        return _function(kernel, args, grid, chip)
+        return simulate_function(kernel, args, grid, None if target is None else coerce(target, GpuTarget | AmdTarget))
     if not hasattr(kernel, "problem"):
         raise TypeError("kernel must be what tilewright.compile made, or a recorded function, not "
                         f"{type(kernel).__name__} {kernel!r}")
     if grid is not None or target is not None:
-        raise TypeError("a compiled kernel knows its grid and its target")
+        raise TypeError("grid and target are for recorded functions: a compiled kernel has its own")
     if not 2 <= len(args) <= 3 or (len(args) == 3 and out is not None):
-        raise TypeError("a compiled kernel is simulated on a, b and, if you like, out")
+        raise TypeError(f"a compiled kernel is simulated on a, b and optionally out, not on {len(args)} arrays"
+                        + " and out" * (out is not None))
     a, b, out = (*args, out)[:3]
+    return simulate_kernel(kernel, a, b, out, alpha, beta)
+
+
+def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha: float = 1.0,
+                    beta: float = 0.0) -> Report:
+    """A product by a compiled kernel: see `simulate`."""
     p = kernel.problem
-    shape = (p.batch,) if p.batch != 1 else ()
+    batch = (p.batch,) if p.batch != 1 else ()
     if out is None:
         if beta:
             raise ValueError(f"beta = {beta} needs an out to multiply")
-        out = np.empty((*shape, p.m, p.n), formats.FORMATS[p.out].dtype)
-    for name, x, wanted in ("a", a, (*shape, p.m, p.k)), ("b", b, (*shape, p.k, p.n)), ("out", out, (*shape, p.m, p.n)):
-        _check(name, x, wanted, getattr(p, name))
+        out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
+    for name, x, sizes in ("a", a, (p.m, p.k)), ("b", b, (p.k, p.n)), ("out", out, (p.m, p.n)):
+        _check(name, x, (*batch, *sizes), getattr(p, name))
     product = _Product(kernel, alpha, beta) if isinstance(kernel.target, CpuTarget) else Launches(kernel, alpha, beta)
     for index in range(p.batch):
-        product.run(*((a[index], b[index], out[index]) if shape else (a, b, out)))
-    report = product.report
-    report.result = out
+        product.run(*((a[index], b[index], out[index]) if batch else (a, b, out)))
+    product.report.result = out
+    return product.report
+
+
+def simulate_function(function: Function, args: Sequence[Any], grid: int | Sequence[int] | None,
+                      target: GpuTarget | AmdTarget | None) -> Report:
+    """A kernel as it is recorded, on its arguments in order: see `simulate`."""
+    report = Machine(function, Memory(), {}, target=target.name if target else None).run_grid(args, grid)
+    if target is not None:
+        from tilewright.simulator.occupancy import assembled
+        report.occupancy = assembled(function, target)
     return report
 
 
@@ -87,18 +101,8 @@ def _check(name: str, x: Any, shape: tuple[int, ...], format: str) -> None:
         raise ValueError(f"{name} must be {dtype} of shape {shape}, not {x.dtype} of {x.shape}")
 
 
-def _function(function: Function, args: Sequence[Any], grid: int | Sequence[int] | None,
-              target: GpuTarget | AmdTarget | None) -> Report:
-    machine = Machine(function, Memory(), {}, target=target.name if target else None)
-    report = machine.run_grid(args, grid)
-    if target is not None:
-        from tilewright.simulator.occupancy import assembled
-        report.occupancy = assembled(function, target)
-    return report
-
-
 class _Product:
-    def __init__(self, kernel: Kernel, alpha: float, beta: float) -> None:
+    def __init__(self, kernel: Any, alpha: float, beta: float) -> None:
         self.kernel, self.plan, self.alpha, self.beta = kernel, kernel.plan, alpha, beta
         self.memory = Memory()
         self.machine = Machine(kernel.functions[-1], self.memory, {}) if kernel.functions else None
@@ -163,12 +167,12 @@ class _Product:
 class _Code:
     """What runtime.code is to the engine: the kernel's recorded functions, at addresses of the simulator."""
 
-    def __init__(self, kernel: Kernel, memory: Memory) -> None:
+    def __init__(self, kernel: Any, memory: Memory) -> None:
         self.recorded, self.memory = dict(zip(kernel.parts, kernel.functions)), memory
 
     def address(self, emitter: str, *args: Any) -> int:
         """Of the function that runtime.code would load by this name and these arguments."""
-        return self.memory.address(self.recorded[Part(emitter, args)])
+        return self.memory.address(self.recorded[emitter, args])
 
     def driver(self, *_: Any) -> int:
         return self.memory.address(list(self.recorded.values())[-1])

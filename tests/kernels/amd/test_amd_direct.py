@@ -9,7 +9,7 @@ import pytest
 
 from tilewright import simulator
 from tilewright.compiler import amd, gate, llvm
-from tilewright.inspect.amd_loop import main_loop
+from tilewright.inspect.resources import amd_loop
 from tilewright.ir import Kernel, f32, i8, i32, ptr, vec
 from tilewright.targets import names, target
 
@@ -93,7 +93,7 @@ def test_only_what_is_meant_is_waited_for(chip, bytes):
     """Of two loads under way the older is waited for, and none before LDS is read."""
     text = amd.assembly(emit_pipe(bytes), target(chip))
     kinds = r"buffer_load_\S+ .* lds|s_waitcnt .*|s_barrier|ds_read"
-    events = [line for line in main_loop(text, "pipe") if re.match(kinds, line)]
+    events = [line for line in amd_loop(text, "pipe") if re.match(kinds, line)]
     assert len([e for e in events if e.startswith("buffer_load")]) == 1
     assert f"dword{'' if bytes == 4 else f'x{bytes // 4}'} " in text
     (wait,) = (e for e in events if "vmcnt" in e)
@@ -144,7 +144,7 @@ def test_a_base_that_moves_costs_no_vector_instruction(chip, bytes):
         k.warp_barrier()
     c[t] = acc.get()
     text = amd.assembly(k.function, target(chip))
-    assert [line.split()[0] for line in main_loop(text, "k") if line.startswith("v_")] == ["v_add_f32_e32"]
+    assert [line.split()[0] for line in amd_loop(text, "k") if line.startswith("v_")] == ["v_add_f32_e32"]
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -4,7 +4,7 @@ import pytest
 import tilewright as tw
 from tilewright.compiler import amd
 from tilewright.inspect import amd_cycles
-from tilewright.inspect.amd_loop import main_loop
+from tilewright.inspect.resources import amd_loop
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 
 LEEWAY = 0.02           # for another version of LLVM
@@ -34,7 +34,7 @@ def test_operands_that_reads_of_lds_turn_keep_it_as_busy(format, layout):
     text = amd.assembly(compiled.function, target)
     uses = amd.usage(compiled.function, target, text)
     assert uses.vgpr_spills == uses.scratch == 0
-    lines = main_loop(text, compiled.function.name)
+    lines = amd_loop(text, compiled.function.name)
     wait, = (i for i, line in enumerate(lines) if "vmcnt" in line)
     assert lines[wait + 1] == "s_barrier"
     found = amd_cycles.count(compiled.function, target, text)
@@ -82,7 +82,7 @@ def test_the_barrier_comes_before_the_last_products():
     """Each wave has the last operands of a tile in registers by then, and reads the next tile's beside its products."""
     target = tw.target("gfx950")
     compiled = tw.compile(tw.Gemm(4096, 4096, 4096, "f16", layout="nt"), target)
-    lines = main_loop(amd.assembly(compiled.function, target), compiled.function.name)
+    lines = amd_loop(amd.assembly(compiled.function, target), compiled.function.name)
     after = lines[lines.index("s_barrier"):]
     assert sum(line.startswith("v_mfma") for line in after) >= 8
     assert sum(line.startswith("ds_read") for line in after) >= 6

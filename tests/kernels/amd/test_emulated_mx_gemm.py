@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright import formats
 from tilewright.compiler import amd
 from tilewright.formats import BLOCK_FORMATS, Quantized
-from tilewright.inspect.amd_loop import body, main_loop
+from tilewright.inspect.resources import amd_body, amd_loop
 from tilewright.ir import Kernel, i8, i32, ptr, vec
 from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, decode
 from tilewright.kernels.amd.decoding_pipeline import Portion
@@ -88,7 +88,7 @@ def test_every_element_with_every_scale(f):
 def test_instructions_of_an_element(f):
     """What the emitter reckons with, and how they come about: a multiplication by the scale, and a move to bf16."""
     function = emit_decode(f)
-    text = body(amd.assembly(function, GFX942), function.name)
+    text = amd_body(amd.assembly(function, GFX942), function.name)
     loaded = next(i for i, line in enumerate(text) if "vmcnt" in line)
     found = Counter(line.split()[0] for line in text[loaded:] if line.startswith("v_"))
     assert found["v_fma_mix_f32"] == AT_ONCE
@@ -336,7 +336,7 @@ def test_assembly_for_gfx942(fa, fb, options):
     text = amd.assembly(function, GFX942)
     used = amd.usage(function, GFX942, text)
     assert (used.vgpr_spills, used.sgpr_spills, used.scratch) == (0, 0, 0)
-    loop = Counter(line.split()[0] for line in main_loop(text, function.name))
+    loop = Counter(line.split()[0] for line in amd_loop(text, function.name))
     M, N, K = options.get("CTA_M", 256), options.get("CTA_N", 256), options.get("CTA_K", 32)
     WARP_M, WARP_N, MFMA = options.get("WARP_M", 128), 64, options.get("MFMA", 32)
     MFMA_K = 8 if MFMA == 32 else 16
@@ -355,7 +355,7 @@ def test_decoding_is_mixed_with_products():
     function = emit_emulated_mx_gemm(A="e4m3fn")
     kinds = "".join(
         "M" if "mfma" in line else "v" if line.startswith("v_") else ""
-        for line in main_loop(amd.assembly(function, GFX942), function.name)
+        for line in amd_loop(amd.assembly(function, GFX942), function.name)
     )
     runs = [len(run) for run in re.findall("v+", kinds)]
     assert kinds.count("M") == 32

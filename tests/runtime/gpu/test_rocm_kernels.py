@@ -251,7 +251,7 @@ def refuse(*args, **options):
 amd.code_object = amd.assembly = refuse
 k = tw.compile(tw.Gemm(70, 68, 40, "f16", out="f32", layout="nt"), tw.target("gfx942"), sys.argv[1])
 code = k.loadable
-assert k.code_object == code.image
+assert k.binary == code.image
 recorded = "tilewright.kernels.amd" in sys.modules
 print(code.manifest["symbol"], len(code.image), code.manifest["argument_bytes"], recorded)
 """
@@ -264,9 +264,9 @@ def test_a_second_process_does_not_compile_again(monkeypatch, tmp_path):
     done = subprocess.run([sys.executable, "-c", SECOND, SMALL], capture_output=True, text=True)
     assert done.returncode == 1  # nothing is there yet
     assert "it was compiled again" in done.stderr
-    assert k.code_object[:4] == b"\x7fELF"
+    assert k.binary[:4] == b"\x7fELF"
     done = subprocess.run([sys.executable, "-c", SECOND, SMALL], capture_output=True, text=True)
-    assert done.stdout.split() == [k.function.name, str(len(k.code_object)),
+    assert done.stdout.split() == [k.function.name, str(len(k.binary)),
                                    str(k.manifest["argument_bytes"]), "False"], done.stderr
     assert k.loadable.manifest.items() <= (k.manifest | {"grid": None}).items()
 
@@ -280,7 +280,7 @@ def test_no_linker_no_entry(monkeypatch, tmp_path):
 
     monkeypatch.setattr(lld, "find", missing)
     with pytest.raises(lld.Missing):
-        kernel().code_object  # noqa: B018
+        kernel().binary  # noqa: B018
     assert cache.info()["entries"] == 0
 
 

@@ -1,0 +1,49 @@
+"""`tilewright.compile`: the kernel for a problem on a target, by the module for that kind of target."""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tilewright.plans import asked
+from tilewright.targets import AmdTarget, GpuTarget, coerce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tilewright.compiled.base import Compiled, CompiledGemm
+    from tilewright.ir.program import Function
+    from tilewright.problem import Gemm
+    from tilewright.targets import Target
+
+
+def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm:
+    """The kernel for a problem on a target (default: this machine's CPU) by a plan: a CpuKernel, NvidiaKernel or
+    AmdKernel, which all have what compiled.base.CompiledGemm has. Target and plan are records, or the texts of these:
+    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080".
+
+    Without a plan it is the one that tilewright.matmul runs: what the tuner measured to be the fastest, else what the
+    model expects to be, on a CPU for as many threads as matmul would use. ValueError with every reason if the plan
+    cannot run the problem on the target.
+    """
+    asked.problem(problem)
+    chip = coerce(target)
+    found: CompiledGemm = _module(chip).compile(problem, chip, asked.plan(plan, chip))
+    return found
+
+
+def compiled(functions: Function | Iterable[Function], target: Target,
+             grid: tuple[int | str, ...] | None = None) -> Compiled:
+    """Recorded functions on a target, to be read, counted and written out. `grid`: a GPU kernel's, for the manifest."""
+    found: Compiled = code_class(target)(functions, target, grid)
+    return found
+
+
+def code_class(target: Target) -> type[Compiled]:
+    """CpuCode, NvidiaCode or AmdCode, which know the forms of a target's code."""
+    found: type[Compiled] = _module(target).CODE
+    return found
+
+
+def _module(target: Target) -> Any:
+    name = "amd" if isinstance(target, AmdTarget) else "nvidia" if isinstance(target, GpuTarget) else "cpu"
+    return import_module(f"tilewright.compiled.{name}")
