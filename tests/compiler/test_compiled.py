@@ -70,7 +70,7 @@ def test_the_hot_loop(kernel):
     many = next(count for kind, count in loop.counts.items() if kind in ("vector FMAs", "FMAs", "matrix"))
     assert many >= 4
     assert kernel.report().startswith(f"{loop.function}: ")
-    with pytest.raises(ValueError, match="no (kernel|function) nonsense in this (assembly|PTX); there (is|are)"):
+    with pytest.raises(ValueError, match=r"no (kernel|function) nonsense in this (assembly|PTX); there (is|are)"):
         kernel.report("nonsense")
 
 
