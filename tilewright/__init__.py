@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from tilewright.api.packed import pack
     from tilewright.api.products import gemm, matmul
     from tilewright.compiled.compile import compile
+    from tilewright.compiled.plan import plan
     from tilewright.explanation.cpu import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
     from tilewright.formats.scaled import Scaled
-    from tilewright.plans import plan
     from tilewright.problem import Gemm
     from tilewright.runtime.cpu.packed import Packed
     from tilewright.runtime.cpu.pool import get_num_threads, set_num_threads, threads
@@ -85,7 +85,7 @@ _HOME = {
     "get_num_threads": "tilewright.runtime.cpu.pool",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",
-    "plan": "tilewright.plans",
+    "plan": "tilewright.compiled.plan",
     "quantize": "tilewright.formats.quantization",
     "set_num_threads": "tilewright.runtime.cpu.pool",
     "simulate": "tilewright.simulator.product",

@@ -89,6 +89,29 @@ class Gemm:
         return (formats.accumulator(*found) if exact else meeting).name
 
     @property
+    def sums(self) -> str:
+        """The format in which tilewright.matmul adds products up: f32, f64, i32, i64, c64 or c128."""
+        if self.blocks:
+            return "f32"
+        exact = formats.integral(self.a, self.b) and isinstance(formats.FORMATS[self.out], formats.Integer)
+        meeting = () if exact else (_product(formats.FORMATS[self.a], formats.FORMATS[self.b]),)
+        return formats.accumulator(self.a, self.b, *meeting, self.out).name
+
+    @property
+    def castable(self) -> bool:
+        """Whether the result's format takes products of the operands' by NumPy's rule same_kind: integers become floats
+        and floats complex numbers, and never the other way round."""
+        if self.blocks or (formats.integral(self.a, self.b) and isinstance(formats.FORMATS[self.out], formats.Integer)):
+            return True
+        meeting = _product(formats.FORMATS[self.a], formats.FORMATS[self.b])
+        return formats.rank(self.out) >= formats.rank(meeting)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the operands are block-scaled."""
+        return _block_format(self.a) is not None
+
+    @property
     def flops(self) -> int:
         """A multiplication and an addition for each of m n k terms."""
         return 2 * self.batch * self.m * self.n * self.k

@@ -11,7 +11,8 @@ import tilewright as tw
 from tests.helpers.arrays import small_integers, storages
 from tests.helpers.fenced import fenced
 from tilewright.plans.cpu import CpuPlan
-from tilewright.runtime.cpu import engine, kernel_addresses, recipe
+from tilewright.runtime.cpu import engine, recipe
+from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import Pool
 from tilewright.runtime.cpu.recipe import SHARES, Recipe
 from tilewright.targets import detect
@@ -110,7 +111,7 @@ def test_packed_products_go_whole_to_threads_that_would_not_idle(monkeypatch, ba
     c = np.empty_like(a)
     engine.gemm_batched(a, b, c, plan=plan, threads=2)
     assert np.array_equal(c, a @ b)
-    batched = kernel_addresses.batch(detect())
+    batched = host.batch(detect())
     assert (teams == [batched]) if whole else (len(teams) == batch and batched not in teams)
 
 

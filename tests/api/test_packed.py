@@ -11,20 +11,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.kernels.cpu.test_amx import SimulatedCode
+from tests.kernels.cpu.test_amx import packed_before
 from tilewright.formats import FORMATS, Complex, Float
-from tilewright.kernels.cpu.gemm import emit_gemm
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES
-from tilewright.kernels.cpu.microkernel import emit_microkernel
-from tilewright.kernels.cpu.packing import emit_pack
-from tilewright.kernels.cpu.prepack import emit_prepack
-from tilewright.plans import CpuPlan, Shape
+from tilewright.plans import CpuPlan, Shape, lowering
+from tilewright.plans.cpu import Strides
+from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
-from tilewright.runtime.cpu.kernel_addresses import Microkernels
 from tilewright.runtime.cpu.prepack import Prepacking
-from tilewright.runtime.cpu.recipe import Recipe, Strides
-from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
+from tilewright.simulator.run_cpu import SimulatedHost, SimulatedRecipe
 
 RNG = np.random.default_rng(9)
 HERE = [chip for chip in (tw.target("x86-avx512"), tw.target("x86-avx2")) if not chip.missing]
@@ -62,14 +57,10 @@ def unpacked(a, b, packed, dtype) -> np.ndarray:
     """The same product by the same plan through the engine that packs, on one thread."""
     c = np.zeros((a.shape[0], b.shape[1]), packed.sums)
     kept_a, kept_b = (x if x.dtype == took else x.astype(took) for x, took in zip((a, b), packed._takes))
-    meant = engine.as_multiplied(
-        *engine._describe(kept_a, kept_b, c, 1),
-        tuple(engine._packed_from(x.dtype, c.dtype) for x in (kept_a, kept_b)),
-        packed.target, packed.word if packed.word in engine.BY_NAME else "",
-    )
+    lowered = lowering.lower(engine.product(kept_a, kept_b, c, 1), packed.target,
+                             packed.word if packed.word in BY_NAME else "")
     plan = replace(packed.plan, jc_ways=1, ic_ways=1, jr_ways=1)
-    recipe = engine.Recipe(meant.shape, meant.strides, plan, meant.target, sources=meant.sources, depth=meant.depth)
-    engine._run(recipe, plan.swap, kept_a, kept_b, c, 1.0, 0.0)
+    engine.run(engine.ready(engine.Planned(*lowered, plan)), plan.swap, kept_a, kept_b, c, 1.0, 0.0)
     return c.astype(dtype)
 
 
@@ -79,7 +70,7 @@ def test_the_bits_are_those_of_products_that_pack(chip, f, g):
     """Several blocks of k, edges everywhere; a few rows and many, more than one thread."""
     b, out = numbers(g, 1301, 75), result_of(f, g)
     packed = tw.pack(b, a=f, out_dtype=out, target=chip, rows=200)
-    assert packed.word in ("f32", "f64", "i32", "i64", *engine.BY_NAME)
+    assert packed.word in ("f32", "f64", "i32", "i64", *BY_NAME)
     kept = b.copy()
     b[...] = 0  # nobody reads it again
     for m in (1, 9, 130):
@@ -223,35 +214,11 @@ def test_what_is_refused(call, error, words):
 # ---- threads, in the simulator, which finds races
 
 
-class Simulated(SimulatedCode):
-    """Of vectors of f32."""
-
-    def driver(self, target, algorithm, dtype, mr, nr, *sources):
-        return self.address(emit_gemm, target, dtype, mr, nr // target.lanes(4), *sources)
-
-    def prepack(self, target, dtype, mr, nr, source, role):
-        return self.address(emit_prepack, target, dtype, mr, nr // target.lanes(4), source, role)
-
-    def packing(self, target, *args):
-        return self.address(emit_pack, target, *args)
-
-    def microkernels(self, target, dtype, mr, nr, a):
-        code = self
-
-        class Kernels(Microkernels):
-            def compiled(self, kernel):
-                return code.address(emit_microkernel, target, *kernel.arguments(dtype, a))
-
-        found = Kernels(target, dtype, mr, nr, a)
-        found.address = self.memory.address(found.table, "table")
-        return found
-
-
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("ways", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 3, 1), (1, 1, 2), (2, 2, 2)])
 def test_teams_without_races(ways, swap):
     chip, memory = tw.target("x86-avx2"), Memory()
-    code = Simulated(memory)
+    host = SimulatedHost(memory)
     m, n, k = (40, 26, 21) if swap else (26, 40, 21)
     a, b, c = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
     wanted = a @ b
@@ -260,20 +227,10 @@ def test_teams_without_races(ways, swap):
     strides = Strides(*(s // 4 for x in (a, b, c) for s in x.strides))
     plan = CpuPlan("packed", 3, 16, 6, 8, 16, *ways, swap=swap)
     shape = Shape("f32", m, n, k, "rows", "rows", plan.threads)
-    packing = Prepacking(shape, strides, plan, chip, code)
-    panels = memory.address(np.zeros(packing.bytes, np.uint8), "panels")
-    for part in range(2):
-        job = np.array(packing.job(memory.address(b, "b"), panels, 2))
-        Machine(code.function(emit_prepack), memory, {}).run_thread([job.view(np.int8), part])
-    recipe = Recipe(shape, strides, plan, chip, code, prepacked="b")
-    operands = [panels, memory.address(a, "a")] if swap else [memory.address(a, "a"), panels]
-    job = np.array(recipe.job(*operands, memory.address(c, "c"), 1, 0))
+    b_at = memory.address(b, "b")
+    panels = packed_before(Prepacking(shape, strides, plan, chip, host), host, b_at, 2)
     b[...] = 0
-    for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
-                        ("b_space", plan.jc_ways * recipe.b_block),
-                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
-        job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
-    machine = Machine(code.function(emit_gemm), memory, {})
-    struct = job.view(np.int8)
-    machine.run_team([struct], plan.threads) if plan.threads > 1 else machine.run_thread([struct, 0])
+    recipe = SimulatedRecipe(shape, strides, plan, chip, host, prepacked="b")
+    operands = [panels, memory.address(a, "a")] if swap else [memory.address(a, "a"), panels]
+    recipe.run(*operands, memory.address(c, "c"), 1, 0)
     np.testing.assert_array_equal(c, wanted)

@@ -26,8 +26,9 @@ LAYERS = [
     ["simulator", "compiler"],
     ["inspect"],
     ["plans.measured"],  # what was measured: the engine asks
+    ["rules.complex_product"],  # complex products by real ones, for any engine
     ["runtime"],
-    ["simulator.product"],  # the engine's own jobs, simulated
+    ["simulator.product", "simulator.run_cpu"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["ladder"],
     ["measure", "doctor"],  # how to measure: no contenders

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright import targets as chips
-from tilewright.plans import CpuPlan, Shape, asked, choose, plan, shape_of
+from tilewright.compiled.plan import plan
+from tilewright.plans import CpuPlan, Shape, asked, choose, lowering, shape_of
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.choose import candidates, ranked, splits
 from tilewright.plans.model import Ceilings, cost, total
@@ -207,8 +208,8 @@ def test_a_large_c_of_a_short_product_is_written_along_its_rows():
     """Rows a power of two apart share a set of L1, which has room for 12 of them."""
     machine = dataclasses.replace(AVX512, l1d=48 << 10, l1d_ways=12, l2=1 << 20, l3=32 << 20)
     for k in (1, 2, 4, 8):
-        assert str(plan(tw.Gemm(2000, 2000, k), machine)) == "in_place 14x32"
-        assert str(plan(tw.Gemm(2048, 2048, k), machine)) == "in_place 9x48"
+        assert str(plan(tw.Gemm(2000, 2000, k), machine, 1)) == "in_place 14x32"
+        assert str(plan(tw.Gemm(2048, 2048, k), machine, 1)) == "in_place 9x48"
     assert plan(tw.Gemm(2048, 2048, 64), machine).algorithm == "packed"
 
 
@@ -258,7 +259,8 @@ def test_the_planner_sees_what_the_engine_meets(problem, a, b):
     assert shape == Shape("f32", problem.m, problem.n, problem.k, a, b, 5)
     x, y = (np.empty(s, np.float32) for s in (problem.shape_a, problem.shape_b))
     x, y = (z if letter == "n" else z.T for z, letter in zip((x, y), problem.layout))
-    assert engine._describe(x, y, np.empty((problem.m, problem.n), np.float32), 5)[0] == shape
+    met = engine.product(x, y, np.empty((problem.m, problem.n), np.float32), 5)
+    assert lowering.lower(met, AVX2).shape == shape
 
 
 # ---- the model

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright import forks
 from tilewright.api import dispatch, numpy_product, packed, scaled, scaled_sums
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
@@ -422,7 +421,6 @@ def _run_by(algorithm: str, a: Array, b: Array, c: Array, alpha: float, beta: fl
     """The same by a declared algorithm: one product at a time."""
     if c.ndim > 2 and whole:
         return False
-    emulation = forks.imported("tilewright.runtime.cpu.emulation")
     for index in np.ndindex(c.shape[:-2]):
-        emulation.gemm(a[index], b[index], c[index], alpha, beta, algorithm=algorithm, threads=threads)
+        dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads)
     return True

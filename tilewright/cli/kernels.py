@@ -57,10 +57,10 @@ Planned = tuple[str, list[dict[str, Any]], list[str]]  # where the plans come fr
 
 
 def _threads(given: int | None, check: str | None, chip: Any) -> int:
-    from tilewright.measure import prediction
     from tilewright.plans import CpuPlan
+    from tilewright.runtime.cpu import engine
 
-    return given or (CpuPlan.parse(check).threads if check is not None else prediction.default_threads(chip))
+    return given or (CpuPlan.parse(check).threads if check is not None else engine.default_threads(chip))
 
 
 def _basis(chip: Any) -> Any:
@@ -70,25 +70,23 @@ def _basis(chip: Any) -> Any:
 
 
 def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
-    from tilewright.plans import CpuPlan, shape_of
-    from tilewright.plans.choose import plan as choose
+    from tilewright.plans import CpuPlan
     from tilewright.plans.choose import ranked
     from tilewright.runtime.cpu import engine
 
-    assert threads is not None
     basis = _basis(chip)
-    shape, origin = shape_of(problem, threads), "chosen by the model of the caches"
+    chosen, origin = engine.plan_problem(problem, chip, threads), "chosen by the model of the caches"
+    shape, reached = chosen.shape, chosen.target
     found: list[Any]
     if check is not None:
         found, origin = [CpuPlan.parse(check)], "given"
-        if reasons := found[0].violations(shape, chip):
+        if reasons := found[0].violations(shape, reached):
             return origin, [{"plan": str(found[0])}], list(reasons)
     elif top == 1 or not problem.flops:
-        measured = engine.tuned(shape, chip)
-        found = [measured or choose(shape, chip)]
-        origin = "measured to be best by the tuner" if measured else origin
+        found = [chosen.plan]
+        origin = "measured to be best by the tuner" if chosen.tuned else origin
     else:
-        found = ranked(shape, chip, tiles=2)[:top]
+        found = ranked(shape, reached, tiles=2)[:top]
     plans = []
     for plan in found:
         row: dict[str, Any] = {"plan": str(plan)}

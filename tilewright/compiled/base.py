@@ -84,6 +84,11 @@ class Compiled:
         return f"<{type(self).__name__} {', '.join(self.names)} on {self.target.name}>"
 
     @property
+    def code_target(self) -> Any:
+        """The target, with the features that the code uses beyond those which all such chips have."""
+        return self.target
+
+    @property
     def function(self) -> Function:
         """The one that is called, or launched."""
         if not self.functions:
@@ -103,13 +108,13 @@ class Compiled:
     def llvm(self) -> str:
         """LLVM IR, as it was lowered and before optimisation."""
         from tilewright.compiler import llvm
-        return llvm.text(self.functions, self.target) if self.functions else f"; {EMPTY}"
+        return llvm.text(self.functions, self.code_target) if self.functions else f"; {EMPTY}"
 
     @cached_property
     def asm(self) -> str:
         """Assembly after optimisation, which is PTX for a GPU of NVIDIA's; a remark if there is no code."""
         from tilewright.compiler import llvm
-        return llvm.assembly(self.functions, self.target) if self.functions else f"{self.comment} {EMPTY}"
+        return llvm.assembly(self.functions, self.code_target) if self.functions else f"{self.comment} {EMPTY}"
 
     @property
     def binary(self) -> bytes:

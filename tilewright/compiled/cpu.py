@@ -1,41 +1,36 @@
 """Functions for a CPU, and a GEMM by one plan on it, as code that can be read, counted, written out and run.
 
 Reading needs no such chip: a kernel for another machine is recorded, lowered and assembled here, and only calling it is
-refused. What is read is what runs: a test compares `parts` with what the engine loads.
+refused. What is read is what runs: the same recipe says which functions a plan needs.
 """
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.compiled.base import Compiled, CompiledGemm, Launch, planned
+from tilewright.compiled.base import Compiled, CompiledGemm, Launch
 from tilewright.forks import cached_property
 from tilewright.inspect.resources import HotLoop, hot_loop
 from tilewright.ir.types import Pointer
-from tilewright.kernels.cpu import jobs
-from tilewright.plans import asked
-from tilewright.plans.choose import choose
-from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime.cpu import engine, pool
-from tilewright.runtime.cpu.recipe import Strides, order
+from tilewright.plans import lowering
+from tilewright.plans.cpu import CpuPlan, Shape, order
+from tilewright.rules import complex_product
+from tilewright.runtime.cpu import engine
+from tilewright.runtime.cpu.engine import Planned
+from tilewright.runtime.cpu.host import Part, Parts
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import CpuTarget
+from tilewright.targets.machine import MOST_THREADS
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
-
-
-class Part(NamedTuple):
-    """An emitter of tilewright.kernels.cpu and its arguments after the target: one recorded function."""
-    emitter: str                # "microkernel:emit_microkernel"
-    args: tuple[Any, ...]
 
 
 class CpuCode(Compiled):
@@ -50,7 +45,7 @@ class CpuCode(Compiled):
         """A relocatable ELF object."""
         from tilewright.compiler import llvm
         self.function       # noqa: B018    # ValueError if there is none
-        return llvm.object_code(self.functions, self.target, jit=False)
+        return llvm.object_code(self.functions, self.code_target, jit=False)
 
     @cached_property
     def resources(self) -> HotLoop:
@@ -79,26 +74,37 @@ class CpuCode(Compiled):
 class CpuKernel(CompiledGemm, CpuCode):
     """A GEMM by one plan on a CPU."""
 
-    def __init__(self, problem: Gemm, target: CpuTarget, plan: CpuPlan) -> None:
-        super().__init__(problem, target, plan)
-        self.shape, self.strides = _laid_out(problem, plan.threads)
+    def __init__(self, problem: Gemm, target: CpuTarget, planned: Planned) -> None:
+        super().__init__(problem, target, planned.plan)
+        self.planned = planned
+
+    @property
+    def shape(self) -> Shape:
+        """The product as it is multiplied."""
+        return self.planned.shape
+
+    @property
+    def code_target(self) -> CpuTarget:
+        return self.planned.target
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """What the plan needs: micro-kernels for the tiles that this C has, packing for these layouts, the loops."""
-        return tuple(dict.fromkeys(_parts(self.shape, self.strides, self.plan, self.target)))
+        """What the plan needs: micro-kernels for the tiles that this C has, packing for these layouts, and last the
+        loops."""
+        if self.empty:
+            return ()
+        shape, strides, target, plan, _ = self.planned
+        if plan.copy:
+            shape, strides = engine.with_copy(shape, strides, plan)
+        asked_for = Parts()
+        Recipe(shape, strides, plan, target, asked_for)
+        loops, *others = asked_for.found
+        return *others, loops
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when somebody looks
         """The same, recorded."""
-        from tilewright.compiler import llvm
-        found = []
-        for part in self.parts:
-            module, _, name = part.emitter.partition(":")
-            emitter = getattr(import_module(f"tilewright.kernels.cpu.{module}"), name)
-            with llvm.uncollected():
-                found.append(emitter(self.target, *part.args))
-        return tuple(found)
+        return tuple(part.record(self.code_target) for part in self.parts)
 
     def loop(self, function: str | None = None) -> HotLoop:
         """By default of the micro-kernel that most of C is computed by, the first of the functions; smaller ones may be
@@ -117,13 +123,14 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     # ---- running
 
-    def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: float = 1.0,
-                 beta: float = 0.0) -> Array:
+    def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0,
+                 beta: complex = 0.0) -> Array:
         return self.bind(a, b, out, alpha=alpha, beta=beta)()
 
-    def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> CpuBound:
-        """A call with these operands: see CpuBound. Nothing is converted or copied, which is what tilewright.matmul is
-        for. RuntimeError if this machine cannot run the target's code."""
+    def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0,
+             beta: complex = 0.0) -> CpuBound:
+        """A call with these operands: see CpuBound. Operands are converted as tilewright.matmul converts them, and
+        nothing else is copied. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
         p = self.problem
         batch = (p.batch,) if p.batch != 1 else ()
@@ -132,14 +139,40 @@ class CpuKernel(CompiledGemm, CpuCode):
         if out is None:
             if beta != 0:
                 raise ValueError(f"beta = {beta} needs an out to multiply")
-            out = np.empty((*batch, p.m, p.n), self._dtype)
+            out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
         else:
             self._check_out(out, (*batch, p.m, p.n), a, b)
-        return CpuBound(self, a, b, out, float(alpha), float(beta))
+        return CpuBound(self, a, b, out, alpha, beta)
+
+    def multiply(self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
+        """A product by `gemm(a, b, c, alpha, beta, conj)`, which takes operands as the engine does: converted before,
+        if packing does not convert them, and complex ones rewritten."""
+        taken = lowering.taken_operands(self.problem, self.plan.threads)
+        a, b = (x.astype(formats.FORMATS[f].dtype, copy=False) for x, f in ((a, taken.a), (b, taken.b)))
+        stored = formats.FORMATS[taken.sums if beta else taken.out].dtype
+        c = out if out.dtype == stored else np.empty(out.shape, stored)
+
+        def run(a: Array, b: Array, c: Array, alpha: Any = 1.0, beta: Any = 0.0, threads: int | None = None,
+                plan: CpuPlan | None = None, whole: bool = False, conj: str = "") -> bool:
+            gemm(a, b, c, alpha, beta, conj)
+            return True
+        with np.errstate(all="ignore"):
+            if beta and c is not out:
+                c[...] = out.astype(stored)
+            (complex_product.through(run) if c.dtype.kind == "c" else run)(a, b, c, alpha, beta)
+            if c is not out:
+                out[...] = c.astype(out.dtype)
 
     @property
-    def _dtype(self) -> np.dtype[Any]:
-        return formats.FORMATS[self.problem.out].dtype
+    def word(self) -> str:
+        """What the engine is to multiply: a word, or "" for elements."""
+        return self.shape.dtype if self.shape.depth else ""
+
+    def gemm(self, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> None:
+        """The engine's product by this plan."""
+        run = engine.gemm_batched if c.ndim == 3 else engine.gemm
+        run(a, b, c, alpha, beta, threads=self.plan.threads, plan=self.plan, target=self.target, word=self.word,
+            conj=conj)
 
     def _operand(self, x: Any, name: str, shape: tuple[int, ...], stored: tuple[int, int]) -> Array:
         letter = self.problem.layout["ab".index(name)]
@@ -147,21 +180,21 @@ class CpuKernel(CompiledGemm, CpuCode):
         if x.shape != shape:
             hint = f"; it is given as it is multiplied, so pass {name}.T" if x.shape == stored and letter == "t" else ""
             raise ValueError(f"{name} must have shape {shape}, not {x.shape}{hint}")
-        wanted = self.shape.a if name == "a" else self.shape.b
+        wanted = order(*lowering.contiguous(shape[-2], shape[-1], letter))
         if x.size and self._order(x) != wanted:
             raise ValueError(f"{name} must have contiguous {wanted}, as layout {self.problem.layout!r} says, but its "
                              f"strides are {x.strides} bytes")
         return x
 
     def _order(self, x: Array) -> str:
-        matrix = x[0] if x.ndim == 3 else x
-        return order(*engine._strides(matrix, x.itemsize))
+        return order(*engine.strides(x[0] if x.ndim == 3 else x))
 
     def _array(self, x: Any, name: str) -> None:
+        dtype = formats.FORMATS[getattr(self.problem, name)].dtype
         if not isinstance(x, np.ndarray):
             raise TypeError(f"{name} must be a NumPy array, not {type(x).__name__}")
-        if x.dtype != self._dtype or not x.dtype.isnative:
-            raise TypeError(f"{name} must have dtype {self._dtype}, as the problem says, not {x.dtype}")
+        if x.dtype != dtype or not x.dtype.isnative:
+            raise TypeError(f"{name} must have dtype {dtype}, as the problem says, not {x.dtype}")
         if not x.flags.aligned or any(stride % x.itemsize for stride in x.strides):
             raise ValueError(f"{name} must be aligned to its elements, but its strides are {x.strides} bytes")
 
@@ -181,14 +214,12 @@ class CpuBound:
     """A kernel with its operands: `bound()` multiplies into `bound.out` and returns it. The arrays are kept, and what
     they hold when it is called is multiplied."""
 
-    def __init__(self, kernel: CpuKernel, a: Array, b: Array, out: Array, alpha: float, beta: float) -> None:
+    def __init__(self, kernel: CpuKernel, a: Array, b: Array, out: Array, alpha: Any, beta: Any) -> None:
         self.kernel, self.out = kernel, out
-        self._gemm = engine.gemm_batched if kernel.problem.batch != 1 else engine.gemm
         self._operands = a, b, out, alpha, beta
 
     def __call__(self) -> Array:
-        kernel = self.kernel
-        self._gemm(*self._operands, threads=kernel.plan.threads, plan=kernel.plan, target=kernel.target)
+        self.kernel.multiply(*self._operands, self.kernel.gemm)
         return self.out
 
 
@@ -197,42 +228,10 @@ CODE = CpuCode
 
 def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None) -> CpuKernel:
     """As tilewright.compile says. Operands are taken to be contiguous."""
-    asked.supported(problem, target.name, single=True)
     if plan is None:
-        shape = _laid_out(problem, pool.get_num_threads())[0]
-        plan = engine.tuned(shape, target) or choose(shape, target)
-    return CpuKernel(problem, target, planned(plan, problem, _laid_out(problem, plan.threads)[0], target, choose))
-
-
-def _laid_out(problem: Gemm, threads: int) -> tuple[Shape, Strides]:
-    """The problem as the engine meets it when its operands are contiguous. The arrays here are never touched."""
-    p, s = problem, formats.FORMATS[problem.compute].itemsize
-    element = np.empty(1, formats.FORMATS[p.compute].dtype)
-
-    def matrix(rows: int, cols: int, letter: str) -> Array:
-        return as_strided(element, (rows, cols), (max(cols, 1)*s, s) if letter == "n" else (s, max(rows, 1)*s))
-    a, b, c = matrix(p.m, p.k, p.layout[0]), matrix(p.k, p.n, p.layout[1]), matrix(p.m, p.n, "n")
-    return engine._describe(a, b, c, threads)
-
-
-def _parts(shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget) -> list[Part]:
-    """As runtime.recipe loads them."""
-    if 0 in (shape.m, shape.n, shape.k):
-        return []
-    if plan.copy:
-        shape, strides = engine._with_copy(shape, strides, plan)
-    if plan.swap:
-        shape, strides = shape.swapped, strides.swapped
-    dtype, lanes = shape.dtype, target.lanes(shape.itemsize)
-    if plan.algorithm in ("dots", "stream"):
-        return [Part(f"{plan.algorithm}:emit_{plan.algorithm}", (dtype, plan.mr, plan.nr))]
-    vectors = plan.nr // lanes
-    a = "packed" if plan.algorithm == "packed" else "rows" if strides.csa == 1 else "columns"
-    found = [Part("microkernel:emit_microkernel", kernel.arguments(dtype, a))
-             for kernel in jobs.microkernels(shape.m, shape.n, plan.mr, plan.nr, lanes, a)]
-    if plan.algorithm == "packed":
-        along = {"rows": "along", "columns": "across", "any": "any"}
-        found.append(Part("packing:emit_pack", (dtype, plan.mr, along[order(strides.rsa, strides.csa)])))
-        found.append(Part("packing:emit_pack", (dtype, plan.nr, along[order(strides.csb, strides.rsb)])))
-        return [*found, Part("gemm:emit_gemm", (dtype, plan.mr, vectors))]
-    return [*found, Part("in_place:emit_in_place", (dtype, plan.mr, vectors))]
+        return CpuKernel(problem, target, engine.plan_problem(problem, target))
+    lowered = lowering.lower_problem(problem, engine.permitted(target), min(plan.threads, MOST_THREADS))
+    found = CpuKernel(problem, target, Planned(*lowered, plan))
+    if reasons := [] if found.empty else plan.violations(lowered.shape, lowered.target):
+        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
+    return found

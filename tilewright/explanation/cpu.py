@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.measure.ceilings import OUT_OF_DATE, exceeded
-from tilewright.plans import asked, shape_of
-from tilewright.plans.choose import choose, ranked
+from tilewright.plans import asked
+from tilewright.plans.choose import ranked
 from tilewright.plans.cpu import CpuPlan, Shape, registers
 from tilewright.plans.model import Cost, cost, total
+from tilewright.runtime.cpu import engine
 from tilewright.targets import AmdTarget, CpuTarget, coerce
+from tilewright.targets.machine import MOST_THREADS
 from tilewright.text import plural
 
 if TYPE_CHECKING:
@@ -232,7 +234,6 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     which. With `measure`, the machine is measured too if it was not.
     """
     from tilewright.measure import prediction
-    from tilewright.plans.measured import store
     asked.problem(problem)
     chip = coerce(target)
     plan = asked.plan(plan, chip)
@@ -245,20 +246,17 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
         raise NotImplementedError(f"this version explains plans for CPUs and for AMD's GPUs, not for {chip.name}")
     if measure:
         chip.require_runnable()
-    asked.supported(problem, chip.name)
-    threads = threads or (plan.threads if plan else prediction.default_threads(chip))
-    shape = shape_of(problem, threads)
-    if not (shape.m and shape.n and shape.k):
-        return Explanation(problem, chip, shape, plan or choose(shape, chip), "the product is empty: nothing is "
-                           "multiplied", ())
+    found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None))
+    shape, reached = found.shape, found.target
+    if not problem.flops:
+        return Explanation(problem, chip, shape, plan or found.plan, "the product is empty: nothing is multiplied", ())
     if plan is None:
-        tuned = store.best(shape, chip)
-        plan = tuned or choose(shape, chip)
+        plan = found.plan
         origin = ("measured to be the fastest (tilewright tune show), or in the tables that come with tilewright"
-                  if tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
+                  if found.tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
     else:
         origin = "given"
-    violations = tuple(plan.violations(shape, chip))
+    violations = tuple(plan.violations(shape, reached))
     if violations:
         return Explanation(problem, chip, shape, plan, origin, violations)
     basis = prediction.basis(chip, measure)

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tilewright.formats.blocks import BLOCK_FORMATS, BlockFormat, block_format
-from tilewright.formats.promotion import accumulator, integral, promote
+from tilewright.formats.promotion import accumulator, integral, promote, rank
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.steps import explain
 from tilewright.formats.table import ALSO_CALLED, FORMATS, MULTIPLIED, advice, find, get
@@ -60,6 +60,7 @@ __all__ = [
     "pack",
     "promote",
     "quantize",
+    "rank",
     "unpack",
 ]
 

@@ -50,6 +50,12 @@ def integral(*formats: object) -> bool:
     return all(isinstance(get(f), (Integer, Bool)) for f in formats)
 
 
+def rank(format: object) -> int:
+    """NumPy's kinds in order, bool, integer, float, complex: what is of one may be cast to the same or a later one."""
+    found = get(format)
+    return next(i for i, kind in enumerate((Bool, Integer, Float, Complex)) if isinstance(found, kind))
+
+
 def narrowest(*formats: Format) -> Format:
     """The format of fewest bits that holds every number of all of these; f64 or c128 if none does, as in NumPy.
 

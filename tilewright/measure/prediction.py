@@ -11,7 +11,6 @@ from tilewright.measure import probes
 from tilewright.measure.ceilings import Measured
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.model import Cost, cost
-from tilewright.runtime.cpu import pool
 from tilewright.targets import CpuTarget
 
 DEFAULTS = "the model's defaults (3.5 GHz, one vector multiply-add a cycle)"
@@ -38,8 +37,3 @@ def basis(target: CpuTarget, measure: bool = False) -> Basis:
         return Basis(None, f"{DEFAULTS}, as other processes disturbed the measurement of this machine's ceilings; "
                            "`tilewright doctor` repeats it")
     return Basis(known, f"the ceilings of this machine, measured on {known.date[:10]} (`tilewright doctor`)")
-
-
-def default_threads(target: CpuTarget) -> int:
-    """As many as matmul would use; of a target that does not run here, its cores."""
-    return pool.get_num_threads() if target.runnable else target.cores

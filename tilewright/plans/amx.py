@@ -8,11 +8,7 @@ other, each as two tiles: 32 rows of 16 words of A, 16 rows of 32 words of B. So
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
-
-from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.targets.base import CpuTarget
 
 GROUP = 16              # words of k that a tile holds
 SIDE = 32               # rows and columns of C that four accumulators hold
@@ -79,30 +75,6 @@ TILE_RATE, NATIVE_RATE, SPLITTING, CALL = 0.82e12, 0.078e12, 5e9, 20e-6
 # Of the time of the native product over that of the split one, as predicted, from which on "fastest" splits: AMX on
 # shared cores slumps to two thirds of its rate for minutes, f32 does not (a Xeon with 16 CPUs, bench/results).
 SURE = 1.5
-SHARE = 0.5             # of L2, for a block of A; a panel of B, the next one, and C pass by
-STEPS = 2048            # of k in a block, where bf16 or bytes are multiplied: C is read and written once per block
-SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
-
-
-@lru_cache(maxsize=4096)
-def choose_tiles(shape: Shape, target: CpuTarget) -> CpuPlan:
-    """Blocks for a product by tiles; shape.k counts rows of B's panels.
-
-    The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
-    follow each other along its rows, in whole lines and few pages.
-    """
-    shape = shape.swapped
-    word = TILE_WORDS[shape.dtype]
-    most = (STEPS if word.terms == 1 else SPLIT_STEPS) // (GROUP * word.steps) * word.rows
-    blocks = -(-shape.k // most)
-    kc = -(-shape.k // (blocks * word.rows)) * word.rows
-    mc = max(int(SHARE * target.l2) // (4 * kc) // SIDE, 1) * SIDE
-    ic = min(shape.threads, -(-shape.m // SIDE))
-    if ic > 2:                                              # blocks are claimed: several for each thread
-        mc = min(mc, max(shape.m // (3 * ic) // SIDE, 1) * SIDE)
-    nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
-    return CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m)), kc, min(nc, _up(shape.n)), ic_ways=ic,
-                   swap=True)
 
 
 def faster(word: str, m: int, n: int, k: int, threads: int) -> bool:
@@ -119,7 +91,3 @@ def pays(word: str, m: int, n: int, k: int, gain: float = 1.0) -> bool:
     rows, cols, depth = (-(-x // side) * side for x, side in ((m, SIDE), (n, SIDE), (k, GROUP * tile.steps)))
     tiles = rows * cols * depth * products / TILE_RATE + (rows + cols) * depth * tile.terms / SPLITTING
     return (tiles + CALL) * gain < m * n * k / NATIVE_RATE
-
-
-def _up(x: int) -> int:
-    return -(-x // SIDE) * SIDE

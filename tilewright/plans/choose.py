@@ -1,16 +1,14 @@
-"""candidates → legal → cost → min: the plan for a problem, by the model of the caches."""
+"""candidates → legal → cost → min: the plan for a product on a CPU, by the model of the caches."""
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, isqrt
-from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import asked
-from tilewright.plans.amx import choose_tiles
-from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Order, Shape
-from tilewright.plans.model import Ceilings, cost, packing_words
+from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS
+from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Shape
+from tilewright.plans.model import Ceilings, cost
 from tilewright.plans.tiles import (
     DOT_ROWS,
     FEW_COLUMNS,
@@ -23,117 +21,56 @@ from tilewright.plans.tiles import (
     packed_tiles,
     tiles_of,
 )
-from tilewright.plans.words import BY_NAME
-from tilewright.targets import coerce
-from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
-from tilewright.targets.machine import thread_count
-from tilewright.targets.nvidia import GpuTarget
-
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
 
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 
 
-def plan(problem: Gemm | Shape, target: Any = None, threads: int = 1) -> Any:
-    """The plan that the model expects to be fastest: a CpuPlan, or for a GPU's target a NvidiaPlan or AmdPlan.
-
-    target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
-
-    TypeError for anything but a Gemm. ValueError for formats that the target has no kernels for, or if no plan fits,
-    with the reasons.
-    """
-    chip = coerce(target)
-    if isinstance(problem, Shape):
-        return choose(problem, coerce(chip, CpuTarget))
-    asked.problem(problem)
-    if isinstance(chip, AmdTarget):
-        from tilewright.plans import amd
-        return amd.choose(amd.shape_of(problem), chip)
-    if isinstance(chip, GpuTarget):
-        from tilewright.plans import nvidia
-        return nvidia.choose(nvidia.shape_of(problem), chip)
-    asked.supported(problem, chip.name)
-    return choose(shape_of(problem, threads), chip)
-
-
-def shape_of(problem: Any, threads: int = 1) -> Shape:
-    """A Gemm with contiguous operands, as the planner sees it. A vector has both orders: it counts as rows."""
-    def order(letter: str, rows: int, cols: int) -> Order:
-        return "rows" if letter == "n" or 1 in (rows, cols) else "columns"
-    problem, threads = asked.supported(problem, "a CPU"), thread_count(threads)
-    m, n, k = problem.m, problem.n, problem.k
-    return Shape(problem.compute, m, n, k, order(problem.layout[0], m, k), order(problem.layout[1], k, n), threads)
+SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
+STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read and written once per block
+SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
+DEEPEST_COMPLEX = 512   # steps of k in a block of a complex product's reals
 
 
 @lru_cache(maxsize=4096)
-def choose(shape: Shape, target: CpuTarget) -> CpuPlan:
+def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuPlan:
+    """The legal candidate with the least predicted time; `like` as in `candidates`."""
     if shape.m == 0 or shape.n == 0 or shape.k == 0:
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
-    return ranked(shape, target)[0]
+    return ranked(shape, target, like=like)[0]
 
 
-@lru_cache(maxsize=4096)
-def choose_converting(shape: Shape, target: CpuTarget) -> CpuPlan:
-    """Where packing brings operands into the format that is multiplied, so that both have to be packed.
-
-    Threads have rows or columns of their own: two that share a block of A wait for each other before and after each,
-    for which two threads of a Zen 5 took 1.06 to 1.08 of the time for f16.
-    """
-    lanes = target.lanes(shape.itemsize)
-    tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])}
-    if shape.dtype in BY_NAME:
-        tiles |= {*tiles_of(target, TILES)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS))}
-    if shape.dtype == "i16x2":                  # a product and its sum are two instructions on some chips: one register
-        tiles = {(mr, vectors) for mr, vectors in tiles if mr*vectors + vectors + 2 <= target.tile_registers}
-    plans = [p for mr, vectors in sorted(tiles) for p in packed_plans(shape, target, mr, vectors * lanes)
-             if p.jr_ways == 1 and not p.violations(shape, target)]
-    if shape.dtype in BY_NAME:
-        return min(plans, key=lambda p: cost(shape, p, target).seconds + packing_words(shape, p, target))
-    return min(plans, key=lambda p: cost(shape, p, target).seconds)
-
-
-@lru_cache(maxsize=4096)
-def choose_complex(shape: Shape, target: CpuTarget) -> CpuPlan:
-    """For the real product of complex operands: packed, no deeper than 512 steps, and A's block in half of L2. On a
-    Zen 5, c64 took 0.97 of the time with 9x48, mc = 198 and kc = 512 that it took with 162 and 1024 at n = 1024."""
-    few = shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT
-    tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:] if few)}
-    lanes = target.lanes(shape.itemsize)
-    plans = [p for mr, vectors in sorted(tiles) for p in packed_plans(shape, target, mr, vectors * lanes)
-             if p.kc <= 512 and p.mc*p.kc*shape.itemsize <= target.l2 // 2 and p.jr_ways == 1]
-    plans = [p for p in plans if not p.violations(shape, target)]
-    return min(plans, key=lambda p: cost(shape, p, target).seconds)
-
-
-@lru_cache(maxsize=4096)
-def choose_prepacked(shape: Shape, target: CpuTarget, like: CpuPlan) -> CpuPlan:
-    """For a B whose panels were packed before for the plan `like`, and another m or number of threads: what B's panels
-    do not depend on. Nobody packs them, so that threads have rows or columns of their own."""
-    if 2*shape.m*shape.n*shape.k < TEAM_WORK:
-        shape = shape._replace(threads=1)
-    if shape.tiles:
-        return replace(choose_tiles(shape, target), kc=like.kc)
-    turned = shape.swapped if like.swap else shape
-    panels_m, panels_n = ceil(turned.m / like.mr), ceil(turned.n / like.nr)
-    plans = [p for p in packed_plans(turned, target, like.mr, like.nr, (like.kc,))
-             if p.jr_ways == 1 and p.ic_ways <= panels_m and p.jc_ways <= panels_n]
-    return replace(min(plans, key=lambda p: cost(turned, p, target).seconds), kc=like.kc, swap=like.swap)
-
-
-def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1) -> list[CpuPlan]:
+def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1,
+           like: CpuPlan | None = None) -> list[CpuPlan]:
     """All legal candidates, the one with the least predicted time first."""
-    legal = [p for p in dict.fromkeys(candidates(shape, target, tiles)) if not p.violations(shape, target)]
+    found = dict.fromkeys(candidates(shape, target, tiles, like))
+    legal = [p for p in found if not p.violations(shape, target)]
     if not legal:
         raise ValueError(f"no plan for {shape} on {target.name}")
     return sorted(legal, key=lambda p: cost(shape, p, target, ceilings).seconds)
 
 
-def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuPlan]:
-    """Plans worth a look, legal or not, for the first `tiles` register tiles."""
+def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | None = None) -> Iterator[CpuPlan]:
+    """Plans worth a look, legal or not, for the first `tiles` register tiles.
+
+    like        the plan for which B's panels were packed before: then what panels depend on is as there
+    """
+    if like is not None:
+        yield from prepacked_plans(shape, target, like)
+    elif shape.tiles:
+        yield tile_plan(shape, target)
+    elif shape.complex:
+        yield from complex_plans(shape, target)
+    elif shape.converts:
+        yield from converting_plans(shape, target)
+    else:
+        yield from plain_plans(shape, target, tiles)
+
+
+def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan]:
+    """Where operands and C are in the format of the sums, and may be read where they lie."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
     for mr, vectors in packed_tiles(target)[:tiles]:
@@ -152,6 +89,68 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1) -> Iterator[CpuP
                 if s.n <= MOST_COLUMNS and s.b != p.reads_b:
                     p = replace(p, copy=True)
                 yield replace(p, swap=swap)
+
+
+def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Where packing brings operands into the format that is multiplied, so that both have to be packed.
+
+    Threads have rows or columns of their own: two that share a block of A wait for each other before and after each,
+    for which two threads of a Zen 5 took 1.06 to 1.08 of the time for f16.
+    """
+    lanes = target.lanes(shape.itemsize)
+    tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])}
+    if shape.words:
+        tiles |= {*tiles_of(target, TILES)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS))}
+    if shape.dtype == "i16x2":                  # a product and its sum are two instructions on some chips: one register
+        tiles = {(mr, vectors) for mr, vectors in tiles if mr*vectors + vectors + 2 <= target.tile_registers}
+    for mr, vectors in sorted(tiles):
+        yield from (p for p in packed_plans(shape, target, mr, vectors * lanes) if p.jr_ways == 1)
+
+
+def complex_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """For the real product of complex operands: packed, and A's block in half of L2. On a Zen 5, c64 took 0.97 of the
+    time with 9x48, mc = 198 and kc = 512 that it took with 162 and 1024 at n = 1024."""
+    few = shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT
+    tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:] if few)}
+    lanes = target.lanes(shape.itemsize)
+    for mr, vectors in sorted(tiles):
+        yield from (p for p in packed_plans(shape, target, mr, vectors * lanes)
+                    if p.kc <= DEEPEST_COMPLEX and p.mc*p.kc*shape.itemsize <= target.l2 // 2 and p.jr_ways == 1)
+
+
+def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[CpuPlan]:
+    """For a B whose panels were packed before for the plan `like`, and another m or number of threads. No thread packs
+    B, so that threads have rows or columns of their own."""
+    if 2*shape.m*shape.n*shape.k < TEAM_WORK:
+        shape = shape._replace(threads=1)
+    if shape.tiles:
+        yield replace(tile_plan(shape, target), kc=like.kc)
+        return
+    inner = shape.swapped if like.swap else shape
+    panels_m, panels_n = ceil(inner.m / like.mr), ceil(inner.n / like.nr)
+    for p in packed_plans(inner, target, like.mr, like.nr, (like.kc,)):
+        if p.jr_ways == 1 and p.ic_ways <= panels_m and p.jc_ways <= panels_n:
+            yield replace(p, kc=like.kc, swap=like.swap)
+
+
+def tile_plan(shape: Shape, target: CpuTarget) -> CpuPlan:
+    """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels.
+
+    The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
+    follow each other along its rows, in whole lines and few pages.
+    """
+    shape = shape.swapped
+    word = TILE_WORDS[shape.dtype]
+    most = (STEPS if word.terms == 1 else SPLIT_STEPS) // (GROUP * word.steps) * word.rows
+    blocks = -(-shape.k // most)
+    kc = -(-shape.k // (blocks * word.rows)) * word.rows
+    mc = max(int(SHARE * target.l2) // (4 * kc) // SIDE, 1) * SIDE
+    ic = min(shape.threads, -(-shape.m // SIDE))
+    if ic > 2:                                              # blocks are claimed: several for each thread
+        mc = min(mc, max(shape.m // (3 * ic) // SIDE, 1) * SIDE)
+    nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
+    return CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
+                   swap=True)
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
@@ -196,7 +195,7 @@ def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]
 def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Small and readable in place: what the emitted builtin takes without asking anyone."""
     m, n, k = shape.m, shape.n, shape.k
-    return (shape.b == "rows" and shape.a != "any"
+    return (shape.b == "rows" and shape.a != "any" and not shape.converts
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target))
 
 

@@ -9,9 +9,11 @@
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
@@ -30,23 +32,83 @@ def itemsize(dtype: str) -> int:
 
 def is_dtype(name: str) -> bool:
     """Whether panels may consist of it."""
-    return name in ITEMSIZE or name.startswith("amx")
+    return name in ITEMSIZE or name in TILE_WORDS
+
+
+def steps(dtype: str, k: int) -> int:
+    """How many steps k elements take: of words, or of elements as many."""
+    if dtype in TILE_WORDS:
+        return TILE_WORDS[dtype].depth(k)
+    return -(-k // BY_NAME[dtype].steps) if dtype in BY_NAME else k
+
+
+_KIND = re.compile(r"(?P<dtype>\w+)(?:\((\w*),(\w*)\))?(?:>(\w+))?")
+
+
+COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
+
+
+class Strides(NamedTuple):
+    """In elements: of A, B and C, by row and by column."""
+    rsa: int
+    csa: int
+    rsb: int
+    csb: int
+    rsc: int
+    csc: int
+
+    @property
+    def swapped(self) -> Strides:
+        return Strides(self.csb, self.rsb, self.csa, self.rsa, self.csc, self.rsc)
+
+
+def order(row_stride: int, col_stride: int) -> Order:
+    """What is contiguous in an operand of these strides in elements."""
+    return "rows" if col_stride == 1 else "columns" if row_stride == 1 else "any"
 
 
 class Shape(NamedTuple):
-    """What the choice of a plan depends on: the problem as the engine meets it."""
-    dtype: str
+    """What the choice of a plan depends on: a product as the loops around the micro-kernel meet it.
+
+    plans/lowering.py makes it from operands, or from a problem. Complex operands have become one real product, of twice
+    as many columns and steps of k.
+    """
+    dtype: str          # what is multiplied: a number format, or a word of plans/words.py or plans/amx.py
     m: int
     n: int
-    k: int
-    a: Order
+    k: int              # steps: of elements, or of words; for AMX, rows of B's panels
+    a: Order            # what is contiguous
     b: Order
     threads: int = 1
+    source_a: str = ""  # formats of operands that packing converts; "" for operands that consist of `dtype`
+    source_b: str = ""
+    out: str = ""       # C's format, if sums are rounded as they are stored; "" for that of the sums
+    depth: int = 0      # elements of k, if words are multiplied
+
+    @property
+    def key(self) -> tuple[str, int, int, int, str, str, int]:
+        """What tuning results are kept by: formats as text, "f32", "f32(f16,f16)" or "i8x4(u8,i8)>i8"; m, n, elements
+        of k, and the rest."""
+        sources = f"({self.source_a},{self.source_b})" if self.source_a or self.source_b else ""
+        kind = f"{self.dtype}{sources}{'>' * bool(self.out)}{self.out}"
+        return kind, self.m, self.n, self.depth or self.k, self.a, self.b, self.threads
+
+    @classmethod
+    def of_key(cls, kind: str, m: int, n: int, k: int, a: Order, b: Order, threads: int) -> Shape:
+        """The shape with this key. ValueError for formats that are not known here."""
+        found = _KIND.fullmatch(kind)
+        if found is None or not is_dtype(found["dtype"]):
+            raise ValueError(f"no formats that are multiplied: {kind!r}")
+        dtype, source_a, source_b, out = (x or "" for x in found.groups())
+        depth = k if dtype in TILE_WORDS or dtype in BY_NAME else 0
+        return cls(dtype, m, n, steps(dtype, k), a, b, threads, source_a, source_b, out, depth)
 
     @property
     def swapped(self) -> Shape:
-        turn: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any"}
-        return self._replace(m=self.n, n=self.m, a=turn[self.b], b=turn[self.a])
+        """The shape of C^T = B^T @ A^T."""
+        exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any"}
+        return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
+                             source_a=self.source_b, source_b=self.source_a)
 
     @property
     def itemsize(self) -> int:
@@ -56,6 +118,32 @@ class Shape(NamedTuple):
     def tiles(self) -> bool:
         """Whether AMX multiplies: plans.amx."""
         return self.dtype.startswith("amx")
+
+    @property
+    def words(self) -> bool:
+        """Whether vectors of words are multiplied: plans.words."""
+        return self.dtype in BY_NAME and not self.tiles
+
+    @property
+    def complex(self) -> bool:
+        return self.source_a in COMPLEX
+
+    @property
+    def converts(self) -> bool:
+        """Whether packing, or storing, converts: then both operands have to be packed."""
+        return bool(self.source_a or self.source_b or self.out)
+
+    @property
+    def sums(self) -> str:
+        """The format in which products are added up."""
+        if self.tiles:
+            return TILE_WORDS[self.dtype].sums
+        return BY_NAME[self.dtype].sums if self.dtype in BY_NAME else self.dtype
+
+    @property
+    def flops(self) -> int:
+        """A multiplication and an addition for each element of k of each element of C."""
+        return 2 * self.m * self.n * (self.depth or self.k)
 
 
 @dataclass(frozen=True)
@@ -112,12 +200,12 @@ class CpuPlan(Plan):
                              f"block of {operand} may have {MOST_BLOCK[operand]}.")
         return found
 
-    def violations(self, problem: Shape | object, target: CpuTarget) -> list[str]:
+    def violations(self, problem: Any, target: CpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
-        from tilewright.plans.choose import shape_of
+        from tilewright.plans.lowering import shape_of
         if found := self.unknown_words():
             return found
-        shape = problem if isinstance(problem, Shape) else shape_of(problem)
+        shape = problem if isinstance(problem, Shape) else shape_of(problem, target=target)
         if self.swap:
             shape = shape.swapped
         if self.copy:
@@ -126,6 +214,9 @@ class CpuPlan(Plan):
         found += self.excess(shape.itemsize)
         if self.algorithm == "packed":
             found += _packed_violations(self)
+        elif shape.converts:
+            found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
+                         "packed plans convert.")
         if self.algorithm == "in_place":
             if shape.b != "rows":
                 found.append(f"in_place reads rows of B where they lie, and B's {shape.b} are contiguous, not its rows."

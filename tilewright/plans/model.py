@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import NamedTuple
 
+from tilewright.plans.amx import CALL as AMX_CALL
+from tilewright.plans.amx import GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.tiles import SHORT
 from tilewright.plans.words import BY_NAME
@@ -87,9 +89,14 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     copied = 0
     if plan.copy:
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
+    if shape.tiles:
+        return _tiles(shape, plan, target, ceilings)
     count = {"packed": _packed, "in_place": _in_place, "stream": _stream, "dots": _dots}[plan.algorithm]
     found = count(shape, plan, target, ceilings)
-    return replace(found, parts=(*found.parts, ("copying B", _transposing(copied, shape, target, ceilings))))
+    parts = *found.parts, ("copying B", _transposing(copied, shape, target, ceilings))
+    if shape.words:
+        parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
+    return replace(found, parts=parts)
 
 
 def _transposing(elements: int, shape: Shape, target: CpuTarget, ceilings: Ceilings) -> float:
@@ -153,10 +160,23 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("the slowest core, for which the others wait", UNEVEN * work / shares if threads > 2 else 0.0)))
 
 
-def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> float:
-    """Seconds that packing of words takes beyond what `cost` says: a word is multiplied in the time of one number, and
+def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
+    """AMX: rates of tiles' products and of splitting elements, whatever the ceilings of vectors are."""
+    word, threads = TILE_WORDS[shape.dtype], plan.threads
+    rows, cols, depth = (-(-x // side) * side for x, side in (
+        (shape.m, SIDE), (shape.n, SIDE), (shape.depth, GROUP * word.steps)))
+    products = sum(map(len, word.passes))
+    found = _packed(shape, plan, target, ceilings)
+    return replace(found, parts=(
+        ("products of tiles", rows * cols * depth * products / TILE_RATE / threads),
+        ("splitting and packing", (rows + cols) * depth * word.terms / SPLITTING / threads),
+        ("the call", AMX_CALL)))
+
+
+def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
+    """Seconds that packing of words takes beyond that of elements: a word is multiplied in the time of one number, and
     packed in that of several."""
-    ceilings, lanes, steps = ceilings or Ceilings(), target.lanes(4), BY_NAME[shape.dtype].steps
+    lanes, steps = target.lanes(4), BY_NAME[shape.dtype].steps
     seconds = 0.0
     if shape.a == "rows":                       # squares of vectors are transposed, whose lines are not all there
         squares = ceil(plan.mr / lanes) * ceil(shape.m / plan.mr) * (shape.k / lanes) * ceil(shape.n / plan.nc)

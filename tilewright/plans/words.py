@@ -1,14 +1,12 @@
 """Words: several steps of k in 32 bits, for the instructions that multiply and add two or four numbers at a time.
 
-Which word is multiplied is decided here, by what A and B are, what is added up in and what the chip has: the first row
-of the table that takes them. Without one, packing brings each number into the format that sums run in. A word counts as
-an element of 32 bits in plans, panels and register tiles, and the k of such a problem counts words.
+plans/lowering.py takes the first row of the table for the formats of A and B, that of the sums, and what the chip has.
+Without one, packing brings each number into the format of the sums. A word counts as an element of 32 bits in plans,
+panels and register tiles, and the k of such a shape counts words.
 """
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from tilewright.targets.base import CpuTarget
 
 
 class Word(NamedTuple):
@@ -40,12 +38,3 @@ WORDS = (
     Word("bf16x2", 2, "f32", _BF16, _BF16, ("avx512bf16",), slow="Intel"),
 )
 BY_NAME = {word.name: word for word in WORDS}
-
-
-def word(sums: str, sources: tuple[str, str], target: CpuTarget, large: bool = True) -> Word | None:
-    """The word for operands of these formats that are added up in `sums` on this chip, if there is one. Not `large`:
-    without AMX, whose tiles a small product does not fill."""
-    a, b = sources
-    return next((w for w in WORDS if sums == w.sums and a in w.a and b in w.b and any(map(target.has, w.needs))
-                 and (large or not w.tiles)
-                 and not (w.slow and target.model.startswith(w.slow))), None)

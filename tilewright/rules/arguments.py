@@ -322,7 +322,7 @@ def _kind(value: Any) -> str:
     return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
 
 
-# algorithm= → the dtype of operands that it splits (runtime/cpu/emulation.py); "fastest" may leave them whole
+# algorithm= → the dtype of operands that it splits (plans/lowering.py); "fastest" may leave them whole
 ALGORITHMS = {"bf16_bf16_f32_x3": "float32", "bf16_bf16_f32_x6": "float32", "bf16_bf16_f32_x9": "float32",
               "bf16_bf16_f32_x4": "float16", "fastest": ""}
 

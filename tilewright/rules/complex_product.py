@@ -3,10 +3,7 @@
 Two complex operands go to the engine, which expands B while it packs (kernels/cpu/packing_complex.py). Where one of
 them is large and the other has few rows or columns, packing would cost too much: the large one is read where it lies if
 its rows or its columns are contiguous, as a real matrix with the parts of each number side by side, and the small one
-is rewritten to suit:
-
-    expanded    [cr ci] = [ar ai] @ [br bi; -bi br]
-    stacked     [ar br, ar bi; ai br, ai bi] = [ar; ai] @ [br bi]
+is rewritten to suit. plans/lowering.py has the ways and decides among them (`complex_way`).
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.plans.cpu import Order
+from tilewright.plans.lowering import complex_way
+
 Array = NDArray[Any]
 
-# On a Zen 5: 8 rows by 1024 x 1024 took 0.8 of the time of packing, 8 by 256 x 256 1.1, 48 by 1024 x 1024 1.1.
-FEW = 32  # rows or columns of C up to which an operand of `LARGE` numbers or more is not packed
-LARGE = 1 << 17
 _EXCHANGED = str.maketrans("ab", "ba")
 
 
@@ -37,15 +34,15 @@ def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
         plan: Any = None, whole: bool = False,
     ) -> bool:
         m, k, n = *a.shape[-2:], b.shape[-1]
-        if "c" not in (a.dtype.kind, b.dtype.kind):  # a real product, for a C that is complex
+        way = complex_way(m, n, k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b), plan is not None)
+        if way.name == "real":  # for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
             run(a, b, sums, alpha, 0.0, threads, plan)
             _written(c, sums, sums.dtype.type(0), beta)
             return True
-        packed = a.dtype == b.dtype and plan is None and (min(m, n) > FEW or k * max(m, n) < LARGE)
-        if packed or not m * k * n:
+        if way.name == "packed":
             return run(a, b, c, alpha, beta, threads, None, whole, conj=conj)
-        exchange, stack = (b.dtype != c.dtype, False) if plan or a.dtype != b.dtype else _way(a, b)
+        exchange, stack = way.exchange, way.name == "stacked"
         signs = conj
         if exchange:  # C^T = B^T @ A^T
             a, b, c = (x.swapaxes(-1, -2) for x in (b, a, c))
@@ -111,13 +108,8 @@ def wanted(x: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype if x.dtype.kind == "c" else part(dtype)
 
 
-def _way(a: Array, b: Array) -> tuple[bool, bool]:
-    """Whether to compute C^T, and whether to stack A's parts instead of expanding B: the way to copy the larger operand
-    only if neither its rows nor its columns are contiguous."""
-    if b.shape[-1] > a.shape[-2]:
-        return not _by_rows(b), _by_rows(b)
-    turned = not _by_rows(a) and _by_rows(a.swapaxes(-1, -2))
-    return turned, turned
+def _order(x: Array) -> Order:
+    return "rows" if _by_rows(x) else "columns" if _by_rows(x.swapaxes(-1, -2)) else "any"
 
 
 def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str, alpha: float, threads: Any) -> None:

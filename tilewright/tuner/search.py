@@ -292,7 +292,7 @@ def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Ru
         for plan, turns in seconds.items():
             if plan != REFERENCE:
                 s, ratio = measure.spread(turns), found[plan]
-                rows[plan] = Row(target.name, target.model, target.l1d, target.l2, target.l3, *shape, plan,
+                rows[plan] = Row(target.name, target.model, target.l1d, target.l2, target.l3, *shape.key, plan,
                                  roles.get(plan, ""), *s, *ratio, len(turns), **origin)
     in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:

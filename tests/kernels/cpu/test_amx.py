@@ -9,66 +9,19 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.kernels.cpu.amx import emit_amx
-from tilewright.kernels.cpu.finish import emit_finish
-from tilewright.kernels.cpu.gemm import emit_gemm
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES
-from tilewright.kernels.cpu.packing_tiles import emit_pack_tiles
-from tilewright.kernels.cpu.prepack import emit_prepack
-from tilewright.plans.amx import TILE_WORDS, choose_tiles, faster, pays
-from tilewright.plans.cpu import Shape
-from tilewright.runtime.cpu import emulation
-from tilewright.runtime.cpu.kernel_addresses import Microkernels
+from tilewright.plans.amx import TILE_WORDS, faster, pays
+from tilewright.plans.choose import choose
+from tilewright.plans.cpu import Shape, Strides, order
+from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.prepack import Prepacking
-from tilewright.runtime.cpu.recipe import Recipe, Strides, order
-from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import Memory
+from tilewright.simulator.run_cpu import SimulatedHost, SimulatedRecipe
 
 AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,
           "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
           "i32": np.int32, "i64": np.int64}
 rng = np.random.default_rng(4)
-
-
-class SimulatedCode:
-    """What runtime.code is to the engine, for the simulator: every function recorded when it is asked for."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory, self.recorded = memory, {}
-
-    def address(self, emit, *args):
-        if (emit, args) not in self.recorded:
-            self.recorded[emit, args] = emit(*args)
-        return self.memory.address(self.recorded[emit, args])
-
-    def driver(self, target, algorithm, dtype, mr, nr, *sources):
-        self.address(emit_gemm, target, dtype, mr, 2, *sources)
-        return 1
-
-    def prepack(self, target, dtype, mr, nr, source, role):
-        self.address(emit_prepack, target, dtype, mr, 2, source, role)
-        return 1
-
-    def function(self, emit):
-        return next(f for (e, _), f in self.recorded.items() if e is emit)
-
-    def packing_tiles(self, target, dtype, width, *rest):
-        return self.address(emit_pack_tiles, target, dtype, *rest)
-
-    def finish(self, target, width, result):
-        return self.address(emit_finish, target, width, result)
-
-    def microkernels(self, target, dtype, mr, nr, a):
-        code = self
-
-        class Simulated(Microkernels):
-            def compiled(self, kernel):
-                return code.address(emit_amx, target, dtype)
-
-        found = Simulated(target, dtype, mr, nr, a)
-        found.address = self.memory.address(found.table, "table")
-        return found
 
 
 def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="", prepacked=False, **blocks):
@@ -78,31 +31,29 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
     out = {"f32": np.float32, "i32": np.int32, "i64": np.int64}[word.sums]
     c = np.zeros((m, n), out) if c is None else c
     strides = Strides(*(s // x.itemsize for x in (a, b, c) for s in x.strides))
-    shape = Shape(dtype, m, n, word.depth(k), order(strides.rsa, strides.csa), order(strides.rsb, strides.csb), threads)
-    plan = replace(choose_tiles(shape, AMX), **blocks)
+    shape = Shape(dtype, m, n, word.depth(k), order(strides.rsa, strides.csa), order(strides.rsb, strides.csb), threads,
+                  *sources, result, k)
+    plan = replace(choose(shape, AMX), **blocks)
     assert not plan.violations(shape, AMX)
-    code = SimulatedCode(memory)
-    recipe = Recipe(shape, strides, plan, AMX, code, sources, k, result, prepacked="b" if prepacked else "")
-    driver = code.function(emit_gemm)
+    host = SimulatedHost(memory)
+    recipe = SimulatedRecipe(shape, strides, plan, AMX, host, prepacked="b" if prepacked else "")
     views = [x.view(np.int16) if x.dtype == ml_dtypes.bfloat16 else x.view(np.int8) if x.itemsize == 1 else x
              for x in (a, b)]
     a_at, b_at, c_at = (memory.address(x, name) for x, name in zip((*views, c), "abc"))
     if prepacked:
-        packing = Prepacking(shape, strides, plan, AMX, code, sources, k)
-        panels = memory.address(np.zeros(packing.bytes, np.uint8), "panels")
-        for part in range(3):
-            job = np.array(packing.job(b_at, panels, 3)).view(np.int8)
-            Machine(code.function(emit_prepack), memory, {}).run_thread([job, part])
-        b[...], b_at = 0, panels  # nobody reads B again
-    job = np.array(recipe.job(b_at, a_at, c_at, alpha, beta))  # operands change places: the plan says swap
-    for field, size in (("a_space", plan.jc_ways * plan.ic_ways * recipe.a_block),
-                        ("b_space", plan.jc_ways * recipe.b_block), ("sums", plan.jc_ways * recipe.sums),
-                        ("barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
-        job[recipe.at[field]] = memory.address(np.zeros(size, np.uint8), field)
-    machine = Machine(driver, memory, {})
-    struct = job.view(np.int8)
-    machine.run_team([struct], plan.threads) if plan.threads > 1 else machine.run_thread([struct, 0])
-    return c, bool(job[recipe.at["special"]])
+        b_at = packed_before(Prepacking(shape, strides, plan, AMX, host), host, b_at)
+        b[...] = 0  # nobody reads B again
+    special = recipe.run(b_at, a_at, c_at, alpha, beta)  # operands change places: the plan says swap
+    return c, special
+
+
+def packed_before(packing, host, b_at, parts=3):
+    """Where the panels are that so many parts made."""
+    panels = host.memory.address(np.zeros(packing.bytes, np.uint8), "panels")
+    for part in range(parts):
+        job = np.array(packing.job(b_at, panels, parts)).view(np.int8)
+        host.machine(packing.function).run_thread([job, part])
+    return panels
 
 
 def numbers(source, *shape):
@@ -276,12 +227,12 @@ def test_fastest_splits_where_that_was_faster_whenever_it_was_measured():
 def test_fastest_asks_for_the_threads_of_the_call(monkeypatch, threads, word):
     """Not for the machine's: `threads` of the call, else those of this thread."""
     asked = []
-    monkeypatch.setattr(emulation.amx, "permitted", lambda target: AMX)
-    monkeypatch.setattr(emulation.cpu, "gemm", lambda *args, tiles="", **options: asked.append(tiles))
+    monkeypatch.setattr(engine.amx, "permitted", lambda target: AMX)
+    monkeypatch.setattr(engine, "gemm", lambda *args, word=None, **options: asked.append(word))
     a = np.ones((2048, 2048), np.float32)
-    emulation.gemm(a, a, a, algorithm="fastest", threads=threads)
+    engine.gemm_by("fastest", a, a, a, threads=threads)
     with tw.threads(threads):
-        emulation.gemm(a, a, a, algorithm="fastest")
+        engine.gemm_by("fastest", a, a, a)
     assert asked == [word, word]
 
 

@@ -20,7 +20,8 @@ from tilewright.ir import Kernel, f32, i32, i64, ptr, vec
 from tilewright.ir.exact import flushing_multiply_add
 from tilewright.kernels.cpu.microkernel import SOURCES, emit_microkernel
 from tilewright.kernels.cpu.packing_words import emit_pack_words
-from tilewright.plans.words import BY_NAME, word
+from tilewright.plans.lowering import word
+from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 
 RNG = np.random.default_rng(44)

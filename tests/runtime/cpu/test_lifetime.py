@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tilewright.plans.choose import choose
-from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime.cpu import kernel_addresses, small
-from tilewright.runtime.cpu.recipe import Recipe, Strides
+from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.runtime.cpu import host, small
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import detect
 
 LANES = detect().lanes(4)
@@ -24,19 +24,19 @@ def tables(monkeypatch):
     """Weak references to the tables that are made during the test, with no cache that keeps them."""
     made = []
 
-    class Watched(kernel_addresses.Microkernels):
+    class Watched(host.Microkernels):
         def __init__(self, *args):
             super().__init__(*args)
             made.append(weakref.ref(self.table))
 
-    kernel_addresses.microkernels.cache_clear()
-    monkeypatch.setattr(kernel_addresses, "Microkernels", Watched)
+    host.host._tables.clear()
+    monkeypatch.setattr(host, "Microkernels", Watched)
     yield made
-    kernel_addresses.microkernels.cache_clear()
+    host.host._tables.clear()
 
 
 def forget_tables():
-    kernel_addresses.microkernels.cache_clear()
+    host.host._tables.clear()
     gc.collect()
 
 

@@ -155,13 +155,14 @@ def bound(problem: Gemm, target: Any, threads: int = 1) -> dict[str, Any] | None
     "plan"}; None where there is no model of this product."""
     import tilewright as tw
     from tilewright.plans import model, nvidia
-    from tilewright.plans.choose import shape_of
+    from tilewright.plans.lowering import lower_problem
     from tilewright.targets import CpuTarget
 
     try:
         if isinstance(target, CpuTarget):
             plan: Any = tw.plan(problem, target, threads)
-            cost: Any = model.cost(shape_of(problem, threads), plan, target)
+            met = lower_problem(problem, target, threads)
+            cost: Any = model.cost(met.shape, plan, met.target)
         else:
             plan = tw.plan(problem, target)
             cost = nvidia.cost(nvidia.shape_of(problem), plan, target)

@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
-from tilewright.plans.cpu import CpuPlan, Shape, is_dtype
+from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.targets.machine import MOST_THREADS
+
+KEY = ("dtype", "m", "n", "k", "a", "b", "threads")     # of a shape: Shape.key
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Row:
     l1d: int                    # bytes, as the target has them: machines of the same caches may share plans
     l2: int
     l3: int
-    dtype: str
+    dtype: str                  # formats as in Shape.key: "f32", "i8x4(u8,i8)"
     m: int
     n: int
     k: int
@@ -49,7 +51,8 @@ class Row:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.dtype, self.m, self.n, self.k, self.a, self.b, self.threads)     # type: ignore[arg-type]
+        """ValueError for formats that are not known here: rows of a newer version may have others."""
+        return Shape.of_key(*(getattr(self, name) for name in KEY))
 
     @property
     def gflops(self) -> float:
@@ -94,8 +97,12 @@ class Row:
         if row.role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
         if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
-            raise ValueError(f"the row's problem is none: {row.shape}")
-        if reasons := plan.excess(row.shape.itemsize if is_dtype(row.dtype) else 8):
+            raise ValueError(f"the row's problem is none: {({name: getattr(row, name) for name in KEY})}")
+        try:
+            itemsize = row.shape.itemsize
+        except ValueError:                  # of a newer version
+            itemsize = 8
+        if reasons := plan.excess(itemsize):
             raise ValueError(f"the plan {row.plan} is none: {' '.join(reasons)}")
         if row.threads > MOST_THREADS:
             raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {row.threads}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import cache as kernels
 from tilewright.compiler import owned
-from tilewright.plans.cpu import CpuPlan, Shape, is_dtype
+from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import tables
 from tilewright.targets.base import CpuTarget
 
@@ -114,12 +114,12 @@ def _load(file: Path) -> Plans:
             db.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
             for row in db.execute(
                     f"SELECT {_columns((*PROBLEM, 'plan', 'role'))} FROM plans WHERE role != '' ORDER BY role DESC"):
-                target, model, *problem, plan, role = row
-                shape = Shape(*problem)
-                if not all(isinstance(x, str) for x in (target, model, shape.dtype, shape.a, shape.b, plan, role)) or \
-                        not all(isinstance(x, int) and x > 0 for x in (shape.m, shape.n, shape.k, shape.threads)):
+                target, model, kind, m, n, k, a, b, threads, plan, role = row
+                if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
+                        not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)):
                     raise ValueError(f"it has a row that is none: {row}")
-                if is_dtype(shape.dtype):                   # a newer version may tune others
+                with suppress(ValueError):                  # a newer version may tune other formats
+                    shape = Shape.of_key(kind, m, n, k, a, b, threads)
                     plans.setdefault((target, model), {})[shape] = plan if role == "best" else ""
     except Exception as error:              # a product must not fail because of it
         _warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without them. "
@@ -135,7 +135,7 @@ def _warn_once(file: Path, words: str) -> None:
 
 # ---- writing, and looking through
 
-PROBLEM = ("target", "model", *Shape._fields)
+PROBLEM = ("target", "model", "dtype", "m", "n", "k", "a", "b", "threads")
 
 
 def save(rows: Iterable[Row]) -> int:

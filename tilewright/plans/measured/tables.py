@@ -42,7 +42,7 @@ def _plans(name: str, model: str, caches: Class) -> dict[Shape, str]:
         return {}
     import json
     rows = [SimpleNamespace(**row) for row in map(json.loads, lines)]       # a quick Row
-    alike, same = ({Shape(*(getattr(row, field) for field in Shape._fields)): row.plan
+    alike, same = ({Shape.of_key(row.dtype, row.m, row.n, row.k, row.a, row.b, row.threads): row.plan
                     for row in rows if row.role == "best" and fits(row)}
                    for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
     return alike | same

@@ -11,37 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
-from tilewright.plans.amx import TILE_WORDS, choose_tiles
-from tilewright.plans.choose import choose, choose_complex, choose_converting
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright import forks, formats
+from tilewright.plans import lowering
+from tilewright.plans.choose import choose
+from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import store
-from tilewright.plans.words import BY_NAME, word
+from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, pool, small
-from tilewright.runtime.cpu.layout import address
-from tilewright.runtime.cpu.recipe import COMPLEX, EXCHANGED, Recipe, Strides, order
+from tilewright.runtime.cpu.host import Host, host
+from tilewright.runtime.cpu.recipe import SWAPPED, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
-_NAMES = {np.dtype(name): short for name, short in (("float32", "f32"), ("float64", "f64"), ("int32", "i32"),
-                                                    ("int64", "i64"), ("complex64", "c64"), ("complex128", "c128"))}
-_WHOLE = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
-# What packing converts, by the format that is multiplied; all numbers of one are numbers of the other.
-_FLOATS = {"float16": "f16", "bfloat16": "bf16", "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn",
-           "float8_e4m3fnuz": "e4m3fnuz"}
-_TRUTH = {"bool": "i8"}
-_CONVERTED = {"float32": _FLOATS | _WHOLE | _TRUTH, "int32": _WHOLE | _TRUTH}
-# What sums are rounded to as they are stored, by the format in which they are added up.
-_ROUNDED = {"float32": _FLOATS | {"float8_e5m2fnuz": "e5m2fnuz"}, "int32": _WHOLE}
-LEAST_K, LEAST_WORK = 32, 64**3         # k and m*n*k from which converting in packing beats converting before
-LEAST_TILES = 64    # rows and columns of C, and k, from which AMX is used
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
-         plan: CpuPlan | None = None, target: CpuTarget | None = None, tiles: str = "", conj: str = "") -> bool:
+         plan: CpuPlan | None = None, target: CpuTarget | None = None, word: str | None = None,
+         conj: str = "") -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
     that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
@@ -49,54 +39,86 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
-    tiles: a word of plans.amx that stands for elements by several terms; then c means nothing if the result is true,
-    which says that some element has no such terms.
+    word: of plans.words or plans.amx, "" for none; by default the one that suits the target, and none with a plan.
+    Where it stands for elements by several terms c means nothing if the result is true: some element has no such terms.
     """
     m, k = a.shape
     n = b.shape[1]
     if m == 0 or n == 0:
         return False
     if k == 0 or alpha == 0:
-        _scale(c, beta)
+        scale(c, beta)
         return False
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, tiles, conj)
+    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, word, conj)
     found = _recipes.get(key)
     if found is None:
         with forks.building:
-            found = _remember(key, a, b, c, threads, plan, target, tiles, conj)
-    return _run(*found, a, b, c, alpha, beta)
+            found = _remember(key, a, b, c, threads, plan, target, word, conj)
+    return run(*found, a, b, c, alpha, beta)
+
+
+def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
+            threads: int | None = None, target: CpuTarget | None = None) -> None:
+    """What `gemm` computes, for operands f32 or f16 and a float32 c, by the declared algorithm of that name:
+
+        bf16_bf16_f32_x3    f32, two terms of an element, three products: error up to 3 * 2^-16 of |A| |B|
+        bf16_bf16_f32_x6    f32, three terms, the six largest products: 2^-23, less than f32's own rounding from k = 32
+        bf16_bf16_f32_x9    f32, three terms, all products: those of exact elements
+        bf16_bf16_f32_x4    f16, two terms, which hold an element exactly, all four products
+        fastest             x6 of f32, x4 of f16, or none: taken by one thread, where the gain is large and sure
+
+    Where AMX is missing, or a product is too small for it to pay, the native product is computed: it is as accurate. So
+    it is where an element is infinite, no number, or so large that it is infinite as a bf16: packing notices.
+    """
+    target = amx.permitted(target or detect())
+    m, n, k = *c.shape, a.shape[1]
+    if alpha and c.size and k:
+        word = lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), m, n, k,
+                                       threads or pool.get_num_threads(), target)
+        product = np.empty_like(c) if beta else c
+        if word and not gemm(a, b, product, alpha, threads=threads, target=target, word=word):
+            if beta:
+                with np.errstate(all="ignore"):
+                    c[...] = np.multiply(c, beta, dtype=np.float64) + product
+            return
+    a, b = (x if x.dtype == c.dtype or converts(x, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))
+    gemm(a, b, c, alpha, beta, threads=threads, target=target)
+
+
+# ---- formats
+
+@cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
+def format_of(dtype: np.dtype[Any]) -> str:
+    """The number format of a dtype; "" for what is none, and for numbers in another order of bytes."""
+    found = formats.find(dtype) if dtype.isnative else None
+    return found.name if found else ""
+
+
+@cache
+def packs(dtype: np.dtype[Any], sums: np.dtype[Any]) -> bool:
+    """Whether packing converts operands of this dtype, for products that are added up in another."""
+    return bool(lowering.packs(format_of(dtype), format_of(sums)))
+
+
+@cache
+def _rounds(result: np.dtype[Any], sums: np.dtype[Any]) -> bool:
+    return lowering.rounds(format_of(result), format_of(sums))
 
 
 def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    return _enough(m, n, k) and bool(_packed_from(x.dtype, dtype))
+    return lowering.converting_pays(m, n, k) and packs(x.dtype, dtype)
 
 
 def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes a C of this dtype for an m x n x k product added up in another, and rounds as it stores."""
-    return _enough(m, n, k) and bool(_stored_as(result, sums))
-
-
-def _enough(m: int, n: int, k: int) -> bool:
-    return k >= LEAST_K and m*n*k >= LEAST_WORK
-
-
-@cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
-def _packed_from(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
-    """The format of operands of this dtype, if packing converts them; numbers in another order of bytes it does not."""
-    return _CONVERTED.get(sums.name, {}).get(dtype.name, "") if dtype.isnative else ""
-
-
-@cache
-def _stored_as(dtype: np.dtype[Any], sums: np.dtype[Any]) -> str:
-    """The format of results of this dtype, if sums are rounded to it as they are stored."""
-    return _ROUNDED.get(sums.name, {}).get(dtype.name, "") if dtype.isnative else ""
+    return lowering.converting_pays(m, n, k) and _rounds(result, sums)
 
 
 def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
                  threads: int | None = None, plan: CpuPlan | None = None, target: CpuTarget | None = None,
-                 conj: str = "") -> None:
+                 word: str | None = None, conj: str = "") -> None:
     """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]. A batch stride of a or b may be 0.
 
     Each product has the bits that `gemm` would give it.
@@ -106,19 +128,20 @@ def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: floa
     if c.size == 0:
         return
     if k == 0 or alpha == 0:
-        _scale(c, beta)
+        scale(c, beta)
         return
     threads = threads or pool.get_num_threads()
     key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], a.dtype, b.dtype, c.dtype, threads, plan, target,
-           "", conj)
+           word, conj)
     found = _recipes.get(key)
     if found is None:
         with forks.building:
-            found = _remember(key, a[0], b[0], c[0], threads, plan, target, conj=conj)
-    _run(*found, a, b, c, alpha, beta)
+            found = _remember(key, a[0], b[0], c[0], threads, plan, target, word, conj)
+    run(*found, a, b, c, alpha, beta)
 
 
-def _scale(c: Matrix, beta: float) -> None:
+def scale(c: Matrix, beta: float) -> None:
+    """C = beta * C, without reading it if beta is 0."""
     if beta == 0:
         c[...] = 0
     elif beta != 1:
@@ -127,107 +150,104 @@ def _scale(c: Matrix, beta: float) -> None:
                 part *= part.dtype.type(beta)
 
 
-def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
-              target: CpuTarget | None, tiles: str = "", conj: str = "") -> tuple[Recipe, bool]:
-    """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    target = amx.permitted(target or detect())
-    shape, strides = _describe(a, b, c, threads)
-    sums = _sums(c.dtype)
-    result, sources = _stored_as(c.dtype, sums), (_packed_from(a.dtype, sums), _packed_from(b.dtype, sums))
-    turned = strides.csc != 1 and strides.rsc == 1          # C lies by columns: compute its transpose, by rows
-    if turned:
-        shape, strides, sources = shape.swapped, strides.swapped, sources[::-1]
-        conj = conj.translate(EXCHANGED)
-    shape, strides, sources, depth, target = meant = as_multiplied(
-        shape, strides, sources, target, "" if plan else tiles or None)
-    converting = any(sources) or bool(result)
-    chosen = plan or choose_for(meant, converting)
-    if chosen.copy:
-        shape, strides = _with_copy(shape, strides, chosen)
-    recipe = Recipe(shape, strides, _with_team(chosen), target, sources=sources, depth=depth, result=result, conj=conj)
-    if plan is None and not converting and target is detect() and not turned and shape.dtype in small.DTYPES:
-        small.offer(shape, chosen, target)
-    if len(_recipes) >= MOST_RECIPES:
-        _recipes.clear()
-    _recipes[key] = found = recipe, turned != chosen.swap
-    return found
+# ---- what is multiplied, and by which plan
+
+def product(a: Matrix, b: Matrix, c: Matrix, threads: int) -> Product:
+    """Operands as the planner sees them."""
+    (m, k), n = a.shape, b.shape[1]
+    return Product(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype),
+                   Strides(*strides(a), *strides(b), *strides(c)), threads)
 
 
-class Meant(NamedTuple):
-    """A product as it is multiplied: of real numbers, or of words, of which `depth` steps of k make up shape.k (0: of
-    elements); sources are the formats that packing converts."""
+def strides(x: Matrix) -> tuple[int, int]:
+    """In elements, of a matrix."""
+    (rows, cols), (row_stride, col_stride) = x.shape, x.strides
+    return lowering.strides_of(rows, cols, row_stride // x.itemsize, col_stride // x.itemsize)
+
+
+def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
+            conj: str = "") -> tuple[Lowered, bool, str]:
+    """What to multiply for these operands; whether that is C^T = B^T @ A^T, because C lies by columns; and which of its
+    operands are conjugated."""
+    found = product(a, b, c, threads)
+    transposed = found.strides.csc != 1 and found.strides.rsc == 1
+    if transposed:
+        found, conj = found.swapped, conj.translate(SWAPPED)
+    return lowering.lower(found, target, word), transposed, conj
+
+
+class Planned(NamedTuple):
+    """A product as it is multiplied, and the plan."""
     shape: Shape
     strides: Strides
-    sources: tuple[str, str]
-    depth: int
     target: CpuTarget
+    plan: CpuPlan
+    tuned: bool = False         # measured to be the fastest, not chosen by the model
 
 
-def as_multiplied(shape: Shape, strides: Strides, sources: tuple[str, str], target: CpuTarget,
-                  name: str | None = None) -> Meant:
-    """What to multiply for operands of these formats; `name` of a word (plans.words, plans.amx), "" for none, None for
-    the one that suits the target."""
-    if shape.dtype in COMPLEX:
-        sources = shape.dtype, shape.dtype
-        shape, strides = _as_reals(shape, strides)
-    named = sources[0] or shape.dtype, sources[1] or shape.dtype
-    if name is None:
-        found = word(shape.dtype, named, target, min(shape.m, shape.n, shape.k) >= LEAST_TILES)
-        name = found.name if found else ""
-    if not name:
-        return Meant(shape, strides, sources, 0, target)
-    if name in TILE_WORDS:
-        sources, k = named, TILE_WORDS[name].depth(shape.k)
-    else:
-        k = -(-shape.k // BY_NAME[name].steps)
-    return Meant(shape._replace(dtype=name, k=k), strides, sources, shape.k, target.extended)
+def planned(lowered: Lowered) -> Planned:
+    """By the plan that the tuner has measured to be the fastest, else the model's choice."""
+    measured = store.best(lowered.shape, lowered.target)
+    return Planned(*lowered, measured or choose(lowered.shape, lowered.target), measured is not None)
 
 
-def choose_for(meant: Meant, converting: bool) -> CpuPlan:
-    """The plan that the engine takes unless it is told one."""
-    shape, target = meant.shape, meant.target
-    if shape.tiles:
-        return choose_tiles(shape, target)
-    if meant.sources[0] in COMPLEX:
-        return choose_complex(shape, target)
-    if converting:
-        return choose_converting(shape, target)
-    return tuned(shape, target) or choose(shape, target)
+def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None) -> Planned:
+    """What tilewright.matmul multiplies for contiguous operands, and by which plan; by default with all threads."""
+    threads = default_threads(target) if threads is None else threads
+    return planned(lowering.lower_problem(problem, permitted(target), threads, algorithm))
 
 
-def _sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which a C of this dtype is added up."""
-    return next((wide for wide in _NAMES if _stored_as(dtype, wide)), dtype)
+def permitted(target: CpuTarget) -> CpuTarget:
+    """The target, without AMX if it runs here and this process may not use AMX."""
+    return amx.permitted(target) if target.runnable else target
 
 
-def _as_reals(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
-    """The real product that complex operands are packed for, and their strides in reals; C's columns are contiguous."""
-    doubled = Strides(*(2*stride for stride in strides))
-    shape = shape._replace(dtype={"c64": "f32", "c128": "f64"}[shape.dtype], n=2*shape.n, k=2*shape.k)
-    return shape, doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
+def default_threads(target: CpuTarget) -> int:
+    """As many as matmul would use; of a target that does not run here, its cores."""
+    return pool.get_num_threads() if target.runnable else target.cores
 
 
-def _with_team(plan: CpuPlan) -> CpuPlan:
+def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
+              target: CpuTarget | None, word: str | None, conj: str) -> tuple[Recipe, bool]:
+    """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
+    what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()),
+                                     "" if plan and word is None else word, conj)
+    chosen = Planned(*what, plan) if plan else planned(what)
+    recipe = ready(chosen, conj)
+    if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in small.DTYPES \
+            and what.target is detect():
+        small.offer(chosen.shape, chosen.plan, what.target)
+    if len(_recipes) >= MOST_RECIPES:
+        _recipes.clear()
+    _recipes[key] = entry = recipe, transposed != chosen.plan.swap
+    return entry
+
+
+def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Recipe] = Recipe,
+          host: Host = host) -> Recipe:
+    """The recipe of a plan on a host, for as many threads as there can be."""
+    shape, strides, target, plan, _ = planned
+    if plan.copy:
+        shape, strides = with_copy(shape, strides, plan)
+    return make(shape, strides, team(plan, host), target, host, conj, prepacked)
+
+
+def team(plan: CpuPlan, host: Host = host) -> CpuPlan:
     """The plan for as many threads as there can be, if all members of a team must come."""
     if plan.algorithm != "packed" or plan.threads == 1:
         return plan
-    team = pool.pool().reserve(plan.threads)
-    return plan if team == plan.threads else replace(plan, jc_ways=1, ic_ways=team, jr_ways=1)
+    members = host.reserve(plan.threads)
+    return plan if members == plan.threads else replace(plan, jc_ways=1, ic_ways=members, jr_ways=1)
 
 
-def _with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Strides]:
+def with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Strides]:
     """What the plan meets once B is copied, or A^T if it takes the operands in exchanged roles."""
     if plan.swap:
-        shape, strides = _with_copy(shape.swapped, strides.swapped, replace(plan, swap=False))
+        shape, strides = with_copy(shape.swapped, strides.swapped, replace(plan, swap=False))
         return shape.swapped, strides.swapped
     by_rows = plan.reads_b == "rows"
     strides = strides._replace(rsb=shape.n if by_rows else 1, csb=1 if by_rows else shape.k)
     return shape._replace(b=plan.reads_b), strides
-
-
-def tuned(shape: Shape, target: CpuTarget) -> CpuPlan | None:
-    """What the tuner has measured to be best, if it has."""
-    return store.best(shape, target)
 
 
 def forget() -> None:
@@ -236,27 +256,9 @@ def forget() -> None:
     small.relimit()
 
 
-def _describe(a: Matrix, b: Matrix, c: Matrix, threads: int) -> tuple[Shape, Strides]:
-    (m, k), n = a.shape, b.shape[1]
-    rsa, csa = _strides(a, a.itemsize)
-    rsb, csb = _strides(b, b.itemsize)
-    rsc, csc = _strides(c, c.itemsize)
-    shape = Shape(_NAMES[_sums(c.dtype)], m, n, k, order(rsa, csa), order(rsb, csb), threads)
-    return shape, Strides(rsa, csa, rsb, csb, rsc, csc)
+# ---- running
 
-
-def _strides(x: Matrix, itemsize: int) -> tuple[int, int]:
-    """In elements. An axis of length 1 has no stride of its own: it is taken to be whatever makes x contiguous."""
-    rows, cols = x.shape
-    rs, cs = (stride // itemsize for stride in x.strides)
-    if cols == 1:
-        cs = 1
-    if rows == 1:
-        rs = 1 if cs != 1 else cols
-    return rs, cs
-
-
-def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> bool:
+def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> bool:
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
         return _through_temporary(recipe, swapped, a, b, c, alpha, beta)
@@ -264,9 +266,9 @@ def _run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: 
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
     if c.ndim == 2:
-        return recipe.run(address(x), address(y), address(c), alpha, beta)
+        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta)
     steps = x.strides[0], y.strides[0], c.strides[0]
-    recipe.run_batch(c.shape[0], steps, address(x), address(y), address(c), alpha, beta)
+    recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta)
     return False
 
 
@@ -287,15 +289,11 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         whole = np.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
     else:
         whole = np.empty((*c.shape[:-2], rows, cols), c.dtype)
-    inner = _recipes.get((recipe, "temporary"))
-    if inner is None:
+    if recipe.onto_temporary is None:
         rsc, csc = (1, shape.m) if shape.tiles else (shape.n, 1)
-        ours = recipe.strides._replace(rsc=rsc, csc=csc)
-        _recipes[recipe, "temporary"] = inner = Recipe(
-            shape, ours, recipe.plan, recipe.target, sources=recipe.sources, depth=recipe.depth,
-            result=recipe.result, conj=recipe.conj, prepacked=recipe.prepacked), swapped
+        recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
     if beta:
         whole[...] = c.swapaxes(-1, -2) if swapped else c
-    special = _run(*inner, a, b, whole, alpha, beta)
+    special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta)
     c[...] = whole.swapaxes(-1, -2) if swapped else whole
     return special

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans.choose import choose_prepacked, ranked
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans import lowering
+from tilewright.plans.choose import choose, ranked
+from tilewright.plans.cpu import CpuPlan, Strides
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import get_num_threads
 from tilewright.runtime.cpu.prepack import Prepacking
-from tilewright.runtime.cpu.recipe import Recipe, Strides, order
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.runtime.cpu.workspace import HUGE
 from tilewright.targets import CpuTarget, detect
 
@@ -83,7 +84,7 @@ class Packed:
 
 def converts(dtype: np.dtype[Any], sums: np.dtype[Any]) -> bool:
     """Whether packing takes numbers of this dtype as they are for products that are added up in another."""
-    return bool(engine._packed_from(dtype, sums))
+    return engine.packs(dtype, sums)
 
 
 def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
@@ -96,18 +97,17 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     threads = threads or get_num_threads()
     k, n = b.shape[-2:]
     one = b[(0,) * (b.ndim - 2)] if b.size else np.empty((max(k, 1), max(n, 1)), b.dtype)
-    meant = _meant(one.shape, rows, threads, (k, 1), engine._strides(one, b.itemsize), (n, 1), (takes, b.dtype), sums,
-                   target, None if plan is None else "")
-    chosen = plan or engine.choose_for(meant, any(meant.sources))
+    lowered = _lowered(one.shape, rows, threads, (k, 1), engine.strides(one), (n, 1), (takes, b.dtype), sums, target,
+                       None if plan is None else "")
+    chosen = plan or engine.planned(lowered).plan
     if plan is None and chosen.algorithm != "packed":
-        chosen = next(p for p in ranked(meant.shape, meant.target) if p.algorithm == "packed")
-    problems = chosen.violations(meant.shape, meant.target)
+        chosen = next(p for p in ranked(lowered.shape, lowered.target) if p.algorithm == "packed")
+    problems = chosen.violations(lowered.shape, lowered.target)
     if chosen.algorithm != "packed":
         problems.append(f"only packed plans read B as it is packed, not {chosen.algorithm}.")
     if problems:
         raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
-    packing = Prepacking(meant.shape, meant.strides, chosen, meant.target, sources=meant.sources, depth=meant.depth,
-                         conj="b" if conj else "")
+    packing = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
     stack = b.shape[:-2]
     each = -(-packing.bytes // PAGE) * PAGE if b.size else 0
     panels = _memory(each * math.prod(stack))
@@ -115,7 +115,7 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     stand_in = np.ndarray(b.shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
     for index in np.ndindex(stack if b.size else (0,)):
         packing.run(address(b[index]), address(stand_in[index]), threads)
-    return Packed(b.shape, dtype, a, sums, meant.shape.dtype, chosen, target, plan is not None, (takes, b.dtype),
+    return Packed(b.shape, dtype, a, sums, lowered.shape.dtype, chosen, target, plan is not None, (takes, b.dtype),
                   panels, stand_in, {})
 
 
@@ -125,7 +125,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     if c.size == 0:
         return
     if a.shape[-1] == 0 or alpha == 0:
-        engine._scale(c, beta)
+        engine.scale(c, beta)
         return
     threads = threads or get_num_threads()
     key = c.shape[-2], a.strides[-2:], c.strides[-2:], c.dtype, threads
@@ -135,27 +135,26 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
             packed._recipes.clear()
         one = (0,) * (c.ndim - 2)
         recipe = packed._recipes[key] = _recipe(packed, a[one], c[one], threads)
-    engine._run(recipe, packed.plan.swap, a, b, c, alpha, beta)
+    engine.run(recipe, packed.plan.swap, a, b, c, alpha, beta)
 
 
 def _recipe(packed: Packed, a: Matrix, c: Matrix, threads: int) -> Recipe:
     k, n = packed.shape[-2:]
     word = packed.word if packed.word in BY_NAME else ""
-    meant = _meant((k, n), c.shape[0], threads, engine._strides(a, a.itemsize), (n, 1), engine._strides(c, c.itemsize),
-                   packed._takes, packed.sums, packed.target, word)
-    plan = packed.plan if packed._asked else choose_prepacked(meant.shape, meant.target, packed.plan)
-    return Recipe(meant.shape, meant.strides, engine._with_team(plan), meant.target, sources=meant.sources,
-                  depth=meant.depth, result=engine._stored_as(c.dtype, packed.sums), prepacked="b")
+    lowered = _lowered((k, n), c.shape[0], threads, engine.strides(a), (n, 1), engine.strides(c), packed._takes,
+                       packed.sums, packed.target, word, c.dtype)
+    plan = packed.plan if packed._asked else choose(lowered.shape, lowered.target, like=packed.plan)
+    return engine.ready(engine.Planned(*lowered, plan), prepacked="b")
 
 
-def _meant(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int], b: tuple[int, int], c: tuple[int, int],
-           takes: tuple[np.dtype[Any], np.dtype[Any]], sums: np.dtype[Any], target: CpuTarget,
-           word: str | None) -> engine.Meant:
+def _lowered(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int], b: tuple[int, int],
+             c: tuple[int, int], takes: tuple[np.dtype[Any], np.dtype[Any]], sums: np.dtype[Any], target: CpuTarget,
+             word: str | None, out: np.dtype[Any] | None = None) -> lowering.Lowered:
     """a, b, c: strides in elements, by row and by column."""
     k, n = b_shape
-    shape = Shape(engine._NAMES[sums], m, n, k, order(*a), order(*b), threads)
-    sources = engine._packed_from(takes[0], sums), engine._packed_from(takes[1], sums)
-    return engine.as_multiplied(shape, Strides(*a, *b, *c), sources, target, word)
+    product = lowering.Product(m, n, k, engine.format_of(takes[0]), engine.format_of(takes[1]),
+                               engine.format_of(out or sums), Strides(*a, *b, *c), threads)
+    return lowering.lower(product, target, word)
 
 
 def _memory(size: int) -> NDArray[np.uint8]:

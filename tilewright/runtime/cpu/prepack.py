@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import Any
 
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.amx import TILE_WORDS
-from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.runtime.cpu import kernel_addresses as code
+from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.runtime.cpu.host import DRIVER, Host, host
 from tilewright.runtime.cpu.pool import pool
-from tilewright.runtime.cpu.recipe import DRIVER, EXCHANGED, Strides, blocks, packing
+from tilewright.runtime.cpu.recipe import SWAPPED, blocks, packing
 from tilewright.targets.base import CpuTarget
 
 WAKE_BYTES = 1 << 20            # of panels, for which waking other threads pays
@@ -27,17 +26,17 @@ class Prepacking:
     Of the shape m does not count, of the plan mc, nc and its ways.
     """
 
-    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
-                 sources: tuple[str, str] = ("", ""), depth: int = 0, conj: str = "") -> None:
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
+                 conj: str = "") -> None:
         role = "b"
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
-            sources, role = sources[::-1], role.translate(EXCHANGED)
-        self.shape, self.strides, self.role, self.depth = shape, strides, role, depth
-        source = sources["ab".index(role)]
-        self.pack = packing(role, code, target, shape, strides, plan, sources, depth, conj)
-        self.function = code.prepack(target, shape.dtype, plan.mr, plan.nr, source, role)
-        cut = blocks(shape, plan, bool(depth))
+            role = role.translate(SWAPPED)
+        self.shape, self.strides, self.role = shape, strides, role
+        source = shape.source_a if role == "a" else shape.source_b
+        self.pack = packing(role, host, target, shape, strides, plan, conj)
+        self.function = host.prepack(target, shape.dtype, plan.mr, plan.nr, source, role)
+        cut = blocks(shape, plan)
         rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
         deepest = jobs.block_depth(shape.k, cut.kc, rows)
         self.kc = cut.kc
@@ -49,7 +48,7 @@ class Prepacking:
         """What the emitted function takes to pack the matrix at `source` to the address `to`, in so many parts."""
         st, role = self.strides, self.role
         fields = {"m": self.shape.m, "n": self.shape.n, "k": self.shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb,
-                  "csb": st.csb, "kc": self.kc, "jc_ways": parts, "depth": self.depth, role: source,
+                  "csb": st.csb, "kc": self.kc, "jc_ways": parts, "depth": self.shape.depth, role: source,
                   f"pack_{role}": self.pack, f"{role}_space": to}
         return array("q", [fields.get(name, 0) for name in jobs.PACKED])
 

@@ -5,41 +5,22 @@ import ctypes
 import struct
 from array import array
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.amx import TILE_WORDS
-from tilewright.plans.cpu import CpuPlan, Order, Shape
+from tilewright.plans.cpu import CpuPlan, Shape, Strides, order
 from tilewright.plans.tiles import SHORT
-from tilewright.plans.words import BY_NAME
-from tilewright.runtime.cpu import kernel_addresses as code
-from tilewright.runtime.cpu import workspace
-from tilewright.runtime.cpu.pool import pool
+from tilewright.runtime.cpu.host import Host, host
 from tilewright.targets.base import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
 WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
-DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
-COMPLEX = "c64", "c128"
-EXCHANGED = str.maketrans("ab", "ba")
+SWAPPED = str.maketrans("ab", "ba")
 SHARED = 1 << 15        # elements of C that are scaled by one thread
-
-
-class Strides(NamedTuple):
-    """In elements: of A, B and C, by row and by column. Those of an axis of length 1 are put to what suits."""
-    rsa: int
-    csa: int
-    rsb: int
-    csb: int
-    rsc: int
-    csc: int
-
-    @property
-    def swapped(self) -> Strides:
-        return Strides(self.csb, self.rsb, self.csa, self.rsa, self.csc, self.rsc)
 
 
 class Blocks(NamedTuple):
@@ -50,69 +31,59 @@ class Blocks(NamedTuple):
     space: dict[str, int]
 
 
-def blocks(shape: Shape, plan: CpuPlan, words: bool) -> Blocks:
-    """The plan's, as far as there is something in them. `words`: whether steps of k are packed in words or tiles."""
+def blocks(shape: Shape, plan: CpuPlan) -> Blocks:
+    """The plan's, as far as there is something in them."""
     rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
     kc = min(-(-plan.kc // rows), -(-shape.k // rows)) * rows
     panels_m, panels_n = -(-shape.m // plan.mr), -(-shape.n // plan.nr)
-    first = plan.nr if words and not shape.tiles else 0                     # the row before a panel of words
+    first = plan.nr if shape.words else 0                                   # the row before a panel of words
     space = {"a": jobs.panel_space(kc, plan.mr), "b": jobs.panel_space(kc, plan.nr) + first}
     return Blocks(min(-(-plan.mc // plan.mr), panels_m), min(-(-plan.nc // plan.nr), panels_n), kc, space)
 
 
-def packing(role: str, code: Any, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan,
-            sources: tuple[str, str], depth: int, conj: str) -> int:
-    """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns; the rest is a
-    Recipe's."""
-    pair = 2 if sources[0] in COMPLEX else 1                                # reals from one number to the next
+def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan, conj: str) -> int:
+    """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns."""
+    pair = 2 if shape.complex else 1                                        # reals from one number to the next
     across, along = (strides.rsa, strides.csa) if role == "a" else (strides.csb, strides.rsb)
     kind = _ALONG[order(across // pair, along // pair)]
     where = target, shape.dtype, plan.mr if role == "a" else plan.nr, kind
-    source = sources["ab".index(role)]
+    source = shape.source_a if role == "a" else shape.source_b
     if shape.tiles:
-        return int(code.packing_tiles(*where, source, role.translate(EXCHANGED)))
-    if depth:
-        with_sums = shape.dtype == "i8x4" and sources[0] == "i8"
-        return int(code.packing_words(*where, source, "a" if role == "a" else "b1" if with_sums else "b0"))
-    if pair == 1:
-        return int(code.packing(*where, *((source,) if source else ())))
+        return int(host.packing_tiles(*where, source, role.translate(SWAPPED)))
+    if shape.words:
+        with_sums = shape.dtype == "i8x4" and shape.source_a == "i8"
+        return int(host.packing_words(*where, source, "a" if role == "a" else "b1" if with_sums else "b0"))
+    if not shape.complex:
+        return int(host.packing(*where, *((source,) if source else ())))
     if role == "b":
-        return int(code.packing_complex(*where, "b", conj))
+        return int(host.packing_complex(*where, "b", conj))
     # rows of A that are contiguous are a real matrix as they lie
-    return int(code.packing(*where) if kind == "along" else code.packing_complex(*where, "a"))
-
-
-def order(row_stride: int, col_stride: int) -> Order:
-    return "rows" if col_stride == 1 else "columns" if row_stride == 1 else "any"
+    return int(host.packing(*where) if kind == "along" else host.packing_complex(*where, "a"))
 
 
 class Recipe:
     """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any).
 
-    `code` knows where drivers, packing and micro-kernels are: the module of that name, or what the simulator has.
-    `sources`: the formats of A and B, where packing converts them, and "" where they are the problem's. `depth`: where
-    words of several steps of k are packed, and shape.k counts these, how many steps there are. `result`: the format of
-    C, if it is rounded as it is stored; beta is 0 then. `conj`: which of complex operands are conjugated, "", "a", "b"
-    or "ab"; shape is that of the real product (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand
-    was packed before (runtime/cpu/prepack.py): its address is that of its panels.
+    `host` has the functions, memory and threads: this process's, or the simulator's.
+    `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
+    (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand was packed before
+    (runtime/cpu/prepack.py): its address is that of its panels. ValueError if the plan cannot run.
     """
 
-    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, code: Any = code,
-                 sources: tuple[str, str] = ("", ""), depth: int = 0, result: str = "", conj: str = "",
-                 prepacked: str = "") -> None:
-        problems = plan.violations(shape, target)
-        if problems:
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
+                 conj: str = "", prepacked: str = "") -> None:
+        if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
-            sources, prepacked = sources[::-1], prepacked.translate(EXCHANGED)
-        assert plan.algorithm == "packed" or not (any(sources) or result or prepacked), plan
-        self.shape, self.strides, self.plan, self.target, self.code = shape, strides, plan, target, code
-        self.sources, self.depth, self.result, self.conj, self.prepacked = sources, depth, result, conj, prepacked
-        self.function = code.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr,
-                                    *(sources if any(sources) or prepacked else ()), *((prepacked,) * bool(prepacked)))
-        self.added_in = TILE_WORDS[shape.dtype].sums if shape.tiles else (
-            BY_NAME[shape.dtype].sums if shape.dtype in BY_NAME else shape.dtype)       # the format of sums
+            prepacked = prepacked.translate(SWAPPED)
+        assert plan.algorithm == "packed" or not prepacked, plan
+        self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
+        self.conj, self.prepacked = conj, prepacked
+        sources = (shape.source_a, shape.source_b) if shape.source_a or shape.source_b or prepacked else ()
+        self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
+                                    *((prepacked,) * bool(prepacked)))
+        self.added_in = shape.sums
         self.space = self.sums = 0
         # of k, after which the sums are in C: with several, C is scaled when all are there
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
@@ -129,11 +100,17 @@ class Recipe:
         self.i_alpha, self.i_beta = self.at.get("alpha"), self.at["beta"]
         if self.i_alpha is not None:
             self.template[self.i_alpha] = self._bits(1.0)
-        several = self.passes > 1 and not result and self.added_in in ("f32", "f64")    # of integers it is the same
+        several = self.passes > 1 and not shape.out and self.added_in in ("f32", "f64")    # of integers it is the same
         self.scaled_after = several or plan.algorithm == "stream"
-        self._call = DRIVER(self.function)
+        self._call = host.callable(self.function)
+        self.address = host.address_of
+        self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
+
+    def onto(self, strides: Strides) -> Recipe:
+        """The same for other strides of C, in the roles that the plan gives the operands."""
+        return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked)
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
@@ -145,32 +122,31 @@ class Recipe:
 
     def _packed(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
-        kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
+        kernels = self.host.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
-        cut = blocks(shape, plan, bool(self.depth))
+        cut = blocks(shape, plan)
         self.passes *= -(-shape.k // cut.kc)
         self.a_block, self.b_block = (0 if self.prepacked == role else panels * cut.space[role] * shape.itemsize
                                       for role, panels in (("a", cut.mc_panels), ("b", cut.nc_panels)))     # bytes
         self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
         # tiles of C that wait for the next block of k, for one of jc_ways
-        waiting = self.result and cut.kc < shape.k
+        waiting = shape.out and cut.kc < shape.k
         self.sums = -(-shape.m // plan.mr) * plan.mr * cut.nc_panels * plan.nr * shape.itemsize if waiting else 0
         self.b_bytes = _page(plan.jc_ways * self.b_block)
         self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
         pack_a, pack_b = (0 if role == self.prepacked else
-                          packing(role, self.code, self.target, shape, strides=st, plan=plan, sources=self.sources,
-                                  depth=self.depth, conj=self.conj) for role in "ab")
+                          packing(role, self.host, self.target, shape, st, plan, self.conj) for role in "ab")
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
-                "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": self.depth,
-                "finish": self.code.finish(self.target, plan.nr, self.result) if self.result else 0}
+                "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
+                "finish": self.host.finish(self.target, plan.nr, shape.out) if shape.out else 0}
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
         by_rows = st.csa == 1
-        kernels = self.code.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
+        kernels = self.host.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "rows" if by_rows else "columns")
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
         self.passes = -(-shape.k // (plan.kc or shape.k))
@@ -206,7 +182,7 @@ class Recipe:
         """The sums into C, or beside it if it will be read, and then C = alpha * sums + beta * C."""
         size = FORMATS[self.added_in].itemsize
         m, n = self.written
-        space = workspace.take(m * n * size) if beta else None
+        space = self.host.take(m * n * size) if beta else None
         try:
             sums, ld = (c, self.template[self.at["ldc"]]) if space is None else (space.address, n)
             job = self.job(a, b, sums, 1.0, 0.0)
@@ -214,15 +190,15 @@ class Recipe:
             special = self._run(job)
             parts = self.parts if m * n > SHARED else 1
             job = self.scaling(sums, ld, c, alpha, beta, parts)
-            function, address = self.code.scale(self.target, self.added_in), job.buffer_info()[0]
+            function, address = self.host.scale(self.target, self.added_in), self.host.job(job)
             if parts > 1:
-                pool().run_parts(function, address, parts, min(parts, self.shape.threads), False)
+                self.host.run_parts(function, address, parts, min(parts, self.shape.threads), False)
             else:
-                DRIVER(function)(address, 0)
+                self.host.callable(function)(address, 0)
             return special
         finally:
             if space is not None:
-                workspace.give(space)
+                self.host.give(space)
 
     @property
     def written(self) -> tuple[int, int]:
@@ -240,7 +216,7 @@ class Recipe:
 
     def _run(self, job: array) -> bool:
         if self.parts > 1:
-            pool().reserve(self.parts)      # each time: a fork leaves the child without workers
+            self.host.reserve(self.parts)      # each time: a fork leaves the child without workers
         if self.space:
             self._run_packed(job)
             return self.shape.tiles and job[self.at["special"]] != 0
@@ -275,13 +251,13 @@ class Recipe:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
             parts *= shares
         if parts > 1:
-            pool().reserve(shape.threads)
+            self.host.reserve(shape.threads)
         self._run_parts(job, parts, flops >= WAKE_FLOPS)
 
     def _whole_products(self, batch: int, flops: int) -> int:
         """How many threads may each do whole packed products; 0 if the threads had better share every product, because
         the last ones would leave too many idle or all their panels of B would not stay in L3."""
-        threads = pool().reserve(self.shape.threads) if self.shape.threads > 1 and flops >= WAKE_FLOPS else 1
+        threads = self.host.reserve(self.shape.threads) if self.shape.threads > 1 and flops >= WAKE_FLOPS else 1
         rounds = -(-batch // threads)
         stays = threads * self.b_block <= (self.target.l3 or 4 * self.target.l2) // 2
         if self.plan.threads > 1 and threads > 1 and (rounds*threads > batch * (1 + IDLE) or not stays):
@@ -291,19 +267,19 @@ class Recipe:
     def _batch_packed(self, batch: int, steps: tuple[int, int, int], job: array, team: int) -> None:
         at, sums_at = self.at, _page(self.a_block) + _page(self.b_block)
         each = sums_at + _page(self.sums)
-        space = workspace.take(team * each)
+        space = self.host.take(team * each)
         try:
             job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
             job[at["a_space"]], job[at["b_space"]] = space.address, space.address + _page(self.a_block)
             job[at["sums"]] = space.address + sums_at
-            fields = {"driver": self.function, "product": job.buffer_info()[0], "batch": batch, "space_step": each,
+            fields = {"driver": self.function, "product": self.host.job(job), "batch": batch, "space_step": each,
                       **dict(zip(_STEPS, steps))}
             whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
-            function, address = code.batch(self.target), whole.buffer_info()[0]
-            if team == 1 or not pool().run_team(function, address, team):
-                DRIVER(function)(address, 0)
+            function, address = self.host.batch(self.target), self.host.job(whole)
+            if team == 1 or not self.host.run_team(function, address, team):
+                self.host.callable(function)(address, 0)
         finally:
-            workspace.give(space)
+            self.host.give(space)
 
     def job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
         """What the driver takes for operands at these addresses; packed plans still need space for their panels."""
@@ -317,16 +293,16 @@ class Recipe:
         return job
 
     def _run_parts(self, job: array, parts: int, wake: bool) -> None:
-        address = job.buffer_info()[0]
+        address = self.host.job(job)
         if parts == 1:
             self._call(address, 0)
         else:
-            pool().run_parts(self.function, address, parts, min(parts, self.shape.threads), wake)
+            self.host.run_parts(self.function, address, parts, min(parts, self.shape.threads), wake)
 
     def _run_packed(self, job: array) -> None:
-        space = workspace.take(self.space)
+        space = self.host.take(self.space)
         try:
-            at, address = self.at, job.buffer_info()[0]
+            at, address = self.at, self.host.job(job)
             if self.plan.claims:            # the counters beside the barriers start at 0
                 ctypes.memset(space.barriers, 0, self.plan.jc_ways * jobs.BARRIER_BYTES)
             job[at["barriers"]] = space.barriers
@@ -334,13 +310,13 @@ class Recipe:
             job[at["b_space"]] = space.address + self.a_bytes
             job[at["sums"]] = space.address + self.a_bytes + self.b_bytes
             if self.parts > 1:
-                if pool().run_team(self.function, address, self.parts):
+                if self.host.run_team(self.function, address, self.parts):
                     return
                 # The pool is taken: this thread alone, in the same blocks of k, so with the same bits.
                 job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
             self._call(address, 0)
         finally:
-            workspace.give(space)
+            self.host.give(space)
 
 
 _STEPS = "a_step", "b_step", "c_step"

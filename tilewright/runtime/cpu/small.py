@@ -11,7 +11,7 @@ from tilewright.plans.choose import small_elements, stays_in_cache
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
 from tilewright.plans.tiles import TILES, tiles_of
-from tilewright.runtime.cpu import kernel_addresses
+from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import pool
 from tilewright.targets import CpuTarget, detect
 
@@ -34,8 +34,8 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     mr, vectors = tiles_of(target, TILES)[0]
     if shape.dtype in _contexts or not _ours(plan, target):
         return
-    driver = kernel_addresses.driver(target, "in_place", shape.dtype, mr, plan.nr)
-    tables = [kernel_addresses.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
+    driver = host.driver(target, "in_place", shape.dtype, mr, plan.nr)
+    tables = [host.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
     values = (driver, *(table.address for table in tables), pool().address, pool().parts_address,
               small_elements(shape.dtype, target), PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
@@ -65,7 +65,10 @@ def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
 def _largest(target: CpuTarget) -> int:
     """m*n*k up to which the builtin asks nobody: below the first small problem for which another plan was measured to
     be better."""
-    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, lambda s: stays_in_cache(s, target)).items()
+    def wanted(s: Shape) -> bool:
+        return s.dtype in DTYPES and stays_in_cache(s, target)
+
+    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, wanted).items()
               if not _ours(plan, target))
     return min(others, default=16 * small_elements("f32", target) ** 2)
 

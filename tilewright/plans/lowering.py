@@ -1,0 +1,280 @@
+"""What is multiplied on CPUs: from operands of any formats, or a problem, to the shape that a plan is chosen for.
+
+    formats that are converted before       taken, stored: all that packing does not convert, and all small products
+    formats that packing converts           CONVERTED; those that sums are rounded to as they are stored: ROUNDED
+    several steps of k in a word            word: by the tables of plans/words.py and what the target has, AMX included
+    elements as the sum of several terms    algorithm_word: what `algorithm=` asks for, where it pays
+    complex numbers                         complex_way: one real product, whose panels or operands hold both parts
+
+    lower(product, target)              the product of operands as they come to the engine
+    lower_problem(problem, target)      the one that tilewright.matmul makes of a Gemm's contiguous operands
+"""
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from tilewright.plans.amx import TILE_WORDS, faster, pays
+from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
+from tilewright.plans.words import WORDS, Word
+from tilewright.problem import Gemm
+from tilewright.targets import coerce
+from tilewright.targets.base import CpuTarget
+from tilewright.targets.machine import thread_count
+
+_FLOATS = ("f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz")
+_INTEGERS = ("i8", "u8", "i16", "u16")
+SUMS = ("f32", "f64", "i32", "i64", "c64", "c128")          # in which products are added up
+# What packing converts, by the format of the sums, and as which format it reads it; all of its numbers are numbers of
+# that of the sums.
+CONVERTED = {"f32": {**{f: f for f in (*_FLOATS, *_INTEGERS)}, "bool": "i8"},
+             "i32": {**{f: f for f in _INTEGERS}, "bool": "i8"}}
+# What sums are rounded to as they are stored.
+ROUNDED = {"f32": (*_FLOATS, "e5m2fnuz"), "i32": _INTEGERS}
+LEAST_K, LEAST_WORK = 32, 64**3         # k and m*n*k from which converting in packing beats converting before
+LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
+
+# algorithm= → the format that it splits, and the word that it is multiplied by
+ALGORITHMS = {"bf16_bf16_f32_x3": ("f32", "amx_bf16_x3"), "bf16_bf16_f32_x6": ("f32", "amx_bf16_x6"),
+              "bf16_bf16_f32_x9": ("f32", "amx_bf16_x9"), "bf16_bf16_f32_x4": ("f16", "amx_f16")}
+FASTEST = "fastest"
+NO_WORSE = {"f32": "amx_bf16_x6", "f16": "amx_f16"}         # than the native product's error bound
+
+# On a Zen 5: 8 rows by 1024 x 1024 took 0.8 of the time of packing, 8 by 256 x 256 1.1, 48 by 1024 x 1024 1.1.
+FEW = 32                # rows or columns of C up to which a complex operand of `LARGE` numbers or more is not packed
+LARGE = 1 << 17
+
+
+class Product(NamedTuple):
+    """Operands as they come to the engine: each in a format that packing takes, C in one that can be stored."""
+    m: int
+    n: int
+    k: int
+    a: str                      # number formats
+    b: str
+    out: str
+    strides: Strides
+    threads: int = 1
+
+    @property
+    def sums(self) -> str:
+        """The format in which products for this C are added up."""
+        return next((sums for sums, rounded in ROUNDED.items() if self.out in rounded), self.out)
+
+    @property
+    def swapped(self) -> Product:
+        """C^T = B^T @ A^T."""
+        return self._replace(m=self.n, n=self.m, a=self.b, b=self.a, strides=self.strides.swapped)
+
+
+class Lowered(NamedTuple):
+    """A product as it is multiplied: of real numbers or of words; strides in elements of C's parts."""
+    shape: Shape
+    strides: Strides
+    target: CpuTarget
+
+
+# ---- formats
+
+def packs(source: str, sums: str) -> str:
+    """As which format packing reads operands of this one, for products that are added up in `sums`; "" if it does not
+    convert them."""
+    return CONVERTED.get(sums, {}).get(source, "")
+
+
+def rounds(out: str, sums: str) -> bool:
+    """Whether sums are rounded to this format as they are stored."""
+    return out in ROUNDED.get(sums, ())
+
+
+def converting_pays(m: int, n: int, k: int) -> bool:
+    """Whether converting while packing and storing takes less time than converting before and after."""
+    return k >= LEAST_K and m*n*k >= LEAST_WORK
+
+
+def taken(source: str, sums: str, m: int, n: int, k: int) -> str:
+    """The format in which the engine takes an operand: its own if packing converts it, else that of the sums."""
+    return source if converting_pays(m, n, k) and packs(source, sums) else sums
+
+
+def stored(out: str, sums: str, m: int, n: int, k: int) -> str:
+    """The format in which the engine leaves C: the result's if sums are rounded to it as they are stored, else that of
+    the sums."""
+    return out if converting_pays(m, n, k) and rounds(out, sums) else sums
+
+
+def decoded(m: int, n: int, k: int) -> str:
+    """The format in which two block-scaled operands come to the engine, if bf16 holds all of their numbers."""
+    return taken("bf16", "f32", m, n, k)
+
+
+# ---- words
+
+def word(sums: str, sources: tuple[str, str], target: CpuTarget, large: bool = True) -> Word | None:
+    """The word for operands of these formats that are added up in `sums` on this chip, if there is one. Not `large`:
+    without AMX, whose tiles a small product does not fill."""
+    a, b = sources
+    return next((w for w in WORDS if sums == w.sums and a in w.a and b in w.b and any(map(target.has, w.needs))
+                 and (large or not w.tiles)
+                 and not (w.slow and target.model.startswith(w.slow))), None)
+
+
+def algorithm_word(algorithm: str, a: str, b: str, m: int, n: int, k: int, threads: int, target: CpuTarget) -> str:
+    """The word of plans.amx by which `algorithm=` multiplies operands of these formats; "" for the native product,
+    which is as accurate: where AMX is missing, or splitting elements would not pay."""
+    if a != b or "amx-bf16" not in target.extensions:
+        return ""
+    if algorithm == FASTEST:
+        found = NO_WORSE.get(a, "")
+        return found if found and faster(found, m, n, k, threads) else ""
+    split, found = ALGORITHMS[algorithm]
+    return found if a == split and pays(found, m, n, k) else ""
+
+
+def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> Lowered:
+    """What to multiply for these operands. word_name: that of a word (plans.words, plans.amx), "" for none, None for
+    the one that suits the target."""
+    p, sums = product, product.sums
+    out = p.out if p.out != sums else ""
+    sources = packs(p.a, sums), packs(p.b, sums)
+    m, n, k, strides = p.m, p.n, p.k, p.strides
+    if sums in COMPLEX:
+        sources = p.a, p.b
+        sums, n, k = COMPLEX[sums], 2*n, 2*k
+        doubled = Strides(*(2*stride for stride in strides))
+        strides = doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
+    shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
+                  *sources, out)
+    named = sources[0] or sums, sources[1] or sums
+    if word_name is None:
+        found = word(sums, named, target, min(m, n, k) >= LEAST_TILES)
+        word_name = found.name if found else ""
+    if not word_name:
+        return Lowered(shape, strides, target)
+    if word_name in TILE_WORDS:
+        sources = named
+    shape = shape._replace(dtype=word_name, k=steps(word_name, k), source_a=sources[0], source_b=sources[1], depth=k)
+    return Lowered(shape, strides, target.extended)
+
+
+# ---- complex products
+
+class Way(NamedTuple):
+    """How a product with complex operands becomes a real one.
+
+        packed      the engine packs both complex operands, B as two rows and two columns of reals for each number
+        expanded    [cr ci] = [ar ai] @ [br bi; -bi br], with B rewritten before
+        stacked     [ar br, ar bi; ai br, ai bi] = [ar; ai] @ [br bi], with A rewritten before
+        beside      [cr ci] = a @ [br bi], for a real A
+        real        of real operands, for a C that is complex
+    """
+    name: Literal["packed", "expanded", "stacked", "beside", "real"]
+    exchange: bool = False          # C^T = B^T @ A^T is computed
+
+
+def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Order, b: Order,
+                planned: bool = False) -> Way:
+    """The way that copies the larger operand only if neither its rows nor its columns are contiguous.
+
+    a, b        what is contiguous in the operands
+    planned     a plan is given, which is one for the real product of m x 2n x 2k
+    """
+    if not (a_complex or b_complex):
+        return Way("real")
+    if not m * n * k:
+        return Way("packed")
+    if a_complex != b_complex:
+        return Way("beside", exchange=a_complex)
+    if not planned and (min(m, n) > FEW or k * max(m, n) < LARGE):
+        return Way("packed")
+    if planned:
+        return Way("expanded")
+    if n > m:
+        return Way("stacked" if b == "rows" else "expanded", b != "rows")
+    return Way("stacked", True) if a == "columns" else Way("expanded")
+
+
+def as_real(product: Product, way: Way) -> Product:
+    """The real product of this way, whose rewritten operands have contiguous rows. A packed one stays as it is: `lower`
+    takes it."""
+    if way.name == "packed":
+        return product
+    p = product.swapped if way.exchange else product
+    part, st, m, n, k = COMPLEX[p.out], p.strides, p.m, p.n, p.k
+    if way.name == "real":
+        return p._replace(a=part, b=part, out=part, strides=st._replace(rsc=n, csc=1))
+
+    def parts(row: int, col: int, cols: int) -> tuple[int, int]:
+        return (2*row if col == 1 else 2*cols), 1
+    a, b, c = parts(st.rsa, st.csa, k), parts(st.rsb, st.csb, n), parts(st.rsc, st.csc, n)
+    if way.name == "stacked":
+        m, a, c = 2*m, (k, 1), (2*n, 1)
+    elif way.name == "expanded":
+        k, b = 2*k, (2*n, 1)
+    else:
+        a = st.rsa, st.csa
+    return Product(m, 2*n, k, part, part, part, Strides(*a, *b, *c), p.threads)
+
+
+# ---- problems
+
+def taken_operands(problem: Gemm, threads: int = 1) -> Product:
+    """The contiguous operands of a Gemm in the formats in which tilewright.matmul gives them to the engine. ValueError
+    for results that it would not give."""
+    p, threads, sums = problem, thread_count(threads), problem.sums
+    sizes = p.m, p.n, p.k
+    if not p.castable:
+        raise ValueError(f"{p} has out = {p.out}, to which products of {p.a} and {p.b} cannot be cast (NumPy's rule "
+                         "'same_kind')")
+    if p.blocks:
+        a = b = decoded(*sizes)
+    elif sums in COMPLEX:
+        a, b = (sums if f in COMPLEX else COMPLEX[sums] for f in (p.a, p.b))
+    else:
+        a, b = taken(p.a, sums, *sizes), taken(p.b, sums, *sizes)
+    out = sums if sums in COMPLEX else stored(p.out, sums, *sizes)
+    strides = Strides(*contiguous(p.m, p.k, p.layout[0]), *contiguous(p.k, p.n, p.layout[1]),
+                      *contiguous(p.m, p.n, "n"))
+    return Product(*sizes, a, b, out, strides, threads)
+
+
+def of_problem(problem: Gemm, threads: int = 1) -> Product:
+    """The same, and of complex operands the real product, unless packing makes it."""
+    p = taken_operands(problem, threads)
+    if p.sums not in COMPLEX:
+        return p
+    st = p.strides
+    way = complex_way(p.m, p.n, p.k, p.a == p.out, p.b == p.out, order(st.rsa, st.csa), order(st.rsb, st.csb))
+    return as_real(p, way)
+
+
+def contiguous(rows: int, cols: int, letter: str) -> tuple[int, int]:
+    """Strides of a matrix that is stored as this letter of a layout says."""
+    return strides_of(rows, cols, *((max(cols, 1), 1) if letter == "n" else (1, max(rows, 1))))
+
+
+def strides_of(rows: int, cols: int, row_stride: int, col_stride: int) -> tuple[int, int]:
+    """In elements. An axis of length 1 has no stride of its own: it is taken to be whatever makes the matrix
+    contiguous."""
+    if cols == 1:
+        col_stride = 1
+    if rows == 1:
+        row_stride = 1 if col_stride != 1 else cols
+    return row_stride, col_stride
+
+
+def lower_problem(problem: Gemm, target: CpuTarget, threads: int = 1, algorithm: str | None = None) -> Lowered:
+    """What tilewright.matmul multiplies for a Gemm with contiguous operands."""
+    if algorithm is not None and (algorithm not in (*ALGORITHMS, FASTEST)):
+        raise ValueError(f"algorithm must be None or one of {', '.join((*ALGORITHMS, FASTEST))}, not {algorithm!r}")
+    if algorithm in ALGORITHMS and (problem.a, problem.b, problem.sums) != (*(ALGORITHMS[algorithm][0],)*2, "f32"):
+        raise ValueError(f"algorithm={algorithm!r} splits operands of {ALGORITHMS[algorithm][0]} whose products are "
+                         f"added up in f32; {problem} has a = {problem.a}, b = {problem.b}, added up in {problem.sums}")
+    product = of_problem(problem, threads)
+    split = "" if algorithm is None or not problem.flops else algorithm_word(
+        algorithm, product.a, product.b, problem.m, problem.n, problem.k, product.threads, target)
+    return lower(product, target, split or None)
+
+
+def shape_of(problem: Gemm, threads: int = 1, target: CpuTarget | str | None = None) -> Shape:
+    """A Gemm with contiguous operands as the planner sees it, on a target (default: this machine)."""
+    return lower_problem(problem, coerce(target, CpuTarget), threads).shape

@@ -1,0 +1,182 @@
+"""What recipes run on: machine code by what it is for, compiled when first asked for; workspaces, and threads."""
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tilewright.compiler.artefact import load
+from tilewright.kernels.cpu import jobs
+from tilewright.plans.cpu import itemsize
+from tilewright.runtime.cpu import workspace
+from tilewright.runtime.cpu.layout import address
+from tilewright.runtime.cpu.pool import pool
+from tilewright.targets.base import CpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Function
+
+DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
+
+
+class Part(NamedTuple):
+    """An emitter of tilewright.kernels.cpu and its arguments after the target: one recorded function."""
+    emitter: str                # "microkernel:emit_microkernel"
+    args: tuple[Any, ...]
+
+    def record(self, target: CpuTarget) -> Function:
+        from tilewright.compiler import llvm
+        module, _, name = self.emitter.partition(":")
+        emitter = getattr(import_module(f"tilewright.kernels.cpu.{module}"), name)
+        with llvm.uncollected():
+            found: Function = emitter(target, *self.args)
+        return found
+
+
+class Microkernels:
+    """The micro-kernels of one register tile as a table of addresses, filled as problems need them."""
+
+    def __init__(self, host: Host, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> None:
+        self.host, self.target, self.dtype, self.a = host, target, dtype, a
+        self.mr, self.nr, self.lanes = mr, nr, target.lanes(itemsize(dtype))
+        self.table = np.zeros(mr * (nr // self.lanes) * (1 if a == "packed" else 2), np.int64)
+        self.address = host.of_table(self.table)
+
+    def need(self, m: int, n: int) -> None:
+        """Compile what an m x n matrix C meets."""
+        for kernel in self.wanted(m, n):
+            if not self.table[kernel.slot]:
+                self.table[kernel.slot] = self.compiled(kernel)
+
+    def wanted(self, m: int, n: int) -> list[jobs.Microkernel]:
+        if self.dtype.startswith("amx"):                        # one for all
+            return [jobs.Microkernel(0, self.mr, self.nr // self.lanes, self.lanes, "packed")]
+        return jobs.microkernels(m, n, self.mr, self.nr, self.lanes, self.a)
+
+    def compiled(self, kernel: jobs.Microkernel) -> int:
+        if self.dtype.startswith("amx"):
+            name = jobs.microkernel_name(self.dtype, self.mr, self.nr, self.a, kernel.b)
+            return self.host.address(name, "amx:emit_amx", self.target, self.dtype)
+        name = jobs.microkernel_name(self.dtype, kernel.height, kernel.vectors * kernel.lanes, self.a, kernel.b)
+        return self.host.address(name, "microkernel:emit_microkernel", self.target,
+                                 *kernel.arguments(self.dtype, self.a))
+
+
+class Host:
+    """This process: `host`, below. Elsewhere others answer: what records which kernels a plan needs (compiled/cpu.py),
+    and the simulator."""
+    address_of: Callable[[np.ndarray], int] = staticmethod(address)         # of an array's first element
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[Any, ...], Microkernels] = {}
+
+    # ---- memory and threads
+
+    def take(self, size: int) -> Any:
+        """A workspace of so many bytes, and the barriers of a team; to be given back."""
+        return workspace.take(size)
+
+    def give(self, space: Any) -> None:
+        workspace.give(space)
+
+    def job(self, fields: array) -> Any:
+        """What functions take as their job."""
+        return fields.buffer_info()[0]
+
+    def callable(self, function: int) -> Callable[[Any, int], object]:
+        """function(job, part), on the caller's thread."""
+        return DRIVER(function)
+
+    def run_parts(self, function: int, job: Any, parts: int, threads: int, wake: bool) -> None:
+        """Every part, by so many threads at most."""
+        pool().run_parts(function, job, parts, threads, wake)
+
+    def run_team(self, function: int, job: Any, threads: int) -> bool:
+        """By threads that meet at barriers; False, and nothing done, if they cannot be had."""
+        return pool().run_team(function, job, threads)
+
+    def reserve(self, threads: int) -> int:
+        """How many of these threads there can be."""
+        return pool().reserve(threads)
+
+    # ---- kernels
+
+    def address(self, name: str, emitter: str, target: CpuTarget, *args: Any) -> int:
+        """Of the function `name` that an emitter of tilewright.kernels.cpu records for these arguments."""
+        return load(f"tilewright.kernels.cpu.{emitter}", target, *args).address(name)
+
+    def of_table(self, table: np.ndarray) -> int:
+        return table.ctypes.data
+
+    def microkernels(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> Microkernels:
+        key = target, dtype, mr, nr, a
+        if key not in self._tables:
+            self._tables[key] = Microkernels(self, *key)
+        return self._tables[key]
+
+    def packing(self, target: CpuTarget, dtype: str, width: int, kind: str, *source: str) -> int:
+        """Of the function that packs panels of up to `width` lines: kernels/cpu/packing.py."""
+        return self.address(jobs.packing_name(dtype, width, kind, *source), "packing:emit_pack", target, dtype, width,
+                            kind, *source)
+
+    def packing_words(self, target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
+        """The same of words: kernels/cpu/packing_words.py."""
+        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "packing_words:emit_pack_words",
+                            target, dtype, width, kind, source, role)
+
+    def packing_tiles(self, target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
+        """The same of tiles: kernels/cpu/packing_tiles.py."""
+        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "packing_tiles:emit_pack_tiles",
+                            target, dtype, kind, source, role)
+
+    def packing_complex(self, target: CpuTarget, dtype: str, width: int, kind: str, role: str, conj: str = "") -> int:
+        """The same of complex numbers: kernels/cpu/packing_complex.py."""
+        return self.address(jobs.complex_packing_name(dtype, width, kind, role, conj),
+                            "packing_complex:emit_pack_complex", target, dtype, width, kind, role, conj)
+
+    def finish(self, target: CpuTarget, width: int, result: str) -> int:
+        """Of the function that rounds tiles of C to their format: kernels/cpu/finish.py."""
+        return self.address(jobs.finish_name(width, result), "finish:emit_finish", target, width, result)
+
+    def scale(self, target: CpuTarget, dtype: str) -> int:
+        """Of the function that makes C of sums: kernels/cpu/scale.py."""
+        return self.address(jobs.scale_name(dtype), "scale:emit_scale", target, dtype)
+
+    def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
+        """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
+        which of them was packed before."""
+        if algorithm in ("dots", "stream"):
+            name = f"{algorithm}_{dtype}_{mr}x{nr}"
+            return self.address(name, f"{algorithm}:emit_{algorithm}", target, dtype, mr, nr)
+        vectors = nr // target.lanes(itemsize(dtype))
+        if algorithm == "packed":
+            return self.address(jobs.driver_name(dtype, mr, nr, *sources), "gemm:emit_gemm", target, dtype, mr, vectors,
+                                *sources)
+        return self.address(f"in_place_{dtype}_{mr}x{nr}", "in_place:emit_in_place", target, dtype, mr, vectors)
+
+    def prepack(self, target: CpuTarget, dtype: str, mr: int, nr: int, source: str, role: str) -> int:
+        """Of the function that packs all panels of an operand beforehand: kernels/cpu/prepack.py."""
+        return self.address(jobs.prepack_name(dtype, mr, nr, source, role), "prepack:emit_prepack", target, dtype, mr,
+                            nr // target.lanes(itemsize(dtype)), source, role)
+
+    def batch(self, target: CpuTarget) -> int:
+        """Of the loop over packed products: kernels/cpu/batch.py."""
+        return self.address("batch_packed", "batch:emit_batch", target)
+
+
+class Parts(Host):
+    """Which functions a recipe asks for, in order; their addresses are their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Part, int] = {}
+
+    def address(self, name: str, emitter: str, target: CpuTarget, *args: Any) -> int:
+        return self.found.setdefault(Part(emitter, args), len(self.found) + 1)
+
+
+host = Host()
