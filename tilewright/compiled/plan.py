@@ -30,7 +30,6 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
         return amd.choose(amd.shape_of(problem), chip)
     if isinstance(chip, GpuTarget):
         from tilewright.plans import nvidia
-        asked.supported(problem, chip.name)
         return nvidia.choose(nvidia.shape_of(problem), chip)
     from tilewright.runtime.cpu import engine
     return engine.plan_problem(problem, chip, threads, algorithm).plan
