@@ -19,7 +19,7 @@ from tilewright import cli
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import store, tables
-from tilewright.plans.measured.row import Row
+from tilewright.plans.measured.row import KEY, Row
 from tilewright.runtime.cpu import engine, small
 from tilewright.tuner import child, contest, search
 from tilewright.tuner.contest import REFERENCE, Phase
@@ -47,7 +47,7 @@ def own_store(tmp_path, monkeypatch):
 
 def row(plan=OTHER, shape=SHAPE, role="best", date="2026-01-02T00:00:00+00:00", **fields):
     values = {
-        "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3, **shape._asdict(),
+        "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3, **dict(zip(KEY, shape.key)),
         "plan": str(plan), "role": role, "seconds": 1e-3, "q1": 0.9e-3, "q3": 1.1e-3, "ratio": 1.5, "ratio_q1": 1.4,
         "ratio_q3": 1.6, "rounds": 9, "date": date, "machine": "a test", "tilewright": "0", "llvmlite": "0",
     }
@@ -411,7 +411,7 @@ def test_another_process_is_noticed(own_store):
     script = """
         import dataclasses, sys
         from tilewright.tuner import store
-        from tilewright.plans.measured.row import Row
+        from tilewright.plans.measured.row import KEY, Row
         store.save([Row.from_json(sys.argv[1])])
         """
     assert store.best(SHAPE, HERE) == OTHER
@@ -425,7 +425,7 @@ def test_many_processes_write(own_store):
     script = """
         import dataclasses, sys, warnings
         from tilewright.tuner import store
-        from tilewright.plans.measured.row import Row
+        from tilewright.plans.measured.row import KEY, Row
         warnings.simplefilter("error")
         first, number = Row.from_json(sys.argv[1]), int(sys.argv[2])
         for turn in range(25):
