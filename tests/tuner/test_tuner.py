@@ -47,7 +47,8 @@ def own_store(tmp_path, monkeypatch):
 
 def row(plan=OTHER, shape=SHAPE, role="best", date="2026-01-02T00:00:00+00:00", **fields):
     values = {
-        "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3, **dict(zip(KEY, shape.key)),
+        "target": HERE.name, "model": HERE.model, "l1d": HERE.l1d, "l2": HERE.l2, "l3": HERE.l3,
+        **dict(zip(KEY, shape.key)),
         "plan": str(plan), "role": role, "seconds": 1e-3, "q1": 0.9e-3, "q3": 1.1e-3, "ratio": 1.5, "ratio_q1": 1.4,
         "ratio_q3": 1.6, "rounds": 9, "date": date, "machine": "a test", "tilewright": "0", "llvmlite": "0",
     }
