@@ -135,7 +135,7 @@ def test_other_formats_are_refused_by_one_sentence(format):
     """It names the target, the formats of the problem and those that are taken."""
     p = tw.Gemm(8, 8, 32, format, layout="nt")
     for call in (tw.plan, tw.compile):
-        with pytest.raises(ValueError, match="sm_90a (multiplies|are in) f32 or f64.*the same for"):
+        with pytest.raises(ValueError, match=r"sm_90a (multiplies|are in) f32 or f64.*the same for"):
             call(p, "sm_90a")
 
 
