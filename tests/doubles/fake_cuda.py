@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
-from tilewright import simulator
 from tilewright.ir.types import Pointer
 
 real = pytest.importorskip("cuda.bindings.driver")
@@ -255,7 +254,7 @@ class Functions:
                     self.alive(int(x))
             self.launches.append((name, (gx, gy, gz), int(stream)))
             grid = (gx, gy) if gz == 1 else (gx, gy, gz)
-            simulator.run(function, *args, grid=grid, memory=self.memory)
+            self.simulate(function, args, grid)
 
         self.give(stream, work)
         return (SUCCESS,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -58,6 +59,17 @@ def recorded(name: str, image: bytes) -> Any:
     return RECORDED[name]
 
 
+@dataclass(frozen=True)
+class Played:
+    """A kernel in machine code alone: `work` is called with its arguments when it would run."""
+
+    name: str
+    threads: tuple[int, int]
+    params: tuple[tuple[str, Any], ...]  # name, and a value whose `type` has `bytes` and `numpy`, or is a Pointer
+    work: Callable[..., None]
+    shared_bytes: int = 0
+
+
 class FakeDevice:
     """`log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
     `fail[function] = status` makes a function fail."""
@@ -84,6 +96,13 @@ class FakeDevice:
         at = self.memory.address(simulator.uninitialised(block))
         self.blocks[at] = block
         return at
+
+    def simulate(self, function: Any, args: list[Any], grid: tuple[int, ...]) -> None:
+        """What the kernel does."""
+        if isinstance(function, Played):
+            function.work(*args)
+        else:
+            simulator.run(function, *args, grid=grid, memory=self.memory)
 
     def names(self) -> list[str]:
         return [name for name, _ in self.log]

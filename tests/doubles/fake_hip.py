@@ -1,10 +1,10 @@
 """HIP without a GPU: memory in NumPy, kernels in the simulator, streams put off until somebody waits.
 
 It takes the place of hip-python's module hip.hip; SIGNATURES are what that package shows for its own functions, and
-tests/test_hip_python.py compares them where the package is installed, and runs the same through it. Every call is
-recorded with its arguments, which are checked as HIP's runtime and hip-python check them; where the real thing would
-have crashed or quietly read something else, an assertion fails. Arguments of a launch are read from the block where the
-code object's own metadata says that they are, not where tilewright's manifest does.
+tests/runtime/hip/test_hip_runtime.py compares them where the package is installed, and runs the same through it. Every
+call is recorded with its arguments, which are checked as HIP's runtime and hip-python check them; where the real thing
+would have crashed or quietly read something else, an assertion fails. Arguments of a launch are read from the block
+where the code object's own metadata says that they are, not where tilewright's manifest does.
 
 Kernels are found by their code among what `compiler.amd` has compiled in this process, else by name among all that it
 has recorded.
@@ -26,7 +26,6 @@ import pytest
 
 from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
 from tests.helpers import code_object
-from tilewright import simulator
 from tilewright.compiler import amd
 from tilewright.ir import Function
 from tilewright.ir.types import Pointer
@@ -320,7 +319,7 @@ class Functions:
                     self.alive(int(x))
             self.launches.append((function.name, (gx, gy, gz), address(stream)))
             self.clock += 1.0
-            simulator.run(function, *args, grid=(gx, gy) if gz == 1 else (gx, gy, gz), memory=self.memory)
+            self.simulate(function, args, (gx, gy) if gz == 1 else (gx, gy, gz))
 
         self.queue(stream).append(work)
         return None

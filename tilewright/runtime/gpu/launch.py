@@ -35,7 +35,7 @@ class Parameter(manifest.Parameter):
         what does not fit the type; without one, an integer's lowest bytes are taken, and a float's by the size."""
         if isinstance(x, (bytes, bytearray, memoryview, ctypes.Structure, ctypes.Array)):
             if len(found := bytes(x)) != self.size:
-                raise TypeError(f"{self} has {self.size} bytes, and the value has {len(found)}")
+                raise TypeError(f"{self.name or 'a parameter'} takes {self.size} bytes, and the value has {len(found)}")
             return found
         if hasattr(type(x), "__dlpack__"):  # one with a single element would pass for a number
             raise TypeError(f"{self}, and not an array")
@@ -48,7 +48,7 @@ class Parameter(manifest.Parameter):
         if self.type == "f16":
             return self._by(struct.Struct("<e").pack, x)
         if self.size > 8 or not hasattr(type(x), "__index__"):
-            raise TypeError(f"{self} has {self.size} bytes, and {x!r} is not so many")
+            raise TypeError(f"{self.name or 'a parameter'} takes a value of {self.size} bytes, not {x!r}")
         return (int(x) & (1 << 8 * self.size) - 1).to_bytes(self.size, "little")
 
     def _by(self, pack: Callable[[Any], bytes], x: Any) -> bytes:

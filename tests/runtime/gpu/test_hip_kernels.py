@@ -13,7 +13,7 @@ import tilewright as tw
 from tests.doubles import fake_arrays, real_hip
 from tests.doubles.fake_hip import install
 from tests.helpers.arrays import small_integers
-from tests.runtime.gpu.test_rocm_arrays import Exporter
+from tests.runtime.gpu.test_hip_arrays import Exporter
 from tilewright import formats
 from tilewright.compiler import artefact, cache, lld
 from tilewright.runtime.gpu import operands

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.runtime.gpu.test_rocm_arrays import Exporter
-from tests.runtime.gpu.test_rocm_kernels import (  # noqa: F401  (fixtures)
+from tests.runtime.gpu.test_hip_arrays import Exporter
+from tests.runtime.gpu.test_hip_kernels import (  # noqa: F401  (fixtures)
     Tensor,
     device_array,
     fake,
