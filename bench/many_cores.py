@@ -63,16 +63,16 @@ def main() -> None:
         def theirs(threads: int) -> None:
             torch.set_num_threads(threads)
             torch.matmul(ta, tb, out=tc)                       # noqa: B023
-        contenders = {"torch": (theirs, options.threads), "torch, 1 thread": (theirs, 1)}
+        peers = {"torch": (theirs, options.threads), "torch, 1 thread": (theirs, 1)}
         one = choose(Shape("f32", n, n, n, "rows", "rows", 1), detect())
-        contenders[f"1 thread: {one}"] = (lambda threads, one=one: ours(one, threads), 1)
+        peers[f"1 thread: {one}"] = (lambda threads, one=one: ours(one, threads), 1)
         for i, plan in enumerate(plans(n, options.threads, not options.chosen)):
             name = f"{'chosen: ' * (i == 0)}{plan}"
-            contenders[name] = (lambda threads, plan=plan: ours(plan, threads), options.threads)
-        times: dict[str, list[float]] = {name: [] for name in contenders}
+            peers[name] = (lambda threads, plan=plan: ours(plan, threads), options.threads)
+        times: dict[str, list[float]] = {name: [] for name in peers}
         reference = a[:3].astype(np.float64) @ b
         for turn in range(options.rounds):
-            for name, (call, threads) in contenders.items():
+            for name, (call, threads) in peers.items():
                 if threads == 1 and turn >= 2:
                     continue
                 time.sleep(0.2)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Clock:
-    """Time passes only when a fake contender says so, and 1 ns per look, since no clock stands still."""
+    """Time passes only when a fake peer says so, and 1 ns per look, since no clock stands still."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -43,7 +43,7 @@ class Clock:
         self.now += 1e-9
         return self.now
 
-    def contender(self, name: str, seconds: float) -> measure.Call:
+    def peer(self, name: str, seconds: float) -> measure.Call:
         def call() -> None:
             self.calls.append(name)
             self.now += seconds
@@ -58,9 +58,9 @@ class Clock:
 # ---- measure
 
 
-def test_every_contender_has_one_turn_a_round_and_the_order_rotates() -> None:
+def test_every_peer_has_one_turn_a_round_and_the_order_rotates() -> None:
     clock = Clock()
-    calls = {name: [clock.contender(name, 0.006)] for name in "abc"}
+    calls = {name: [clock.peer(name, 0.006)] for name in "abc"}
     rules = Rules(min_rounds=4, max_rounds=4, warm_s=0.0)
     samples = measure.interleave(calls, rules, clock=clock)
     assert all(len(s.seconds) == 4 and s.reps == 1 for s in samples.values())
@@ -70,7 +70,7 @@ def test_every_contender_has_one_turn_a_round_and_the_order_rotates() -> None:
 
 def test_a_turn_lasts_as_long_as_the_rules_ask() -> None:
     clock = Clock()
-    samples = measure.interleave({"x": [clock.contender("x", 1e-6)]}, Rules(max_rounds=5), clock=clock)
+    samples = measure.interleave({"x": [clock.peer("x", 1e-6)]}, Rules(max_rounds=5), clock=clock)
     assert samples["x"].reps == pytest.approx(5000, rel=0.01)
     assert samples["x"].spread.median == pytest.approx(1e-6, rel=0.01)
 
@@ -91,14 +91,14 @@ def test_a_slow_first_call_does_not_fool_the_calibration() -> None:
 def test_warm_up_calls_are_not_timed() -> None:
     clock = Clock()
     rules = Rules(min_rounds=3, max_rounds=3, turn_s=0.01, warm_s=0.004)
-    measure.interleave({"x": [clock.contender("x", 0.002)]}, rules, clock=clock)
+    measure.interleave({"x": [clock.peer("x", 0.002)]}, rules, clock=clock)
     # calibration: 1 call, then 6 to reach 10 ms; each of three rounds: 2 calls to warm up, 5 timed
     assert len(clock.calls) == 1 + 6 + 3 * (2 + 5)
 
 
 def test_long_calls_need_no_warm_up_and_their_calibration_is_the_first_round() -> None:
     clock = Clock()
-    calls = {name: [clock.contender(name, 1.0)] for name in "ab"}
+    calls = {name: [clock.peer(name, 1.0)] for name in "ab"}
     samples = measure.interleave(calls, Rules(min_rounds=3, max_rounds=9, budget_s=0.0), clock=clock)
     assert [len(s.seconds) for s in samples.values()] == [3, 3]
     assert len(clock.calls) == 6
@@ -107,7 +107,7 @@ def test_long_calls_need_no_warm_up_and_their_calibration_is_the_first_round() -
 def test_rounds_stop_when_the_budget_is_spent() -> None:
     clock = Clock()
     rules = Rules(min_rounds=2, max_rounds=100, budget_s=1.0, turn_s=0.05, warm_s=0.0)
-    samples = measure.interleave({"x": [clock.contender("x", 0.05)]}, rules, clock=clock)
+    samples = measure.interleave({"x": [clock.peer("x", 0.05)]}, rules, clock=clock)
     # 0.05 to calibrate; a round is one call to warm up and one that is timed
     assert len(samples["x"].seconds) == 9
 
@@ -141,7 +141,7 @@ def test_where_others_never_rest_all_rounds_are_given_and_marked() -> None:
     clock = Clock()
     heard: list[str] = []
     samples = measure.interleave(
-        {name: [clock.contender(name, 0.05)] for name in "ab"}, Rules(min_rounds=3, max_rounds=5, budget_s=1.0),
+        {name: [clock.peer(name, 0.05)] for name in "ab"}, Rules(min_rounds=3, max_rounds=5, budget_s=1.0),
         clock=clock, disturbed=lambda: True, heard=lambda name, _: heard.append(name),
     )
     assert all(s.disturbed and not s.left_out and len(s.seconds) >= 3 for s in samples.values())
@@ -154,7 +154,7 @@ def test_a_block_is_long_enough_to_be_judged() -> None:
     asked: list[float] = []
     rules = Rules(min_rounds=2, max_rounds=100, budget_s=2.0, turn_s=0.01, warm_s=0.0)
     measure.interleave(
-        {"x": [clock.contender("x", 0.01)]}, rules, clock=clock, disturbed=lambda: bool(asked.append(clock.now))
+        {"x": [clock.peer("x", 0.01)]}, rules, clock=clock, disturbed=lambda: bool(asked.append(clock.now))
     )
     gaps = np.diff(asked[2:-1])  # without the start, the calibration, and what is left at the end
     assert len(gaps) > 3
@@ -163,7 +163,7 @@ def test_a_block_is_long_enough_to_be_judged() -> None:
 
 def test_settle_comes_before_every_turn() -> None:
     clock = Clock()
-    calls = {name: [clock.contender(name, 0.01)] for name in "ab"}
+    calls = {name: [clock.peer(name, 0.01)] for name in "ab"}
     rules = Rules(min_rounds=3, max_rounds=3)
     measure.interleave(calls, rules, clock=clock, settle=lambda: clock.calls.append("settle"))
     assert clock.calls.count("settle") == 2 * (1 + 3)
@@ -172,7 +172,7 @@ def test_settle_comes_before_every_turn() -> None:
 
 def test_cold_operands_are_taken_in_turn() -> None:
     clock = Clock()
-    calls = [clock.contender(str(i), 0.002) for i in range(3)]
+    calls = [clock.peer(str(i), 0.002) for i in range(3)]
     measure.interleave({"x": calls}, Rules(min_rounds=2, max_rounds=2), clock=clock)
     assert clock.calls == [str(i % 3) for i in range(len(clock.calls))]
 
@@ -490,7 +490,7 @@ def test_blis_is_tried_with_all_kernels_that_the_cpu_runs(
 
 def test_a_trial_finds_the_fastest() -> None:
     clock = Clock()
-    calls = {name: clock.contender(name, seconds) for name, seconds in {"a": 3e-3, "b": 1e-3, "c": 2e-3}.items()}
+    calls = {name: clock.peer(name, seconds) for name, seconds in {"a": 3e-3, "b": 1e-3, "c": 2e-3}.items()}
     assert blis.fastest(calls, clock) == "b"
 
 
@@ -526,7 +526,7 @@ def square(*sizes: int) -> list[Case]:
     return suites.squares("square", sizes, "f32")
 
 
-def test_a_case_gives_a_row_per_contender_and_ratios() -> None:
+def test_a_case_gives_a_row_per_peer_and_ratios() -> None:
     clock = Clock()
     bench = child.Bench(job(square(32)), [fake("tilewright", clock, 4e9), fake("slow", clock, 2e9)], clock=clock)
     result = bench.run(square(32)[0])
@@ -540,8 +540,8 @@ def test_a_case_gives_a_row_per_contender_and_ratios() -> None:
 
 def test_a_wrong_result_is_an_error_row_and_is_not_timed() -> None:
     clock = Clock()
-    contenders = [fake("tilewright", clock, 1e9), fake("liar", clock, 9e9, spoil=True)]
-    result = child.Bench(job(square(16)), contenders, clock=clock).run(square(16)[0])
+    peers = [fake("tilewright", clock, 1e9), fake("liar", clock, 9e9, spoil=True)]
+    result = child.Bench(job(square(16)), peers, clock=clock).run(square(16)[0])
     row = result.row("liar")
     assert row is not None
     assert row.sample is None
@@ -550,13 +550,13 @@ def test_a_wrong_result_is_an_error_row_and_is_not_timed() -> None:
     assert result.fastest_peer() is None
 
 
-def test_a_contender_that_raises_is_an_error_row() -> None:
+def test_a_peer_that_raises_is_an_error_row() -> None:
     def bind(o: operands.Operands) -> measure.Call:
         raise MemoryError("too large")
 
     clock = Clock()
-    contenders = [fake("tilewright", clock, 1e9), peer.single("broken", "1", "", bind)]
-    row = child.Bench(job(square(16)), contenders, clock=clock).run(square(16)[0]).row("broken")
+    peers = [fake("tilewright", clock, 1e9), peer.single("broken", "1", "", bind)]
+    row = child.Bench(job(square(16)), peers, clock=clock).run(square(16)[0]).row("broken")
     assert row is not None
     assert row.error == "MemoryError: too large"
 
@@ -766,7 +766,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def measured() -> Report:
-    """Two sizes, three contenders, one of them wrong once; a neighbour; a suite of calls."""
+    """Two sizes, three peers, one of them wrong once; a neighbour; a suite of calls."""
     found = Report.start("bench", quick=True)
     people = [{"name": n, "version": "1.0", "how": f"{n}()"} for n in ("tilewright", "numpy", "mkl")]
     found.sessions.append(Session(1, "native", people, {"blis": "blis is not installed"}, 0.1, 0.2, 0.0))

@@ -295,7 +295,7 @@ def test_what_is_absent_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert commands.status(report_of(timed)) == 0
 
 
-def test_a_wrong_or_broken_contender_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_or_broken_peer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def zeros(s: Operands) -> Any:
         return s.c.fill, (0,)
 

@@ -533,7 +533,7 @@ def test_an_exception_is_an_error_row_and_a_lost_device_ends_the_case() -> None:
     assert [(row.name, row.error) for row in result.rows] == [("x", "RuntimeError: illegal address")]
 
 
-def test_a_slow_contender_sits_large_cases_out() -> None:
+def test_a_slow_peer_sits_large_cases_out() -> None:
     device = OnCpu()
     made = bench(device, played(device, OURS, 0.2), max_call_s=1.0)
     assert made.run(SMALL).rows[0].error is None

@@ -1,6 +1,6 @@
 """The rules of measurement on a GPU (docs/benchmarking.md), free of any library: what a device can do is handed in.
 
-Two protocols.  The median protocol records each contender's launches, over operands that rotate through more than the
+Two protocols.  The median protocol records each peer's launches, over operands that rotate through more than the
 L2 cache, as a graph, and gives the graphs turns: as on CPUs, what is quoted is the median over rounds of the ratio of
 times within a round.  The article's launches one kernel 1000 exp((1024 - n) / 3100) times and takes the mean of the
 second half, when the clocks have settled.
@@ -46,7 +46,7 @@ class GpuRules(Rules):
     min_rounds: int = 3
     max_rounds: int = 11
     budget_s: float = 6.0
-    watch_s: float = 0.6  # of each contender alone, in the second half of which the device's state is read
+    watch_s: float = 0.6  # of each peer alone, in the second half of which the device's state is read
     most_launches: int = 256  # in a graph
 
     @classmethod
@@ -58,7 +58,7 @@ class GpuRules(Rules):
 
 
 class GraphTrack:
-    """One contender's launches, one per set of operands, recorded as a graph as often in turn as fills a turn and a
+    """One peer's launches, one per set of operands, recorded as a graph as often in turn as fills a turn and a
     graph may hold.  All sets are used, or the ones that are would stay in the cache.  A long launch is recorded alone:
     `launches` is then 1."""
 

@@ -1,7 +1,7 @@
 """The rules of measurement (docs/benchmarking.md), free of any clock, library or device: those are handed in.
 
-A *call* is a function and its ready arguments.  A *turn* is as many calls of one contender as fill `Rules.turn_s`.  A
-*round* gives every contender one turn, in an order that rotates from round to round, so that a machine that slows down
+A *call* is a function and its ready arguments.  A *turn* is as many calls of one peer as fill `Rules.turn_s`.  A
+*round* gives every peer one turn, in an order that rotates from round to round, so that a machine that slows down
 or a neighbour that wakes up hits all of them alike.  What is quoted is the median over rounds of the *ratio of times
 within one round*; absolute rates are medians too, and never go without their quartiles.
 
@@ -87,7 +87,7 @@ def geomean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """One contender on one problem: seconds per call, one figure per round."""
+    """One peer on one problem: seconds per call, one figure per round."""
 
     seconds: tuple[float, ...]
     reps: int
@@ -100,7 +100,7 @@ class Sample:
 
 
 class Track(Protocol):
-    """One contender on turn: on a CPU its calls (CallTrack), on a GPU a graph of its launches (gpu.GraphTrack)."""
+    """One peer on turn: on a CPU its calls (CallTrack), on a GPU a graph of its launches (gpu.GraphTrack)."""
 
     reps: int  # calls of a turn
 
@@ -115,7 +115,7 @@ class Track(Protocol):
 
 
 class CallTrack:
-    """One contender's calls, one per set of operands, taken in turn so that the next one finds its data cold."""
+    """One peer's calls, one per set of operands, taken in turn so that the next one finds its data cold."""
 
     def __init__(self, calls: Sequence[Call], clock: Clock):
         self.calls, self.clock = calls, clock
@@ -167,7 +167,7 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
 
 
 def interleave(
-    contenders: Mapping[str, Sequence[Call]],
+    peers: Mapping[str, Sequence[Call]],
     rules: Rules | None = None,
     *,
     clock: Clock = time.perf_counter,
@@ -176,22 +176,22 @@ def interleave(
     disturbed: Callable[[], bool] = lambda: False,
     track: Callable[[Sequence[Call]], Track] | None = None,
 ) -> dict[str, Sample]:
-    """Time every contender, a turn each per round, and return its seconds per call, round by round.
+    """Time every peer, a turn each per round, and return its seconds per call, round by round.
 
-    `settle` is called before every turn: quiet.settle waits there for the previous contender's threads to sleep.
+    `settle` is called before every turn: quiet.settle waits there for the previous peer's threads to sleep.
     `disturbed` says whether others disturbed what ran since it was asked last: disturbance.Watch.disturbed. It is asked
     of blocks of rounds, since rounds may be too short to be judged.
     `heard` is called with every turn that will be in the result, once its block is judged: the tuner passes it on.
     `track` makes a turn of calls; by default they are made one after the other on this CPU.
     Every call must have been made once before (the check against float64 does), so that nothing compiles in here.
     """
-    if not contenders:
+    if not peers:
         return {}
     rules = rules or Rules()
     start = clock()
     disturbed()
     of = track or (lambda calls: CallTrack(calls, clock))
-    tracks = {name: of(calls) for name, calls in contenders.items()}
+    tracks = {name: of(calls) for name, calls in peers.items()}
     per_call = {}
     for name, each in tracks.items():
         settle()

@@ -1,4 +1,4 @@
-"""Keeping the rest of this process still while one contender is timed, and where to run it.
+"""Keeping the rest of this process still while one peer is timed, and where to run it.
 
 What other processes do meanwhile is measure/disturbance.py's part.
 
