@@ -50,7 +50,7 @@ GAPS = [(0, 0), (3, 1), (4, 4)]         # elements between rows, elements before
 def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
     import tilewright as tw
-    from tilewright.bench.gpu import Reference, TorchDevice
+    from tilewright.bench.gpu_device import Reference, TorchDevice
     from tilewright.measure.operands import Operands
     from tilewright.problem import Gemm
     on, kind, count = TorchDevice(), DTYPES[dtype], 0

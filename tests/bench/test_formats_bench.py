@@ -16,7 +16,7 @@ import pytest
 import tilewright as tw
 from bench import readme
 from tilewright import formats
-from tilewright.bench import child, commands, cpu, ours, peer, plot, report, results, session
+from tilewright.bench import child, commands, cpu_device, peer, plot, report, results, session
 from tilewright.bench.cases import Case, Product
 from tilewright.bench.child import Job
 from tilewright.bench.peer import Peer, Setting, Way
@@ -245,7 +245,7 @@ def case(key: str, n: int) -> Case:
 
 
 def alone(*more: Peer) -> list[Peer]:
-    return [ours.load(Setting()), *more]
+    return [peer.ours(Setting()), *more]
 
 
 def test_a_job_survives_json() -> None:
@@ -264,7 +264,7 @@ def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.Monkey
 
             return call, ()
 
-        slow, device = Way(who, "", bind), cpu.Cpu(job(call_s=1.0), lambda: now[0])
+        slow, device = Way(who, "", bind), cpu_device.Cpu(job(call_s=1.0), lambda: now[0])
         part, _ = device._part(slow, make("f32-f32-f32", 1000, 8, 8))
         return len(part.a)
 
@@ -276,7 +276,7 @@ def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.Monkey
     assert bench(1e-2, once=0.01) == pytest.approx(100, abs=1)
     assert bench(1e-2, once=0.2) == pytest.approx(400, abs=1)  # once is no more than a twentieth of the call
     assert bench(1e-6, once=100.0) == 1000
-    monkeypatch.setattr(cpu, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
+    monkeypatch.setattr(cpu_device, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
     assert bench(1e-2) == 1000
     assert bench(2e-2) == pytest.approx(50, abs=1)
     assert bench(lambda rows: 1e-2 if rows > 16 else 4e-2) == 1000  # a few rows at a time are no fair sample

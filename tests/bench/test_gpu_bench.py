@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from bench import readme
 from tilewright import targets
-from tilewright.bench import child, commands, gpu, ours, peer, plot, report, results, session
+from tilewright.bench import child, commands, gpu_device, peer, plot, report, results, session
 from tilewright.bench.cases import Case
 from tilewright.bench.child import Job
 from tilewright.bench.peer import GPU, OURS, Setting
@@ -26,9 +26,9 @@ from tilewright.bench.results import Report, Result, Row, Session
 from tilewright.bench.suites import gpu as suites
 from tilewright.bench.suites import gpu_costs
 from tilewright.cli import app
-from tilewright.measure import gpu as gpu_measure
+from tilewright.measure import gpu_rules as gpu_measure
 from tilewright.measure import gpu_state, measure
-from tilewright.measure.gpu import GpuRules, GraphTrack
+from tilewright.measure.gpu_rules import GpuRules, GraphTrack
 from tilewright.measure.gpu_state import Reading
 from tilewright.measure.measure import Call, Sample
 from tilewright.measure.operands import Operands
@@ -405,9 +405,9 @@ def test_operands_rotate_through_more_than_twice_the_cache() -> None:
     l2 = 60 << 20
     for n in (64, 1000, 1024, 4096, 8192):
         for dtype, size in (("f32", 4), ("f64", 8)):
-            count = gpu.sets(Gemm(n, n, n, dtype), l2)
+            count = gpu_device.sets(Gemm(n, n, n, dtype), l2)
             assert count >= 2
-            assert count * 3 * size * n * n > 2 * l2 or count == gpu.MOST_SETS
+            assert count * 3 * size * n * n > 2 * l2 or count == gpu_device.MOST_SETS
 
 
 # ---- a case, on torch's CPU tensors
@@ -446,7 +446,7 @@ def played(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None
 
 def bench(device: OnCpu, *peers: Any, **options: Any) -> child.Bench:
     asked = Job(1, "native", [], GpuRules(max_rounds=3, watch_s=0.05), GPU, **options)
-    played = gpu.Gpu(asked, device)  # type: ignore[arg-type]
+    played = gpu_device.Gpu(asked, device)  # type: ignore[arg-type]
     played.source = None
     return child.Bench(asked, list(peers), played)
 
@@ -454,7 +454,7 @@ def bench(device: OnCpu, *peers: Any, **options: Any) -> child.Bench:
 @pytest.fixture(autouse=True)
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which plan is noted is not what is tested here."""
-    monkeypatch.setattr(ours, "plan_of", lambda problem, target: "a plan")
+    monkeypatch.setattr(peer, "plan_of", lambda problem, target: "a plan")
 
 
 SMALL = Case("square", Gemm(48, 32, 40, layout="nt"))
@@ -544,9 +544,9 @@ def test_a_slow_peer_sits_large_cases_out() -> None:
 
 def test_the_check_knows_alpha_beta_and_whole_numbers() -> None:
     device = OnCpu()
-    o = gpu.make(device, Gemm(33, 20, 17, "f64", layout="tn"), whole=True)  # type: ignore[arg-type]
+    o = gpu_device.make(device, Gemm(33, 20, 17, "f64", layout="tn"), whole=True)  # type: ignore[arg-type]
     old = device.torch.randint(-3, 4, (33, 20)).double()
-    reference = gpu.Reference(device, o, exact=True, alpha=2.0, beta=3.0, old=old)  # type: ignore[arg-type]
+    reference = gpu_device.Reference(device, o, exact=True, alpha=2.0, beta=3.0, old=old)  # type: ignore[arg-type]
     c = 2 * (o.a @ o.b) + 3 * old
     assert reference.wrong(c) is None
     c[1, 1] += 1e-12
@@ -568,7 +568,7 @@ def test_a_job_survives_json() -> None:
 
 def test_a_child_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     device = OnCpu()
-    monkeypatch.setattr(gpu, "TorchDevice", lambda index: device)
+    monkeypatch.setattr(gpu_device, "TorchDevice", lambda index: device)
     monkeypatch.setattr(gpu_state, "find", lambda bus: (Counting(), ""))
     found = [played(device, OURS, 1e-3), played(device, "cuBLAS", 1e-3)]
     monkeypatch.setattr(peer, "find", lambda *_: (found, {"triton": "it is not here"}))
@@ -775,7 +775,7 @@ def test_the_plans_whose_calls_are_timed(target: str) -> None:
 
 
 def test_a_study_that_fails_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, measured: Report) -> None:
-    monkeypatch.setattr(gpu, "why_not", lambda: "")
+    monkeypatch.setattr(gpu_device, "why_not", lambda: "")
 
     def some(kind: str, jobs: list[Job], listen: Any, **options: Any) -> Report:
         found = Report.start(kind, **options)
@@ -831,7 +831,7 @@ def test_regret_leaves_out_what_is_no_plan_any_more(capsys: pytest.CaptureFixtur
 
 
 def test_without_a_gpu_the_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "why_not", lambda: "the NVIDIA driver sees no GPU")
+    monkeypatch.setattr(gpu_device, "why_not", lambda: "the NVIDIA driver sees no GPU")
     for arguments in ([], ["--quick"], ["-s", "square,overhead"]):
         done = CliRunner().invoke(app, ["bench", "gpu", *arguments])
         assert done.exit_code == 2

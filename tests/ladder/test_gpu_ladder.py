@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from bench import readme
 from tilewright import simulator, targets
-from tilewright.bench import gpu, results
+from tilewright.bench import gpu_device, results
 from tilewright.bench.suites import ladder_simulated, ladders
 from tilewright.cli import app
 from tilewright.compiler import ptxas
@@ -289,7 +289,7 @@ def test_a_pending_figure_waits_for_its_file(tmp_path):
 
 
 def test_timing_needs_a_device():
-    if not gpu.why_not():
+    if not gpu_device.why_not():
         pytest.skip("there is a CUDA device")
     said = CliRunner().invoke(app, ["bench", "ladder", "--device", "cuda"])
     assert said.exit_code == 2
@@ -298,7 +298,7 @@ def test_timing_needs_a_device():
 
 @pytest.mark.parametrize("name", ladders.titles())
 def test_every_step_on_a_device(name):
-    if reason := gpu.why_not():
+    if reason := gpu_device.why_not():
         pytest.skip(reason)
     assert ladders.wrong(name) == ""
 

@@ -17,7 +17,7 @@ from tilewright.compiler.llvm import assembly
 from tilewright.doctor import doctor
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels.cpu import probes as emitted
-from tilewright.measure import disturbance, prediction, probes, timing
+from tilewright.measure import disturbance, probes, timing
 from tilewright.measure.probes import Measured
 from tilewright.targets import CpuTarget, names, target
 
@@ -238,7 +238,7 @@ def test_working_sets():
 
 def test_the_report_is_json_and_readable(measured, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = probes.doctor(measured=False)
+    found = doctor.report(measured=False)
     assert json.loads(json.dumps(found)) == json.loads(json.dumps(found, default=str))
     assert found["ceilings"]["clock"] == measured.clock
     text = doctor.text(found)
@@ -258,7 +258,7 @@ def test_a_cache_directory_that_cannot_be_written_is_seen(monkeypatch, tmp_path)
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(blocked / "inside"))
-    found = probes.doctor(measured=False)
+    found = doctor.report(measured=False)
     assert found["cache"]["writable"] is False
     assert "NOT WRITABLE" in doctor.text(found)
     assert found["ceilings"] is None
@@ -324,7 +324,7 @@ def test_a_disturbed_measurement_is_repeated_and_kept_apart(measured, machine):
     machine((scaled(good, 0.5), 1.3))
     kept, _ = probes.renew(forget=True)
     assert kept.disturbed
-    assert prediction.basis(target(RUNNABLE[0])).ceilings is None
+    assert probes.basis(target(RUNNABLE[0])).ceilings is None
     machine((good, 0.0))
     assert probes.ceilings() == good                        # measured again, though something was remembered
 
@@ -344,12 +344,12 @@ def test_figures_that_contradict_each_other_are_disturbed(rates, words):
 def test_doctor_warns_and_says_what_is_kept(measured, machine):
     good = clean(measured)
     machine((good, 0.0))
-    assert probes.doctor(quick=True)["warnings"] == []
+    assert doctor.report(quick=True)["warnings"] == []
     machine((scaled(good, 0.5), 1.3))
-    said = doctor.text(probes.doctor(quick=True))
+    said = doctor.text(doctor.report(quick=True))
     assert "WARNING: other processes used 1.3 of" in said
     assert "is kept. Repeat on an idle machine" in " ".join(said.split())
-    for found in probes.doctor(quick=True, forget=True), probes.doctor(measured=False):
+    for found in doctor.report(quick=True, forget=True), doctor.report(measured=False):
         assert "WARNING: these are not this machine's ceilings" in doctor.text(found)
 
 

@@ -25,7 +25,7 @@ from tilewright.bench.peer import CPU, GPU, OURS, Peer, Setting, Unfit, Way
 from tilewright.bench.results import BESIDE, Result, Row
 from tilewright.bench.suites import never_lose
 from tilewright.measure.disturbance import Load
-from tilewright.measure.gpu import GpuRules
+from tilewright.measure.gpu_rules import GpuRules
 from tilewright.measure.measure import Call, Clock, Rules, Sample
 from tilewright.measure.operands import Operands
 
@@ -73,7 +73,7 @@ class Lost(Left):
 
 
 class Device(Protocol):
-    """Where the multiplications run: cpu.Cpu or gpu.Gpu."""
+    """Where the multiplications run: cpu_device.Cpu or gpu_device.Gpu."""
 
     isa: str
 
@@ -121,7 +121,7 @@ class Bench:
 
     def __init__(self, job: Job, peers: list[Peer], device: Device | None = None, clock: Clock = time.perf_counter,
                  began: float | None = None):
-        from tilewright.bench.cpu import Cpu
+        from tilewright.bench.cpu_device import Cpu
 
         self.job, self.peers, self.clock = job, peers, clock
         self.device: Device = device or Cpu(job, clock)
@@ -248,9 +248,7 @@ def find(job: Job, setting: Setting) -> tuple[list[Peer], dict[str, str]]:
         return ladders.peers(setting, job.peers, job.device)
     found, left_out = peer.find(setting, job.peers, job.device)
     if job.plans:
-        from tilewright.bench import ours
-
-        found[1:1] = map(ours.planned, job.plans)
+        found[1:1] = map(peer.planned, job.plans)
     return found, left_out
 
 
@@ -259,7 +257,7 @@ def run(job: Job, emit: Emit) -> None:
     began, before = time.perf_counter(), Load.now()
     device, setting = None, Setting(job.threads, job.isa)
     if job.device == GPU:
-        from tilewright.bench.gpu import Gpu
+        from tilewright.bench.gpu_device import Gpu
 
         device = Gpu(job)
         setting = Setting(job.threads, job.isa, device.on)

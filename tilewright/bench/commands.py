@@ -19,7 +19,7 @@ from tilewright.bench.results import ABSENT, Report, Result
 from tilewright.bench.suites import cpu as cpu_suites
 from tilewright.bench.suites import formats as formats_suite
 from tilewright.bench.suites import gpu as gpu_suites
-from tilewright.measure.gpu import GpuRules
+from tilewright.measure.gpu_rules import GpuRules
 from tilewright.measure.measure import Rules
 from tilewright.text import plural
 
@@ -123,7 +123,7 @@ def ladder(options: Options, console: Console) -> int:
 
 def gpu_ladder(options: Options, console: Console) -> int:
     """The steps of the GPU ladder beside cuBLAS."""
-    from tilewright.bench.gpu import require
+    from tilewright.bench.gpu_device import require
     from tilewright.bench.suites import ladders
 
     check_outputs(options)
@@ -160,7 +160,7 @@ def format_rules(threads: int, quick: bool) -> Rules:
 
 def gpu(options: Options, console: Console) -> int:
     """`tilewright bench gpu`: suites on a GPU beside cuBLAS and Triton."""
-    from tilewright.bench.gpu import require
+    from tilewright.bench.gpu_device import require
 
     check_outputs(options)
     suites = options.suites or ([] if options.cases else ["sweep"])
@@ -211,7 +211,7 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
     began = time.monotonic()
     cases = suite.cases(options.only, options.quick, device)
     if device == GPU:
-        from tilewright.bench.gpu import require
+        from tilewright.bench.gpu_device import require
         from tilewright.bench.peers import cublas
 
         check_outputs(options)

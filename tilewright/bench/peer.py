@@ -16,18 +16,19 @@ from __future__ import annotations
 import importlib.util
 import math
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tilewright import formats
 from tilewright.bench.cases import Product
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Array, Operands
 
 if TYPE_CHECKING:
-    from tilewright.bench.gpu import TorchDevice
+    from tilewright.bench.gpu_device import TorchDevice
 
 OURS = "tilewright"
 NONE = "none"  # of --peers: tilewright alone
@@ -120,10 +121,8 @@ def find(
     setting: Setting, wanted: Iterable[str] | None = None, device: str = CPU
 ) -> tuple[list[Peer], dict[str, str]]:
     """tilewright and the peers that are installed, and the reason for each peer that is not among them."""
-    from tilewright.bench import ours
-
     check_names(wanted or (), device)
-    found, left_out = [ours.load(setting)], {}
+    found, left_out = [ours(setting)], {}
     for library in libraries():
         if library.device == device and (wanted is None or library.name in wanted):
             try:
@@ -158,3 +157,48 @@ def check_names(wanted: Iterable[str], device: str = CPU) -> None:
     if unknown:
         where = "on a GPU the peers are" if device == GPU else "the peers are"
         raise ValueError(f"unknown peer {unknown[0]!r}; {where} {', '.join(names(device))}")
+
+
+# ---- tilewright itself, called as its users call it
+
+
+def ours(setting: Setting) -> Peer:
+    import tilewright as tw
+
+    if setting.on is None:
+        tw.set_num_threads(setting.threads)
+    return Peer(OURS, tw.__version__, "tilewright.matmul(a, b, out)", our_ways)
+
+
+def our_ways(product: Product) -> Iterator[Way]:
+    """tilewright.matmul(a, b, out), with out_dtype and algorithm where the product asks for them."""
+    import tilewright as tw
+
+    options: dict[str, Any] = {}
+    if formats.promote(product.a, product.b).name != product.out:
+        options["out_dtype"] = formats.get(product.out).dtype
+    if product.algorithm:
+        options["algorithm"] = product.algorithm
+    call = partial(tw.matmul, **options) if options else tw.matmul
+    said = "".join(f", {key}={value!s}" for key, value in options.items())
+    yield Way(OURS, f"tilewright.matmul(a, b, out{said})", lambda o: (call, (o.a, o.b, o.c)))
+
+
+def planned(text: str) -> Peer:
+    """tilewright on a GPU by the plan that is written so."""
+    import tilewright as tw
+    from tilewright.plans.nvidia import NvidiaPlan
+
+    plan = NvidiaPlan.parse(text)
+    return single(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",
+                  lambda o: (partial(tw.matmul, plan=plan), (o.a, o.b, o.c)))
+
+
+def plan_of(problem: Any, target: Any) -> str | None:
+    """What tilewright.matmul runs for a problem on a GPU, for the record."""
+    import tilewright as tw
+
+    try:
+        return str(tw.plan(problem, target))
+    except (TypeError, ValueError):
+        return None

@@ -64,9 +64,9 @@ def _threads(given: int | None, check: str | None, chip: Any) -> int:
 
 
 def _basis(chip: Any) -> Any:
-    from tilewright.measure import prediction
+    from tilewright.measure import probes
 
-    return prediction.basis(chip)
+    return probes.basis(chip)
 
 
 def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:

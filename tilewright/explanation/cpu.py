@@ -3,7 +3,7 @@
     print(tw.explain(tw.Gemm(1000, 600, 800)))
 
 Everything is counted by plans/model.py; here it is put into words. The rates of this machine's memories and of its
-multiply-adds are those that were measured (measure/probes.py), or the model's defaults: measure/prediction.py.
+multiply-adds are those that were measured (measure/probes.py), or the model's defaults.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tilewright.explanation.amd import AmdExplanation
     from tilewright.measure.ceilings import Measured
     from tilewright.measure.measure import Sample, Spread
-    from tilewright.measure.prediction import Basis
+    from tilewright.measure.probes import Basis
     from tilewright.problem import Gemm
 
 REJECTED = 4            # plans that are shown beside the one that runs
@@ -233,7 +233,7 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     Predicted rates rest on what `tilewright doctor` measured of this machine, or on the model's defaults; the text says
     which. With `measure`, the machine is measured too if it was not.
     """
-    from tilewright.measure import prediction
+    from tilewright.measure import probes
     asked.problem(problem)
     chip = coerce(target)
     plan = asked.plan(plan, chip)
@@ -259,7 +259,7 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     violations = tuple(plan.violations(shape, reached))
     if violations:
         return Explanation(problem, chip, shape, plan, origin, violations)
-    basis = prediction.basis(chip, measure)
+    basis = probes.basis(chip, measure)
     expected = basis.cost(shape, plan, chip)
     considered, rejected = _rejected(shape, plan, chip)
     sample = _measure(problem, chip, plan) if measure else None

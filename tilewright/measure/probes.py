@@ -1,8 +1,8 @@
 """The ceilings of this machine, measured by emitted probes and remembered: what "percent of peak" is a percentage of.
 
 `ceilings()` answers from a file in tilewright's cache directory, one per kind of machine, and measures in about a
-second when there is none. `doctor()` is the report behind `tilewright doctor`. What others disturbed is measured again,
-and never replaces what nobody disturbed.
+second when there is none. What others disturbed is measured again, and never replaces what was measured undisturbed.
+`basis()` is what predictions rest on: these ceilings, or the cost model's defaults.
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import Any
 
 from tilewright.measure.ceilings import DTYPES, Measured, Pair
 from tilewright.measure.disturbance import Watch
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.model import Cost, cost
 from tilewright.targets import CpuTarget, detect, names, target
 from tilewright.targets.machine import cpus
 
@@ -50,12 +52,6 @@ def renew(*, quick: bool = False, forget: bool = False, attempts: int = ATTEMPTS
     kept = known.renewed(new) if known else new
     _remember(_path(), kept)
     return kept, new
-
-
-def doctor(quick: bool = False, measured: bool = True, forget: bool = False) -> dict[str, Any]:
-    """Everything there is to know about this machine, as plain data; `runtime.doctor.text` makes lines of it."""
-    from tilewright.doctor.doctor import report
-    return report(quick, measured, forget)
 
 
 # ---- measuring
@@ -187,3 +183,31 @@ def _parse(path: Path, stamp: int) -> Measured | None:
 def _remember(path: Path, measured: Measured) -> None:
     from tilewright.compiler import cache
     cache.store(path, json.dumps(asdict(measured), indent=1).encode())
+
+
+# ---- predicting: `tilewright plan` and `explain` say the same
+
+DEFAULTS = "the model's defaults (3.5 GHz, one vector multiply-add a cycle)"
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What predictions for a target rest on: its ceilings, or None where the model's defaults have to do."""
+    ceilings: Measured | None
+    source: str
+
+    def cost(self, shape: Shape, plan: CpuPlan, target: CpuTarget) -> Cost:
+        return cost(shape, plan, target, self.ceilings.model_ceilings(target, shape.dtype) if self.ceilings else None)
+
+
+def basis(target: CpuTarget, measured: bool = False) -> Basis:
+    """The ceilings remembered for this machine; `measured`: measure them if there are none."""
+    if not target.runnable:
+        return Basis(None, f"{DEFAULTS}, as this machine cannot run {target.name}")
+    known = ceilings(target) if measured else remembered()
+    if known is None or target.name not in known.flops:
+        return Basis(None, f"{DEFAULTS}; `tilewright doctor` measures this machine's ceilings")
+    if known.disturbed:
+        return Basis(None, f"{DEFAULTS}, as other processes disturbed the measurement of this machine's ceilings; "
+                           "`tilewright doctor` repeats it")
+    return Basis(known, f"the ceilings of this machine, measured on {known.date[:10]} (`tilewright doctor`)")

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from tilewright.bench import gpu, peer
+from tilewright.bench import gpu_device, peer
 from tilewright.bench.cases import Product
 from tilewright.bench.peer import GPU, Setting
 from tilewright.bench.peers import cublas
 from tilewright.bench.results import Report
 from tilewright.bench.suites import gpu as suites
-from tilewright.measure.gpu import host_cost
+from tilewright.measure.gpu_rules import host_cost
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 
@@ -28,7 +28,7 @@ BOUND = {"bound kernel": ONE, "bound kernel with workspace": f"{ONE} split_k=2"}
 
 def measure(report: Report, names: Iterable[str], device: int = 0) -> None:
     """Add these studies to the report."""
-    on = gpu.TorchDevice(device)
+    on = gpu_device.TorchDevice(device)
     report.machine.setdefault("gpu", on.describe())
     if "overhead" in names:
         report.extra["overhead"] = overhead(on)
@@ -37,7 +37,7 @@ def measure(report: Report, names: Iterable[str], device: int = 0) -> None:
         report.extra["emission"] = emission(problems, on.on.target, _loaded)
 
 
-def overhead(on: gpu.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
+def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
     """Seconds per call, a figure for each burst: {"bound kernel, PLAN": [...], "torch.mm": [...], ...}.
 
     Bound kernels have the plans of BOUND that this GPU can run, tilewright.matmul the one that it chooses.
@@ -45,7 +45,7 @@ def overhead(on: gpu.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
     import tilewright as tw
 
     problem = Gemm(n, n, n)
-    o = gpu.make(on, problem)
+    o = gpu_device.make(on, problem)
     target: Any = on.on.target
     calls: dict[str, Callable[[], Any]] = {}
     for name, plan in BOUND.items():

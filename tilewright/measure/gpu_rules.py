@@ -22,7 +22,7 @@ Launch = Callable[[], Any]
 
 
 class Device(Protocol):
-    """What is needed of a GPU: bench/gpu.py has it by torch, the tests by a clock that they wind."""
+    """What is needed of a GPU: bench/gpu_device.py has it by torch, the tests by a clock that they wind."""
 
     def mark(self) -> Any:
         """A moment in the current stream: an event."""

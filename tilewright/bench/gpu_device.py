@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.bench import ours
+from tilewright.bench import peer
 from tilewright.bench.cases import Case
 from tilewright.bench.child import Job, Left, Lost, States, attempt
 from tilewright.bench.peer import OURS, Way
-from tilewright.measure import gpu, gpu_state, measure
+from tilewright.measure import gpu_rules, gpu_state, measure
 from tilewright.measure.check import RANDOM
-from tilewright.measure.gpu import GpuRules, GraphTrack, Launch
+from tilewright.measure.gpu_rules import GpuRules, GraphTrack, Launch
 from tilewright.measure.measure import Call, Sample
 from tilewright.measure.operands import Operands
 from tilewright.problem import Gemm
@@ -53,7 +53,7 @@ def require() -> None:
 
 
 class TorchDevice:
-    """measure.gpu.Device for the CUDA device of this number."""
+    """gpu_rules.Device for the CUDA device of this number."""
 
     def __init__(self, index: int = 0) -> None:
         import torch
@@ -250,7 +250,7 @@ class Gpu:
             if wrong := self._wrong(again[name], sets, reference):
                 errors[name] = f"wrong result after timing: {wrong}"
         if OURS in states:
-            states[OURS]["plan"] = ours.plan_of(case.problem, self.on.on.target)
+            states[OURS]["plan"] = peer.plan_of(case.problem, self.on.on.target)
         return samples, states, errors
 
     def _median(self, case: Case, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:
@@ -273,16 +273,16 @@ class Gpu:
 
     def _article(self, case: Case, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:
         p = case.problem
-        count = gpu.replays(gpu.size(p.m, p.n, p.k))
+        count = gpu_rules.replays(gpu_rules.size(p.m, p.n, p.k))
         samples, states = {}, {}
         for name, made in launches.items():
             with gpu_state.Watch(self.source) as watch:
-                samples[name] = gpu.replay(self.on, made, count, self.job.flush)
+                samples[name] = gpu_rules.replay(self.on, made, count, self.job.flush)
                 once = samples[name].seconds[0]
                 # Small sizes are over before the power has been read: go on, untimed.
                 more = int((self.rules.watch_s - count * once) / once)
                 if more > 0:
-                    gpu.replay(self.on, made, more)
+                    gpu_rules.replay(self.on, made, more)
             states[name] = self._state(watch, once)
         return samples, states, launches
 
