@@ -17,6 +17,7 @@ from tilewright.ir import Kernel
 
 RECORDED: dict[str, Any] = {}  # kernels that can be launched, by name: the last one of each
 EMITTERS: dict[bytes, Callable[[], Any]] = {}  # by the code, which may have come from the cache: what records it anew
+BY_IMAGE: dict[bytes, Any] = {}  # those that were recorded for their code
 HANDLES = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
 
 
@@ -54,9 +55,11 @@ artefact._ready = _remembering(artefact._ready)
 
 def recorded(name: str, image: bytes) -> Any:
     """The kernel of this name in this code, which another process may have compiled."""
-    if name not in RECORDED:
-        EMITTERS[image]()
-    return RECORDED[name]
+    if image not in EMITTERS:
+        return RECORDED[name]
+    if image not in BY_IMAGE:  # kernels of different options may have one name
+        BY_IMAGE[image] = EMITTERS[image]()
+    return BY_IMAGE[image]
 
 
 @dataclass(frozen=True)

@@ -561,7 +561,7 @@ def test_an_operand_that_is_less_aligned_has_its_own_recipe(fake):
     assert len(nvidia.ENGINE.recipes.found) == 2
 
 
-PLAN = NvidiaPlan("simt", 64, 64, 16, 32, 32, vector=4)
+PLAN = NvidiaPlan("simt", 64, 64, 16, 32, 32, 8, 4, vector=4)
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (5, 0)])
@@ -583,14 +583,23 @@ def test_numpy_arrays_with_a_plan_for_a_gpu(fake, shape):
 @pytest.mark.parametrize(("begin", "rows", "columns", "ld", "dtype", "expected"), [
     (0, 8, 8, 8, "f4", 4), (4, 8, 8, 8, "f4", 4), (2, 8, 8, 8, "f4", 2), (1, 8, 8, 8, "f4", 1), (0, 8, 8, 10, "f4", 2),
     (0, 8, 6, 8, "f4", 2), (0, 8, 7, 8, "f4", 1), (0, 1, 8, 9, "f4", 4), (0, 8, 1, 8, "f4", 1), (0, 8, 8, 8, "f8", 2),
-    (1, 8, 8, 8, "f8", 1),
+    (1, 8, 8, 8, "f8", 1), (0, 8, 8, -8, "f4", 4),
 ])
-def test_what_can_be_moved_together(fake, begin, rows, columns, ld, dtype, expected):
-    size = np.dtype(dtype).itemsize
+def test_what_one_access_may_have(begin, rows, columns, ld, dtype, expected):
+    """Elements along A's rows, along its columns where those are contiguous, and along rows of B and C."""
+    size, on = np.dtype(dtype).itemsize, tw.target("sm_90a")
     matrix = shadow(1024 + begin * size, (rows, columns), (ld * size, size), np.dtype(dtype))
-    assert operands.common_vector(matrix) == operands.common_vector(matrix.T) == expected
-    whole = shadow(1024, (4, 4), (4 * size, size), np.dtype(dtype))
-    assert operands.common_vector(whole, matrix) == expected
+    other, square = (shadow(1024, shape, (16 * size, size), np.dtype(dtype)) for shape in ((columns, 8), (rows, 8)))
+    problem = tw.Gemm(rows, 8, columns, "f32" if size == 4 else "f64")
+    found = operands.shape_of(problem, on, matrix, other, square)
+    assert (found.vector_a, found.vector_b, found.vector_c) == (expected, 16 // size, 16 // size)
+    turned = tw.Gemm(columns, 8, rows, problem.a, layout="tn")
+    assert operands.shape_of(turned, on, matrix.T, square, other).vector_a == expected
+    last = shadow(matrix.__array_interface__["data"][0], (columns, rows), (ld * size, size), np.dtype(dtype))
+    wide = shadow(1024, (8, 8), (16 * size, size), np.dtype(dtype))
+    if rows == columns:
+        assert operands.shape_of(tw.Gemm(8, 8, 8, problem.a), on, wide, last, wide).vector_b == expected
+        assert operands.shape_of(tw.Gemm(8, 8, 8, problem.a), on, wide, wide, last).vector_c == expected
 
 
 class Vectored(Compiled):
@@ -603,16 +612,16 @@ class Vectored(Compiled):
 made: list[int] = []
 
 
-def test_a_plan_is_narrowed_to_what_the_operands_allow(fake, monkeypatch):
+def test_a_plan_is_chosen_by_what_the_operands_allow(fake, monkeypatch):
     monkeypatch.setattr(nvidia, "compile", Vectored)
     made.clear()
     x, y = CuPyArray(integers(8, 8)), CuPyArray(integers(8, 9)[:, 1:])
     tw.matmul(x, x)
     tw.matmul(x, y)
-    assert made == [4, 4, 1]
-    with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
+    assert made == [4, 1]
+    with pytest.raises(ValueError, match=r"vector = 4 elements are copied at once, and the operands allow 1"):
         tw.matmul(x, y, plan=PLAN)
-    with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
+    with pytest.raises(ValueError, match=r"vector = 4 elements are copied at once, and the operands allow 1"):
         NVIDIA.bind(Vectored(tw.Gemm(8, 8, 8), module.target()), x, y)
-    with pytest.raises(ValueError, match=r"moves 4 elements at once, and these operands allow 1"):
+    with pytest.raises(ValueError, match=r"vector = 4 elements are copied at once, and the operands allow 1"):
         NVIDIA.call(Vectored(tw.Gemm(7, 7, 7), module.target()), integers(7, 7), integers(7, 7))

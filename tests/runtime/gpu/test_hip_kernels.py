@@ -16,6 +16,7 @@ from tests.helpers.arrays import small_integers
 from tests.runtime.gpu.test_hip_arrays import Exporter
 from tilewright import formats
 from tilewright.compiler import artefact, cache, lld
+from tilewright.plans.amd import AmdPlan
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import HIP, DeviceArray
 from tilewright.runtime.gpu.recipe import Recipe
@@ -230,16 +231,20 @@ def test_rows_that_cannot_be_copied_straight(monkeypatch):
     c = k(Tensor(fine), Tensor(b.T))
     finish(fake)
     np.testing.assert_array_equal(c.host, fine.astype(np.float32) @ b.T.astype(np.float32))
-    with pytest.raises(ValueError, match=r"addresses and strides must be multiples of 16 bytes .*matmul chooses"):
+    with pytest.raises(ValueError, match=r"multiples of 16 bytes, and those of A are .*matmul chooses"):
         k(Tensor(wide[:, :64]), Tensor(b.T))
 
 
 def test_rows_that_are_too_far_apart_are_not_copied_straight():
-    """Buffers reach so far: 256 rows of a tile must lie within 2^31 bytes."""
-    for step, near in ((1 << 23, True), (1 << 24, False)):
-        array = np.lib.stride_tricks.as_strided(np.zeros(8, np.float16), (2, 8), (step, 2))
-        assert array.__array_interface__["data"][0] % 16 == 0
-        assert operands.fits_lds_copies(array) is near
+    """Offsets have 32 bits: the rows of a tile must lie within 2^31 bytes."""
+    problem = tw.Gemm(256, 256, 64, "f16", out="f32", layout="nt")
+    for step, near in ((1 << 23, 256), (1 << 24, 128), (-16, 0)):
+        a, b = (np.lib.stride_tricks.as_strided(np.zeros(8, np.float16), (256, 64), (s, 2)) for s in (step, 128))
+        found = operands.shape_of(problem, GFX950, a, b.T, np.zeros((256, 256), np.float32))
+        assert (found.near_a, found.near_b) == (near, 1024)
+        plan = AmdPlan.parse("mfma 256x256x64 wave=128x64 mfma=32 copy=direct stages=2")
+        said = [x for x in plan.violations(found, GFX950) if "rows are further apart" in x]
+        assert bool(said) == (near < 256)
 
 
 SECOND = """

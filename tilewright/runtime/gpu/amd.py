@@ -15,7 +15,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
 from tilewright.rules import arguments
-from tilewright.runtime.gpu import engine, operands
+from tilewright.runtime.gpu import engine
 from tilewright.runtime.gpu.arrays import HIP, DeviceArray
 from tilewright.runtime.gpu.engine import format_of
 from tilewright.runtime.gpu.recipe import AMD
@@ -33,15 +33,8 @@ class _Engine(engine.Engine):
         kept = format_of(result) if exact and format_of(result) in plans.RESULTS[sums] else sums
         return tuple(formats.FORMATS[name].dtype for name in (format_a, format_b, kept))
 
-    def compiled(self, problem: Gemm, target: Any, plan: Any, a: Array, b: Array, c: Array) -> Any:
-        kernel = compile(problem, target, plan)
-        if plan is None and kernel.plan.copy == "direct" and not operands.fits_lds_copies(a, b):
-            fitting = (p for p in plans.ranked(problem, target) if p.copy != "direct")
-            kernel = compile(problem, target, next(fitting))
-        return kernel
-
-    def lies(self, a: Array, b: Array, c: Array) -> bool:
-        return operands.fits_lds_copies(a, b)
+    def compiled(self, problem: Gemm, target: Any, plan: Any) -> Any:
+        return compile(problem, target, plan)
 
 
 ENGINE = _Engine(AMD)

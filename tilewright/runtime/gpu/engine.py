@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.compiler import artefact
+from tilewright.plans import gpu as plans
 from tilewright.problem import Gemm
-from tilewright.runtime.gpu import fast_path, product
+from tilewright.runtime.gpu import fast_path, operands, product
 from tilewright.runtime.gpu.launch import Function, Kept
 from tilewright.runtime.gpu.operands import leading
 from tilewright.runtime.gpu.product import address, letter
@@ -46,8 +47,10 @@ class Engine(product.Engine):
         (m, k), n, letters = a.shape, b.shape[1], letter(a) + letter(b)
         problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters)
         rows = a if letters[0] == "n" else a.T, b if letters[1] == "n" else b.T, c
-        kernel = self.compiled(problem, on.target, plan, a, b, c)
-        self.maker.check(kernel, (a, b, c))
+        if plan is None:
+            plan = plans.choose(operands.shape_of(problem, on.target, a, b, c), on.target)
+        kernel = self.compiled(problem, on.target, plan)
+        operands.check(kernel, (a, b, c))
         return Recipe(self.maker.driver, kernel, on, *(leading(x) or 1 for x in rows))
 
     def copy_kernel(self, on: Any, source: str, target: str) -> Function:
@@ -67,12 +70,8 @@ class Engine(product.Engine):
         """As product.Run.takes, on this device."""
         raise NotImplementedError
 
-    def compiled(self, problem: Gemm, target: Any, plan: Any, a: Array, b: Array, c: Array) -> Any:
-        """The kernel for operands that lie like these, by this plan or a chosen one."""
-        raise NotImplementedError
-
-    def lies(self, a: Array, b: Array, c: Array) -> Any:
-        """What the choice of a plan takes from the operands' addresses: a part of their recipe's key."""
+    def compiled(self, problem: Gemm, target: Any, plan: Any) -> Any:
+        """The kernel of this plan."""
         raise NotImplementedError
 
 
@@ -105,7 +104,7 @@ class Run(product.Run):
 
     def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               self.engine.lies(a, b, c), self.plan)
+               operands.alignment(a, b, c), self.plan)
         return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan))
 
     def synchronize(self) -> None:

@@ -52,12 +52,16 @@ def signature(a: Any, b: Any, out: Any, plan: Any) -> Signature | None:
         return None
     (what_a, at_a), (what_b, at_b) = x, y
     if out is None:
-        return Signature((library, what_a, what_b, None, (at_a | at_b) & ALIGNMENT, plan), library, at_a, at_b, 0)
+        return Signature((library, what_a, what_b, None, _lowest(at_a, at_b), plan), library, at_a, at_b, 0)
     z = library.plain(out) if library_of(out) is library else None
     if z is None:
         return None
     what, at = z
-    return Signature((library, what_a, what_b, what, (at_a | at_b | at) & ALIGNMENT, plan), library, at_a, at_b, at)
+    return Signature((library, what_a, what_b, what, _lowest(at_a, at_b, at), plan), library, at_a, at_b, at)
+
+
+def _lowest(*addresses: int) -> tuple[int, ...]:
+    return tuple(x & ALIGNMENT for x in addresses)
 
 
 def remember(key: tuple[Any, ...], recipe: Recipe, transposed_c: bool, device: int, *matrices: NDArray[Any]) -> None:

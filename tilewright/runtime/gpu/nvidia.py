@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ from numpy.typing import NDArray
 
 from tilewright import forks
 from tilewright.problem import Gemm
-from tilewright.runtime.gpu import engine, operands
-from tilewright.runtime.gpu.operands import WIDEST
-from tilewright.runtime.gpu.product import address, letter
+from tilewright.runtime.gpu import engine
+from tilewright.runtime.gpu.product import letter
 from tilewright.runtime.gpu.recipe import NVIDIA
 
 Array = NDArray[Any]
@@ -23,19 +21,8 @@ class _Engine(engine.Engine):
               result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
         return compute, compute, compute
 
-    def compiled(self, problem: Gemm, target: Any, plan: Any, a: Array, b: Array, c: Array) -> Any:
-        kernel = compile(problem, target, plan)
-        vector = operands.common_vector(a, b, c)
-        if plan is None and operands.vector_width(kernel) > vector:
-            kernel = compile(problem, target, replace(kernel.plan, vector=vector))
-        return kernel
-
-    def lies(self, a: Array, b: Array, c: Array) -> int:
-        """The largest power of two, up to what a thread moves at once, that divides all addresses."""
-        together = WIDEST
-        for x in (a, b, c):
-            together |= address(x)
-        return together & -together
+    def compiled(self, problem: Gemm, target: Any, plan: Any) -> Any:
+        return compile(problem, target, plan)
 
 
 ENGINE = _Engine(NVIDIA)

@@ -9,16 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.plans.gpu import REACH
+from tilewright.plans import gpu
+from tilewright.plans.common import Plan
 from tilewright.runtime.gpu.arrays import Library, kind, library_of
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
-
-WIDEST = 16  # bytes that a thread moves at once, into registers or LDS
-ROWS = 256  # of a tile, at the most
 
 
 def library_of_all(**named: Any) -> Library | None:
@@ -80,52 +78,29 @@ def leading(matrix: Array) -> int | None:
     return row // matrix.itemsize if row % matrix.itemsize == 0 else None
 
 
-def common_vector(*matrices: Array) -> int:
-    """How many elements of these matrices can be moved at once, up to 16 bytes: addresses, distances of rows (or
-    columns, or matrices of a batch) and lengths of contiguous rows (or columns) are all multiples of so many."""
-    size = matrices[0].itemsize
-    bits = WIDEST
-    for x in matrices:
-        bits |= x.__array_interface__["data"][0]
-        for extent, stride in zip(x.shape, x.strides):
-            if extent > 1:
-                bits |= extent * size if stride == size else stride
-        if not any(extent > 1 and stride == size for extent, stride in zip(x.shape, x.strides)):
-            bits |= size  # no two elements side by side
-    return (bits & -bits) // size
+def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:
+    """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
+    rows = (x if letter == "n" else x.T for x, letter in zip((a, b, c), problem.layout + "n"))
+    at = [(x.__array_interface__["data"][0], x.strides[0] if x.shape[0] > 1 else 0) for x in rows]
+    found: gpu.GpuShape = gpu.planner(target).shape_of(problem, at)
+    return found
 
 
-def check_vectors(kernel: Any, shadows: Sequence[Array]) -> None:
-    """ValueError if an NVIDIA GPU's plan moves more elements at once than the operands allow."""
-    wanted, allowed = vector_width(kernel), common_vector(*shadows)
-    if wanted > allowed:
-        raise ValueError(
-            f"the plan moves {wanted} elements at once, and these operands allow {allowed}: addresses, strides and "
-            f"contiguous extents must be multiples of {wanted} elements; tilewright.matmul chooses a plan that fits"
-        )
+def alignment(*matrices: Array) -> tuple[int, ...]:
+    """What the choice of a plan takes from the addresses of operands, beside their strides."""
+    return tuple(x.__array_interface__["data"][0] % gpu.WIDEST for x in matrices)
 
 
-def vector_width(kernel: Any) -> int:
-    """Elements that the kernel's plan moves at once."""
-    return int(getattr(getattr(kernel, "plan", None), "vector", 1))
-
-
-def check_lds_copies(kernel: Any, shadows: Sequence[Array]) -> None:
-    """ValueError if an AMD GPU's plan copies rows of A and B directly into LDS that do not begin at multiples of 16
-    bytes."""
-    if kernel.plan.copy == "direct" and not fits_lds_copies(*shadows[:2]):
-        raise ValueError(
-            f"the plan copies rows of A and B directly into LDS (copy=direct), for which addresses and strides must be "
-            f"multiples of {WIDEST} bytes and {ROWS} rows must span less than 2^31 bytes; tilewright.matmul chooses a "
-            "plan that fits"
-        )
-
-
-def fits_lds_copies(*matrices: Array) -> bool:
-    """Do addresses and distances of rows allow a plan with copy=direct?"""
-    steps = [stride for x in matrices for n, stride in zip(x.shape, x.strides) if n > 1 and stride != x.itemsize]
-    near = all(0 <= step * ROWS <= REACH for step in steps)
-    return near and not any(x % WIDEST for x in (*steps, *(m.__array_interface__["data"][0] for m in matrices)))
+def check(kernel: Any, shadows: Sequence[Array]) -> None:
+    """ValueError if the plan of a kernel cannot run operands that lie like these, though it may run others."""
+    plan, batched = getattr(kernel, "plan", None), kernel.problem.batch > 1
+    if not isinstance(plan, Plan) or not all(x.size for x in shadows):
+        return
+    for matrices in ([x[i] for x in shadows] for i in range(2)) if batched else (shadows,):
+        a, b, c = matrices
+        if reasons := plan.violations(shape_of(kernel.problem, kernel.target, a, b, c), kernel.target):
+            raise ValueError(f"plan {plan} cannot run these operands: {' '.join(reasons)} tilewright.matmul chooses a "
+                             "plan that fits")
 
 
 def no_overlap(a: Array, b: Array, out: Array) -> None:

@@ -141,7 +141,7 @@ class Bound:
         leading = [operands.operand(kernel, name, look.shadow) for name, look in zip(("a", "b", "out"), self._looks)]
         shadows = [look.shadow for look in self._looks]
         operands.no_overlap(*shadows)
-        self._maker.check(kernel, shadows)
+        operands.check(kernel, shadows)
         self.recipe = Recipe(self._maker.driver, kernel, on, *leading)
         return [x.pointer for x in self._looks], [x.strides[0] if p.batch != 1 else 0 for x in shadows]
 
@@ -185,13 +185,10 @@ class Bound:
 
 
 class Maker:
-    """The GPUs of NVIDIA or AMD, by the driver's binding, for compiled kernels.
+    """The GPUs of NVIDIA or AMD, by the driver's binding, for compiled kernels."""
 
-    `check(kernel, shadows)` is a ValueError for operands that the kernel's plan cannot take as they lie in memory.
-    """
-
-    def __init__(self, platform: Platform, check: Callable[[Any, Sequence[Array]], None]) -> None:
-        self.platform, self.check = platform, check
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
 
     @property
     def driver(self) -> Driver:
@@ -277,8 +274,9 @@ class Maker:
                 scales = there[3].pointer, there[4].pointer
                 recipe = _quantized_recipe(driver, kernel, on, *quantized, product.shape[-1], *scales)
             else:
-                self.check(kernel, [shadow(memory.pointer, x.shape, x.strides, x.dtype)
-                                    for memory, x in zip(there, arrays)])
+                stored = [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(there, arrays)]
+                operands.check(kernel, [x.swapaxes(-1, -2) if letter == "t" else x
+                                        for x, letter in zip(stored, p.layout + "n")])
                 recipe = Recipe(driver, kernel, on, *(x.shape[-1] for x in arrays))
             for i in range(p.batch):
                 a, b, c = (memory.pointer + i * (x.nbytes // p.batch) for memory, x in zip(there[:3], arrays))
@@ -287,8 +285,8 @@ class Maker:
             driver.download(there[2], product)
 
 
-NVIDIA = Maker(CUDA, operands.check_vectors)
-AMD = Maker(HIP, operands.check_lds_copies)
+NVIDIA = Maker(CUDA)
+AMD = Maker(HIP)
 
 
 def _quantized_recipe(driver: Driver, kernel: Any, on: Any, a: Quantized, b: Quantized, ldc: int, scale_a: int,

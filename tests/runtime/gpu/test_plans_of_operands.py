@@ -1,0 +1,120 @@
+"""The plan of a product on a GPU is chosen once, for its operands, and it is the plan that `tilewright.plan` gives."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.doubles import fake_cuda
+from tests.doubles.fake_arrays import CuPyArray, cupy, torch
+from tests.helpers.arrays import small_integers
+from tests.runtime.gpu.test_rocm_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
+from tilewright import formats
+from tilewright.plans import gpu
+from tilewright.runtime.gpu import amd, nvidia
+
+SIZES = [(13, 12, 24), (1, 16, 8), (40, 1, 33)]
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    fake = fake_cuda.install(monkeypatch)
+    monkeypatch.setitem(sys.modules, "torch", torch(fake))
+    monkeypatch.setitem(sys.modules, "cupy", cupy(fake))
+    return fake
+
+
+def compiled(monkeypatch, engine):
+    """The kernels that the engine compiles from now on."""
+    found, compile = [], engine.compile
+
+    def watched(*args):
+        found.append(compile(*args))
+        return found[-1]
+
+    monkeypatch.setattr(engine, "compile", watched)
+    return found
+
+
+def aligned(x):
+    """The same, at an address that is a multiple of 16."""
+    memory = np.zeros(x.nbytes + 16, np.uint8)
+    begin = -memory.__array_interface__["data"][0] % 16
+    there = memory[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
+    there[...] = x
+    return there
+
+
+def operands(m, n, k, dtype, layout):
+    for seed, (rows, columns), letter in zip((0, 1), ((m, k), (k, n)), layout):
+        x = small_integers(seed, (columns, rows) if letter == "t" else (rows, columns), dtype)
+        yield aligned(x).T if letter == "t" else aligned(x)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype, layout):
+    made, target = compiled(monkeypatch, nvidia), nvidia.NVIDIA.driver.device(0).target
+    for m, n, k in SIZES:
+        if 1 in (m, n) and layout != "nn":
+            continue  # a row or a column has several layouts
+        a, b = operands(m, n, k, formats.get(dtype).dtype, layout)
+        c = CuPyArray(aligned(np.zeros((m, n), a.dtype)))
+        tw.matmul(CuPyArray(a), CuPyArray(b), c)
+        wanted = tw.plan(tw.Gemm(m, n, k, dtype, layout=made[-1].problem.layout), target)
+        assert made.pop().plan == wanted
+        assert made == []
+
+
+AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in gpu.planner(tw.target(chip)).RATES[chip]
+       if name not in ("xf32", "e2m1", "e2m3", "e3m2")]
+
+
+@pytest.mark.parametrize(("chip", "name"), AMD)
+def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
+    machine = started(monkeypatch, chip)
+    made, target = compiled(monkeypatch, amd), amd.HIP.driver.device(0).target
+    for layout in ("nn", "tt"):
+        a, b = operands(16, 32, 64, formats.get(name).dtype, layout)
+        tw.matmul(Tensor(a), Tensor(b))
+        (kernel,) = made
+        out = kernel.problem.out
+        assert kernel.plan == tw.plan(tw.Gemm(16, 32, 64, name, out=out, layout=layout), target)
+        assert (kernel.problem.a, kernel.problem.b) == (name, name)
+        made.clear()
+    assert machine.launches is not None
+
+
+def test_columns_of_a_wider_matrix_on_nvidia(cuda, monkeypatch):
+    """Rows are an odd number of elements apart: single elements are copied, by a plan for that."""
+    made = compiled(monkeypatch, nvidia)
+    x, y = small_integers(0, (64, 65), np.float32), aligned(small_integers(1, (64, 64), np.float32))
+    c = CuPyArray(np.zeros((64, 64), np.float32))
+    tw.matmul(CuPyArray(x[:, :64]), CuPyArray(y), c)
+    (kernel,) = made
+    assert (kernel.plan.vector, kernel.plan.tail) == (1, False)
+    cuda.run(1)
+    np.testing.assert_array_equal(c.host, x[:, :64] @ y)
+
+
+@pytest.mark.parametrize("n", [2048, 3072, 4096])
+def test_plans_for_columns_of_a_wider_matrix(n):
+    """Their sizes alone would allow vectors of 4, with which the plan is another one."""
+    problem, target = tw.Gemm(n, n, n), tw.target("sm_90a")
+    wide = gpu.planner(target).shape_of(problem, [(0, 4*(n + 1)), (0, 4*n), (0, 4*n)])
+    plan = gpu.choose(wide, target)
+    assert (plan.vector, plan.tail, plan.early) == (1, False, plan.copy == "registers")
+    assert tw.plan(problem, target).vector == 4
+    odd = gpu.choose(gpu.planner(target).shape_of(tw.Gemm(n - 1, n - 1, n - 1)), target)
+    assert odd.vector == 1
+
+
+def test_rows_that_do_not_begin_at_16_bytes_on_amd():
+    problem, target = tw.Gemm(4096, 4096, 4096, "f16", layout="nt"), tw.target("gfx950")
+    assert tw.plan(problem, target).copy == "direct"
+    for at in ([(8, 8192), (0, 8192), (0, 8192)], [(0, 8192), (0, 8194), (0, 8192)], [(0, -8192), (0, 8192), (0, 8192)],
+               [(0, 1 << 28), (0, 8192), (0, 8192)]):
+        assert gpu.choose(gpu.planner(target).shape_of(problem, at), target).copy == "registers"
