@@ -12,14 +12,13 @@ from tilewright.compiled.base import Launch, planned
 from tilewright.compiled.gpu import GpuCode, GpuKernel
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
-from tilewright.inspect import amd_cycles
-from tilewright.inspect.resources import Loop
 from tilewright.plans import asked
 from tilewright.plans.amd import AmdPlan, choose, shape_of
 from tilewright.plans.amd_model import PIECE
 from tilewright.plans.gpu import BLOCK, REACH, GpuShape
 
 if TYPE_CHECKING:
+    from tilewright.inspect.resources import Loop
     from tilewright.problem import Gemm
     from tilewright.targets import AmdTarget
 
@@ -54,10 +53,12 @@ class AmdCode(GpuCode):
 
     def loop(self, function: str | None = None) -> Loop:
         """The main loop: the innermost with the most matrix instructions."""
+        from tilewright.inspect import amd_cycles
         return amd_cycles.loop(self.asm, self._named(function), self.target)
 
     def report(self, function: str | None = None) -> str:
         """What the kernel uses, and a static cycle count of its main loop."""
+        from tilewright.inspect import amd_cycles
         name = self._named(function)
         try:
             found: Any = amd_cycles.count(self.function, self.target, self.asm)

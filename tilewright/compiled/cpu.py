@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.compiled.base import Compiled, CompiledGemm, Launch
 from tilewright.forks import cached_property
-from tilewright.inspect.resources import HotLoop, hot_loop
-from tilewright.ir.types import Pointer
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.rules import complex_product
@@ -27,6 +25,7 @@ from tilewright.targets import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
 
 if TYPE_CHECKING:
+    from tilewright.inspect.resources import HotLoop
     from tilewright.ir.program import Function
     from tilewright.problem import Gemm
 
@@ -56,6 +55,7 @@ class CpuCode(Compiled):
         return self.loop()
 
     def loop(self, function: str | None = None) -> HotLoop:
+        from tilewright.inspect.resources import hot_loop
         return hot_loop(self.asm, function)
 
     def report(self, function: str | None = None) -> str:
@@ -65,6 +65,7 @@ class CpuCode(Compiled):
     @property
     def manifest(self) -> dict[str, Any]:
         """The function that is called, and the parameters that it takes."""
+        from tilewright.ir.types import Pointer
         arguments = [{"name": name, "type": "ptr" if isinstance(value.type, Pointer) else str(value.type)}
                      for name, value in self.function.params]
         return {"symbol": self.function.name, "target": self.target.name, "functions": self.names,

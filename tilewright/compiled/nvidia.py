@@ -7,11 +7,11 @@ from tilewright.compiled.base import EMPTY, Launch, planned
 from tilewright.compiled.gpu import GpuCode, GpuKernel
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.inspect.resources import Loop, ptx_functions, ptx_loop
 from tilewright.plans import asked
 from tilewright.plans.nvidia import NvidiaPlan, choose, shape_of
 
 if TYPE_CHECKING:
+    from tilewright.inspect.resources import Loop
     from tilewright.problem import Gemm
     from tilewright.targets import GpuTarget
 
@@ -30,6 +30,7 @@ class NvidiaCode(GpuCode):
 
     @property
     def names(self) -> list[str]:
+        from tilewright.inspect.resources import ptx_functions
         return ptx_functions(self.asm)
 
     @cached_property
@@ -53,6 +54,7 @@ class NvidiaCode(GpuCode):
 
     def loop(self, function: str | None = None) -> Loop:
         """As PTX; the assembler may unroll it further."""
+        from tilewright.inspect.resources import ptx_loop
         return ptx_loop(self.asm, function)
 
     def report(self, function: str | None = None) -> str:

@@ -1,0 +1,95 @@
+"""A process whose kernels are cached multiplies without a compiler: no emitter, no IR, no other engine.
+
+LLVM is not loaded for a product on a GPU, by the Python function. `tilewright.matmul` itself is machine code of the CPU
+(api/builtin.py), which llvmlite places in the process, as it does with the CPU's kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tilewright.compiler import lld
+
+CPU = """
+import numpy as np
+a, b = np.ones((70, 40), np.float32), np.ones((40, 68), np.float32)
+"""
+GPU = """
+import importlib, sys, pytest
+double = importlib.import_module("tests.doubles." + {double!r})
+double.install(pytest.MonkeyPatch(), **{options!r})
+if {cached}:                                                # the double's own modules do not count, nor does its simulator
+    setattr(double.Functions, {launch!r}, lambda *_: ({success},))
+    double.recorded = lambda name, image: None
+    for name in [name for name in sys.modules if name.split(".")[0] == "llvmlite"
+                 or name.startswith(("tilewright.ir", "tilewright.kernels", "tilewright.simulator", "tilewright.compiler.llvm"))]:
+        del sys.modules[name]
+import numpy as np
+from tilewright.runtime.gpu import arrays
+platform = arrays.{platform}
+on = platform.driver.device(0)
+a, b = (arrays.DeviceArray(platform, on, shape, "f4") for shape in ((72, 40), (40, 64)))
+for x in (a, b):
+    x.memory = platform.driver.upload(on, np.ones(x.shape, "f4"))
+"""
+PRODUCT = """
+import sys
+{matmul}
+c = matmul(a, b)
+assert c.shape == (a.shape[0], b.shape[1])
+print(*sorted(sys.modules))
+"""
+PLACES = {"cpu": {}, "nvidia": {"double": "fake_cuda", "platform": "CUDA", "options": {}, "launch": "cuLaunchKernelEx",
+                                "success": "double.SUCCESS"},
+          "amd": {"double": "fake_hip", "platform": "HIP", "options": {"arch": "gfx942"},
+                  "launch": "hipModuleLaunchKernel", "success": "double.hipError_t.hipSuccess"}}
+ENGINES = {"cpu": ("tilewright.runtime.cpu.engine", "tilewright.runtime.cpu.recipe", "tilewright.compiled.cpu"),
+           "nvidia": ("tilewright.runtime.cuda", "tilewright.runtime.gpu.nvidia", "tilewright.compiled.nvidia"),
+           "amd": ("tilewright.runtime.hip", "tilewright.runtime.gpu.amd", "tilewright.compiled.amd")}
+COMPILER = ("tilewright.ir", "tilewright.compiler.gate", "tilewright.inspect", "tilewright.simulator",
+            "tilewright.ladder", "tilewright.explanation", "tilewright.tuner", "tilewright.cli")
+CONTRACT = ("tilewright.kernels", "tilewright.kernels.cpu", "tilewright.kernels.cpu.jobs")     # no emitter
+PUBLIC, FUNCTION = "from tilewright import matmul", "from tilewright.api.products import matmul"
+
+
+def loaded(place: str, cache: str, cached: bool, matmul: str) -> list[str]:
+    """The modules of a process that has multiplied there."""
+    script = CPU if place == "cpu" else GPU.format(cached=cached, **PLACES[place])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TILEWRIGHT_CACHE_DIR": cache}
+    done = subprocess.run([sys.executable, "-c", script + PRODUCT.format(matmul=matmul)], capture_output=True,
+                          text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def inside(modules: list[str], packages: tuple[str, ...]) -> list[str]:
+    return [name for name in modules if f"{name}.".startswith(tuple(f"{package}." for package in packages))]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_cached_product_needs_no_compiler(place, tmp_path):
+    if place == "nvidia":
+        pytest.importorskip("cuda.bindings")
+    if place == "amd":
+        try:
+            lld.find()
+        except lld.Missing as missing:
+            pytest.skip(str(missing))
+    first = loaded(place, str(tmp_path), False, PUBLIC)
+    assert {"llvmlite.binding", "tilewright.ir.builder", "tilewright.compiler.gate"} <= {*first}
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept
+    others = tuple(name for other, names in ENGINES.items() if other != place for name in names)
+    for matmul in (PUBLIC, FUNCTION):
+        then = loaded(place, str(tmp_path), True, matmul)
+        assert inside(then, ENGINES[place])
+        assert inside(then, COMPILER) == []
+        assert inside(then, others) == []
+        assert [name for name in inside(then, ("tilewright.kernels",)) if name not in CONTRACT] == []
+        if place != "cpu" and matmul == FUNCTION:
+            assert inside(then, ("llvmlite", "tilewright.compiler.llvm")) == []
+    assert {path.name for path in tmp_path.iterdir()} == kept, "a cached process compiled another kernel"
