@@ -115,7 +115,7 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The loops' function, which takes a job: `fields` of 8 bytes, in this order (kernels/cpu/jobs.py)."""
+        """Of the loops' function, whose argument is a job (kernels/cpu/jobs.py)."""
         return super().manifest | {"plan": str(self.plan), "problem": str(self.problem)}
 
     @property
