@@ -57,7 +57,9 @@ def test_an_edit_of_each_kind_of_source(package):
         with open(package / name, "a") as file:
             file.write("# another constant\n")
         after = digests()
-        assert {emitter for emitter in EMITTERS if after[emitter] != before[emitter]} == whose, name
+        changed = {emitter for emitter in EMITTERS if after[emitter] != before[emitter]}
+        exactly = not whose or name.startswith(("kernels/", "ladder/"))  # others' imports of data may grow
+        assert changed == whose if exactly else changed >= whose, name
         before = after
     os.rename(package / "kernels/cpu/pool.py", package / "kernels/cpu/pond.py")
     assert digests()[X86] != before[X86]
