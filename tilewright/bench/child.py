@@ -221,7 +221,7 @@ class Bench:
             sample = None if row.error else samples.get(name)
             bound = None
             if name == OURS and self.job.bounds and sample:
-                bound = never_lose.bound(case.problem, self.device.target, self.job.threads)
+                bound = never_lose.bound(case, self.device.target, self.job.threads)
             if sample or row.error:
                 found.append(Row(name, sample, row.error, states.get(name), row.how, row.m, row.deviation,
                                  row.prepared, bound))

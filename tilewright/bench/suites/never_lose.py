@@ -14,7 +14,6 @@ from tilewright.bench.cases import Case, Product
 from tilewright.bench.peer import GPU, OURS
 from tilewright.bench.suites import formats
 from tilewright.measure.measure import geomean
-from tilewright.problem import Gemm
 
 if TYPE_CHECKING:
     from tilewright.bench.results import Report, Result
@@ -150,22 +149,22 @@ def show(report: Report, console: Any) -> None:
 # ---- what bounds a plan
 
 
-def bound(problem: Gemm, target: Any, threads: int = 1) -> dict[str, Any] | None:
-    """{"what": the largest part of the model's cost of the plan that tilewright chooses, "model_s": its seconds,
-    "plan"}; None where there is no model of this product."""
+def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
+    """{"what": the largest part of the model's cost of the plan that tilewright runs, "model_s": its seconds, "plan"};
+    None where there is no model of this product."""
     import tilewright as tw
     from tilewright.plans import model, nvidia
-    from tilewright.plans.lowering import lower_problem
+    from tilewright.runtime.cpu import engine
     from tilewright.targets import CpuTarget
 
     try:
         if isinstance(target, CpuTarget):
-            plan: Any = tw.plan(problem, target, threads)
-            met = lower_problem(problem, target, threads)
-            cost: Any = model.cost(met.shape, plan, met.target)
+            found = engine.plan_problem(case.problem, target, threads, case.algorithm)
+            plan: Any = found.plan
+            cost: Any = model.cost(found.shape, plan, found.target)
         else:
-            plan = tw.plan(problem, target)
-            cost = nvidia.cost(nvidia.shape_of(problem), plan, target)
+            plan = tw.plan(case.problem, target)
+            cost = nvidia.cost(nvidia.shape_of(case.problem), plan, target)
     except (TypeError, ValueError, NotImplementedError, KeyError):
         return None
     what = max(cost.parts, key=lambda part: part[1])[0]
