@@ -121,16 +121,12 @@ else:
   %"at.20" = getelementptr float, ptr %"at.19", i64 %"mul.9"
   %"load.16" = load float, ptr %"at.20", align 4
   %"fma.2" = call float @"llvm.fma.f32"(float %"load.10", float %"load.16", float %"mul.5")
-  %"mul.10" = mul i64 %"index", %"load.7"
-  %"at.21" = getelementptr float, ptr %"load.6", i64 %"mul.10"
-  %"mul.11" = mul i64 %"load.8", 0
-  %"at.22" = getelementptr float, ptr %"at.21", i64 %"mul.11"
-  store float %"fma.2", ptr %"at.22", align 4
+  store float %"fma.2", ptr %"at.20", align 4
   br label %"end.1"
 loop.2:
   %"index.2" = phi  i64 [%"add.1", %"done"], [%"next.3", %"end.3"]
-  %"mul.12" = mul i64 %"index.2", %"load.3"
-  %"at.23" = getelementptr float, ptr %"load.2", i64 %"mul.12"
+  %"mul.10" = mul i64 %"index.2", %"load.3"
+  %"at.21" = getelementptr float, ptr %"load.2", i64 %"mul.10"
   store <16 x float> <float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0, float              0x0>, <16 x float>* %"reg.1"
   %".37" = icmp slt i64 0, %"mul.3"
   br i1 %".37", label %"loop.3", label %"done.3"
@@ -138,10 +134,10 @@ done.2:
   ret void
 loop.3:
   %"index.3" = phi  i64 [0, %"loop.2"], [%"next.2", %"loop.3"]
-  %"at.24" = getelementptr float, ptr %"at.11", i64 %"index.3"
-  %"load.17" = load <16 x float>, ptr %"at.24", align 4
-  %"at.25" = getelementptr float, ptr %"at.23", i64 %"index.3"
-  %"load.18" = load <16 x float>, ptr %"at.25", align 4
+  %"at.22" = getelementptr float, ptr %"at.11", i64 %"index.3"
+  %"load.17" = load <16 x float>, ptr %"at.22", align 4
+  %"at.23" = getelementptr float, ptr %"at.21", i64 %"index.3"
+  %"load.18" = load <16 x float>, ptr %"at.23", align 4
   %"read.3" = load <16 x float>, <16 x float>* %"reg.1"
   %"fma.3" = call <16 x float> @"llvm.fma.v16f32"(<16 x float> %"load.18", <16 x float> %"load.17", <16 x float> %"read.3")
   store <16 x float> %"fma.3", <16 x float>* %"reg.1"
@@ -157,10 +153,10 @@ then.2:
   %".44" = insertelement <16 x i32> <i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef>, i32 %".43", i32 0
   %"splat.1" = shufflevector <16 x i32> %".44", <16 x i32> <i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef, i32 undef>, <16 x i32> <i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0>
   %"mask.1" = icmp sgt <16 x i32> %"splat.1", <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7, i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>
-  %"at.26" = getelementptr float, ptr %"at.11", i64 %"mul.3"
-  %"load.19" = call <16 x float> @"llvm.masked.load.v16f32.p0"(ptr %"at.26", i32 4, <16 x i1> %"mask.1", <16 x float> <float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0>)
-  %"at.27" = getelementptr float, ptr %"at.23", i64 %"mul.3"
-  %"load.20" = call <16 x float> @"llvm.masked.load.v16f32.p0"(ptr %"at.27", i32 4, <16 x i1> %"mask.1", <16 x float> <float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0>)
+  %"at.24" = getelementptr float, ptr %"at.11", i64 %"mul.3"
+  %"load.19" = call <16 x float> @"llvm.masked.load.v16f32.p0"(ptr %"at.24", i32 4, <16 x i1> %"mask.1", <16 x float> <float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0>)
+  %"at.25" = getelementptr float, ptr %"at.21", i64 %"mul.3"
+  %"load.20" = call <16 x float> @"llvm.masked.load.v16f32.p0"(ptr %"at.25", i32 4, <16 x i1> %"mask.1", <16 x float> <float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0, float 0.0>)
   %"read.4" = load <16 x float>, <16 x float>* %"reg.1"
   %"fma.4" = call <16 x float> @"llvm.fma.v16f32"(<16 x float> %"load.20", <16 x float> %"load.19", <16 x float> %"read.4")
   store <16 x float> %"fma.4", <16 x float>* %"reg.1"
@@ -180,32 +176,28 @@ end.2:
   %".54" = shufflevector <2 x float> %"sum.6", <2 x float> %"sum.6", <1 x i32> <i32 1>
   %"sum.7" = fadd <1 x float> %".53", %".54"
   %".55" = extractelement <1 x float> %"sum.7", i32 0
-  %"mul.13" = fmul float %".55", %"load.9"
+  %"mul.11" = fmul float %".55", %"load.9"
   %"eq.1" = fcmp oeq float %"load.10",              0x0
   br i1 %"eq.1", label %"then.3", label %"else.1"
 then.3:
-  %"mul.14" = mul i64 %"index.2", %"load.7"
-  %"at.28" = getelementptr float, ptr %"load.6", i64 %"mul.14"
-  %"mul.15" = mul i64 %"load.8", 0
-  %"at.29" = getelementptr float, ptr %"at.28", i64 %"mul.15"
-  store float %"mul.13", ptr %"at.29", align 4
+  %"mul.12" = mul i64 %"index.2", %"load.7"
+  %"at.26" = getelementptr float, ptr %"load.6", i64 %"mul.12"
+  %"mul.13" = mul i64 %"load.8", 0
+  %"at.27" = getelementptr float, ptr %"at.26", i64 %"mul.13"
+  store float %"mul.11", ptr %"at.27", align 4
   br label %"end.3"
 end.3:
   %"next.3" = add nsw i64 %"index.2", 1
   %".61" = icmp slt i64 %"next.3", %"div.1"
   br i1 %".61", label %"loop.2", label %"done.2"
 else.1:
-  %"mul.16" = mul i64 %"index.2", %"load.7"
-  %"at.30" = getelementptr float, ptr %"load.6", i64 %"mul.16"
-  %"mul.17" = mul i64 %"load.8", 0
-  %"at.31" = getelementptr float, ptr %"at.30", i64 %"mul.17"
-  %"load.21" = load float, ptr %"at.31", align 4
-  %"fma.5" = call float @"llvm.fma.f32"(float %"load.10", float %"load.21", float %"mul.13")
-  %"mul.18" = mul i64 %"index.2", %"load.7"
-  %"at.32" = getelementptr float, ptr %"load.6", i64 %"mul.18"
-  %"mul.19" = mul i64 %"load.8", 0
-  %"at.33" = getelementptr float, ptr %"at.32", i64 %"mul.19"
-  store float %"fma.5", ptr %"at.33", align 4
+  %"mul.14" = mul i64 %"index.2", %"load.7"
+  %"at.28" = getelementptr float, ptr %"load.6", i64 %"mul.14"
+  %"mul.15" = mul i64 %"load.8", 0
+  %"at.29" = getelementptr float, ptr %"at.28", i64 %"mul.15"
+  %"load.21" = load float, ptr %"at.29", align 4
+  %"fma.5" = call float @"llvm.fma.f32"(float %"load.10", float %"load.21", float %"mul.11")
+  store float %"fma.5", ptr %"at.29", align 4
   br label %"end.3"
 }
 

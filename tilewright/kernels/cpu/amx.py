@@ -6,12 +6,15 @@ added to C in one addition: error grows with the number of blocks and the tiles 
 """
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
 from tilewright.ir.tiles import Tiles
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.out import Out
 from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, Pairs
 from tilewright.targets.base import CpuTarget
 
@@ -40,7 +43,8 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     kc, a, rows, b, within, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
     tiles = Tiles(k)
     c = c.view(ldc, 1)
-    sums = k.local("sums", (SIDE, SIDE), T)
+    out = Out(k, c, alpha, beta)
+    left = k.local("sums", (SIDE, SIDE), T)
     groups = kc // word.rows
     to_c = k.max(groups - (SIDE + LEAD), 0)
     STEP = word.rows*SIDE
@@ -64,22 +68,20 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     def add_to_c(number: int, read: bool) -> None:
         """C = alpha * sums + beta * C; in later passes C += alpha * sums."""
         masks = [k.lanes_below(cols - j, W) for j in range(0, SIDE, W)]
-        factor, keep = k.broadcast(alpha, W), k.broadcast(beta, W)
+        into = replace(out, alpha=k.broadcast(alpha, W), beta=k.constant(vec(C, W), 1) if number else
+                       k.broadcast(beta, W))
         with k.loop(rows) as i:
             for j, mask in zip(range(0, SIDE, W), masks):
-                x = k.load(sums + (i*SIDE + j), vec(T, W), W*T.bytes)
+                x = k.load(left + (i*SIDE + j), vec(T, W), W*T.bytes)
                 x = k.cast(x, vec(C, W)) & 0xFFFFFFFF if word.wider else x
-                x = (x << word.shifts[number] if number else x) * factor
-                if read:
-                    old = k.load(c.at(i, j), vec(C, W), C.bytes, mask)
-                    x = old + x if number else k.fma(keep, old, x)
-                k.store(c.at(i, j), x, C.bytes, mask)
+                sums = x << word.shifts[number] if number else x
+                into.at(i, j).put(into.scaled(sums), read, mask)
 
     def store(to: Value, ld: Value | int) -> None:
         for t in range(4):
             tiles.store(t, to + (t // 2 * GROUP * ld + t % 2 * V), ld)
 
-    straight = (rows == (0 if word.wider else SIDE)) & (cols == SIDE) & (alpha == 1.0) & (beta == 0.0)
+    straight = (rows == (SIDE if out.plain and not word.wider else 0)) & (cols == SIDE) & (alpha == 1.0) & (beta == 0.0)
     for number, products in enumerate(word.passes):
         for t in range(4):
             tiles.zero(t)
@@ -92,16 +94,13 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
                         k.prefetch(c.at(s - to_c, j), write=True, locality=2)
             step(s, products)
         if number:
-            store(sums, SIDE)
+            store(left, SIDE)
             add_to_c(number, True)
             continue
         with k.when(straight):
-            if not word.wider:
+            if out.plain and not word.wider:
                 store(c, ldc)
         with k.otherwise():
-            store(sums, SIDE)
-            with k.when(beta == 0.0):
-                add_to_c(0, False)
-            with k.otherwise():
-                add_to_c(0, True)
+            store(left, SIDE)
+            out.cases_of_beta(partial(add_to_c, 0))
     return k.function

@@ -1,10 +1,13 @@
 """C with very few columns: dot products along k, several at once, so that A is read once and as it lies in memory."""
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
 from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import DOTS
 from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.out import Out
 from tilewright.targets.base import CpuTarget
 
 
@@ -21,10 +24,13 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
     k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, DOTS, T)
-    a, b, c = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), g.c.view(g.rsc, g.csc)
+    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     columns = [b.at(j, 0) for j in range(COLS)]
     lo, hi = split(g.m, g.parts, part)
     whole = g.k // V * V
+
+    def put(i: Value, j: int, x: Value, read_c: bool) -> None:
+        out.at(i, j).put(x, read_c)
 
     def rows_at(i: Value, ROWS: int) -> None:
         rows = [a.at(i + r, 0) for r in range(ROWS)]
@@ -42,11 +48,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
             multiply(whole, k.lanes_below(g.k - whole, V))
         for r in range(ROWS):
             for j in range(COLS):
-                x = k.sum(acc[r, j]) * g.alpha
-                with k.when(g.beta == 0.0):
-                    c[i + r, j] = x
-                with k.otherwise():
-                    c[i + r, j] = k.fma(g.beta, c[i + r, j], x)
+                out.cases_of_beta(partial(put, i + r, j, out.scaled(k.sum(acc[r, j]))))
 
     full = lo + (hi - lo) // ROWS * ROWS
     with k.loop(full, lo, ROWS) as i:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, f16, f32, f64, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import microkernel_name
+from tilewright.kernels.cpu.out import Out
 from tilewright.plans.words import WORDS
 from tilewright.targets.base import CpuTarget
 
@@ -97,30 +98,21 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         with k.loop(kc) as p:
             rank1(p)
 
+    out = Out(k, c, alpha, beta)
     with k.when(alpha != 1.0):
         for i in range(MR):
             for j in range(NV):
-                acc[i, j] = acc[i, j] * k.broadcast(alpha, V)
+                acc[i, j] = out.scaled(acc[i, j])
 
     def update(masks: list[Value] | list[None], read_c: bool) -> None:
         for i in range(MR):
             for j in range(NV):
-                cij = c.at(i, j*V)
-                x = acc[i, j]
-                if read_c:
-                    x = k.fma(k.broadcast(beta, V), k.load(cij, VT, T.bytes, masks[j]), x)
-                k.store(cij, x, T.bytes, masks[j])
+                out.at(i, j*V).put(acc[i, j], read_c, masks[j])
 
     with k.when(cols == NR):
-        with k.when(beta == 0.0):
-            update([None] * NV, read_c=False)
-        with k.otherwise():
-            update([None] * NV, read_c=True)
+        out.cases_of_beta(lambda read_c: update([None] * NV, read_c))
     with k.otherwise():
-        with k.when(beta == 0.0):
-            update(mask, read_c=False)
-        with k.otherwise():
-            update(mask, read_c=True)
+        out.cases_of_beta(lambda read_c: update(mask, read_c))
     return k.function
 
 

@@ -15,7 +15,7 @@ COLUMNS = 16 << 10           # bytes of a row of C that stay in L1 while all of 
 def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Function:
     """stream(job, part): a run of columns of C[ROWS, n] = A[ROWS, k] @ B[k, n] + beta * C, beta being 0 or 1.
 
-    There is no alpha: C holds parts of the sums until the last row of B has passed, so kernels/cpu/scale.py scales it.
+    There is no alpha: C holds parts of the sums until the last row of B has passed, so emit_scale of finish.py does it.
 
     DEPTH rows of B at a time, and ROWS x DEPTH elements of A in registers meanwhile. B's and C's rows are contiguous.
     """

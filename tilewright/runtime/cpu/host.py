@@ -143,8 +143,8 @@ class Host:
         return self.address(jobs.finish_name(width, result), "finish:emit_finish", target, width, result)
 
     def scale(self, target: CpuTarget, dtype: str) -> int:
-        """Of the function that makes C of sums: kernels/cpu/scale.py."""
-        return self.address(jobs.scale_name(dtype), "scale:emit_scale", target, dtype)
+        """Of the function that makes C of sums: kernels/cpu/finish.py."""
+        return self.address(jobs.scale_name(dtype), "finish:emit_scale", target, dtype)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
