@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.runtime.cuda.device import Device, device
@@ -71,7 +72,7 @@ workspaces = Workspaces(Memory, Block, fill, prepare)
 def upload(on: Device, array: NDArray[Any], stream: Stream | None = None) -> Block | Memory:
     """The elements of an array, in C order, in a block of the stream's, or in memory for any streams. The copy is over.
     """
-    whole = driver.whole(array)
+    whole = np.ascontiguousarray(array)
     there = Memory(on, whole.nbytes) if stream is None else Block(on, whole.nbytes, stream)
     if whole.nbytes:
         with on.current():

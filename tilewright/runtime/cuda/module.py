@@ -31,32 +31,9 @@ from tilewright.runtime.gpu.launch import Args, Kept, Parameter, in_turn, second
 from tilewright.targets import GpuTarget
 
 __all__ = [
-    "Block",
-    "CudaError",
-    "CudaFunction",
-    "Device",
-    "Event",
-    "Graph",
-    "Memory",
-    "Module",
-    "Prepared",
-    "Stream",
-    "Unavailable",
-    "available",
-    "count",
-    "device",
-    "download",
-    "fill",
-    "handle_of",
-    "in_turn",
-    "launch",
-    "load",
-    "seconds",
-    "synchronize",
-    "target",
-    "upload",
-    "why_not",
-    "workspaces",
+    "Block", "CudaError", "CudaFunction", "Device", "Event", "Graph", "Memory", "Module", "Prepared", "Stream",
+    "Unavailable", "available", "count", "device", "download", "fill", "handle_of", "in_turn", "launch", "load",
+    "seconds", "synchronize", "target", "upload", "why_not", "workspaces",
 ]
 
 LOG_BYTES = 1 << 16  # room for what the driver's assembler says

@@ -14,10 +14,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-import numpy as np
-
 from tilewright import forks
-from tilewright.forks import cached_property
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,18 +141,11 @@ class Device:
 
     index: int
     name: str
+    target: Any  # the record of this very chip
+    current: Callable[[], AbstractContextManager[None]]  # the device is the calling thread's in a `with` block
 
     def __repr__(self) -> str:
         return f"<Device {self.index}: {self.name}>"
-
-    @cached_property
-    def target(self) -> Any:
-        """The record of this very chip: what its architecture can do, with the sizes and the speed of what is here."""
-        raise NotImplementedError
-
-    def current(self) -> AbstractContextManager[None]:
-        """This device is the calling thread's while the block lasts; afterwards what was current is again."""
-        raise NotImplementedError
 
     def runs(self, target: Any) -> bool:
         """Can this device run code for that target?"""
@@ -287,6 +277,9 @@ class Allocation:
     """`size` bytes of a device's memory at `pointer`; 0 if the size is. Freed once."""
 
     library: ClassVar[Library]
+    frees: ClassVar[str]  # the function
+    allocate: Callable[[int], Any]
+    release: Callable[[int], None]
 
     def __init__(self, on: Device, size: int) -> None:
         self.device: Any = on
@@ -307,12 +300,6 @@ class Allocation:
 
     def __exit__(self, *error: object) -> None:
         self.free()
-
-    def allocate(self, size: int) -> Any:
-        raise NotImplementedError
-
-    def release(self, pointer: int) -> None:
-        raise NotImplementedError
 
 
 A = TypeVar("A", bound=Allocation)
@@ -335,7 +322,6 @@ class Memory(Allocation):
                 self.free()
 
     allocates: ClassVar[str]
-    frees: ClassVar[str]
 
     def unrecorded(self) -> AbstractContextManager[None]:
         """What is done in the block is allowed while a stream records a graph, and is not recorded."""
@@ -370,8 +356,6 @@ class Block(Allocation):
         else:
             warnings.warn(f"{self.size} bytes on {self.device.name} were never freed", ResourceWarning, stacklevel=2)
 
-    frees: ClassVar[str]
-
 
 def check_download(memory: Allocation, array: NDArray[Any]) -> None:
     """ValueError for an array that cannot be filled with what the memory holds."""
@@ -379,8 +363,3 @@ def check_download(memory: Allocation, array: NDArray[Any]) -> None:
         raise ValueError(f"the array to fill must be C-contiguous, but its strides are {array.strides} bytes")
     if array.nbytes > memory.size:
         raise ValueError(f"the array to fill has {array.nbytes} bytes, and the memory {memory.size}")
-
-
-def whole(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in C order, as it is copied to a device."""
-    return np.ascontiguousarray(array)

@@ -225,7 +225,7 @@ class Maker:
             bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta)
             bound()
             return bound.finished(out if scaled else a)
-        stored = self._stored_quantized(kernel, a, b, out) if scaled else self._stored(kernel, a, b, out)
+        stored = self._stored(kernel, a, b, out)
         product = _new_product(kernel, out, beta)
         self._copied(kernel, [*stored[:2], product, *stored[2:]], float(alpha), float(beta), (a, b) if scaled else None)
         if out is None:
@@ -234,31 +234,23 @@ class Maker:
         return out
 
     def _stored(self, kernel: Any, a: Any, b: Any, out: Any) -> list[Array]:
-        """NumPy arrays, checked, as the kernel wants them stored."""
-        p = kernel.problem
+        """A and B, checked, as the kernel wants them stored: NumPy arrays, or the elements of Quantized operands and
+        then their scales."""
+        p, scaled, memory = kernel.problem, kernel.problem.a in BLOCK_FORMATS, self.platform.memory
         for name, x in (("a", a), ("b", b), ("out", out)):
-            if x is None:
-                continue
-            if not isinstance(x, np.ndarray):
-                raise TypeError(f"{name} must be a NumPy array or an array in {self.platform.memory}, not {kind(x)}")
-            if x.dtype != dtype_of(p, name):
-                raise TypeError(f"{name} must have dtype {dtype_of(p, name)}, as the problem says, not {x.dtype}")
-            if x.shape != shapes(p)[name]:
-                raise ValueError(f"{name} must have shape {shapes(p)[name]}, not {x.shape}")
+            if scaled and name != "out":
+                _check_quantized(kernel, name, x)
+            elif x is not None:
+                if not isinstance(x, np.ndarray):
+                    raise TypeError(f"{name} must be a NumPy array or an array in {memory}, not {kind(x)}")
+                if x.dtype != dtype_of(p, name):
+                    raise TypeError(f"{name} must have dtype {dtype_of(p, name)}, as the problem says, not {x.dtype}")
+                if x.shape != shapes(p)[name]:
+                    raise ValueError(f"{name} must have shape {shapes(p)[name]}, not {x.shape}")
+        if scaled:
+            return [a.elements, b.elements, a.scales, b.scales]
         return [np.ascontiguousarray(x.swapaxes(-1, -2) if letter == "t" else x)
                 for x, letter in zip((a, b), p.layout)]
-
-    def _stored_quantized(self, kernel: Any, a: Any, b: Any, out: Any) -> list[Array]:
-        """The elements of Quantized operands, checked, then their scales."""
-        p = kernel.problem
-        for name, x in (("a", a), ("b", b)):
-            _check_quantized(kernel, name, x)
-        if out is not None and not isinstance(out, np.ndarray):
-            raise TypeError(f"out must be a NumPy array or an array in {self.platform.memory}, not {kind(out)}")
-        if out is not None and (out.shape, out.dtype) != (shapes(p)["out"], dtype_of(p, "out")):
-            raise ValueError(f"out must be {dtype_of(p, 'out')} of shape {shapes(p)['out']}, not {out.dtype} of "
-                             f"{out.shape}")
-        return [a.elements, b.elements, a.scales, b.scales]
 
     def _copied(self, kernel: Any, arrays: Sequence[Array], alpha: float, beta: float,
                 quantized: tuple[Quantized, Quantized] | None) -> None:

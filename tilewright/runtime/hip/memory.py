@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.runtime.gpu import driver
@@ -38,7 +39,7 @@ workspaces = Workspaces(Memory, Block, fill)
 
 def upload(on: Device, array: NDArray[Any], stream: Any = None) -> Memory:
     """The elements of an array, in C order, in memory of their own, which any stream may use: the copy is over."""
-    whole = driver.whole(array)
+    whole = np.ascontiguousarray(array)
     memory = Memory(on, whole.nbytes)
     if whole.nbytes:
         with on.current():
