@@ -411,8 +411,8 @@ def test_another_process_is_noticed(own_store):
     store.save([row()])
     script = """
         import dataclasses, sys
-        from tilewright.tuner import store
-        from tilewright.plans.measured.row import KEY, Row
+        from tilewright.plans.measured import store
+        from tilewright.plans.measured.row import Row
         store.save([Row.from_json(sys.argv[1])])
         """
     assert store.best(SHAPE, HERE) == OTHER
@@ -425,8 +425,8 @@ def test_another_process_is_noticed(own_store):
 def test_many_processes_write(own_store):
     script = """
         import dataclasses, sys, warnings
-        from tilewright.tuner import store
-        from tilewright.plans.measured.row import KEY, Row
+        from tilewright.plans.measured import store
+        from tilewright.plans.measured.row import Row
         warnings.simplefilter("error")
         first, number = Row.from_json(sys.argv[1]), int(sys.argv[2])
         for turn in range(25):
@@ -445,7 +445,7 @@ def test_a_killed_writer(own_store):
     store.save([row()])
     script = """
         import os, signal, sys
-        from tilewright.tuner import store
+        from tilewright.plans.measured import store
         with store._open(store.path()) as db:
             db.execute("DELETE FROM plans")
             os.kill(os.getpid(), signal.SIGKILL)

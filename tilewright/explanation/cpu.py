@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.measure.ceilings import OUT_OF_DATE, exceeded
+from tilewright.measure.ceilings import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
+from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.choose import ranked
-from tilewright.plans.cpu import CpuPlan, Shape, registers
+from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
+from tilewright.plans.lowering import taken_operands
 from tilewright.plans.model import Cost, cost, total
+from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 from tilewright.targets import AmdTarget, CpuTarget, coerce
 from tilewright.targets.machine import MOST_THREADS
@@ -101,6 +104,8 @@ class Explanation(Sections):
 
     def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
         yield "plan", self._plan()
+        if self.problem.flops and (formats := list(self._formats())):
+            yield "formats", iter(formats)
         if self.violations:
             yield "cannot run", iter(self.violations)
         elif self.cost:
@@ -132,6 +137,38 @@ class Explanation(Sections):
         if self.plan.copy:
             yield f"copy: B is copied first, so that its {self.plan.reads_b} are contiguous"
 
+    def _formats(self) -> Iterator[str]:
+        """What is multiplied, where it is not the operands as they are."""
+        p, shape = self.problem, self.shape
+        if shape.tiles:
+            word = TILE_WORDS[shape.dtype]
+            terms = f", each element as {plural(word.terms, 'term')}" if word.terms > 1 else ""
+            yield (f"{shape.dtype}: AMX multiplies tiles of words that hold {plural(word.steps, 'step')} of k of "
+                   f"{word.dot}{terms}; sums in {shape.sums}")
+        elif shape.words:
+            yield (f"{shape.dtype}: words of 32 bits hold {BY_NAME[shape.dtype].steps} steps of k, so below k = {shape.k} "
+                   f"words stands for {shape.depth} elements; sums in {shape.sums}")
+        elif shape.complex:
+            yield (f"complex: one real product of {shape.dtype}, of twice as many columns and steps of k; panels of B "
+                   "hold each number as two rows of two")
+        elif p.sums in COMPLEX:
+            yield (f"complex: a real product of {shape.dtype}, {shape.m} x {shape.n} x {shape.k}, of operands that are "
+                   "rewritten before")
+        elif shape.dtype != p.a or shape.dtype != p.b:
+            yield f"multiplied and added up in {shape.dtype}"
+        taken = taken_operands(p)
+        for name, format, comes, packed in (("A", p.a, taken.a, shape.source_a), ("B", p.b, taken.b, shape.source_b)):
+            if not shape.complex and comes != format and not (p.blocks and comes == "bf16"):
+                yield f"{name} is converted from {format} to {comes} before"
+            elif p.blocks and comes == "bf16":
+                yield f"{name} is decoded from {format} to bf16 before; to f32 if a number is below 2^-126"
+            elif packed and packed != shape.dtype and not shape.complex:
+                yield f"packing reads {format} of {name}"
+        if shape.out:
+            yield f"sums are rounded to {shape.out} as they are stored"
+        elif p.out != p.sums:
+            yield f"the result is rounded from {p.sums} to {p.out} afterwards"
+
     def _blocks(self) -> Iterator[str]:
         p, t, s = self.plan, self.target, self.shape.itemsize
         shape = self.shape.swapped if p.swap else self.shape
@@ -139,8 +176,11 @@ class Explanation(Sections):
         need = registers(p, lanes)
         if p.algorithm in ("packed", "in_place"):
             v = p.nr // lanes
-            yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of {t.registers} "
-                   f"registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
+            if shape.tiles:
+                yield f"tile {p.mr}x{p.nr}: four accumulators of 16x16, in tile registers"
+            else:
+                yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of {t.registers} "
+                       f"registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
             kc = min(p.kc or shape.k, shape.k)
             yield _fills(f"panel of B, kc x nr = {kc} x {p.nr} x {s} bytes", kc*p.nr*s, t, "l1d")
             if p.algorithm == "packed":
@@ -172,7 +212,9 @@ class Explanation(Sections):
         shape = self.shape.swapped if self.plan.swap else self.shape
         m, n, k, lanes = shape.m, shape.n, shape.k, self.target.lanes(shape.itemsize)
         assert self.cost is not None
-        yield f"2 x {m} x {n} x {k} = {2*m*n*k:,} operations"
+        yield f"2 x {m} x {n} x {shape.depth or k} = {shape.flops:,} operations"
+        if shape.tiles:
+            return
         long, along = (k, "k") if self.plan.algorithm == "dots" else (n, "n")
         sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
         yield (f"{sizes} x ceil({long} / {lanes} lanes) = {self.cost.vectors:,} vector multiply-adds, "
@@ -188,7 +230,7 @@ class Explanation(Sections):
             yield f"{'':<7}=  {total(terms):>15,} bytes{at}"
 
     def _time(self, cost: Cost) -> Iterator[str]:
-        flops, peak = 2 * self.shape.m * self.shape.n * self.shape.k, self._peak
+        flops, peak = self.shape.flops, self._peak
         if peak:
             yield (f"{'ceiling':<10} {_time(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, what "
                    f"{_count(self.plan.threads)} reached with nothing but multiply-adds")
@@ -210,12 +252,12 @@ class Explanation(Sections):
 
     @property
     def _peak(self) -> float | None:
-        if self.ceilings is None:
+        if self.ceilings is None or self.shape.dtype not in DTYPES:
             return None
         return self.ceilings.peak_flops(self.shape.dtype, self.plan.threads, self.target.name)
 
     def _rate(self, what: str, seconds: float) -> str:
-        flops, peak = 2 * self.shape.m * self.shape.n * self.shape.k, self._peak
+        flops, peak = self.shape.flops, self._peak
         worthless = (self.disturbed and what == "measured") or (peak and exceeded(flops / seconds, peak))
         share = f", {flops / seconds / peak:.1%} of the ceiling" if peak and not worthless else ""
         return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
@@ -301,7 +343,7 @@ def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
     kernel = compile(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), target, plan)
     o = operands.make(kernel.problem)
     kernel(o.a, o.b, o.c)
-    wrong = check.wrong(o.a, o.b, o.c)
+    wrong = check.Reference(o).wrong(o.c)
     if wrong:
         raise RuntimeError(f"{kernel} computes a wrong result: {wrong}")
     rules = replace(Rules.choose(plan.threads), budget_s=1.0)

@@ -59,8 +59,9 @@ class Measured:
         return one + (everyone - one) * min((threads - 1) / (self.threads - 1), 1)
 
     def model_ceilings(self, at: CpuTarget, dtype: str) -> Ceilings:
-        """The same, as the cost model wants it: of one core, multiply-add vectors and bytes per second."""
-        default = Ceilings()
+        """The same, as the cost model wants it: of one core, multiply-add vectors and bytes per second. Vectors of
+        other formats, and of words, are taken to be multiplied as fast as those of f32."""
+        default, dtype = Ceilings(), dtype if dtype in DTYPES else "f32"
         l2, l3, memory = (self.peak_bandwidth(level) for level in ("L2", "L3", "memory"))
         return Ceilings(self.peak_flops(dtype, 1, at.name) / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2,
                         l3 or l2 or default.l3, memory or default.memory)
