@@ -1,4 +1,4 @@
-"""tilewright.plan is what tilewright.matmul runs: the recipe that matmul makes is looked at, for every kind of formats."""
+"""tilewright.plan is what tilewright.matmul runs, for every kind of formats: the recipe that matmul makes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_algorithms_are_planned():
     problem = tw.Gemm(2048, 2048, 2048)
     assert tw.plan(problem, amx, 1, "bf16_bf16_f32_x3").mr == 32
     assert tw.plan(problem, target, 1, "bf16_bf16_f32_x3") == tw.plan(problem, target, 1)
-    with pytest.raises(ValueError, match="algorithm must be None or one of bf16_bf16_f32_x3, .*, not 'x3'"):
+    with pytest.raises(ValueError, match=r"algorithm must be None or one of bf16_bf16_f32_x3, .*, not 'x3'"):
         tw.plan(problem, target, 1, "x3")
     with pytest.raises(ValueError, match="splits operands of f16 whose products are added up in f32; gemm_f32"):
         tw.plan(problem, target, 1, "bf16_bf16_f32_x4")

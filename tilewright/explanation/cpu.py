@@ -146,8 +146,8 @@ class Explanation(Sections):
             yield (f"{shape.dtype}: AMX multiplies tiles of words that hold {plural(word.steps, 'step')} of k of "
                    f"{word.dot}{terms}; sums in {shape.sums}")
         elif shape.words:
-            yield (f"{shape.dtype}: words of 32 bits hold {BY_NAME[shape.dtype].steps} steps of k, so below k = {shape.k} "
-                   f"words stands for {shape.depth} elements; sums in {shape.sums}")
+            yield (f"{shape.dtype}: words of 32 bits hold {BY_NAME[shape.dtype].steps} steps of k; below, k = {shape.k} "
+                   f"words of {shape.depth} elements; sums in {shape.sums}")
         elif shape.complex:
             yield (f"complex: one real product of {shape.dtype}, of twice as many columns and steps of k; panels of B "
                    "hold each number as two rows of two")
@@ -179,8 +179,8 @@ class Explanation(Sections):
             if shape.tiles:
                 yield f"tile {p.mr}x{p.nr}: four accumulators of 16x16, in tile registers"
             else:
-                yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of {t.registers} "
-                       f"registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
+                yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of "
+                       f"{t.registers} registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
             kc = min(p.kc or shape.k, shape.k)
             yield _fills(f"panel of B, kc x nr = {kc} x {p.nr} x {s} bytes", kc*p.nr*s, t, "l1d")
             if p.algorithm == "packed":
