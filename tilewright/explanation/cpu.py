@@ -146,7 +146,7 @@ class Explanation(Sections):
             yield (f"{shape.dtype}: AMX multiplies tiles of words that hold {plural(word.steps, 'step')} of k of "
                    f"{word.dot}{terms}; sums in {shape.sums}")
         elif shape.words:
-            yield (f"{shape.dtype}: words of 32 bits hold {BY_NAME[shape.dtype].steps} steps of k; below, k = {shape.k} "
+            yield (f"{shape.dtype}: 32-bit words hold {BY_NAME[shape.dtype].steps} steps of k; below, k is {shape.k} "
                    f"words of {shape.depth} elements; sums in {shape.sums}")
         elif shape.complex:
             yield (f"complex: one real product of {shape.dtype}, of twice as many columns and steps of k; panels of B "
