@@ -12,6 +12,15 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def size(count: float) -> str:
+    """1048576 → 1 MiB"""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
+
+
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """A table as text, columns as wide as they need to be; those with these numbers to the right."""
     widths = [max(len(row[i]) for row in rows if len(row) > i) for i in range(max(map(len, rows)))]

@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
 from tests.helpers.emitted import emit_small
-from tilewright.api import builtin
+from tilewright.api import builtin, products
 from tilewright.api.builtin import Entry
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import entry
@@ -440,9 +440,9 @@ def test_no_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_looks_like_a_function() -> None:
     assert tw.matmul.__name__ == tw.matmul.__qualname__ == "matmul"
     assert tw.matmul.__module__ == "tilewright"
-    assert tw.matmul.__doc__ == tw.api.matmul.__doc__
+    assert tw.matmul.__doc__ == products.matmul.__doc__
     assert pickle.loads(pickle.dumps(tw.matmul)) is tw.matmul
-    of = inspect.signature(tw.matmul), inspect.signature(tw.api.matmul)
+    of = inspect.signature(tw.matmul), inspect.signature(products.matmul)
     assert [(p.name, p.kind, p.default) for p in of[0].parameters.values()] == [
         (p.name, p.kind, p.default) for p in of[1].parameters.values()
     ]
@@ -467,4 +467,4 @@ def test_where_there_is_no_builtin(monkeypatch: pytest.MonkeyPatch, build: str) 
         foreign = next(t for name in names("cpu") if not (t := target(name)).runnable)
         monkeypatch.setattr("tilewright.targets.detect", lambda: foreign)
     assert builtin.entry() is None
-    assert builtin.matmul is tw.api.matmul
+    assert builtin.matmul is products.matmul

@@ -20,6 +20,7 @@ from tilewright.kernels.cpu import probes as emitted
 from tilewright.measure import disturbance, probes, timing
 from tilewright.measure.probes import Measured
 from tilewright.targets import CpuTarget, names, target
+from tilewright.text import size
 
 RUNNABLE = [name for name in names("cpu") if target(name).runnable]
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -250,7 +251,7 @@ def test_the_report_is_json_and_readable(measured, monkeypatch):
 
 
 def test_sizes():
-    assert [doctor.size(n) for n in (0, 1023, 32 << 10, 1 << 20, 3 << 29)] == [
+    assert [size(n) for n in (0, 1023, 32 << 10, 1 << 20, 3 << 29)] == [
         "0 bytes", "1023 bytes", "32 KiB", "1 MiB", "1.5 GiB"]
 
 

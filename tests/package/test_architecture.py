@@ -31,7 +31,8 @@ LAYERS = [
     ["simulator.product", "simulator.run_cpu"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["ladder"],
-    ["measure", "doctor"],  # how to measure: no peers
+    ["measure"],  # how to measure: no peers
+    ["doctor"],
     # the rules of shapes and dtypes, for arrays on GPUs too
     ["rules", "api", "runtime.gpu.product", "runtime.gpu.engine", "runtime.gpu.nvidia", "runtime.gpu.amd"],
     ["tuner"],

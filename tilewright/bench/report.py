@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.bench.cases import size
 from tilewright.bench.peer import OURS
 from tilewright.bench.results import ABSENT, BESIDE, Report, Result, Session
-from tilewright.doctor.doctor import size as bytes_of
+from tilewright.text import size as bytes_of
 from tilewright.measure.ceilings import OUT_OF_DATE, exceeded
 from tilewright.measure.disturbance import BUSY, words
 from tilewright.measure.measure import Spread, geomean, spread

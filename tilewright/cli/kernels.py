@@ -149,7 +149,7 @@ def _source(record: dict[str, Any]) -> str:
 
 def _columns(like: dict[str, Any]) -> tuple[list[str], Any]:
     """The headings of a row like this one, and a function that makes the cells of such a row."""
-    from tilewright.doctor.doctor import size
+    from tilewright.text import size
 
     if "bytes" in like:
         return (["seconds", "GFLOP/s", *like["bytes"]],

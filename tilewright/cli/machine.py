@@ -121,7 +121,7 @@ def cache_info(json: output.Json = None) -> None:
     """Print the cache's directory, how many kernels it holds, and its size."""
     with common.errors():
         from tilewright.compiler import cache
-        from tilewright.doctor.doctor import size
+        from tilewright.text import size
 
         info = cache.info()
         shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}

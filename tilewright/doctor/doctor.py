@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright import extras
 from tilewright.measure.disturbance import BUSY, words
 from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
+from tilewright.text import size
 
 if TYPE_CHECKING:
     from tilewright.measure.ceilings import Measured
@@ -286,12 +287,3 @@ def _ceiling_lines(c: dict[str, Any] | None) -> Iterator[str]:
             yield f"  {level + ' ' + what:<22}{one/1e9:>11.1f} GB/s{everyone/1e9:>11.1f} GB/s{extra}"
     for note in c["notes"]:
         yield f"  note: {note}"
-
-
-def size(count: float) -> str:
-    """1048576 → 1 MiB"""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} GiB"

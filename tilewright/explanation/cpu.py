@@ -355,7 +355,7 @@ def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
 # ---- figures
 
 def _fills(what: str, size: int, target: CpuTarget, level: str) -> str:
-    from tilewright.doctor.doctor import size as text
+    from tilewright.text import size as text
     have, name = getattr(target, level), level[:2].upper()
     share = f"{size / have:.0%} of" if size < 2*have else f"{size / have:.0f} times"
     return f"{what} = {text(size)}, {share} {name} ({text(have)})"
