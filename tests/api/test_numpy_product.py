@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.api import numpy_product
+from tilewright.rules import numpy_products
 from tilewright.formats import FORMATS
 
 LONG = [np.longdouble, np.clongdouble]
@@ -60,21 +60,21 @@ def test_python_objects():
 @pytest.mark.parametrize("f", FORMATS.values(), ids=str)
 def test_every_format_has_kernels_here(f):
     """float8_e4m3fnuz has the one-letter code of NumPy's complex long double."""
-    assert not numpy_product.takes(f.dtype)
-    assert not numpy_product.takes(np.empty(1, f.dtype), f.dtype.type)
+    assert not numpy_products.takes(f.dtype)
+    assert not numpy_products.takes(np.empty(1, f.dtype), f.dtype.type)
 
 
 @pytest.mark.parametrize("kind", [np.longdouble, np.clongdouble, object])
 def test_what_only_numpy_multiplies(kind):
     for x in (kind, np.dtype(kind), np.empty(1, kind)):
-        assert numpy_product.takes(np.empty(1), x)
+        assert numpy_products.takes(np.empty(1), x)
 
 
 def test_what_numpy_has_no_word_for_is_refused():
     x = np.ones((2, 2), np.longdouble)
-    with pytest.raises(ValueError, match=r"plan must be None with operands of .*, which NumPy multiplies, not in"):
+    with pytest.raises(ValueError, match=r"plan= is not supported with operands of .*, which NumPy multiplies: it must be None, not .in"):
         tw.matmul(x, x, plan=tw.plan(tw.Gemm(2, 2, 2)))
-    with pytest.raises(ValueError, match="algorithm must be None with operands of object"):
+    with pytest.raises(ValueError, match="algorithm= is not supported with operands of object"):
         tw.matmul(x.astype(object), x, algorithm="fastest")
     with pytest.raises(ValueError, match=r"a must be one of f64, .*; long double has no vector instructions"):
         tw.matmul(x, x, scale_a=2.0)

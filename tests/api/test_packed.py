@@ -194,7 +194,7 @@ def test_it_is_frozen_and_tells_what_it_is():
         (lambda b: tw.matmul(b.T.astype("f8"), tw.pack(b)), TypeError,
          "a is float64, but b was packed to be multiplied with float32: pack"),
         (lambda b: tw.matmul(b.T, tw.pack(b), out_dtype="f64"), TypeError, "packed for sums in float32"),
-        (lambda b: tw.matmul(b.T, tw.pack(b), trans_b=True), ValueError, "has to be said to pack"),
+        (lambda b: tw.matmul(b.T, tw.pack(b), trans_b=True), ValueError, "packed operands cannot be transposed: pass trans_b=.t. to pack"),
         (lambda b: tw.matmul(b.T, tw.pack(b), algorithm="fastest"), ValueError, "algorithm must be None with it"),
         (lambda b: tw.matmul(b.T, tw.pack(b), plan=tw.plan(tw.Gemm(8, 8, 8))), ValueError, "plan must be None with it"),
         (lambda b: tw.matmul(tw.pack(b), b.T), TypeError, "it can only be b, the right operand"),

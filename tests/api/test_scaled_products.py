@@ -13,6 +13,7 @@ from tilewright import formats, simulator
 from tilewright.api import scaled
 from tilewright.formats import BLOCK_FORMATS, Quantized, dequantize, quantize
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
+from tilewright.rules.call import Call
 
 ALL = list(BLOCK_FORMATS.values())
 NAMES = list(BLOCK_FORMATS)
@@ -69,7 +70,7 @@ def test_the_operands_decide_in_what_they_are_multiplied():
     a, b = whole("mxfp8", (70, 96)), whole("mxfp4", (96, 65), -2)
 
     def dtypes(a: Quantized, b: Quantized, native: bool = True) -> set[str]:
-        x, y, *_ = scaled.plain(a, b, None, None, False, False, 1, native)
+        x, y, *_ = scaled.without_scales(Call(a, b, algorithm=None if native else "fastest"))[0]
         np.testing.assert_array_equal(x.astype(np.float64), dequantize(a, "f64"))
         np.testing.assert_array_equal(y.astype(np.float64), dequantize(b, "f64"))
         return {x.dtype.name, y.dtype.name}
@@ -249,5 +250,5 @@ def test_refusals():
         tw.matmul(np.zeros((4, 64), np.float32), b, scale_a=np.zeros((4, 2), np.uint8))
     with pytest.raises(ValueError, match="trans_a needs a to have two axes"):
         tw.matmul(quantize(np.zeros(64), "mxfp4"), b, trans_a=True)
-    with pytest.raises(ValueError, match="epilogue must be None in this version"):
+    with pytest.raises(ValueError, match="epilogue= is not supported on CPUs: it must be None"):
         tw.matmul(a, b, epilogue=abs)

@@ -8,12 +8,12 @@ from typing import Any
 
 from tilewright import forks
 from tilewright.plans import asked
-from tilewright.runtime.gpu.arrays import CUDA, library_of
+from tilewright.runtime.gpu.arrays import CUDA, HIP, Platform, library_of
 from tilewright.targets import AmdTarget, GpuTarget
 
 _cpu: Any = None
-_gpu: Any = None
-_rocm: Any = None
+_nvidia: Any = None
+_amd: Any = None
 
 
 def cpu() -> Any:
@@ -24,20 +24,20 @@ def cpu() -> Any:
     return _cpu
 
 
-def gpu() -> Any:
-    """tilewright.runtime.gpu.nvidia, for CUDA devices."""
-    global _gpu
-    if _gpu is None:
-        _gpu = forks.imported("tilewright.runtime.gpu.nvidia")
-    return _gpu
+def nvidia() -> Any:
+    """The engine of tilewright.runtime.gpu.nvidia."""
+    global _nvidia
+    if _nvidia is None:
+        _nvidia = forks.imported("tilewright.runtime.gpu.nvidia").ENGINE
+    return _nvidia
 
 
-def rocm() -> Any:
-    """tilewright.runtime.gpu.amd, for AMD's GPUs."""
-    global _rocm
-    if _rocm is None:
-        _rocm = forks.imported("tilewright.runtime.gpu.amd")
-    return _rocm
+def amd() -> Any:
+    """The engine of tilewright.runtime.gpu.amd."""
+    global _amd
+    if _amd is None:
+        _amd = forks.imported("tilewright.runtime.gpu.amd").ENGINE
+    return _amd
 
 
 def of_arrays(*arrays: Any) -> Any:
@@ -45,15 +45,24 @@ def of_arrays(*arrays: Any) -> Any:
     for x in arrays:  # it is asked at every product, and a generator takes longer than the question
         library = library_of(x)
         if library is not None:
-            return (_gpu or gpu()) if library.platform is CUDA else (_rocm or rocm())
+            return (_nvidia or nvidia()) if library.platform is CUDA else (_amd or amd())
     return None
 
 
 def for_plan(plan: Any) -> Any:
-    """For NumPy arrays: the processor's, unless the plan is one for a CUDA device."""
-    return _gpu or gpu() if asked.is_for(plan, GpuTarget) else _cpu or cpu()
+    """For NumPy's arrays: this processor's engine, unless the plan is one for a GPU."""
+    platform = None if plan is None else platform_of(plan)
+    if platform is None:
+        return _cpu or cpu()
+    return nvidia() if platform is CUDA else amd()
 
 
-def is_amd(plan: Any) -> bool:
-    """Is it a plan for an AMD GPU?"""
-    return asked.is_for(plan, AmdTarget)
+def platform_of(plan: Any) -> Platform | None:
+    """Whose GPUs a plan is for; None if it is for a CPU."""
+    return CUDA if asked.is_for(plan, GpuTarget) else HIP if asked.is_for(plan, AmdTarget) else None
+
+
+def where(plan: Any) -> str:
+    """On what NumPy's arrays are multiplied by this plan, for messages."""
+    platform = None if plan is None else platform_of(plan)
+    return "on CPUs" if platform is None else f"on {platform.name}s"

@@ -3,13 +3,11 @@
     weights = tw.pack(b)                # [k, n]
     tw.matmul(a, weights)               # as tw.matmul(a, b), without packing b each time
 
-Here is what may be packed and multiplied, in sentences; runtime/cpu/packed.py does it.
+The arguments of pack are checked here; runtime/cpu/packed.py packs, and api/host.py multiplies packed operands.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tilewright import forks, formats, targets
-from tilewright.api import scaled, scaled_sums
+from tilewright.api import scaled
 from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
-from tilewright.rules import arguments, batch
-from tilewright.rules.arguments import Array
+from tilewright.rules import arguments
 from tilewright.runtime.gpu.arrays import kind, library_of
 from tilewright.targets import CpuTarget
 
@@ -69,7 +66,7 @@ def pack(
     if library is not None:
         raise TypeError(f"b is {kind(b)} in {library.platform.memory}; pack is for the processor's own")
     if isinstance(b, Decodable):
-        return _pack_scaled(b, a, out_dtype, trans_b, rows, threads, plan, target)
+        return _pack_scaled(b, a, out_dtype, trans_b, rows=rows, threads=threads, plan=plan, target=target)
     array = arguments.operand(b, "b")
     if array.ndim < 2:
         raise ValueError(f"b must have two axes or more to be packed, but its shape is {array.shape}")
@@ -78,82 +75,30 @@ def pack(
     rows = arguments.count(rows, "rows")
     chip = targets.coerce(target, CpuTarget)
     plan = asked.plan(plan, chip)
-    left = array.dtype if a is None else formats.get(a, "a").dtype
-    sums, _ = arguments.dtypes(np.empty(0, left), array, None, out_dtype)
+    dtype_a = array.dtype if a is None else formats.get(a, "a").dtype
+    sums, _ = arguments.dtypes(np.empty(0, dtype_a), array, None, out_dtype)
 
     packed = forks.imported("tilewright.runtime.cpu.packed")
-    taken_a, taken_b = (x if plan is None and packed.converts(x, sums) else sums for x in (left, array.dtype))
+    taken_a, taken_b = (x if plan is None and packed.converts(x, sums) else sums for x in (dtype_a, array.dtype))
     return packed.prepare(
-        arguments.converted(array, taken_b), left, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
+        arguments.converted(array, taken_b), dtype_a, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
         plan=plan, target=chip, conj=trans_b == "c" and array.dtype.kind == "c",
     )
 
 
-def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, rows: int, threads: Any, plan: Any,
-                 target: Any) -> Packed:
+def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, **options: Any) -> Packed:
     """Blocks are decoded, to bf16 for left operands of that where bf16 holds all numbers, else to f32; scales of
     columns and of all of b are kept beside the panels of the elements."""
-    left = None if a is None else formats.get(a, "a")
+    format_a = None if a is None else formats.get(a, "a")
+    trans_b = arguments.layout(trans_b, "b")
     side = scaled.operand(b, None, trans_b, "b")
     if isinstance(b, Quantized):
-        narrow = left is not None and left.name == "bf16" and scaled.exact_in_bf16(b)
-        array, left = scaled.decoded(b, narrow), left or formats.get("f32")
+        narrow = format_a is not None and format_a.name == "bf16" and scaled.exact_in_bf16(b)
+        array, format_a = scaled.decoded(b, narrow), format_a or formats.get("f32")
     else:
-        array, left = b.elements, left or b.format
+        array, format_a = b.elements, format_a or b.format
         k = b.shape[scaled.k_axis(b.ndim, trans_b, "b")]
-        if out_dtype is None and not isinstance(left, formats.Float) and not isinstance(b.format, formats.Float):
-            out_dtype = scaled_sums.whole_sums((left, b.format), k)
-    packed = pack(array, a=left, out_dtype=out_dtype, trans_b=trans_b, rows=rows, threads=threads, plan=plan,
-                  target=target)
+        if out_dtype is None and not isinstance(format_a, formats.Float) and not isinstance(b.format, formats.Float):
+            out_dtype = scaled.whole_sums((format_a, b.format), k)
+    packed = pack(array, a=format_a, out_dtype=out_dtype, trans_b=trans_b, **options)
     return replace(packed, _factor=side.factor or 1.0, _scales=side.scales)
-
-
-def right(b: Any, trans_b: Any, plan: Any, algorithm: Any) -> tuple[Packed | None, Array]:
-    """b, if it is packed, and an array of its shape and dtype: itself, or what has its panels at the addresses of its
-    matrices."""
-    module = sys.modules.get("tilewright.runtime.cpu.packed")  # who has a Packed has imported it
-    if module is None or not isinstance(b, module.Packed):
-        return None, arguments.transposed(arguments.operand(b, "b"), trans_b, "b")
-    if arguments.layout(trans_b, "b") != "n":
-        raise ValueError(f"b is packed as it will be multiplied: trans_b={trans_b!r} has to be said to pack")
-    if plan is not None:
-        raise ValueError(f"b is packed for the plan {b.plan}: plan must be None with it, not {plan}")
-    if algorithm is not None:
-        raise ValueError(f"b is packed for products in {b.sums} by {b.word}: algorithm must be None with it, "
-                         f"not {algorithm!r}")
-    return b, b._stand_in
-
-
-def left(b: Packed, a: Array, sums: np.dtype[Any], trans_a: Any) -> Array:
-    """A left operand as b is multiplied with it. TypeError if it is another than the one that b was packed for."""
-    if formats.find(a.dtype) is not formats.find(b.a):
-        raise TypeError(f"a is {a.dtype}, but b was packed to be multiplied with {b.a}: pack(b, a={a.dtype.name!r})")
-    if sums != b.sums:
-        raise TypeError(f"products are to be added up in {sums}, but b was packed for sums in {b.sums}: "
-                        "pack(b, out_dtype=...) says for which")
-    conjugated = a.conj() if trans_a == "c" and a.dtype.kind == "c" else a
-    return arguments.converted(conjugated, b._takes[0])
-
-
-def through(b: Packed) -> Callable[..., bool]:
-    """What api._run is for arrays: c = alpha * a @ b + beta * c, of which b's panels are where the stand-in says."""
-
-    def run(
-        a: Array, b_view: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None,
-        plan: None = None, whole: bool = False,
-    ) -> bool:
-        packed = forks.imported("tilewright.runtime.cpu.packed")
-        if c.size == 0:
-            return True
-        if c.ndim > 2:
-            a, b_view, c = batch.collapse(a, b_view, c, wider=False)
-        if c.ndim <= 3:
-            packed.gemm(a, b_view, c, alpha, beta, packed=b, threads=threads)
-        elif whole:
-            return False
-        else:
-            for part in batch.pieces(a, b_view, c):
-                packed.gemm(*part, alpha, beta, packed=b, threads=threads)
-        return True
-
-    return run

@@ -1,41 +1,45 @@
-"""Operands with scales: Quantized arrays, and scale_a and scale_b beside plain ones, as matmul takes them on CPUs.
+"""Products of operands with scales on CPUs: Quantized and Scaled arrays, and scale_a and scale_b beside plain ones.
 
-They are decoded before they are multiplied. An element times its scale is exactly one of f32, unless it is 2^128 or
-more, which is inf; the scale that nvfp4 has for a whole array becomes part of alpha. Where both operands are
-block-scaled, a large product takes them as bf16 instead, which is exact too, takes half the memory and is multiplied at
-twice f32's rate and more. But that flushes what is below 2^-126; where a number, a product or a sum of products could
-be so small, f32 is taken: one contract.
+Scales of blocks along k are decoded into the operand before it is multiplied. An element times its scale is exactly one
+of f32, unless it is 2^128 or more, which is inf; the scale that nvfp4 has for a whole array becomes part of alpha.
+Where both operands are block-scaled, a large product takes them as bf16 instead, which is exact too, takes half the
+memory and is multiplied at twice f32's rate and more. But that flushes what is below 2^-126; where a number, a product
+or a sum of products could be so small, f32 is taken: one contract.
+
+Scales of rows of a, of columns of b, or of all of an operand multiply the sums:
+
+    result = alpha * ((sums of elements' products) * scale_a * scale_b) + beta * c
+
+Sums of integers are exact, in 32 bits, 64 where k times the largest product needs them, or f64 beyond; those of floats
+are what matmul adds up without scales. They are brought to f32 (to f64 if floats are added up in f64, or sums of
+integers or the result are f64), and each step from there is an operation of that format, in the order written. The last
+rounding is to the result's format: out_dtype, or f32 (f64 if floats are added up in f64 or c is f64).
+
+With a plan for an AMD GPU, its matrix instructions multiply two block-scaled matrices as they are stored.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright import formats
-from tilewright.api import dispatch
+from tilewright.api import dispatch, host
 from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized, scaled
 from tilewright.formats.scaled import Scaled
-from tilewright.rules import arguments
-from tilewright.rules.arguments import F32, Array
+from tilewright.rules import arguments, shapes
+from tilewright.rules.arguments import F32, F64, Array
+from tilewright.rules.call import Arithmetic, Call, decide
+from tilewright.runtime.gpu.arrays import HIP
 
 LEAST_EXPONENT = -126  # of numbers that no instruction flushes
 BF16 = formats.get("bf16").dtype
 SCALE_DTYPES = tuple(formats.get(name).dtype for name in ("f32", "f64", "f16", "bf16"))  # of rows' and columns' scales
 SIDES = {"a": "row", "b": "column"}
-
-
-class Plain(NamedTuple):
-    """A product without scales in its operands: those of blocks are in the numbers, those of whole operands in alpha,
-    and those of rows and columns multiply the sums."""
-
-    a: Any
-    b: Any
-    alpha: Any
-    scales: tuple[Array, ...]
 
 
 class _Operand(NamedTuple):
@@ -44,38 +48,90 @@ class _Operand(NamedTuple):
     scales: Array | None = None  # of the sums, as if the operand were not transposed
 
 
-def present(a: Any, b: Any, scale_a: Any, scale_b: Any) -> bool:
+def present(call: Call) -> bool:
     """Does either operand have scales?"""
-    if not (scale_a is scale_b is None) or isinstance(a, Decodable) or isinstance(b, Decodable):
+    a, b = call.a, call.b
+    if not (call.scale_a is call.scale_b is None) or isinstance(a, Decodable) or isinstance(b, Decodable):
         return True
     return type(b) is not np.ndarray and (getattr(b, "_scales", None) is not None or getattr(b, "_factor", 1.0) != 1.0)
 
 
-def plain(
-    a: Any, b: Any, scale_a: Any, scale_b: Any, trans_a: Any, trans_b: Any, alpha: Any, native: bool
-) -> Plain:
-    """The same product of arrays without scales.
+def product(call: Call) -> Any:
+    """The product of operands with scales in the host's memory."""
+    if call.plan is not None and dispatch.platform_of(call.plan) is HIP:
+        return _by_scaled_instructions(call)
+    call, scales = without_scales(call)
+    if not scales:
+        return host.product(call)
+    out = arguments.output(call.out, call.out_name)
+    a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
+    _, b = host.operand_b(call)
+    p = decide(call, a, b, arguments.addend(call.c), out, SCALED)
+    elements = call._replace(out=None, out_dtype=_sums(a, b), alpha=1, beta=0, c=None, updates=False)
+    values = np.asarray(host.product(elements)).astype(p.sums)
+    with np.errstate(all="ignore"):
+        if not arguments.factor(call.alpha, "alpha", p.sums):
+            values[...] = 0
+        else:
+            for scale in scales:
+                np.multiply(values, scale.astype(p.sums, copy=False), out=values)
+            if p.alpha != 1:
+                values *= p.sums.type(p.alpha)
+        values = shapes.as_matrices(values, p.vectors)
+        if p.beta:
+            values = values + p.c.astype(p.sums) * p.sums.type(p.beta)
+    return host.delivered(call, p, np.broadcast_to(values, p.shape))
 
-    native      nobody asks for arithmetic of a certain kind, so that bf16 may serve.
-    """
-    left, right = operand(a, scale_a, trans_a, "a"), operand(b, scale_b, trans_b, "b")
-    for factor in (left.factor, right.factor):
+
+def _by_scaled_instructions(call: Call) -> Any:
+    """The product of two Quantized matrices on an AMD GPU by the call's plan."""
+    arguments.refuse("on AMD GPUs", algorithm=call.algorithm, scale_a=call.scale_a, scale_b=call.scale_b)
+    for name, x in (("a", call.a), ("b", call.b)):
+        if not isinstance(x, Quantized):
+            raise TypeError(f"{name} must be Quantized, as the other operand is and as plan {call.plan} for an AMD GPU "
+                            f"requires, not {type(x).__name__}")
+        if x.ndim != 2:
+            raise ValueError(f"{name} must have two axes with a plan for an AMD GPU, but its shape is {x.shape}")
+    if (call.trans_a, call.trans_b) != ("n", "n"):
+        raise ValueError("trans_a and trans_b must be False with Quantized operands and a plan for an AMD GPU, whose "
+                         "kernels read both along k")
+    a, b = (np.broadcast_to(F32.type(0), x.shape) for x in (call.a, call.b))
+    out = arguments.output(call.out, call.out_name)
+    p = decide(call, a, b, arguments.addend(call.c), out, SCALED)
+    engine = dispatch.amd()
+    found = np.empty(p.shape, engine.scaled_result(p.result))
+    if p.beta:
+        with np.errstate(all="ignore"):
+            np.copyto(found, p.c, casting="unsafe")
+    alpha = p.alpha if p.a.shape[-1] else 0
+    for index in np.ndindex(p.shape[:-2]):
+        engine.multiply_scaled(call.a, call.b, found[index], alpha, p.beta, call.plan)
+    return host.delivered(call, p, found)
+
+
+def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
+    """The same product of arrays without scales, and what its sums are multiplied by: scales of blocks are in the
+    numbers, those of whole operands in alpha, and those of rows and columns are returned."""
+    side_a = operand(call.a, call.scale_a, call.trans_a, "a")
+    side_b = operand(call.b, call.scale_b, call.trans_b, "b")
+    alpha = call.alpha
+    for factor in (side_a.factor, side_b.factor):
         if factor is not None and factor != 1:
             alpha = _times(arguments.number(alpha, "alpha"), factor)
-    a, b = left.x, right.x
+    a, b = side_a.x, side_b.x
     narrow = False
     if isinstance(a, Quantized):
-        if isinstance(b, Quantized):
-            narrow = native and _large(a, b) and not _flushed(a, b)
+        if isinstance(b, Quantized):  # bf16 may serve unless arithmetic of a certain kind is asked for
+            narrow = call.plan is call.algorithm is None and _large(a, b) and not _flushed(a, b)
         else:  # panels that are multiplied with bf16
             narrow = getattr(b, "a", None) == BF16 and exact_in_bf16(a)
     scales = []
-    for side, other, missing in ((left, b, -1), (right, a, -2)):
+    for side, other, missing in ((side_a, b, -1), (side_b, a, -2)):
         if side.scales is not None:
             dropped = other.ndim == 1 and side.scales.ndim > 1  # the axis that a vector takes from the result
             scales.append(side.scales.squeeze(missing) if dropped else side.scales)
     a, b = (decoded(x, narrow) if isinstance(x, Quantized) else x for x in (a, b))
-    return Plain(a, b, alpha, tuple(scales))
+    return call._replace(a=a, b=b, alpha=alpha, scale_a=None, scale_b=None), tuple(scales)
 
 
 def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
@@ -191,3 +247,43 @@ def as_bf16(q: Quantized) -> Array:
 def _upper_half(x: Array) -> Array:
     """Of f32: a bf16, whose lower half is zero."""
     return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+# ---- formats of the sums and of the result
+
+
+def _dtypes(a: Array, b: Any, c: Any, out_dtype: Any, *_: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """In what sums are scaled, and the result's."""
+    sums = _sums(a, b)
+    result = F32 if _whole(a, b) else sums
+    if c is not None and not isinstance(c, (int, float)):
+        result = formats.promote(result, formats.get(c.dtype, "c")).dtype
+    if out_dtype is not None:
+        result = formats.get(out_dtype, "out_dtype").dtype
+    if not isinstance(formats.get(result), formats.Float):
+        raise TypeError(f"the result of operands with scales is of a floating-point format, not {result}: so must be "
+                        "out_dtype and c")
+    return (F64 if F64 in (sums, result) else F32), result
+
+
+SCALED = Arithmetic(_dtypes, arguments.factor)
+
+
+def _sums(a: Array, b: Any) -> np.dtype[Any]:
+    """In what elements' products are added up."""
+    found = [formats.get(x.dtype, name) for x, name in ((a, "a"), (b, "b"))]
+    if any(isinstance(f, formats.Complex) for f in found):
+        raise TypeError(f"a is {a.dtype} and b is {b.dtype}: operands with scales are real")
+    if _whole(a, b):
+        return whole_sums(found, a.shape[-1])
+    return arguments.dtypes(a, np.empty(0, b.dtype), None, None)[0]
+
+
+def _whole(*operands: Any) -> bool:
+    return all(isinstance(formats.get(x.dtype), (formats.Integer, formats.Bool)) for x in operands)
+
+
+def whole_sums(found: Sequence[Any], k: int) -> np.dtype[Any]:
+    """The format in which no sum of k products overflows, or f64."""
+    largest = k * int(np.prod([float(2 ** (f.bits - getattr(f, "signed", False))) for f in found]))
+    return np.dtype(np.int32 if largest < 2**31 else np.int64 if largest < 2**63 else np.float64)

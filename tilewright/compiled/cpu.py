@@ -153,14 +153,14 @@ class CpuKernel(CompiledGemm, CpuCode):
         stored = formats.FORMATS[taken.sums if beta else taken.out].dtype
         c = out if out.dtype == stored else np.empty(out.shape, stored)
 
-        def run(a: Array, b: Array, c: Array, alpha: Any = 1.0, beta: Any = 0.0, threads: int | None = None,
-                plan: CpuPlan | None = None, whole: bool = False, conj: str = "") -> bool:
+        def run(a: Array, b: Array, c: Array, alpha: Any = 1.0, beta: Any = 0.0, whole: bool = False,
+                conj: str = "") -> bool:
             gemm(a, b, c, alpha, beta, conj)
             return True
         with np.errstate(all="ignore"):
             if beta and c is not out:
                 c[...] = out.astype(stored)
-            (complex_product.through(run) if c.dtype.kind == "c" else run)(a, b, c, alpha, beta)
+            (complex_product.by_real_products(run) if c.dtype.kind == "c" else run)(a, b, c, alpha, beta)
             if c is not out:
                 out[...] = c.astype(out.dtype)
 

@@ -60,12 +60,17 @@ def transposed(array: Array, flag: Any, name: str) -> Array:
     return array.swapaxes(-1, -2)
 
 
+def single(value: Any, name: str) -> Any:
+    """`value`, or the only element of a tuple: NumPy's ufuncs accept out=(array,)."""
+    if not isinstance(value, tuple):
+        return value
+    if len(value) != 1:
+        raise ValueError(f"{name} must be an array or a tuple of one array, not a tuple of {len(value)}")
+    return value[0]
+
+
 def output(value: Any, name: str = "out") -> Array | None:
-    """The array to write to, or None. A tuple of one is accepted because NumPy's ufuncs accept it."""
-    if isinstance(value, tuple):
-        if len(value) != 1:
-            raise ValueError(f"{name} must be an array or a tuple of one array, not a tuple of {len(value)}")
-        (value,) = value
+    """The array to write to, or None."""
     if value is None:
         return None
     if not isinstance(value, np.ndarray):
@@ -75,6 +80,11 @@ def output(value: Any, name: str = "out") -> Array | None:
     if not value.flags.writeable:
         raise ValueError(f"{name} is read-only; it must be an array that can be written to")
     return np.asarray(value)
+
+
+def addend(value: Any) -> Any:
+    """c: a plain ndarray of numbers with any number of axes; a Python number and None as they are."""
+    return value if value is None or isinstance(value, (int, float)) else operand(value, "c", least=0)
 
 
 def dtypes(
@@ -266,12 +276,20 @@ def count(value: Any, name: str, otherwise: str = ",") -> int:
     return number
 
 
-def not_yet(**options: Any) -> None:
-    """Options whose names are settled but which this version does not have."""
+def check_deterministic(value: Any) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"deterministic must be True or False, not {_shown(value)}")
+
+
+def refuse(where: str, **options: Any) -> None:
+    """ValueError for options that are not None. `where`: on which target, or with which operands, they have to be."""
     for name, value in options.items():
         if value is not None:
-            shown = repr(value) if isinstance(value, (str, int, float)) else _kind(value)
-            raise ValueError(f"{name} must be None in this version, not {shown}")
+            raise ValueError(f"{name}= is not supported {where}: it must be None, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, (str, int, float)) else _kind(value)
 
 
 def ready(array: Array, dtype: np.dtype[Any]) -> bool:

@@ -19,44 +19,41 @@ from tilewright.plans.lowering import complex_way
 
 Array = NDArray[Any]
 
-_EXCHANGED = str.maketrans("ab", "ba")
+_SWAPPED = str.maketrans("ab", "ba")
 
 
-def through(run: Callable[..., bool], conj: str = "") -> Callable[..., bool]:
+def by_real_products(run: Callable[..., bool], conj: str = "", planned: bool = False) -> Callable[..., bool]:
     """What multiplies complex matrices as `run` does real ones: c = alpha * a @ b + beta * c, alpha and beta real.
 
     c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". `run` takes complex
-    matrices too, and conj, where no plan is given; a plan is one for the real product of m x 2n x 2k.
+    matrices too, and conj, unless it is `planned`: its plan is one for the real product of m x 2n x 2k.
     """
 
-    def product(
-        a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, threads: int | None = None,
-        plan: Any = None, whole: bool = False,
-    ) -> bool:
+    def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
         m, k, n = *a.shape[-2:], b.shape[-1]
-        way = complex_way(m, n, k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b), plan is not None)
+        way = complex_way(m, n, k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b), planned)
         if way.name == "real":  # for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
-            run(a, b, sums, alpha, 0.0, threads, plan)
+            run(a, b, sums, alpha)
             _written(c, sums, sums.dtype.type(0), beta)
             return True
-        if way.name == "packed":
-            return run(a, b, c, alpha, beta, threads, None, whole, conj=conj)
-        exchange, stack = way.exchange, way.name == "stacked"
+        if way.name == "packed":  # or empty: nothing to conjugate
+            return run(a, b, c, alpha, beta, whole, **({"conj": conj} if conj and not planned else {}))
+        swap, stack = way.exchange, way.name == "stacked"
         signs = conj
-        if exchange:  # C^T = B^T @ A^T
+        if swap:  # C^T = B^T @ A^T
             a, b, c = (x.swapaxes(-1, -2) for x in (b, a, c))
-            signs = conj.translate(_EXCHANGED)
+            signs = conj.translate(_SWAPPED)
         out = c if _by_rows(c) and not stack else np.empty(c.shape, c.dtype)
         with np.errstate(all="ignore"):
             if stack:
-                _stacked(run, a, b, out, signs, alpha, threads)
+                _stacked(run, a, b, out, signs, alpha)
             else:
                 if a.dtype == c.dtype:
                     x, y = _reals(a), _expanded(b, signs)
                 else:
                     x, y = a, _reals(b.conj() if "b" in signs else b)
-                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, threads, plan, whole and out is c):
+                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, whole and out is c):
                     return False
             if out is not c:
                 _written(c, out.real, out.imag, beta)
@@ -76,12 +73,9 @@ def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
     """The same as `run`, which multiplies complex matrices, with an alpha or a beta that is not real: they are applied
     to its sums by NumPy. Unlike a real factor they meet both parts: inf times 1j has a nan in it."""
 
-    def product(
-        a: Array, b: Array, c: Array, alpha: complex = 1.0, beta: complex = 0.0, threads: int | None = None,
-        plan: Any = None, whole: bool = False,
-    ) -> bool:
+    def product(a: Array, b: Array, c: Array, alpha: complex = 1.0, beta: complex = 0.0, whole: bool = False) -> bool:
         sums = np.empty(c.shape, c.dtype)
-        run(a, b, sums, 1.0, 0.0, threads, plan)
+        run(a, b, sums)
         with np.errstate(all="ignore"):
             if alpha != 1:
                 sums *= c.dtype.type(alpha)
@@ -112,11 +106,11 @@ def _order(x: Array) -> Order:
     return "rows" if _by_rows(x) else "columns" if _by_rows(x.swapaxes(-1, -2)) else "any"
 
 
-def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str, alpha: float, threads: Any) -> None:
+def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str, alpha: float) -> None:
     """out = alpha * a @ b by the real product [ar; ai] @ [br bi]."""
     m, n = out.shape[-2:]
     four = np.empty((*out.shape[:-2], 2 * m, 2 * n), part(out.dtype))
-    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four, 1.0, 0.0, threads)
+    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
     top, bottom = four[..., :m, :], four[..., m:, :]
     (ar_br, ar_bi), (ai_br, ai_bi) = ((half[..., ::2], half[..., 1::2]) for half in (top, bottom))
     sign_a, sign_b = (-1 if x in conj else 1 for x in "ab")

@@ -14,9 +14,8 @@ from tilewright import forks, formats
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
-from tilewright.rules import arguments
+from tilewright.rules.arguments import F32
 from tilewright.runtime.gpu import engine
-from tilewright.runtime.gpu.arrays import HIP, DeviceArray
 from tilewright.runtime.gpu.engine import format_of
 from tilewright.runtime.gpu.recipe import AMD
 
@@ -36,9 +35,22 @@ class _Engine(engine.Engine):
     def compiled(self, problem: Gemm, target: Any, plan: Any) -> Any:
         return compile(problem, target, plan)
 
+    # ---- two block-scaled matrices in the host's memory
+
+    def scaled_result(self, result: np.dtype[Any]) -> np.dtype[Any]:
+        """The dtype in which `multiply_scaled` stores products that become `result`."""
+        return result if format_of(result) in plans.RESULTS["f32"] else F32
+
+    def multiply_scaled(self, a: Quantized, b: Quantized, c: Array, alpha: float, beta: float, plan: Any) -> None:
+        """c = alpha * a @ b + beta * c by the plan, with blocks along k in both: on the first GPU."""
+        m, n = c.shape
+        problem = Gemm(m, n, a.shape[1], a.format.name, b.format.name, format_of(c.dtype), "nt")
+        kernel = compile(problem, AMD.driver.device(0).target, plan)
+        AMD.call(kernel, a, b, c, alpha=alpha, beta=beta)
+
 
 ENGINE = _Engine(AMD)
-matmul, forget = ENGINE.matmul, ENGINE.forget
+forget = ENGINE.forget
 
 
 def compile(problem: Gemm, target: Any, plan: Any = None) -> Any:
@@ -58,63 +70,3 @@ def multiplied(a: str, b: str, compute: str, on: Any) -> tuple[str, str]:
             return name, name
     raise TypeError(f"a is {known_formats[a].numpy_name} and b is {known_formats[b].numpy_name}, which {on.name} does "
                     f"not multiply: {on.target.name} has matrix instructions for {', '.join(rates)}")
-
-
-# ---- for operands in the host's memory, if somebody asks for it by a plan
-
-
-def copied(a: Any, b: Any, out_in: Any = None, out_dtype: Any = None, alpha: Any = 1, beta: Any = 0, c: Any = None,
-           trans_a: Any = False, trans_b: Any = False, threads: Any = None, plan: Any = None,
-           out_name: str = "out") -> Any:
-    """matmul for NumPy arrays and Quantized operands on the first GPU: they are copied there, and the result back."""
-    if isinstance(a, Quantized) or isinstance(b, Quantized):
-        return _quantized(a, b, out_in, out_dtype, alpha, beta, c, trans_a or trans_b, plan, out_name)
-    on, out = HIP.driver.device(0), arguments.output(out_in, out_name)
-    a, b = (arguments.operand(x, name) for x, name in ((a, "a"), (b, "b")))
-    added = c if c is None or isinstance(c, (bool, int, float, np.number)) else arguments.operand(c, "c", least=0)
-    there = [_there(on, x) if isinstance(x, np.ndarray) else x for x in (a, b, added)]
-    to = None if out is None else there[2] if c is out_in else DeviceArray(HIP, on, out.shape, out.dtype)
-    found = matmul(there[0], there[1], to, out_dtype, alpha, beta, there[2], trans_a, trans_b, threads, plan, out_name)
-    result = np.empty(found.shape, found.dtype)
-    HIP.driver.download(found.memory, result)
-    if out is None:
-        return arguments.wrap(result, a, b)
-    np.copyto(out, result)
-    return out_in[0] if isinstance(out_in, tuple) else out_in
-
-
-def _there(on: Any, x: Array) -> DeviceArray:
-    array = DeviceArray(HIP, on, x.shape, x.dtype)
-    array.memory = HIP.driver.upload(on, x)
-    return array
-
-
-def _quantized(a: Any, b: Any, out_in: Any, out_dtype: Any, alpha: Any, beta: Any, c: Any, trans: Any, plan: Any,
-               out_name: str) -> Any:
-    for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, Quantized) or x.ndim != 2:
-            raise TypeError(f"{name} must be a Quantized matrix, as the other operand is one and the plan is for an "
-                            f"AMD GPU, not {x!r}" if isinstance(x, Quantized) else
-                            f"{name} must be Quantized, as the other operand is, not {type(x).__name__}")
-    if trans:
-        raise ValueError("trans_a and trans_b must be False with Quantized operands and a plan for an AMD GPU, whose "
-                         "kernels read both along k")
-    if a.shape[1] != b.shape[0]:
-        raise ValueError(f"a and b must agree in k, but a has {a.shape[1]} columns and b has {b.shape[0]} rows")
-    alpha, beta = (arguments.factor(x, name, arguments.F32) for x, name in ((alpha, "alpha"), (beta, "beta")))
-    if beta and c is None:
-        raise ValueError(f"beta = {beta} needs a c to multiply")
-    format = formats.get("f32" if out_dtype is None else out_dtype, "out_dtype")
-    out, shape = arguments.output(out_in, out_name), (a.shape[0], b.shape[1])
-    if out is not None and out.shape != shape:
-        raise ValueError(f"{out_name} must have the result's shape {shape}, but its shape is {out.shape}")
-    if out is not None:
-        arguments.check_cast(format.dtype, out.dtype, out_name)
-    problem = Gemm(*shape, a.shape[1], a.format.name, b.format.name, format.name, "nt")
-    kernel = compile(problem, HIP.driver.device(0).target, plan)
-    product = np.broadcast_to(c, shape).astype(format.dtype) if beta else np.empty(shape, format.dtype)
-    AMD.call(kernel, a, b, product, alpha=alpha, beta=beta)
-    if out is None:
-        return product
-    np.copyto(out, product, casting="same_kind")
-    return out_in[0] if isinstance(out_in, tuple) else out_in

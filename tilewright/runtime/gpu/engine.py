@@ -89,6 +89,15 @@ class Run(product.Run):
     def block(self, size: int) -> Any:
         return self.driver.Block(self.on, size, self.stream)
 
+    def upload(self, source: Array) -> int:
+        self.blocks.append(self.driver.upload(self.on, source, None))
+        pointer: int = self.blocks[-1].pointer
+        return pointer
+
+    def download(self, source: Array, target: Array) -> None:
+        self.synchronize()
+        self.driver.download(next(block for block in self.blocks if block.pointer == address(source)), target)
+
     def fill(self, at: int, word: int) -> None:
         with self.on.current():
             self.driver.fill(at, word, 4, self.stream)

@@ -1,8 +1,9 @@
 """The engine for arrays in GPUs' memory: matmul's semantics over shadows, each product by a recipe found in a table.
 
-Operands are used where they lie if one of their two axes is contiguous; C too, by rows, or by columns as C^T = B^T A^T.
-Anything else, formats that no kernel takes together, and an output that overlaps an operand go through temporaries and
-a copy kernel. Everything is given to one stream and nothing waits, so that all of it can be recorded into a graph.
+Operands are used where they are if one of their two axes is contiguous; C too, by rows, or by columns as
+C^T = B^T A^T. Anything else, formats that no kernel takes together, and an output that overlaps an operand go through
+temporaries and a copy kernel. Everything is given to one stream and nothing waits, so that all of it can be recorded
+into a graph. Arrays in the host's memory are multiplied by `gemm`, which copies them to the first GPU.
 
 engine.py completes it with what recipes and drivers do, nvidia.py and amd.py with what differs between makers.
 """
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.api import products
-from tilewright.rules import arguments, batch
+from tilewright.rules import arguments, batch, shapes
+from tilewright.rules.call import Call, Product, decide
 from tilewright.runtime.gpu import dlpack, fast_path, operands
 from tilewright.runtime.gpu.arrays import Library, Platform, shadow
 from tilewright.runtime.gpu.operands import leading
@@ -25,7 +26,7 @@ Array = NDArray[Any]
 
 
 class Engine:
-    """`matmul` for the arrays of one platform."""
+    """`matmul` on the GPUs of one platform."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -33,101 +34,114 @@ class Engine:
     def run(self, device: int, stream: int, plan: Any) -> Run:
         raise NotImplementedError
 
-    def matmul(self, a_in: Any, b_in: Any, out_in: Any = None, out_dtype: Any = None, alpha: Any = 1, beta: Any = 0,
-               c_in: Any = None, trans_a: bool = False, trans_b: bool = False, threads: Any = None, plan: Any = None,
-               out_name: str = "out") -> Any:
-        """tilewright.matmul for arrays of one library on one device: same shapes, dtypes, errors, as api.products says.
+    # ---- arrays in the GPUs' memory
+
+    def repeated(self, a: Any, b: Any, out: Any, alpha: Any, plan: Any) -> Any:
+        """alpha * a @ b, into out or a new array, if it differs from an earlier product in addresses only; else None,
+        and nothing is done."""
+        if not alpha or not _is_plain(alpha):
+            return None
+        asked = fast_path.signature(a, b, out, plan)
+        return None if asked is None else fast_path.multiply(asked, a, out, float(alpha))
+
+    def matmul(self, call: Call) -> Any:
+        """The call's product, for arrays of one library on one device: the shapes, dtypes and errors of matmul.
 
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
         c may be a number. `threads` has no meaning here.
         """
-        if isinstance(out_in, tuple):
-            if len(out_in) != 1:
-                raise ValueError(f"{out_name} must be an array or a tuple of one array, not a tuple of {len(out_in)}")
-            (out_in,) = out_in
-        asked = None
-        plain = type(alpha) in (int, float) and abs(alpha) < 2.0**31  # as it is, a number of any format of sums
-        if c_in is out_dtype is threads is None and not (beta or trans_a or trans_b) and plain:
-            asked = fast_path.signature(a_in, b_in, out_in, plan)
-            if asked is not None and alpha:
-                done = fast_path.multiply(asked, a_in, out_in, float(alpha))
-                if done is not None:
-                    return done
-        c_array = None if c_in is None or isinstance(c_in, (bool, int, float, np.number)) else c_in
-        named = {"a": a_in, "b": b_in, "c": c_array, out_name: out_in}  # gemm's output is c
+        arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue, scale_a=call.scale_a,
+                         scale_b=call.scale_b, algorithm=call.algorithm)
+        is_number = isinstance(call.c, (bool, int, float, np.number))
+        named = {"a": call.a, "b": call.b, "c": None if is_number else call.c, call.out_name: call.out}
         library = operands.library_of_all(**named)
         assert library is not None
         device = operands.same_device(library, **named)
-        stream = library.stream(a_in if out_in is None else out_in, device)
-        arguments.thread_count(threads)
-        arguments.number(alpha, "alpha")
-        if arguments.number(beta, "beta") and c_in is None:
-            raise ValueError(f"beta = {beta} needs a c to multiply")
-        looks = {name: library.look(x, name, stream, name == out_name) for name, x in named.items() if x is not None}
-        run = self.run(device, stream, plan)
+        stream = library.stream(call.a if call.out is None else call.out, device)
+        looks = {name: library.look(x, name, stream, name == call.out_name)
+                 for name, x in named.items() if x is not None}
+        run = self.run(device, stream, call.plan)
         try:
             a, b = (_at_least_1d(looks[name].shadow, name) for name in "ab")
-            a, b = arguments.transposed(a, trans_a, "a"), arguments.transposed(b, trans_b, "b")
-            out = looks[out_name].shadow if out_in is not None else None
-            c = looks["c"].shadow if "c" in looks else c_in
-            new = _product(run, library, a, b, c, out, out_dtype, (alpha, beta), out_name)
+            a, b = arguments.transposed(a, call.trans_a, "a"), arguments.transposed(b, call.trans_b, "b")
+            out = looks[call.out_name].shadow if call.out is not None else None
+            c = looks["c"].shadow if "c" in looks else call.c
+            new = _product(run, library, decide(call, a, b, c, out), call.out_name)
             if library.waits:
                 run.synchronize()
-            if asked is not None and len(run.steps) == 1 and run.steps[0] and a.ndim == b.ndim == 2:
-                fast_path.remember(asked.key, *run.steps[0])
+            if call.plain and not call.beta and _is_plain(call.alpha) and a.ndim == b.ndim == 2:
+                asked = fast_path.signature(call.a, call.b, call.out, call.plan)
+                if asked is not None and len(run.steps) == 1 and run.steps[0]:
+                    fast_path.remember(asked.key, *run.steps[0])
         finally:
             run.free()
-        return out_in if new is None else library.result(new, a_in)
+        return call.out if new is None else library.result(new, call.a)
 
+    # ---- NumPy's arrays, by a plan for the first GPU
 
-def _product(run: Run, library: Library, a: Array, b: Array, c: Any, out: Array | None, out_dtype: Any,
-             scalars: tuple[Any, Any], out_name: str) -> Any:
-    """The steps of products._general on shadows. The new array, if there is no out. `scalars`: alpha and beta."""
-    compute, result = arguments.dtypes(a, b, c, out_dtype, out, out_name == "c")
-    allowed = library.platform.dtypes
-    if result not in allowed.values():
-        raise TypeError(f"out_dtype must be one of {', '.join(allowed)} in {library.platform.memory}, not {result}")
-    alpha, beta = (arguments.factor(x, name, compute) for x, name in zip(scalars, ("alpha", "beta")))
-    taken_a, taken_b, kept = run.takes(a, b, c if beta else None, compute, result)
-    if out is not None and out_dtype is not None and out.dtype != result:
-        raise TypeError(f"{out_name} has dtype {out.dtype}, but out_dtype asks for {result}")
-    if out is not None:
-        arguments.check_cast(result, out.dtype, out_name)
-    vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
-    a, b = (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
-    shape = products._result_shape(a, b, out, vectors, out_name)
-    public = tuple(n for i, n in enumerate(shape) if i - len(shape) not in vectors)
-    if beta:
-        c = c if isinstance(c, np.ndarray) else run.number(c, kept)
+    def takes(self, p: Product, plan: Any) -> tuple[np.dtype[Any], ...]:
+        """The dtypes in which `gemm` takes a and b and stores the product."""
+        self._check_sums(p.sums)
+        run = self.run(0, self.platform.default_stream, plan)
+        return run.takes(p.a, p.b, p.c if p.beta else None, p.sums, p.result)
+
+    def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
+             plan: Any = None) -> None:
+        """As tilewright.runtime.cpu.engine.gemm, for stacks of matrices too: operands are copied to the first GPU, and
+        the product is copied back."""
+        if a.shape[-1] == 0 or alpha == 0:
+            c[...] = c * c.dtype.type(beta) if beta else 0
+            return
+        self._check_sums(c.dtype)
+        run = self.run(0, self.platform.default_stream, plan)
         try:
-            c = products._as_matrices(np.broadcast_to(c, public), vectors)
-        except ValueError:
-            raise ValueError(f"c must broadcast to the result's shape {public}, but its shape is {c.shape}") from None
-    if out is not None and any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
-        raise ValueError(f"{out_name} has elements that share memory: its strides are {out.strides} bytes")
+            on_device = run.uploaded(c) if beta else run.temporary(c.shape, c.dtype)
+            run.multiply(run.uploaded(a), run.uploaded(b), on_device, alpha, beta)
+            product = np.empty(c.shape, c.dtype)
+            run.download(on_device, product)
+        finally:
+            run.free()
+        c[...] = product
 
-    new, target = None, None
-    if out is None:
-        new = library.empty(public, result, run.on.index, run.stream)
-        target = products._as_matrices(library.look(new, "the result", run.stream, write=True).shadow, vectors)
-    else:
-        target = products._as_matrices(out, vectors)
-    if 0 in shape:
+    gemm_batched = gemm
+
+    def _check_sums(self, dtype: np.dtype[Any]) -> None:
+        allowed = self.platform.dtypes
+        if dtype not in allowed.values():
+            raise TypeError(f"products that are added up in {dtype} are not supported on {self.platform.name}s, which "
+                            f"multiply {', '.join(allowed)}")
+
+
+def _is_plain(alpha: Any) -> bool:
+    """Is it a number of any format of sums as it is?"""
+    return type(alpha) in (int, float) and abs(alpha) < 2.0**31
+
+
+def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
+    """The product of shadows. The new array, if there is no out."""
+    allowed = library.platform.dtypes
+    if p.result not in allowed.values():
+        raise TypeError(f"out_dtype must be one of {', '.join(allowed)} in {library.platform.memory}, not {p.result}")
+    taken_a, taken_b, stored = run.takes(p.a, p.b, p.c if p.beta else None, p.sums, p.result)
+    new, target = None, p.out
+    if target is None:
+        new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
+        target = shapes.as_matrices(library.look(new, "the result", run.stream, write=True).shadow, p.vectors)
+    elif any(n > 1 and s == 0 for n, s in zip(target.shape, target.strides)):
+        raise ValueError(f"{out_name} has elements that share memory: its strides are {target.strides} bytes")
+    if 0 in p.shape:
         return new
-    a, b = (np.broadcast_to(run.typed(x, taken), (*shape[:-2], *x.shape[-2:]))
-            for x, taken in ((a, taken_a), (b, taken_b)))
-    direct = out is None or out.dtype == result  # else the sums become a result before they are cast
-    straight = direct and arguments.ready(target, kept) and not any(
-        np.may_share_memory(target, x, max_work=products.EFFORT) for x in (a, b)
-    )
-    product = target if straight else run.temporary(shape, kept)
-    if beta and not products._same(product, c):
-        if np.may_share_memory(product, c, max_work=products.EFFORT):
-            c = run.copied(c, kept)
-        run.copy(c, product)
-    run.multiply(a, b, product, alpha, beta)
+    a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
+    direct = p.out is None or p.out.dtype == p.result  # else the sums become a result before they are cast
+    in_place = stored == p.result and shapes.writes_in_place(target, a, b, stored)
+    product = target if in_place else run.temporary(p.shape, stored)
+    if p.beta:
+        c: Any = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)
+        if not shapes.same(product, c):
+            run.copy(run.copied(c, stored) if shapes.overlap(product, c) else c, product)
+    run.multiply(a, b, product, p.alpha, p.beta)
     if product is not target:
-        run.copy(product if direct else run.typed(product, result), target)
+        run.copy(product if direct else run.typed(product, p.result), target)
     return new
 
 
@@ -144,7 +158,7 @@ class Run:
     def __init__(self, on: Any, stream: int, plan: Any) -> None:
         self.on, self.stream, self.plan = on, stream, plan
         self.blocks: list[Any] = []
-        self.steps: list[Any] = []  # products and copies: for a product what `fast_path.remember` wants to know
+        self.steps: list[Any] = []  # products and copies: for a product what fast_path.remember takes
 
     def free(self) -> None:
         """While the stream is the caller's, who may end it afterwards."""
@@ -159,14 +173,22 @@ class Run:
         self.blocks.append(self.block(size))
         return shadow(self.blocks[-1].pointer, shape, dlpack.contiguous(shape, dtype.itemsize), dtype)
 
-    def number(self, x: Any, dtype: np.dtype[Any]) -> Array:
+    def number(self, x: Array, dtype: np.dtype[Any]) -> Array:
         """A number in device memory. It travels in the command, so that a graph that is recorded keeps it."""
         there = self.temporary((), dtype)
         with np.errstate(all="ignore"):
-            whole = arguments.added(x, dtype).astype(dtype).reshape(1).view(np.uint8)
+            whole = x.astype(dtype).reshape(1).view(np.uint8)
         for i, word in enumerate(np.resize(whole, max(whole.size, 4)).view(np.uint32)):
             self.fill(address(there) + 4 * i, int(word))
         return there
+
+    def uploaded(self, x: Array) -> Array:
+        """A copy of the host's array, by rows or by columns as it is there; what a stack shares is copied once."""
+        one = x[tuple(slice(1) if not stride and n > 1 else slice(None) for n, stride in zip(x.shape[:-2], x.strides))]
+        by_columns = letter(one[(0,) * (one.ndim - 2)]) == "t"
+        stored = np.ascontiguousarray(one.swapaxes(-1, -2) if by_columns else one)
+        there = shadow(self.upload(stored), stored.shape, stored.strides, stored.dtype)
+        return np.broadcast_to(there.swapaxes(-1, -2) if by_columns else there, x.shape)
 
     def typed(self, x: Array, dtype: np.dtype[Any]) -> Array:
         return x if arguments.ready(x, dtype) else self.copied(x, dtype)
@@ -242,6 +264,15 @@ class Run:
 
     def fill(self, at: int, word: int) -> None:
         """Write 32 bits there."""
+        raise NotImplementedError
+
+    def upload(self, source: Array) -> int:
+        """Copy a C-contiguous array of the host's to memory that goes when the call ends. Its address."""
+        raise NotImplementedError
+
+    def download(self, source: Array, target: Array) -> None:
+        """Fill a C-contiguous array of the host's with a temporary, or what was uploaded, once the stream gets here;
+        waits for that."""
         raise NotImplementedError
 
     def copy_matrix(self, source: Array, target: Array, scale: float) -> None:

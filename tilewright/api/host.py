@@ -1,0 +1,184 @@
+"""Products of arrays in the host's memory: NumPy's rules in front of an engine.
+
+The engine is this processor's or, if the plan is one for a GPU, that GPU's, which copies operands there and the result
+back. Either has `gemm` and `gemm_batched`. Nothing is written to the caller's array before every argument has been
+checked, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import forks, formats
+from tilewright.api import dispatch
+from tilewright.rules import arguments, batch, complex_product, numpy_products, shapes
+from tilewright.rules.arguments import F32
+from tilewright.rules.call import Call, Product, decide
+
+if TYPE_CHECKING:
+    from tilewright.runtime.cpu.packed import Packed
+
+Array = NDArray[Any]
+
+
+def product(call: Call) -> Any:
+    """The product of arrays without scales, which may be packed (b)."""
+    out = arguments.output(call.out, call.out_name)
+    a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
+    packed, b = operand_b(call)
+    c = arguments.addend(call.c)
+    if packed is None and numpy_products.takes(a, b, c, call.out_dtype):
+        return delivered(call, *numpy_products.product(call, a, b, c, out))
+    p = decide(call, a, b, c, out)
+    if call.algorithm is not None:
+        arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
+
+    engine, conj = dispatch.for_plan(call.plan), ""
+    *taken, stored = _formats(engine, call, p)
+    if packed is not None:
+        a, b = _operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
+    else:
+        if p.sums.kind == "c":  # of real operands there is nothing to conjugate
+            conj = "".join(name for name, x, trans in (("a", a, call.trans_a), ("b", b, call.trans_b))
+                           if trans == "c" == x.dtype.kind)
+        a, b = (arguments.converted(x, dtype) for x, dtype in zip((p.a, p.b), taken))
+    a, b = p.broadcast(a, b)
+
+    multiply: Any = partial(run, engine, call.threads, call.plan)
+    if packed is not None:
+        multiply = partial(_run_packed, packed, call.threads)
+    elif p.sums.kind == "c":
+        multiply = complex_product.by_real_products(multiply, conj, call.plan is not None)
+    elif call.algorithm is not None and p.sums == F32:
+        multiply = partial(_run_by_algorithm, call.algorithm, call.threads)
+    if isinstance(p.alpha, complex) or isinstance(p.beta, complex):
+        multiply = complex_product.by_complex_scalars(multiply)
+
+    if p.out is not None:
+        in_place = stored == p.result and shapes.writes_in_place(p.out, a, b, stored)
+        if in_place and (not p.beta or shapes.same(p.out, p.c)) and multiply(a, b, p.out, p.alpha, p.beta, whole=True):
+            return call.out
+    found = np.empty(p.shape, stored)
+    if p.beta:
+        with np.errstate(all="ignore"):
+            np.copyto(found, p.c, casting="unsafe")  # whose dtype has been heeded
+    multiply(a, b, found, p.alpha, p.beta)
+    return delivered(call, p, found)
+
+
+def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
+    """The dtypes in which the engine takes a and b and stores the product: others than the sums' where it converts
+    operands while it reads them, and rounds while it stores."""
+    if p.sums.kind == "c":  # no imaginary part is made for real operands
+        return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
+    cpu = dispatch.cpu()
+    if engine is not cpu:
+        return engine.takes(p, call.plan)
+    if call.plan is not None:
+        return p.sums, p.sums, p.sums
+    taken = (
+        x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, *p.sizes) else p.sums
+        for x in (p.a, p.b)
+    )
+    rounds = not p.beta and call.algorithm is None and p.result != p.sums
+    return *taken, p.result if rounds and cpu.finishes(p.sums, p.result, *p.sizes) else p.sums
+
+
+def operand_b(call: Call) -> tuple[Packed | None, Array]:
+    """b, if it is packed, and an array of its shape and dtype: itself as it is multiplied, or, for a packed one, what
+    has its panels at the addresses of its matrices."""
+    b = call.b
+    module = sys.modules.get("tilewright.runtime.cpu.packed")  # imported by whatever made a Packed
+    if module is None or not isinstance(b, module.Packed):
+        return None, arguments.transposed(arguments.operand(b, "b"), call.trans_b, "b")
+    if call.trans_b != "n":
+        raise ValueError(f"b is packed, and packed operands cannot be transposed: pass trans_b={call.trans_b!r} to "
+                         "pack instead of matmul")
+    if call.plan is not None:
+        raise ValueError(f"b is packed for the plan {b.plan}: plan must be None with it, not {call.plan}")
+    if call.algorithm is not None:
+        raise ValueError(f"b is packed for products in {b.sums} by {b.word}: algorithm must be None with it, "
+                         f"not {call.algorithm!r}")
+    return b, b._stand_in
+
+
+def _operand_a_for(b: Packed, a: Array, sums: np.dtype[Any], trans_a: str) -> Array:
+    """A left operand as b is multiplied with it. TypeError if it is another than the one that b was packed for."""
+    if formats.find(a.dtype) is not formats.find(b.a):
+        raise TypeError(f"a is {a.dtype}, but b was packed to be multiplied with {b.a}: pack(b, a={a.dtype.name!r})")
+    if sums != b.sums:
+        raise TypeError(f"products are to be added up in {sums}, but b was packed for sums in {b.sums}: "
+                        "pack(b, out_dtype=...) says for which")
+    conjugated = a.conj() if trans_a == "c" and a.dtype.kind == "c" else a
+    return arguments.converted(conjugated, b._takes[0])
+
+
+def delivered(call: Call, p: Product, found: Array) -> Any:
+    """The product in the format of the result, and then in out, if there is one, in its dtype."""
+    last = arguments.rounded(found, p.result)
+    if p.out is None:
+        return arguments.wrap(last.reshape(p.user_shape), call.a, call.b)
+    # Sums are rounded to the result's format in silence; a cast to another may raise (np.errstate), before the copy.
+    np.copyto(p.out, last.astype(p.out.dtype, copy=False))
+    return call.out
+
+
+def run(
+    engine: Any, threads: int | None, plan: Any, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0,
+    whole: bool = False, **more: Any,
+) -> bool:
+    """Hand broadcast operands to an engine. With `whole`, only if one call does it all (else False, nothing done): a
+    caller's array must not be left half-written when the second of several calls is interrupted. `more` is what only
+    this processor's engine knows.
+    """
+    if c.size == 0:
+        return True
+    if c.ndim > 2:
+        a, b, c = batch.collapse(a, b, c)
+    if c.ndim == 2:
+        engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
+    elif c.ndim == 3:
+        engine.gemm_batched(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
+    elif whole:
+        return False
+    else:
+        for part in batch.pieces(a, b, c):
+            engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan, **more)
+    return True
+
+
+def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c: Array, alpha: float = 1.0,
+                      beta: float = 0.0, whole: bool = False) -> bool:
+    """The same on this processor by a declared algorithm: one matrix at a time."""
+    if c.size == 0:
+        return True
+    if c.ndim > 2:
+        a, b, c = batch.collapse(a, b, c)
+    if c.ndim > 2 and whole:
+        return False
+    for index in np.ndindex(c.shape[:-2]):
+        dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads)
+    return True
+
+
+def _run_packed(packed: Packed, threads: int | None, a: Array, b: Array, c: Array, alpha: float = 1.0,
+                beta: float = 0.0, whole: bool = False) -> bool:
+    """The same for a packed operand, of which `b` is a view of the stand-in: it says where the panels are."""
+    engine = forks.imported("tilewright.runtime.cpu.packed")
+    if c.size == 0:
+        return True
+    if c.ndim > 2:
+        a, b, c = batch.collapse(a, b, c, wider=False)
+    if c.ndim <= 3:
+        engine.gemm(a, b, c, alpha, beta, packed=packed, threads=threads)
+    elif whole:
+        return False
+    else:
+        for part in batch.pieces(a, b, c):
+            engine.gemm(*part, alpha, beta, packed=packed, threads=threads)
+    return True

@@ -1,0 +1,132 @@
+"""One call of matmul or gemm as one frozen object, and what NumPy's rules make of it.
+
+    Call        the caller's arguments; those that need no operands to be checked are checked when it is made
+    Product     the operands as matrices, the formats of sums and result, alpha and beta as factors, and the shape
+
+`decide` makes a Product from a Call. It reads dtypes, shapes and strides only, so that the arrays may be NumPy's own,
+shadows of arrays in a GPU's memory (runtime/gpu/arrays.py), or stand-ins for packed and quantized operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.plans import asked
+from tilewright.rules import arguments, shapes
+
+Array = NDArray[Any]
+
+
+class Call(NamedTuple):
+    """The arguments of one call. `api.products.matmul` says what each may be."""
+
+    a: Any
+    b: Any
+    out: Any = None  # of gemm: c
+    out_dtype: Any = None
+    alpha: Any = 1
+    beta: Any = 0
+    c: Any = None
+    trans_a: str = "n"  # "n", "t" or "c", as for trans_b
+    trans_b: str = "n"
+    scale_a: Any = None
+    scale_b: Any = None
+    epilogue: Any = None
+    algorithm: str | None = None
+    deterministic: bool = False
+    threads: int | None = None
+    plan: Any = None  # a plan or None, not its text
+    updates: bool = False  # gemm: `out` is `c`, and c is what messages call it
+
+    @classmethod
+    def checked(cls, a: Any, b: Any, out: Any = None, *, trans_a: Any = False, trans_b: Any = False,
+                deterministic: Any = False, threads: Any = None, plan: Any = None, updates: bool = False,
+                **others: Any) -> Call:
+        """The call with these arguments. TypeError or ValueError for options that no operands could make right."""
+        arguments.check_deterministic(deterministic)
+        return cls(
+            a, b, out if updates else arguments.single(out, "out"), trans_a=arguments.layout(trans_a, "a"),
+            trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,
+            threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates, **others,
+        )
+
+    @property
+    def out_name(self) -> str:
+        """What the caller knows `out` as."""
+        return "c" if self.updates else "out"
+
+    @property
+    def plain(self) -> bool:
+        """Is it alpha * (a @ b), with no option but out and plan?"""
+        optional = (self.out_dtype, self.c, self.scale_a, self.scale_b, self.epilogue, self.algorithm, self.threads)
+        return all(x is None for x in optional) and self.trans_a == self.trans_b == "n" and not self.deterministic
+
+
+class Arithmetic(NamedTuple):
+    """Which formats sums and result have, by arguments.dtypes' parameters; and alpha or beta as a factor of sums."""
+
+    dtypes: Callable[..., tuple[np.dtype[Any], np.dtype[Any]]]
+    factor: Callable[[Any, str, np.dtype[Any]], Any]
+
+
+KERNELS = Arithmetic(arguments.dtypes, arguments.factor)
+
+
+class Product(NamedTuple):
+    """alpha * (a @ b) + beta * c, added up in `sums` and brought to `result`.
+
+    a, b, c and out have two axes or more; `vectors` are the axes, -2 or -1, that `user_shape` lacks because a or b is a
+    vector. Leading axes of a and b are those of the operands, not yet broadcast to those of `shape`.
+    """
+
+    a: Array
+    b: Array
+    c: Array | None  # broadcast to `shape`; an array without axes if it is a number
+    out: Array | None
+    alpha: Any
+    beta: Any
+    sums: np.dtype[Any]
+    result: np.dtype[Any]
+    shape: tuple[int, ...]
+    user_shape: tuple[int, ...]
+    vectors: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """m, n, k of each matrix product."""
+        return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1]
+
+    def broadcast(self, *operands: Array) -> tuple[Array, ...]:
+        """Operands with the leading axes of the result."""
+        return tuple(shapes.broadcast(x, self.shape[:-2]) for x in operands)
+
+
+def decide(call: Call, a: Array, b: Array, c: Any, out: Array | None, arithmetic: Arithmetic = KERNELS) -> Product:
+    """What to compute for these operands, transposed already. c is an array, a number or None.
+
+    Where alpha is 0, k is 0: as in BLAS, not even a nan in a or b is read. TypeError and ValueError as matmul raises.
+    """
+    sums, result = arithmetic.dtypes(a, b, c, call.out_dtype, out, call.updates)
+    alpha, beta = arithmetic.factor(call.alpha, "alpha", sums), arithmetic.factor(call.beta, "beta", sums)
+    if c is None and beta:
+        raise ValueError(f"beta = {call.beta} needs a c to multiply")
+    if out is not None:
+        arguments.check_cast(result, out.dtype, call.out_name)
+        if call.out_dtype is not None and out.dtype.newbyteorder("=") != result:
+            raise TypeError(f"{call.out_name} has dtype {out.dtype}, but out_dtype asks for {result}")
+
+    vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    a, b = (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    shape = shapes.result_shape(a, b, out, vectors, call.out_name)
+    user_shape = shapes.without(vectors, shape)
+    if c is not None:
+        c = shapes.added(c, user_shape, vectors) if isinstance(c, np.ndarray) else arguments.added(c, sums)
+    if out is not None and vectors:
+        out = shapes.as_matrices(out, vectors)
+    if not alpha:
+        a, b, alpha = a[..., :0], b[..., :0, :], 1
+    return Product(a, b, c, out, alpha, beta, sums, result, shape, user_shape, vectors)
