@@ -96,5 +96,6 @@ def test_numpys_codes_of_formats_are_explained(code, name):
 
 
 def test_a_value_that_is_refused_is_named_and_not_printed():
-    with pytest.raises(ValueError, match=r"epilogue= is not supported on CPUs: it must be None, not an array of shape \(2, 3\)$"):
+    said = r"epilogue= is not supported on CPUs: it must be None, not an array of shape \(2, 3\)$"
+    with pytest.raises(ValueError, match=said):
         tw.matmul(X, X.T, epilogue=X)

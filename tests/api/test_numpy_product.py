@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.rules import numpy_products
 from tilewright.formats import FORMATS
+from tilewright.rules import numpy_products
 
 LONG = [np.longdouble, np.clongdouble]
 
@@ -72,7 +72,8 @@ def test_what_only_numpy_multiplies(kind):
 
 def test_what_numpy_has_no_word_for_is_refused():
     x = np.ones((2, 2), np.longdouble)
-    with pytest.raises(ValueError, match=r"plan= is not supported with operands of .*, which NumPy multiplies: it must be None, not .in"):
+    said = r"plan= is not supported with operands of .*, which NumPy multiplies: it must be None, not .in"
+    with pytest.raises(ValueError, match=said):
         tw.matmul(x, x, plan=tw.plan(tw.Gemm(2, 2, 2)))
     with pytest.raises(ValueError, match="algorithm= is not supported with operands of object"):
         tw.matmul(x.astype(object), x, algorithm="fastest")

@@ -20,6 +20,7 @@ LAYERS = [
     ["forks", "outputs", "extras", "text"],
     ["formats", "problem", "targets"],
     ["plans"],
+    ["rules"],  # NumPy's rules, for arrays wherever they are: no engine
     ["ir"],
     ["atoms"],
     ["kernels"],
@@ -30,11 +31,11 @@ LAYERS = [
     ["runtime"],
     ["simulator.product", "simulator.run_cpu"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
+    ["runtime.gpu.nvidia", "runtime.gpu.amd"],  # the engines compile what they call
+    ["api"],
     ["ladder"],
     ["measure"],  # how to measure: no peers
     ["doctor"],
-    # the rules of shapes and dtypes, for arrays on GPUs too
-    ["rules", "api", "runtime.gpu.product", "runtime.gpu.engine", "runtime.gpu.nvidia", "runtime.gpu.amd"],
     ["tuner"],
     ["bench"],
     ["explanation"],

@@ -1,7 +1,7 @@
 """matmul and gemm: NumPy's and BLAS's semantics in front of the engines.
 
-Each function has a short way for the common call (plain matrices or stacks of them, nothing to convert) and a general
-way that ends in the same engine. Nothing is written to the caller's array before every argument has been checked.
+matmul has a short way for the common call: plain matrices or stacks of them, nothing to convert; on GPUs a product like
+an earlier one. Every other call becomes one `Call` (rules/call.py), checked once, for the engine of its operands.
 """
 
 from __future__ import annotations
@@ -71,29 +71,32 @@ def matmul(
                 nothing (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
     threads     how many threads at most, for this call; by default tilewright.get_num_threads().
     plan        the plan to run, or its text, instead of the one tilewright.plan would choose. With one for a GPU, NumPy
-                arrays are copied to the first CUDA device or AMD GPU and the result is copied back.
-    deterministic  the same bits from the same plan and operands whatever the number of threads; always so on CPUs.
-    algorithm   how products are computed, of f32 or f16 operands on CPUs: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
+                arrays are converted as on CPUs, copied to the first CUDA device or AMD GPU, and the result is copied
+                back.
+    deterministic  True or False. The same plan gives the same bits for the same operands in either case: no kernel adds
+                up in the order in which threads or workgroups finish.
+    algorithm   on CPUs only: how products of f32 or f16 operands are computed: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
                 f32 into bf16 terms and multiplies those, "bf16_bf16_f32_x4" f16; "fastest" chooses what is expected to
                 be fastest among those whose error bound is no worse than the native product's. Without AMX, and where
                 it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100, are in
                 docs/formats.md. None, the default, never splits floating-point numbers.
-    scale_a, scale_b  on CPUs: a number by which all of the operand is multiplied; or floats, one for each row of a
+    scale_a, scale_b  on CPUs only: a number by which all of the operand is multiplied; or floats, one for each row of a
                 or column of b, of the operand's shape, as it is given, with 1 in place of k; or, for operands of
                 e4m3fn, e5m2, e2m3, e3m2 or e2m1, the scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its
                 patterns, of that shape with ceil(k / 32) in place of k. The result of integers is f32 then, of sums
                 that are exact and multiplied by the scales in f32: see docs/formats.md.
-    epilogue    reserved for later versions: None.
+    epilogue    None: no target has fused epilogues yet.
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are
     multiplied there, not copied, on the stream that is their library's current one; all must be of one library and on
     one device, as the result is. AMD's kernels have not run on hardware yet: tilewright doctor --selftest tries them.
-    Arrays in the host's memory go NumPy's way: torch's tensors give a tensor, those of other libraries a NumPy array.
+    For arrays in the host's memory NumPy's rules hold: torch's tensors give a tensor, those of other libraries a NumPy
+    array. threads= has no effect on GPUs.
 
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
     except masked arrays, which are refused. Classes that handle NumPy's functions themselves (__array_ufunc__: pandas'
-    DataFrames and Series, dask's arrays) are given to np.matmul, which asks them: what comes back, and what multiplies,
-    is theirs; np.asarray(a) is multiplied here.
+    DataFrames and Series, dask's arrays) are given to np.matmul, which calls their methods: the result and the arithmetic
+    are theirs; np.asarray(a) is multiplied here.
 
     numpys      np.matmul's other keywords (dtype, casting, order, axes, subok, signature) at their defaults; others are
                 a TypeError that says what there is instead.

@@ -1,4 +1,4 @@
-"""What the arguments of matmul may be: NumPy's rules, and sentences for whoever breaks them.
+"""What each argument of matmul may be by NumPy's rules, and the messages of the exceptions that say so.
 
 Each function looks at one argument, returns it in the form the engine wants, or raises an exception of the type that
 numpy.matmul raises and that names the argument, what it got and what it may be.

@@ -85,7 +85,7 @@ class Product(NamedTuple):
 
     a: Array
     b: Array
-    c: Array | None  # broadcast to `shape`; an array without axes if it is a number
+    c: Any  # an array that is broadcast to `shape`; one without axes if it is a number; None
     out: Array | None
     alpha: Any
     beta: Any

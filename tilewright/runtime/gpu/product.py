@@ -136,7 +136,7 @@ def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
     in_place = stored == p.result and shapes.writes_in_place(target, a, b, stored)
     product = target if in_place else run.temporary(p.shape, stored)
     if p.beta:
-        c: Any = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)
+        c = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)
         if not shapes.same(product, c):
             run.copy(run.copied(c, stored) if shapes.overlap(product, c) else c, product)
     run.multiply(a, b, product, p.alpha, p.beta)
