@@ -75,7 +75,7 @@ def matmul(
                 back.
     deterministic  True or False. The same plan gives the same bits for the same operands in either case: no kernel adds
                 up in the order in which threads or workgroups finish.
-    algorithm   on CPUs only: how products of f32 or f16 operands are computed: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
+    algorithm   on CPUs only: how f32 or f16 operands are multiplied: "bf16_bf16_f32_x3", "_x6" or "_x9" splits
                 f32 into bf16 terms and multiplies those, "bf16_bf16_f32_x4" f16; "fastest" chooses what is expected to
                 be fastest among those whose error bound is no worse than the native product's. Without AMX, and where
                 it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100, are in
@@ -95,8 +95,8 @@ def matmul(
 
     NaN and inf propagate; no floating-point warnings are raised. Subclasses of ndarray come back as from np.matmul,
     except masked arrays, which are refused. Classes that handle NumPy's functions themselves (__array_ufunc__: pandas'
-    DataFrames and Series, dask's arrays) are given to np.matmul, which calls their methods: the result and the arithmetic
-    are theirs; np.asarray(a) is multiplied here.
+    DataFrames and Series, dask's arrays) are given to np.matmul, which calls their methods: the arithmetic and the
+    result are theirs; np.asarray(a) is multiplied here.
 
     numpys      np.matmul's other keywords (dtype, casting, order, axes, subok, signature) at their defaults; others are
                 a TypeError that says what there is instead.
