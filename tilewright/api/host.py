@@ -78,7 +78,7 @@ def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
         return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
     cpu = dispatch.cpu()
     if engine is not cpu:
-        return engine.takes(p, call.plan)
+        return engine.formats_for(p, call.plan)
     if call.plan is not None:
         return p.sums, p.sums, p.sums
     taken = (

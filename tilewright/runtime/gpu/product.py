@@ -79,7 +79,7 @@ class Engine:
 
     # ---- NumPy's arrays, by a plan for the first GPU
 
-    def takes(self, p: Product, plan: Any) -> tuple[np.dtype[Any], ...]:
+    def formats_for(self, p: Product, plan: Any) -> tuple[np.dtype[Any], ...]:
         """The dtypes in which `gemm` takes a and b and stores the product."""
         self._check_sums(p.sums)
         run = self.run(0, self.platform.default_stream, plan)
