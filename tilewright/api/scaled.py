@@ -88,8 +88,8 @@ def _by_scaled_instructions(call: Call) -> Any:
     arguments.refuse("on AMD GPUs", algorithm=call.algorithm, scale_a=call.scale_a, scale_b=call.scale_b)
     for name, x in (("a", call.a), ("b", call.b)):
         if not isinstance(x, Quantized):
-            raise TypeError(f"{name} must be Quantized, as the other operand is and as plan {call.plan} for an AMD GPU "
-                            f"requires, not {type(x).__name__}")
+            raise TypeError(f"{name} must be Quantized, as the other operand is, not {type(x).__name__}: a plan for an "
+                            "AMD GPU multiplies two block-scaled matrices")
         if x.ndim != 2:
             raise ValueError(f"{name} must have two axes with a plan for an AMD GPU, but its shape is {x.shape}")
     if (call.trans_a, call.trans_b) != ("n", "n"):
