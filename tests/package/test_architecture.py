@@ -27,7 +27,6 @@ LAYERS = [
     ["simulator", "compiler"],
     ["inspect"],
     ["plans.measured"],  # what was measured: the engine asks
-    ["rules.complex_product"],  # complex products by real ones, for any engine
     ["runtime"],
     ["simulator.product", "simulator.run_cpu"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated

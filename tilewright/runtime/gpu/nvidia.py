@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from tilewright import forks
 from tilewright.problem import Gemm
 from tilewright.runtime.gpu import engine
-from tilewright.runtime.gpu.product import letter
 from tilewright.runtime.gpu.recipe import NVIDIA
 
 Array = NDArray[Any]
