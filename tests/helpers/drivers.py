@@ -97,10 +97,11 @@ class Packed:
 
         def space(panels, width):
             return np.zeros(panels * jobs.panel_space(kc, width), DTYPES[dtype])
-        self.threads = jc * ic * jr
+        self.threads, claims = jc * ic * jr, jr == 1 and ic > gemm.FEW
         self.arrays = {
-            "a": self.a, "b": self.b, "c": self.c, "a_space": space(jc * ic * mc_panels, MR),
-            "b_space": space(jc * nc_panels, NR), "table": table_of(kernels, MR * NV),
+            "a": self.a, "b": self.b, "c": self.c,
+            "a_space": space(jc * ic * mc_panels * (1 + 2*jobs.SHARED*claims), MR),
+            "b_space": space(jc * nc_panels * (1 + claims), NR), "table": table_of(kernels, MR * NV),
             "barriers": np.zeros(jc * (1 + ic) * jobs.BARRIER_BYTES // 8, np.int64),
         }
         if result:

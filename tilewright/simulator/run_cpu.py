@@ -95,8 +95,8 @@ class SimulatedRecipe(Recipe):
 
     def _run_packed(self, job: array) -> None:
         plan = self.plan
-        for field, name, size in (("a_space", "packed A", plan.jc_ways * plan.ic_ways * self.a_block),
-                                  ("b_space", "packed B", plan.jc_ways * self.b_block),
+        for field, name, size in (("a_space", "packed A", self.a_blocks * self.a_block),
+                                  ("b_space", "packed B", self.b_blocks * self.b_block),
                                   ("sums", "sums", plan.jc_ways * self.sums),
                                   ("barriers", "barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
             job[self.at[field]] = self.host.memory.address(np.zeros(size, np.uint8), name)

@@ -8,8 +8,14 @@
 
 The rows are cut into panels of equal height (or one less), so that no row of a tile is empty. A few threads have their
 rows dealt out; each packs its share of B's panels just before it uses them for the first time, so that packing a panel
-also brings it into its own cache, and after one barrier all panels are there for everyone. More than `FEW` threads
-claim blocks of A one by one.
+also brings it into its own cache, and after one barrier all panels are there for everyone.
+
+More than `FEW` threads claim their work piece by piece, since cores that share hardware with others differ in speed by
+a factor of two. The pieces are, for one block of B after the other: blocks of A, which the thread that claims one packs
+into its own L2 and multiplies by all of the block of B; the panels of the *next* block of B, to be packed; and the last
+`SHARED` blocks of A for each thread, in `PARTS` parts by columns, so that no thread waits long for the last one. Those
+blocks are packed for all threads, with B. There is no barrier between pieces: three counters tell which are done, and
+a piece needs only pieces that were claimed long before it.
 
 One operand may have been packed before, all of it (prepack.py): its panels are read where they lie, one block of k
 after the other, and nobody waits for anybody to pack them.
@@ -22,13 +28,16 @@ from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
 from tilewright.kernels.cpu.in_place import job_fields, split
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, driver_name
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, SHARED, driver_name
 from tilewright.kernels.cpu.panels import panels_of
-from tilewright.kernels.cpu.pool import emit_barrier
+from tilewright.kernels.cpu.pool import emit_barrier, emit_wait
 from tilewright.targets.base import CpuTarget
 
 COLUMNS = 128           # of A that are packed at a time where they are contiguous
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed
+PARTS = 16              # of the columns of B, in which one of the last blocks of A is multiplied by several threads
+PAGES = 128             # rows of several panels of B that are packed together: each is in a page of its own
+GROUPS = 4              # of B's panels for each thread, in which they are claimed for packing
 
 
 def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "",
@@ -65,8 +74,12 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     nc_panels = k.max(k.ceil_div(j_hi - j_lo, b_blocks), 1)
     kc_max = panels.kc_max()
 
-    a_space = g.a_space + block_id*(g.mc_panels*panels.a_space(g.kc))
-    b_space = g.b_space + jc_id*(g.nc_panels*panels.b_space(g.kc))
+    # Threads that claim have two blocks of B, and shared ones of A: one to be multiplied, the other to be packed.
+    many = (g.jr_ways == 1) & (g.ic_ways > FEW)
+    of_a, of_b = g.mc_panels*panels.a_space(g.kc), g.nc_panels*panels.b_space(g.kc)     # elements of a block
+    a_space = g.a_space + block_id*of_a
+    shared_space = g.a_space + (g.jc_ways*g.ic_ways + jc_id*(2*SHARED*g.ic_ways))*of_a
+    b_space = g.b_space + jc_id*of_b*k.select(many, k.constant(i64, 2), 1)
 
     # C is rounded while it is stored: its tiles are added up elsewhere, one after the other, or where there is but one
     # block of k each in the same place.
@@ -75,40 +88,42 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     alpha = k.select(finishing, k.constant(panels.C, 1), g.alpha)           # then it multiplies whole sums
     ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
 
-    def a_block(s: SimpleNamespace, q0: Value) -> Value:
-        """Where panel q0 of A is, and those of its block after it."""
+    def a_block(s: SimpleNamespace, q0: Value, space: Value = a_space) -> Value:
+        """Where panel q0 of A is, and those of its block after it; `space` is where such a block is packed."""
         if PREPACKED != "a":
-            return a_space
+            return space
         return g.a + (s.pc // kc_max * (m_panels*panels.a_space(kc_max)) + q0*s.a_stride)
 
-    def b_block(s: SimpleNamespace) -> Value:
+    def b_block(s: SimpleNamespace, space: Value = b_space) -> Value:
         if PREPACKED != "b":
-            return b_space
+            return space
         return g.b + (s.pc // kc_max * (n_panels*panels.b_space(kc_max)) + s.jc*s.b_stride)
 
-    def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool) -> None:
-        """The block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
+    def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool, space: Value = a_space) -> None:
+        """A block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
         # where A lies by columns, all panels take their part of a cache line before it is forgotten
         deep = k.select(g.rsa == panels.PAIR, k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
             k.call(g.pack_a, k.min(deep, s.kc - p), h, h, *panels.a_at(i, s.pc + p),
-                   a_space + (q*s.a_stride + p*panels.width(h)), *panels.left(s.pc + p))
+                   space + (q*s.a_stride + p*panels.width(h)), *panels.left(s.pc + p))
         if shared:
             with k.when(g.jr_ways > 1):
                 emit_barrier(k, block_barrier, g.jr_ways)
 
-    def pack_b(s: SimpleNamespace, jr: Value) -> None:
-        """Panel jr of the block of B."""
+    def pack_b(s: SimpleNamespace, jr: Value, p: Value | int = 0, rows: Value | None = None) -> None:
+        """Panel jr of the block of B, or `rows` of its rows from p on."""
         j = (s.jc + jr)*NR
         cols = k.min(g.n - j, NR)
-        k.call(g.pack_b, s.kc, k.ceil_div(cols, V)*V, cols, *panels.b_at(s.pc, j), b_space + jr*s.b_stride,
-               *panels.left(s.pc))
+        width = k.ceil_div(cols, V)*V
+        k.call(g.pack_b, s.kc if rows is None else rows, width, cols, *panels.b_at(s.pc + p, j),
+               s.b_block + (jr*s.b_stride + p*panels.width(width)), *panels.left(s.pc + p))
 
-    def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool) -> None:
+    def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool,
+                 space: Value = a_space) -> None:
         """Panels j0 ... j1 of the block of B, packed first if `packing`, by panels q0 ... q1 of the block of A."""
-        a = a_block(s, q0)
+        a = a_block(s, q0, space)
         with k.loop(j1, j0) as jr:
             j = (s.jc + jr)*NR
             cols, b_panel = k.min(g.n - j, NR), s.b_block + jr*s.b_stride
@@ -118,7 +133,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             coming = panels.coming(s, jr, j1, j, b_panel, packing)
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
-                place = k.select(finishing, tiles + (ir*s.nc + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
+                place = k.select(finishing, tiles + (ir*nc_panels + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
                                  panels.c(i, j))
                 tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols, vectors=vectors,
                                        place=place, ld=ld_place)
@@ -149,42 +164,95 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                     hi = k.select(before & first, own_lo, jr_hi)
                     multiply(s, lo, hi, q0, q1, packing=False)
 
-    def claimed(s: SimpleNamespace, before: Value) -> None:
-        """All pack B; then blocks of A go to whoever is free, so that nobody waits long for a core that is held up.
-        `before` is how far earlier blocks of B have advanced the counter: every thread claims once too often."""
-        if PREPACKED != "b":
-            own_lo, own_hi = split(s.nc, team, ic_id)
-            with k.loop(own_hi, own_lo) as jr:
-                pack_b(s, jr)
-            emit_barrier(k, team_barrier, team)
-        block = k.variable(i64, k.atomic_add(claims, 1) - before)
-        with k.while_(lambda: block.get() < m_blocks):
-            q0 = block.get()*g.mc_panels
-            q1 = k.min(q0 + g.mc_panels, m_panels)
+    def claimed() -> None:
+        """Pieces in the order in which they are claimed. First what block 0 of B needs to be packed, then for each
+        block of B: `whole` blocks of A, what the next block of B needs to be packed, `tails` parts of the last blocks
+        of A."""
+        m_blocks = k.ceil_div(m_panels, g.mc_panels)
+        late = k.min(m_blocks, SHARED*g.ic_ways)                            # blocks of A that are packed with B
+        whole = m_blocks - late
+        group = k.max(nc_panels // (team*GROUPS), 1)                        # of panels of B
+        groups = k.constant(i64, 0) if PREPACKED == "b" else k.ceil_div(nc_panels, group)
+        width = k.ceil_div(nc_panels, PARTS)
+        parts = k.ceil_div(nc_panels, width)
+        packs, tails = groups if PREPACKED == "a" else groups + late, late*parts
+        each = whole + packs + tails
+        k_blocks = k.ceil_div(g.k, kc_max)
+        blocks = k_blocks * k.ceil_div(j_hi - j_lo, nc_panels)              # of B
+        counters = (team_barrier + BARRIER_BYTES // 2).as_(i64)
+        claims, packed, multiplied, finished = (counters + i for i in range(4))
+
+        def block_of(number: Value) -> SimpleNamespace:
+            s = block(j_lo + number // k_blocks * nc_panels, number % k_blocks * kc_max)
+            s.b_block = b_block(s, b_space + number % 2 * of_b)
+            s.shared = shared_space + number % 2 * (SHARED*g.ic_ways*of_a)
+            return s
+
+        def rows_of(block: Value) -> tuple[Value, Value]:
+            q0 = block*g.mc_panels
+            return q0, k.min(q0 + g.mc_panels, m_panels)
+
+        def until(counter: Value, least: Value) -> None:
+            emit_wait(k, lambda: k.atomic_load(counter) < least)
+
+        def pack(number: Value, i: Value) -> None:
+            s, last = block_of(number), i - groups
+            until(packed, number*packs)                                     # so that the count says which are
+            until(multiplied, (number - 1)*whole)                           # the block before the last had this place
+            until(finished, (number - 1)*tails)
+            if PREPACKED != "b":                                            # its rows are in as many pages
+                deep = k.constant(i64, PAGES // ROWS * ROWS) if panels.DIVISIBLE else s.kc
+                with k.loop(s.kc, step=deep) as p, k.loop(k.min((i + 1)*group, s.nc), k.min(i*group, s.nc)) as jr:
+                    pack_b(s, jr, p, k.min(deep, s.kc - p))
             if PREPACKED != "a":
-                pack_a(s, q0, q1, shared=False)
-            multiply(s, k.constant(i64, 0), s.nc, q0, q1, packing=False)
-            block.set(k.atomic_add(claims, 1) - before)
+                with k.when(last >= 0):
+                    pack_a(s, *rows_of(whole + last), shared=False, space=s.shared + last*of_a)
+            k.atomic_add(packed, 1)
+
+        def tile(number: Value, i: Value) -> None:
+            s, alone = block_of(number), i < whole
+            j = k.max(i - whole - packs, 0)
+            until(packed, (number + 1)*packs)
+            until(k.select(alone, multiplied, finished), number*k.select(alone, whole, tails))      # C is up to date
+            q0, q1 = rows_of(k.select(alone, i, whole + j // parts))
+            if PREPACKED != "a":
+                with k.when(alone):
+                    pack_a(s, q0, q1, shared=False)
+            multiply(s, k.select(alone, k.constant(i64, 0), k.min(j % parts * width, s.nc)),
+                     k.select(alone, s.nc, k.min((j % parts + 1)*width, s.nc)), q0, q1, packing=False,
+                     space=k.select(alone, a_space, s.shared + j // parts * of_a))
+            k.atomic_add(k.select(alone, multiplied, finished), 1)
+
+        piece = k.variable(i64, k.atomic_add(claims, 1))
+        with k.while_(lambda: piece.get() < packs + blocks*each):
+            first, later = piece.get() < packs, k.max(piece.get() - packs, 0)
+            number, i = later // each, later % each
+            packing = first | ((i >= whole) & (i < whole + packs))
+            with k.when(packing):
+                to = k.select(first, k.constant(i64, 0), number + 1)
+                with k.when(to < blocks):
+                    pack(to, k.select(first, piece.get(), i - whole))
+            with k.otherwise():
+                tile(number, i)
+            piece.set(k.atomic_add(claims, 1))
+
+    def block(jc: Value, pc: Value) -> SimpleNamespace:
+        """What concerns a block of B, which begins at panel jc and row pc; where it is, is left open."""
+        kc = k.min(kc_max, g.k - pc)
+        s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
+                            alpha=alpha, beta=k.select(pc == 0, g.beta, 1.0), finishes=finishing & (pc + kc == g.k),
+                            a_stride=panels.a_space(kc), b_stride=panels.b_space(kc))
+        panels.begin_block(s)
+        return s
 
     panels.configure()
-    many = (g.jr_ways == 1) & (g.ic_ways > FEW)
-    claims = (team_barrier + BARRIER_BYTES // 2).as_(i64)
-    m_blocks = k.ceil_div(m_panels, g.mc_panels)
-    before = k.variable(i64, 0)
-    with k.loop(j_hi, j_lo, nc_panels) as jc:
-        with k.loop(g.k, step=kc_max) as pc:
-            kc = k.min(kc_max, g.k - pc)
-            s = SimpleNamespace(jc=jc, pc=pc, kc=kc, nc=k.min(nc_panels, j_hi - jc),
-                                alpha=alpha, beta=k.select(pc == 0, g.beta, 1.0),
-                                finishes=finishing & (pc + kc == g.k),
-                                a_stride=panels.a_space(kc), b_stride=panels.b_space(kc))
-            panels.begin_block(s)
+    with k.when(many):
+        claimed()
+    with k.otherwise():
+        with k.loop(j_hi, j_lo, nc_panels) as jc, k.loop(g.k, step=kc_max) as pc:
+            s = block(jc, pc)
             s.b_block = b_block(s)
-            with k.when(many):
-                claimed(s, before.get())
-                before.set(before.get() + m_blocks + team)
-            with k.otherwise():
-                dealt(s)
+            dealt(s)
             with k.when(team > 1):
                 emit_barrier(k, team_barrier, team)                         # before the block of B is packed over
     panels.release()

@@ -11,7 +11,8 @@ PACKED = (
     "mc_panels", "kc", "nc_panels", "jc_ways", "ic_ways", "jr_ways",
     "pack_a", "pack_b",         # addresses of the packing functions for these strides
     "table",                    # micro-kernel for (height, vectors): table[(height - 1)*NV + vectors - 1]
-    "a_space", "b_space",       # 64-byte aligned; jc_ways*ic_ways blocks of A, jc_ways blocks of B
+    "a_space", "b_space",       # 64-byte aligned; jc_ways*ic_ways blocks of A, jc_ways blocks of B; if threads claim,
+                                # 2*SHARED times as many of A beside these, and twice as many of B
     "depth",                    # of packed words: steps of k; then k counts words, or rows of tiles
     "special",                  # set to 1 if a number cannot be split into the terms that AMX multiplies
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
@@ -46,6 +47,7 @@ SMALL = (                       # the context of kernels/cpu/small.py
 )
 
 BARRIER_BYTES = 128
+SHARED = 2                      # blocks of A for each thread of a team that claims, which are packed for all of them
 SLACK = 64                      # elements past a packed panel that packing may write
 
 

@@ -12,6 +12,7 @@ from tilewright.kernels.cpu.microkernel import SOURCES, TYPES
 from tilewright.kernels.narrow import widened
 from tilewright.targets.base import CpuTarget
 
+ROWS = 32                # of lines that lie side by side, by which the prefetch runs ahead: each is in another page
 AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too, and into the next
 #                          panel's line where this one ends: rows of few bytes would come too late one and all
 
@@ -42,6 +43,8 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
         for masks, first, last in side_by_side(k, target, V, GROUPS, source, valid, step_p, kc):
             with k.loop(last, first) as p:
                 row = source.view(1, step_p)
+                for i in range(0, WIDTH, 64 // S.bytes):
+                    k.prefetch(row.at(i, p + ROWS), locality=2)
                 for g in range(GROUPS):
                     k.store(dst.at(p, g*V), read(row.at(g*V, p), V, masks[g]), T.bytes)
     elif KIND == "along":

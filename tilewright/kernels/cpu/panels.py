@@ -37,6 +37,7 @@ class Panels:
     ROWS = PACE             # of k, of which blocks have whole multiples
     WORD = 1                # steps of k in what is packed as one
     PAIR = 1                # reals in an element of the operands, and so apart where these are contiguous
+    DIVISIBLE = True        # whether a panel may be packed in several calls, by rows of k
     SOURCES = SOURCES
 
     def __init__(self, target: CpuTarget, dtype: str, MR: int, NV: int, A: str, B: str) -> None:
@@ -148,6 +149,7 @@ class Panels:
 
 class WordPanels(Panels):
     """Their k counts words."""
+    DIVISIBLE = False       # a panel of B begins with a row of its own
 
     def __init__(self, target: CpuTarget, dtype: str, MR: int, NV: int, A: str, B: str) -> None:
         super().__init__(target, dtype, MR, NV, A, B)

@@ -129,11 +129,13 @@ class Recipe:
         self.passes *= -(-shape.k // cut.kc)
         self.a_block, self.b_block = (0 if self.prepacked == role else panels * cut.space[role] * shape.itemsize
                                       for role, panels in (("a", cut.mc_panels), ("b", cut.nc_panels)))     # bytes
-        self.a_bytes = _page(plan.jc_ways * plan.ic_ways * self.a_block)
+        self.a_blocks = plan.jc_ways * plan.ic_ways * (1 + 2*jobs.SHARED*plan.claims)
+        self.b_blocks = plan.jc_ways * (1 + plan.claims)
+        self.a_bytes = _page(self.a_blocks * self.a_block)
         # tiles of C that wait for the next block of k, for one of jc_ways
         waiting = shape.out and cut.kc < shape.k
         self.sums = -(-shape.m // plan.mr) * plan.mr * cut.nc_panels * plan.nr * shape.itemsize if waiting else 0
-        self.b_bytes = _page(plan.jc_ways * self.b_block)
+        self.b_bytes = _page(self.b_blocks * self.b_block)
         self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
         pack_a, pack_b = (0 if role == self.prepacked else
                           packing(role, self.host, self.target, shape, st, plan, self.conj) for role in "ab")
