@@ -122,7 +122,7 @@ def test_arguments_that_do_not_fit():
         run(emit_negate(), 1)
     with pytest.raises(TypeError, match=r"x points to f32: it must be an array of float32, not of float64"):
         run(emit_negate(), 1, np.zeros(1))
-    with pytest.raises(TypeError, match="x must be an array in the memory of a CUDA device, not ndarray of float32"):
+    with pytest.raises(TypeError, match="x must be an array in a GPU's memory, not ndarray of float32"):
         run(emit_negate(64), 1, np.zeros(1, np.float32))
 
 

@@ -27,11 +27,12 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
     """Call `function` with numbers for its number parameters and arrays, or addresses as int, for its pointers.
 
     What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
-    number; one CTA unless given), on the stream that the arrays' library (torch, CuPy, whatever has DLPack or
-    __cuda_array_interface__) works on, and may not be over when this returns. Nothing is copied or converted: arrays
-    are contiguous and of the parameters' element types, and writable where the function writes. What the function does
-    with them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that
-    do not fit the parameters; RuntimeError if this machine cannot run the function.
+    number; one CTA unless given), on the NVIDIA or AMD GPU that has the arrays and on the stream that their library
+    (torch, CuPy, whatever has DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
+    Nothing is copied or converted: arrays are contiguous and of the parameters' element types, and writable where the
+    function writes. What the function does with them is not checked: run it in the simulator first. TypeError,
+    ValueError or OverflowError for arguments that do not fit the parameters; RuntimeError if this machine cannot run
+    the function.
     """
     arguments.count(arguments.recorded(function), args)
     extents = arguments.grid(function, grid)
@@ -83,11 +84,9 @@ def _kind(x: Any) -> str:
 
 
 def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
-    from tilewright.runtime.cuda import module
     from tilewright.runtime.gpu import arrays
 
-    assert function.threads is not None
-    device, stream, looks = None, 0, []
+    platform, device, stream, looks = arrays.CUDA, None, 0, []
     given: list[Any] = []
     for (name, value), x in zip(function.params, args):
         if isinstance(value.type, Texture):
@@ -99,22 +98,23 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int])
             given.append(x)
             continue
         library = arrays.library_of(x)
-        if library is None or library.platform is not arrays.CUDA:
-            raise TypeError(f"{name} must be an array in the memory of a CUDA device, not {_kind(x)}")
+        if library is None:
+            raise TypeError(f"{name} must be an array in a GPU's memory, not {_kind(x)}")
         if device is None:
-            device = module.device(library.device(x))
+            platform = library.platform
+            device = platform.driver.device(library.device(x))
             stream = library.stream(x, device.index)
         looks.append(library.look(x, name, stream, name in written(function)))  # which keep what they look at
         arguments.array(name, value.type, looks[-1].shadow)
         given.append(looks[-1].pointer)
-    device = device or module.device()
-    kernel = module.load(_ptx(function, device.target), device).function(function.name)
-    dynamic = function.shared_bytes if function.shared_bytes > kernel.usage.shared else 0
-    module.launch(kernel, grid, function.threads, dynamic, stream, given)
+    driver = platform.driver
+    device = device or driver.device()
+    code = _gpu_code(function, device.target)
+    driver.Prepared(driver.load(code.image, device).function(code.manifest), grid, given)(stream)
 
 
 @cache
-def _ptx(function: Function, target: Any) -> str:
-    from tilewright.compiler.llvm import assembly
+def _gpu_code(function: Function, target: Any) -> Any:
+    from tilewright.compiler import artefact
 
-    return assembly(function, target)
+    return artefact.compiled(function, target)

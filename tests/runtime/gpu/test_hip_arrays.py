@@ -11,9 +11,10 @@ import pytest
 
 from tests.doubles import fake_arrays
 from tests.doubles.fake_hip import install
-from tests.runtime.hip.test_hip_runtime import MANIFEST, image  # noqa: F401  (a fixture)
+from tests.runtime.hip.test_hip_runtime import MANIFEST, SCALED, image  # noqa: F401  (a fixture)
 from tilewright.runtime.gpu import arrays, dlpack
 from tilewright.runtime.hip import module
+from tilewright.runtime.run import run
 
 
 class Exporter(fake_arrays._Array):
@@ -87,6 +88,17 @@ def test_arrays_elsewhere(fake, kernel):
             module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     with pytest.raises(ValueError, match="x is on AMD GPU 1, and scaled was loaded for 0"):
         module.launch(kernel, (1,), (4, 3.0, 0.0, Exporter(ones(), device=1), 1))
+
+
+def test_a_function_of_your_own_runs_where_its_arrays_are(fake):
+    stream = module.Stream()
+    sys.modules["torch"].current = stream.handle
+    x = fake_arrays.Tensor(ones())
+    run(SCALED, 4, 3.0, 0.5, x, 1)
+    assert fake.launches == []
+    fake.run(stream.handle)
+    assert x.host.tolist() == [3.5] * 4
+    assert fake.launches == [("scaled", (1, 1, 1), stream.handle)]
 
 
 def test_our_own_arrays_are_handed_over(fake, kernel):
