@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tilewright.bench import plot
 from tilewright.bench import report as tables
 from tilewright.bench.peer import OURS
-from tilewright.bench.report import markdown, of_columns
+from tilewright.bench.report import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
 from tilewright.bench.results import Report, Result, load
 from tilewright.measure.measure import Sample, geomean
 
@@ -52,6 +52,17 @@ def _chosen(report: Report, options: dict[str, str]) -> list[Result]:
 def _facet(r: Result, key: str) -> object:
     p = r.case.problem
     return {"suite": r.case.suite, "dtype": p.a, "threads": r.threads, "isa": r.isa, "layout": p.layout}[key]
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> str:
+    lines = [head, ["---" if heading in left else "---:" for heading in head], *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def of_columns(cells: Iterable[Column], results: Iterable[Result]) -> str:
+    """A table of results for a document."""
+    cells = list(cells)
+    return markdown([heading for heading, _ in cells], [[cell(r) for _, cell in cells] for r in results])
 
 
 def rates(report: Report, options: dict[str, str]) -> str:
@@ -180,11 +191,19 @@ def gpu_costs(report: Report, options: dict[str, str]) -> str:
 
 
 def formats(report: Report, options: dict[str, str]) -> str:
-    """Every number format at one size and thread count: n=, threads=."""
-    try:
-        return tables.formats_figure(report, options)
-    except ValueError as wrong:
-        raise FigureError(str(wrong)) from None
+    """Every number format at one size and thread count: threads=, n= and isa= choose them."""
+    for key in options:
+        if key not in ("threads", "n", "isa"):
+            raise FigureError(f"unknown option {key!r}")
+    fits = [
+        members
+        for (threads, isa, n), members in format_groups(report.results).items()
+        if all({"threads": str(threads), "n": str(n), "isa": isa}[key] == value for key, value in options.items())
+    ]
+    if len(fits) != 1:
+        raise FigureError(f"{options} chooses {len(fits)} tables of formats; threads, n and isa choose one")
+    head, *body = format_lines(fits[0])
+    return f"{markdown(head, body, left=(head[0], REMARK))}\n{FORMATS_CAPTION}.\n"
 
 
 _KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats)

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tilewright.bench import peer
@@ -181,9 +181,9 @@ class Bench:
                     if each.name == OURS and (reason := self.device.absent(way, case)):
                         raise Left(reason)
                     calls[way.name], m, deviation = self.device.checked(way, sets, reference)
-                    row = Row(way.name, None, None, None, row.how, m, deviation, way.prepared)
+                    row = replace(row, m=m, deviation=deviation)
                 except Left as reason:
-                    row = Row(way.name, None, str(reason), None, row.how, prepared=way.prepared)
+                    row = replace(row, error=str(reason))
                     if isinstance(reason, Lost):
                         kept = {name: r for name, r in rows.items() if r.error}
                         return self._result(case, kept | {way.name: row}, {}, {})
@@ -218,13 +218,12 @@ class Bench:
     def _result(self, case: Case, rows: dict[str, Row], samples: dict[str, Sample], states: States) -> Result:
         found = []
         for name, row in rows.items():
-            sample = None if row.error else samples.get(name)
-            bound = None
-            if name == OURS and self.job.bounds and sample:
-                bound = never_lose.bound(case, self.device.target, self.job.threads)
-            if sample or row.error:
-                found.append(Row(name, sample, row.error, states.get(name), row.how, row.m, row.deviation,
-                                 row.prepared, bound))
+            if row.error:
+                found.append(row)
+            elif sample := samples.get(name):
+                ask = name == OURS and self.job.bounds
+                bound = never_lose.bound(case, self.device.target, self.job.threads) if ask else None
+                found.append(replace(row, sample=sample, gpu=states.get(name), bound=bound))
         return Result(case, self.job.threads, self.device.isa, tuple(found))
 
 

@@ -244,8 +244,6 @@ def never_lose_rules(device: str, threads: int, quick: bool) -> Rules:
 
 def startup(rounds: int, json: Path | None, console: Console) -> int:
     """Import and first result, from outside."""
-    from rich.table import Table
-
     from tilewright.bench.suites import startup as study
 
     options = Options(json=json)
@@ -254,13 +252,9 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     with progress(console) as bar:
         task = bar.add_task("starting processes", total=rounds * len(study.PROGRAMS))
         samples = study.run(rounds, lambda: bar.advance(task))
-    shown = Table(title="wall clock of a whole process", caption="seconds: median (quartiles)", title_justify="left")
-    shown.add_column("process")
-    shown.add_column("seconds", justify="right")
-    for name, sample in samples.items():
-        s = sample.spread
-        shown.add_row(name, f"{s.median:.3f} ({s.q1:.3f} to {s.q3:.3f})")
-    console.print(shown)
+    rows = [(name, reports.quoted(sample.spread, 3)) for name, sample in samples.items()]
+    console.print(reports.shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"),
+                                rows, left=("process",)))
     report.extra["startup"] = {name: list(sample.seconds) for name, sample in samples.items()}
     if json:
         results.save(report, json)

@@ -310,22 +310,6 @@ def _show_formats(report: Report, console: Console) -> None:
     console.print(FORMATS_CAPTION, highlight=False)
 
 
-def formats_figure(report: Report, options: dict[str, str]) -> str:
-    """The same table for a document; threads, n and isa choose one."""
-    for key in options:
-        if key not in ("threads", "n", "isa"):
-            raise ValueError(f"unknown option {key!r}")
-    fits = [
-        members
-        for (threads, isa, n), members in format_groups(report.results).items()
-        if all({"threads": str(threads), "n": str(n), "isa": isa}[key] == value for key, value in options.items())
-    ]
-    if len(fits) != 1:
-        raise ValueError(f"{options} chooses {len(fits)} tables of formats; threads, n and isa choose one")
-    head, *body = format_lines(fits[0])
-    return f"{markdown(head, body, left=(head[0], REMARK))}\n{FORMATS_CAPTION}.\n"
-
-
 # ---- tables on a GPU
 
 
@@ -582,17 +566,3 @@ def remarks(report: Report) -> list[str]:
             if row.error and not row.error.startswith(("left out", ABSENT)):
                 said.append(f"{row.name}, {where}: {row.error}")
     return list(dict.fromkeys(said))
-
-
-# ---- for documents (bench/readme.py)
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> str:
-    lines = [head, ["---" if heading in left else "---:" for heading in head], *rows]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
-
-
-def of_columns(cells: Iterable[Column], results: Iterable[Result]) -> str:
-    """A table of results for a document."""
-    cells = list(cells)
-    return markdown([heading for heading, _ in cells], [[cell(r) for _, cell in cells] for r in results])

@@ -19,7 +19,7 @@ UNBLOCKED = ("naive", "registers", "padded")  # what they do to a cache makes mi
 MAX_CALL_S = 2.0
 GPU_SIZES = (1024, 2048, 4096)
 AWKWARD = ((1, 1, 1), (127, 130, 9), (129, 131, 65), (300, 5, 17), (256, 512, 64), (255, 260, 0))
-CUBLAS, DISPATCH = "cuBLAS", "13 dispatch"
+CUBLAS = "cuBLAS"
 
 
 def peers(
@@ -28,8 +28,10 @@ def peers(
     """tilewright, then the steps in their order, then the peers; on CPUs with several threads only the step that uses
     them."""
     if device == GPU:
+        from tilewright.ladder.names import GPU_LADDER
+
         found, left_out = peer.find(setting, (CUBLAS,) if wanted is None else wanted, device)
-        return [found[0], *(_gpu_step(name, title) for name, title in titles().items()), *found[1:]], left_out
+        return [found[0], *(_gpu_step(name, step) for name, step in GPU_LADDER.items()), *found[1:]], left_out
     from tilewright.ladder import STEPS
 
     threads = setting.threads
@@ -58,14 +60,13 @@ def peers(
 
 
 def titles() -> dict[str, str]:
-    """{step's name: its title}, and that of the choice by size."""
-    from tilewright.ladder import names
-    from tilewright.ladder.gpu_steps import GPU_STEPS
+    """{step's name: its title}, the choice by size among them."""
+    from tilewright.ladder.names import GPU_LADDER
 
-    return {name: step.title for name, step in GPU_STEPS.items()} | {names.DISPATCH: DISPATCH}
+    return {name: step.title for name, step in GPU_LADDER.items()}
 
 
-def _gpu_step(name: str, title: str) -> Peer:
+def _gpu_step(name: str, step: Any) -> Peer:
     """A step on torch's tensors, after its products of awkward shapes were compared."""
     from tilewright.bench.child import Left
 
@@ -85,9 +86,9 @@ def _gpu_step(name: str, title: str) -> Peer:
         return lambda: launch(torch.cuda.current_stream().cuda_stream), ()
 
     def ways(product: Product) -> list[Way]:
-        return [Way(title, title, bind)] if product.key == "f32-f32-f32" else []
+        return [Way(step.title, step.idea, bind)] if product.key == "f32-f32-f32" else []
 
-    return Peer(title, "", title, ways)
+    return Peer(step.title, "", step.idea, ways)
 
 
 def prepared(name: str, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Callable[[int], None]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.bench import results
+from tilewright.bench import commands, results
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.measure import check, measure, quiet
 from tilewright.measure.disturbance import BUSY, Load, Watch, words
@@ -105,8 +105,7 @@ def named(target: CpuTarget, tiles: list[Tile]) -> list[Tile]:
 
 def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, console: Console) -> int:
     """Measure, show and write; the exit status."""
-    if json is not None and not json.absolute().parent.is_dir():
-        raise ValueError(f"{json} cannot be written: there is no directory {json.parent}")
+    commands.check_outputs(commands.Options(json=json))
     if dtype not in MULTIPLIED:
         raise ValueError(f"dtype must be one of {', '.join(MULTIPLIED)}, got {dtype!r}")
     if not target.runnable:
@@ -201,25 +200,18 @@ def _measured(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], pea
 
 
 def table(target: CpuTarget, dtype: str, found: list[Measured]) -> Table:
-    from rich.table import Table
+    from tilewright.bench import report
 
-    shown = Table(title=f"register tiles, {dtype}, {target.name}, one thread", title_justify="left")
-    shown.add_column("rows x columns", no_wrap=True)
-    shown.add_column("article", no_wrap=True)
-    shown.add_column("vectors", justify="right")
-    shown.add_column("registers\nformula / used", justify="right")
-    shown.add_column("FMAs per load\nformula / assembly", justify="right")
-    shown.add_column("spills", justify="right")
-    shown.add_column("GFLOP/s (quartiles)", justify="right", no_wrap=True)
-    shown.add_column("of peak", justify="right")
+    head = ["rows x columns", "article", "vectors", "registers\nformula / used", "FMAs per load\nformula / assembly",
+            "spills", "GFLOP/s (quartiles)", "of peak"]
+    rows = []
     for m in found:
         t, g = m.tile, m.gflops
-        shown.add_row(
-            t.name, t.article, str(t.vectors), f"{t.registers} / {m.registers}",
-            f"{t.fma_per_load:.2f} / {m.fma_per_load:.2f}", str(m.spills) if m.spills else "-",
-            f"{g.median:.1f} ({g.q1:.1f} to {g.q3:.1f})", f"{m.of_peak.median:.1%}", style="bold" if t.article else "",
-        )
-    return shown
+        row = [t.name, t.article, str(t.vectors), f"{t.registers} / {m.registers}",
+               f"{t.fma_per_load:.2f} / {m.fma_per_load:.2f}", str(m.spills) if m.spills else "-",
+               f"{g.median:.1f} ({g.q1:.1f} to {g.q3:.1f})", f"{m.of_peak.median:.1%}"]
+        rows.append([f"[bold]{cell}[/]" for cell in row] if t.article else row)
+    return report.shown(f"register tiles, {dtype}, {target.name}, one thread", "", head, rows, left=head[:2])
 
 
 def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float, others: float) -> list[str]:
