@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiler.gate_amd import AmdGate
-from tilewright.compiler.gate_nvidia import NvidiaGate
+from tilewright.compiler.gate_gpu import AmdGate, NvidiaGate
 from tilewright.ir.operations import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type

@@ -1,16 +1,19 @@
-"""What a GPU cannot do, said in a sentence before LLVM or an assembler sees it: the walk that all GPUs have in common.
-
-gate_nvidia and gate_amd know their own chips' limits, types and operations.
-"""
+"""What a GPU cannot do, as sentences, before LLVM or an assembler sees the kernel: the walk that all GPUs have in
+common, and the limits, types and operations of NVIDIA's and AMD's chips."""
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tilewright.ir.operations import CAST, OPAQUE
 from tilewright.ir.program import Call, External, Function, Load, Op, Register, Store, Write
+from tilewright.ir.textures import TEXELS
 from tilewright.ir.types import Pointer, Texture, Type
+from tilewright.targets.amd import AmdTarget
+from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
 
+REGISTER = 32           # bits, of which an opaque value of AMD's is whole ones
 NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
 
 
@@ -23,6 +26,8 @@ class GpuGate:
     families: tuple[str, ...] = ()                              # of instructions that all its targets have
     local: int                                                  # bytes of its own memory that a thread can have
     parameters: int                                             # bytes of a kernel's arguments
+    widest: int                                                 # bits of one value
+    formats = ("f16", "f32", "f64")                             # floating-point formats with arithmetic in this version
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -119,3 +124,120 @@ class GpuGate:
         if operation.kind == "atomic" and "local" in [t.space for t in types if isinstance(t, Pointer)]:
             yield "an atomic access of local memory: no other thread can see it"
         yield from self.operation(operation, types)
+
+
+class NvidiaGate(GpuGate):
+    """A GPU of NVIDIA's, by its compute capability and by what this version spells in PTX."""
+
+    target: GpuTarget
+    widest = 128                        # bits that a thread can load, store or keep as one vector
+    group, thread, shared = "CTAs", "thread", "shared memory"
+    spelled = "PTX takes letters, digits, _ and $"
+    taken = "numbers, addresses and textures"
+    local = 512 << 10
+    parameters = 32764                  # since CUDA 12.1
+
+    def limits(self, function: Function) -> Iterator[str]:
+        name, target = function.name, self.target
+        x, y = function.threads or (1, 1)
+        threads = x * y
+        if threads > THREADS:
+            yield f"{name} has CTAs of {threads} threads, and {target.name} allows 1 to {THREADS}"
+        elif function.min_ctas * threads > target.threads_sm or function.min_ctas > target.ctas_sm:
+            yield (f"{name} wants {function.min_ctas} CTAs of {threads} threads on a multiprocessor, and one of "
+                   f"{target.name} holds {min(target.threads_sm // threads, target.ctas_sm)}")
+        yield from self._cluster(function)
+        if function.warp != target.warp:
+            yield f"{name} has warps of {function.warp} lanes, and {target.name} has warps of {target.warp}"
+        if function.shared_bytes > target.smem_cta:
+            yield (f"{name} needs {function.shared_bytes} bytes of shared memory, and {target.name} gives a CTA "
+                   f"{target.smem_cta}")
+        most = target.registers_thread
+        if function.max_registers is not None and not LEAST_REGISTERS <= function.max_registers <= most:
+            yield (f"{name} wants {function.max_registers} registers a thread, and {target.name} gives from "
+                   f"{LEAST_REGISTERS} to {most}")
+
+    def _cluster(self, function: Function) -> Iterator[str]:
+        x, y, z = function.cluster
+        name, ctas = function.name, function.ctas_cluster
+        if min(x, y, z) < 1 or ctas > CLUSTER:
+            yield f"{name} has clusters of {x} x {y} x {z} CTAs, and a cluster has from 1 to {CLUSTER}"
+        elif ctas > 1 and "cluster" not in self.target.instructions:
+            yield f"{name} has clusters of {ctas} CTAs, and {self.target.name} has no clusters: sm_90 was the first"
+
+    def texture(self, t: Texture) -> str:
+        return "" if t.texel in TEXELS else f"{t}, and a texel is {' or '.join(map(str, TEXELS))}"
+
+    def operation(self, operation: Any, types: list[Any]) -> Iterator[str]:
+        spaces = [t.space for t in types if isinstance(t, Pointer)]
+        if operation.kind == "prefetch" and spaces != ["global"]:
+            yield f"only global memory can be prefetched, not {spaces[0]} memory"
+        if operation.kind == "atomic" and "cluster" in spaces:
+            yield "an atomic access of another CTA's shared memory, which this version does not have"
+        if operation is OPAQUE and isinstance(types[0], Type) and (types[0].length > 1 or types[0].bits == 1):
+            yield f"{types[0]} does not fit one register, so it cannot be opaque"
+
+    def type(self, t: Type) -> Iterator[str]:
+        name = self.target.name
+        if t.length & (t.length - 1):
+            yield f"{t} has {t.length} elements, and vectors on {name} have 1, 2, 4, 8 ... of them"
+        elif t.bits * t.length > self.widest:
+            yield f"{t} is a vector of {t.bits * t.length} bits, and a thread of {name} handles {self.widest} at once"
+        if t.is_float and not (str(t.scalar) in self.formats and str(t.scalar) in self.target.arithmetic):
+            yield f"{name} has no {t.scalar} in this version"
+
+
+class AmdGate(GpuGate):
+    """A GPU of AMD's, by its architecture and by what LLVM can select for it."""
+
+    target: AmdTarget
+    widest = 1024                       # bits of one value: the accumulators of the largest matrix instruction
+    moved = ("bf16",)                   # formats that are only loaded, stored and looked at as bits
+    families = ("amd",)
+    local = 128 << 10
+    parameters = 4096
+
+    def limits(self, function: Function) -> Iterator[str]:
+        name, target = function.name, self.target
+        if function.warp != target.warp:
+            yield (f"{name} has waves of {function.warp} lanes, and {target.name} has waves of {target.warp}: "
+                   f"Kernel(warp={target.warp})")
+        x, y = function.threads or (1, 1)
+        threads = x * y
+        waves, most = -(-threads // target.warp), target.simds * target.waves_simd
+        if threads > target.threads_group:
+            yield f"{name} has workgroups of {threads} threads, and {target.name} allows 1 to {target.threads_group}"
+        elif function.min_ctas * waves > most:
+            yield (f"{name} wants {function.min_ctas} workgroups of {waves} waves on a compute unit, and one of "
+                   f"{target.name} holds {most} waves")
+        if function.ctas_cluster > 1:
+            yield f"{name} has clusters, and {target.name} has none"
+        if function.shared_bytes > target.lds:
+            yield f"{name} needs {function.shared_bytes} bytes of LDS, and {target.name} gives a workgroup {target.lds}"
+        least = target.vgprs // target.waves_simd
+        if function.max_registers is not None and not least <= function.max_registers <= target.vgprs_wave:
+            yield (f"{name} wants {function.max_registers} registers a lane, and {target.name} gives from {least} to "
+                   f"{target.vgprs_wave}")
+
+    def texture(self, t: Texture) -> str:
+        return "texture, which Matrix Core GPUs do not have"
+
+    def operation(self, operation: Any, types: list[Any]) -> Iterator[str]:
+        if operation.kind == "prefetch":
+            yield f"{self.target.name} has no prefetch: load earlier"
+        first = types[0] if types else None
+        bits = first.bits * first.length if isinstance(first, Type) else 0
+        if operation is OPAQUE and isinstance(first, Type) and (first.bits < 16 or bits % REGISTER):
+            yield f"{first} does not fill registers of {REGISTER} bits, so it cannot be opaque"
+        if (operation.role == "thread" and operation.kind != "move") or operation.kind == "atomic":
+            for t in dict.fromkeys(types):
+                if isinstance(t, Type) and str(t.scalar) in self.moved:
+                    what = "conversions" if operation is CAST else "arithmetic"
+                    yield f"{self.target.name} has no {t.scalar} {what} in this version, so no {operation.name} of {t}"
+
+    def type(self, t: Type) -> Iterator[str]:
+        name = self.target.name
+        if t.bits * t.length > self.widest:
+            yield f"{t} is a vector of {t.bits * t.length} bits, and a lane of {name} handles {self.widest} at once"
+        if t.is_float and str(t.scalar) not in (*self.formats, *self.moved):
+            yield f"{name} has no {t.scalar} in this version"
