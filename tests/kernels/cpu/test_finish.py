@@ -162,9 +162,9 @@ def kept(monkeypatch):
     found = []
     made = Recipe.__init__
 
-    def note(self, *args, **options):
-        made(self, *args, **options)
-        found.append((options.get("result", ""), bool(self.sums)))
+    def note(self, shape, *args, **options):
+        made(self, shape, *args, **options)
+        found.append((shape.out, bool(self.sums)))
     monkeypatch.setattr(Recipe, "__init__", note)
     engine.forget()
     return found
