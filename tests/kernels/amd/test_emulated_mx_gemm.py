@@ -364,7 +364,7 @@ def test_decoding_is_mixed_with_products():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="goes through registers"):
+    with pytest.raises(ValueError, match="go to LDS through registers"):
         emit_emulated_mx_gemm(DIRECT=True)
     with pytest.raises(ValueError, match="two stages"):
         emit_emulated_mx_gemm(STAGES=3)

@@ -256,7 +256,7 @@ def test_scales_that_come_straight_into_lds(A, B, options, MFMA):
 
 
 def test_scales_come_straight_only_with_elements():
-    with pytest.raises(ValueError, match="scales come straight into LDS if elements do"):
+    with pytest.raises(ValueError, match="DIRECT_SCALES needs DIRECT"):
         emit_scaled_mfma_gemm(DIRECT_SCALES=True)
 
 

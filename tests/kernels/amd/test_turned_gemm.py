@@ -149,7 +149,7 @@ def test_pieces_must_not_straddle_the_edge_of_the_matrix():
 
 def test_what_cannot_be_turned():
     for options in ({"ARCH": "gfx942", "A": "f16"}, {"ARCH": "gfx950", "A": "f32"}):
-        with pytest.raises(ValueError, match="numbers of 8 or 16 bits on gfx950"):
+        with pytest.raises(ValueError, match=r"on gfx950 also m or n, for elements of 8 and 16 bits"):
             emit_mfma_gemm(LAYOUT="nn", DIRECT=True, CTA_K=32, **options, **SMALL)
     with pytest.raises(ValueError, match="no power of two"):
         emit_mfma_gemm(ARCH="gfx950", A="f16", LAYOUT="tt", DIRECT=True, CTA_K=64, **SMALL | {"CTA_M": 96})

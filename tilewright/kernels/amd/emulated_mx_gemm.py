@@ -43,8 +43,8 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
     """
     B = B or A
     if DIRECT or STAGES != 2:
-        raise ValueError("what is decoded on its way to LDS goes through registers, in two stages: it cannot be copied "
-                         "straight")
+        raise ValueError(f"operands that are decoded go to LDS through registers, in two stages: DIRECT must be False "
+                         f"and STAGES 2, not {DIRECT} and {STAGES}")
     if CTA_K not in (32, 64, 128):
         raise ValueError(f"CTA_K must be 32, 64 or 128, not {CTA_K}")
     ATOM = instruction(ARCH, MFMA, "bf16", "bf16", CTA_K)

@@ -38,7 +38,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     """
     B = B or A
     if DIRECT_SCALES and not DIRECT:
-        raise ValueError("scales come straight into LDS if elements do")
+        raise ValueError("DIRECT_SCALES needs DIRECT: scales are copied straight into LDS only if elements are, too")
     ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
     THREADS = threads(CTA_M, CTA_N, WARP_M, WARP_N)
     TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
@@ -55,7 +55,8 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     a_op = Operand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=CTA_M, **common)
     b_op = Operand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=CTA_N, **common)
     if DIRECT and not (a_op.direct and b_op.direct):
-        raise ValueError(f"tiles of {CTA_M}x{CTA_N}x{CTA_K} leave some of {THREADS} threads nothing to copy straight")
+        raise ValueError(f"DIRECT needs every thread to copy 16 bytes; a tile of {CTA_M}x{CTA_N}x{CTA_K} has fewer "
+                         f"pieces than {THREADS} threads, or no multiple of them")
     a_op.begin(work.t, work.i0, g.m, work.k_first)
     b_op.begin(work.t, work.j0, g.n, work.k_first)
     a_op.lane_addresses(work.i1, work.lane, MFMA, ATOM.k)
