@@ -74,8 +74,8 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     b_op = operand(g.b, g.ldb, ATOM.a.bits, LAYOUT[1] == "t", CTA_N)
     if DIRECT and not (a_op.direct and b_op.direct):
         raise ValueError(f"DIRECT needs k contiguous (on gfx950 also m or n, for elements of 8 and 16 bits) and 16 "
-                         f"bytes for each of {THREADS} threads to copy; not so for layout {LAYOUT} of {A} by {B} in tiles of "
-                         f"{CTA_M}x{CTA_N}x{CTA_K}")
+                         f"bytes for each of {THREADS} threads to copy; not so for layout {LAYOUT} of {A} by {B} in "
+                         f"tiles of {CTA_M}x{CTA_N}x{CTA_K}")
     streams: list[Any] = [a_op, b_op]
     smem = k.smem("tiles", ((STAGES if DIRECT else 2) * (a_op.SIZE + b_op.SIZE),), i8, align=128)
     a_op.begin(work.t, work.i0, g.m, work.k_first)
