@@ -134,9 +134,19 @@ def test_what_is_no_problem(call):
 def test_other_formats_are_refused_by_one_sentence(format):
     """It names the target, the formats of the problem and those that are taken."""
     p = tw.Gemm(8, 8, 32, format, layout="nt")
-    for call in (tw.plan, tw.compile):
-        with pytest.raises(ValueError, match=r"sm_90a (multiplies|are in) f32 or f64.*the same for"):
+    element = "e2m1" if format == "mxfp4" else format
+    said = rf"no plan for .* on sm_90a: sm_90a has kernels for f32 and f64, .* not for {element} by {element}"
+    for call in (tw.plan, tw.compile, tw.explain):
+        with pytest.raises(ValueError, match=said):
             call(p, "sm_90a")
+
+
+def test_a_kernel_for_nvidia_takes_one_format():
+    """matmul converts operands of f32 and f64, so that they have a plan."""
+    p = tw.Gemm(8, 8, 8, "f32", "f64")
+    assert tw.plan(p, "sm_90a") == tw.plan(tw.Gemm(8, 8, 8, "f64"), "sm_90a")
+    with pytest.raises(ValueError, match=r"takes A, B and the result in one format, .* out = f32, f64, f64"):
+        tw.compile(p, "sm_90a")
 
 
 @pytest.mark.parametrize("name", ["gfx942", "gfx950"])

@@ -129,6 +129,9 @@ CODE = NvidiaCode
 
 def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> NvidiaKernel:
     """As tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
-    asked.supported(problem, target.name, single=True)
-    plan = asked.plan(plan, target)
-    return NvidiaKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))
+    plan, shape = asked.plan(plan, target), shape_of(problem)
+    kernel = NvidiaKernel(problem, target, planned(plan, problem, shape, target, choose))
+    if (kinds := (problem.a, problem.b, problem.out)) != (shape.a, shape.b, shape.out):
+        raise ValueError(f"a kernel for {target.name} takes A, B and the result in one format, and {problem} has a, b, "
+                         f"out = {', '.join(kinds)}; tilewright.matmul converts operands first")
+    return kernel

@@ -20,14 +20,14 @@ from tilewright.plans.lowering import taken_operands
 from tilewright.plans.model import Cost, cost, total
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
-from tilewright.targets import AmdTarget, CpuTarget, coerce
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
 from tilewright.targets.machine import MOST_THREADS
 from tilewright.text import plural
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tilewright.explanation.amd import AmdExplanation
+    from tilewright.explanation.gpu import GpuExplanation
     from tilewright.measure.ceilings import Measured
     from tilewright.measure.measure import Sample, Spread
     from tilewright.measure.probes import Basis
@@ -263,11 +263,11 @@ class Explanation(Sections):
         return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
 
 
-def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, plan: Any = None, measure: bool = False,
-            threads: int | None = None) -> Explanation | AmdExplanation:
+def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | None = None, plan: Any = None,
+            measure: bool = False, threads: int | None = None) -> Explanation | GpuExplanation:
     """Why `problem` runs by this plan on `target` (default: this machine), and how fast that should be.
 
-    target    a CPU or one of AMD's GPUs, or its name; NotImplementedError for others
+    target    a CPU or a GPU, or its name
     plan      one to explain, or its text, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
     threads   of a CPU, how many the plan may use; by default as many as matmul would
@@ -279,13 +279,12 @@ def explain(problem: Gemm, target: CpuTarget | AmdTarget | str | None = None, pl
     asked.problem(problem)
     chip = coerce(target)
     plan = asked.plan(plan, chip)
-    if isinstance(chip, AmdTarget):
-        if measure:
-            raise RuntimeError("kernels for AMD's GPUs are measured by `tilewright doctor --selftest`")
-        from tilewright.explanation import amd
-        return amd.explain(problem, chip, plan)
     if not isinstance(chip, CpuTarget):
-        raise NotImplementedError(f"this version explains plans for CPUs and for AMD's GPUs, not for {chip.name}")
+        if measure:
+            by = "`tilewright doctor --selftest`" if isinstance(chip, AmdTarget) else "`tilewright bench`"
+            raise RuntimeError(f"explain measures kernels for CPUs only; those for {chip.name} are measured by {by}")
+        from tilewright.explanation import gpu
+        return gpu.explain(problem, chip, plan)
     if measure:
         chip.require_runnable()
     found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.plans import amd_direct, gpu
-from tilewright.plans.amd_model import LANES, PIECE, RATES, cost
+from tilewright.plans.amd_model import LANES, PIECE, RATES, cost, peak, traffic
 from tilewright.plans.common import Plan
 from tilewright.plans.gpu import BLOCK, MOST, SUMS, GpuShape, Place, choose, ranked
 from tilewright.targets.amd import AmdTarget
@@ -16,8 +16,8 @@ from tilewright.targets.amd import AmdTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["BLOCK", "LANES", "PIECE", "RATES", "RESULTS", "SUMS", "AmdPlan", "candidates", "choose", "cost", "ranked",
-           "shape_of"]
+__all__ = ["BLOCK", "LANES", "PIECE", "RATES", "RESULTS", "SUMS", "AmdPlan", "candidates", "choose", "cost", "peak",
+           "ranked", "shape_of", "traffic"]
 
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 

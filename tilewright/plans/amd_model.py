@@ -9,7 +9,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tilewright import formats
-from tilewright.plans.common import Cost
+from tilewright.plans.common import Cost, Term
+from tilewright.plans.gpu import memory_traffic
 
 if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan
@@ -111,3 +112,37 @@ def operations(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     if p.algorithm in ("bf16_emulated", "xf32"):
         return rates[p.algorithm[:4]]
     return min(rates[shape.a], rates[shape.b])
+
+
+def peak(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
+    """Operations per second of all compute units, with the instructions of this plan."""
+    return operations(shape, p, target) * target.cus * target.clock
+
+
+# ---- bytes
+
+def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[Term, ...]]:
+    """Bytes that all workgroups move, by level, without scales; at the edges of C as if all tiles were whole."""
+    s = shape
+    tiles, steps, waves = p.tiles(s.m, s.n), ceil(s.k / p.cta_k), p.threads // LANES
+    moved, every = tiles * steps, f"{tiles:,} tiles x {steps:,} steps along k"
+    parts = f" for each of {p.split_k} parts"*(p.split_k > 1)
+    a_ahead, b_ahead = ((moved + int(tiles * p.split_k * ahead), f"{every}, and {ahead:g} past the end{parts}")
+                        for ahead in _ahead(s, p))
+    a_written, b_written = (a_ahead, b_ahead) if p.copy == "direct" else 2*((moved, every),)
+    (row_a, row_b), (a, b) = p.rows(s), (p.cta_k * bits // 8 for bits in s.bits)
+    return {"LDS": (Term("A written", p.cta_m*row_a, *a_written), Term("B written", p.cta_n*row_b, *b_written),
+                    Term("A read", p.warp_m*row_a, moved*waves, f"by {waves} waves"),
+                    Term("B read", p.warp_n*row_b, moved*waves, f"by {waves} waves")),
+            "L2": (Term("A", p.cta_m*a, *a_ahead), Term("B", p.cta_n*b, *b_ahead)),
+            "memory": memory_traffic(s, p.split_k, s.m*s.n*s.itemsize)}
+
+
+def _ahead(s: GpuShape, p: AmdPlan) -> tuple[float, float]:
+    """Tiles of A and of B that are loaded after the last one and not used. Of the last tile ahead of three and more in
+    LDS only half of the copies have been started then, A's first (kernels/amd/pipeline.py)."""
+    if p.copy != "direct" or p.stages == 2:
+        return p.stages - 1, p.stages - 1
+    a, b = (count*row // (p.threads*PIECE) for count, row in zip((p.cta_m, p.cta_n), p.rows(s), strict=True))
+    half = (a + b + 1) // 2                                             # of the copies of a thread
+    return p.stages - 2 + min(a, half) / a, p.stages - 2 + max(half - a, 0) / b

@@ -6,6 +6,7 @@ addresses and strides. A Gemm alone stands for contiguous operands whose address
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.plans import common
+from tilewright.plans.common import Cost, Term
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -120,10 +122,27 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=True)
 
 
+# ---- what a plan costs
+
+def cost(shape: GpuShape, plan: Any, target: Any) -> Cost:
+    """The predicted cost of a legal plan, with its traffic, which the choice needs not."""
+    by = planner(target)
+    found: Cost = replace(by.cost(shape, plan, target), traffic=by.traffic(shape, plan, target))
+    return found
+
+
+def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
+    """What crosses the memory's interface once, and `parts` sums of `size` bytes, written and read."""
+    s, (a, b) = shape, shape.bits
+    once = (Term("A", s.m*s.k*a // 8, 1, "once"), Term("B", s.n*s.k*b // 8, 1, "once"),
+            Term("C", s.m*s.n*bits_of(s.out) // 8, 1, "written"))
+    return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
+
+
 # ---- the choice
 
 def planner(target: Any) -> Any:
-    """The module that plans for this target: with shape_of, candidates and cost."""
+    """The module that plans for this target: with shape_of, candidates, cost, traffic and peak."""
     return import_module(f"tilewright.plans.{'nvidia' if isinstance(target, GpuTarget) else 'amd'}")
 
 

@@ -15,11 +15,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.plans import gpu
-from tilewright.plans.common import Cost, Plan
+from tilewright.plans.common import Cost, Plan, Term
 from tilewright.plans.gpu import MOST, WIDEST, GpuShape, Place, choose, ranked
 from tilewright.targets.nvidia import LEAST_REGISTERS, GpuTarget
 
-__all__ = ["NvidiaPlan", "candidates", "choose", "cost", "ranked", "shape_of"]
+__all__ = ["NvidiaPlan", "candidates", "choose", "cost", "peak", "ranked", "shape_of", "traffic"]
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -142,8 +142,8 @@ PART = 0.008            # of a tile's time that another part of it costs: writin
 def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     p, s = plan, shape.itemsize
     if (kinds := {shape.a, shape.b, shape.out}) - set(FORMATS) or len(kinds) > 1 or shape.scaled:
-        yield (f"{target.name} multiplies {' or '.join(FORMATS)} in this version, the same for A, B and the result, "
-               f"not {shape.a} by {shape.b} into {shape.out}{' with scales' * shape.scaled}.")
+        yield (f"{target.name} has kernels for {' and '.join(FORMATS)}, one format for A, B and the result, not for "
+               f"{shape.a} by {shape.b} into {shape.out}{' with scales' * shape.scaled}.")
         return
     if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k", "group_m", "vector"):
         yield from found
@@ -272,6 +272,44 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
         elements = extent * plan.cta_k / plan.threads
         slots += elements * (transposed if along_k else COPY / plan.vector)
     return slots
+
+
+def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
+    """Operations per second of all multiprocessors, with the instructions of this plan."""
+    fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
+    return 2 * fma * target.sms * target.clock
+
+
+def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
+    """Bytes that all CTAs move, by level; at the edges of C as if all tiles were whole. What threads of simt read from
+    shared memory counts for each of them, though several read the same elements at once."""
+    s, p, size = shape, plan, shape.itemsize
+    tiles, steps = p.tiles(s.m, s.n), ceil(s.k / p.cta_k)
+    whole, divided = p.cut(s.m, s.n, target, size) if p.tail else (0, p.split_k)
+    over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
+    found = gpu.memory_traffic(s, divided, s.m*s.n*size) if not p.tail or divided == 1 else (
+        *gpu.memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
+                                           f"{divided} of {over} tiles, written, and read by the last"))
+    if p.algorithm == "gemv":
+        vector, times = ("A" if s.m == 1 else "B"), tiles
+        return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
+                            for t in found[:2]), "memory": found}
+    every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
+    extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
+    written = [Term(f"{x} written", extent*p.cta_k*size, *every) for x, extent, _, _ in extents]
+    # fragments of one step of k, 4 for dmma, are read ahead of those that are multiplied
+    if p.algorithm == "simt":
+        reads = tiles*(steps*p.cta_k // p.slices + divided)
+        read = [Term(f"{x} read", p.threads*own*size, reads, f"{own} elements by {p.threads} threads in a step of k")
+                for x, _, _, own in extents]
+    else:
+        reads = tiles*(steps*p.cta_k // 4 + divided)*warps
+        read = [Term(f"{x} read", own*4*size, reads, f"by {warps} warps in 4 steps of k") for x, _, own, _ in extents]
+    if p.slices > 1:                    # which add up their sums
+        sums = (p.slices - 1)*p.cta_m*p.cta_n*size, tiles*p.split_k, f"of {p.slices - 1} of {p.slices} slices"
+        written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
+    return {"shared": (*written, *read), "L2": tuple(Term(x, extent*p.cta_k*size, *every) for x, extent, *_ in extents),
+            "memory": found}
 
 
 # ---- choice

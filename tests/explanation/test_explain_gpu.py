@@ -1,4 +1,4 @@
-"""tilewright.explain for AMD's GPUs: its bytes are those that the simulator counts, its times the planner's."""
+"""tilewright.explain for GPUs: its bytes are those that the simulator counts, its times the planner's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import tilewright as tw
 from tilewright import formats
 from tilewright.cli import app
-from tilewright.plans import amd, amd_model
+from tilewright.plans import amd, amd_model, gpu
 
 CHIPS = ("gfx942", "gfx950")
 SUMS = {"i8": "i32", "f64": "f64"}
@@ -38,7 +38,7 @@ def test_the_bytes_are_those_of_the_simulator(chip, a, layout, plan):
     dtype = formats.FORMATS[a].dtype
     given = [np.ones(shape, dtype) for shape in (problem.shape_a, problem.shape_b)]
     report = tw.simulate(kernel, *(x.T if letter == "t" else x for x, letter in zip(given, layout)))
-    lds, l2, memory = ({what: size * times for what, size, times, _ in terms} for terms in found.traffic.values())
+    lds, l2, memory = ({what: size * times for what, size, times, _ in terms} for terms in found.cost.traffic.values())
     assert report.of("tiles", "load", "shared").bytes == lds["A read"] + lds["B read"]
     assert report.of("tiles", "store", "shared").bytes == lds["A written"] + lds["B written"]
     for name in "ab":
@@ -48,27 +48,65 @@ def test_the_bytes_are_those_of_the_simulator(chip, a, layout, plan):
     assert report.of("workspace").bytes == memory.get("parts", 0)
 
 
+@pytest.mark.parametrize(("a", "layout", "plan"), [
+    ("f32", "nn", "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers vector=4"),
+    ("f32", "nt", "simt 64x128x16 warp=32x64 thread=8x8 stages=4 vector=4 split_k=2"),
+    ("f32", "tn", "simt 64x64x32 warp=32x32 thread=8x4 stages=2 slices=2 vector=2"),
+    ("f64", "nn", "dmma 64x64x8 warp=32x32 stages=4 vector=2"),
+    ("f64", "tt", "dmma 32x64x16 warp=16x32 stages=3 vector=2 split_k=3"),
+])
+def test_the_bytes_are_those_of_the_simulator_on_nvidia(a, layout, plan):
+    problem, target = tw.Gemm(128, 128, 128, a, layout=layout), tw.target("sm_90a")
+    found = tw.explain(problem, target, plan)
+    given = [np.ones(shape, formats.FORMATS[a].dtype) for shape in (problem.shape_a, problem.shape_b)]
+    report = tw.simulate(tw.compile(problem, target, plan),
+                         *(x.T if letter == "t" else x for x, letter in zip(given, layout)))
+    shared, l2, memory = ({what: size * times for what, size, times, _ in terms}
+                          for terms in found.cost.traffic.values())
+    assert report.of("tiles", "store", "shared").bytes == sum(
+        size for what, size in shared.items() if what.endswith("written"))
+    assert report.of("tiles", "load", "shared").bytes == sum(
+        size for what, size in shared.items() if what.endswith("read"))
+    for name in "ab":
+        assert report.of(name, "load", "global").bytes == l2[name.upper()]
+        assert report.of(name).distinct == memory[name.upper()]
+    assert report.of("c", "store").bytes == memory["C"]
+    assert report.of("workspace").bytes == memory.get("parts", 0)
+
+
+@pytest.mark.parametrize("a", ["f32", "f64"])
+@pytest.mark.parametrize("size", [(4096, 4096, 4096), (1, 4096, 4096), (2039, 2039, 2039), (64, 4096, 4096)])
+def test_every_plan_on_nvidia_is_explained(a, size):
+    for chip in ("sm_90a", "sm_75"):
+        found = tw.explain(tw.Gemm(*size, a), chip)
+        assert found.plan == tw.plan(tw.Gemm(*size, a), chip)
+        assert found.record()["predicted_seconds"] == found.cost.seconds > 0
+        assert f"\nplan        {found.plan}\n" in str(found)
+        assert found.cost.seconds > 2 * size[0] * size[1] * size[2] / gpu.planner(found.target).peak(
+            found.shape, found.plan, found.target)
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("a", ["f16", "f32", "i8"])
 def test_bytes_over_rates_are_the_times(chip, a):
     problem, target = gemm(4096, 4096, 4096, a), tw.target(chip)
     found = tw.explain(problem, target)
     assert found.plan == tw.plan(problem, target)
-    assert found.cost == amd.cost(amd.shape_of(problem), found.plan, target)
+    assert found.cost == gpu.cost(amd.shape_of(problem), found.plan, target)
     parts = dict(found.cost.parts)
     # the planner leaves out what is loaded ahead of the last tile of k
     rates = {"memory": target.bandwidth, "L2": amd_model.L2_CLOCK * target.xcds * target.clock}
     for level, rate in rates.items():
-        assert bytes_of(found.traffic[level]) / rate == pytest.approx(parts[level], rel=0.1)
+        assert bytes_of(found.cost.traffic[level]) / rate == pytest.approx(parts[level], rel=0.1)
     groups = found.plan.tiles(4096, 4096) * found.plan.split_k
     turns = -(-groups // target.cus) * target.cus / groups          # some compute units have nothing to do in the end
     clocks = sum(size * times / (target.lds_clock if "read" in what else amd_model.WRITE_CLOCK)
-                 for what, size, times, _ in found.traffic["LDS"])
+                 for what, size, times, _ in found.cost.traffic["LDS"])
     assert clocks / target.cus / target.clock * turns == pytest.approx(parts["LDS"], rel=0.1)
     assert [more for _, more, _ in found.rejected] == sorted(more for _, more, _ in found.rejected)
     text = str(found)
     assert f"\nplan        {found.plan}\n" in text
-    assert f"{bytes_of(found.traffic['memory']):,} bytes" in text
+    assert f"{bytes_of(found.cost.traffic['memory']):,} bytes" in text
     assert "nothing here has been measured" in text
 
 
@@ -87,8 +125,10 @@ def test_what_is_not_explained():
     assert "the product is empty" in str(tw.explain(gemm(0, 5, 5, "f16"), tw.target("gfx942")))
     with pytest.raises(RuntimeError, match="--selftest"):
         tw.explain(gemm(8, 8, 8, "f16"), tw.target("gfx942"), measure=True)
-    with pytest.raises(NotImplementedError, match="not for sm_90a"):
-        tw.explain(tw.Gemm(8, 8, 8), tw.target("sm_90a"))
+    with pytest.raises(RuntimeError, match="those for sm_90a are measured by `tilewright bench`"):
+        tw.explain(tw.Gemm(8, 8, 8), tw.target("sm_90a"), measure=True)
+    with pytest.raises(ValueError, match=r"sm_90a has kernels for f32 and f64, .* not for f16 by f16"):
+        tw.explain(tw.Gemm(8, 8, 8, "f16"), tw.target("sm_90a"))
 
 
 def test_on_the_command_line():
@@ -99,4 +139,6 @@ def test_on_the_command_line():
     assert done.exit_code == 0, done.output
     assert str(tw.explain(tw.Gemm(1024, 1024, 1024, "mxfp4", layout="nt"), tw.target("gfx950"))) in done.output
     assert cli(64, 64, 64, "-d", "f16", "-t", "gfx942", "--plan", "mfma 64x64x8 wave=32x32 mfma=32").exit_code == 1
-    assert cli(64, 64, 64, "-t", "sm_90a").exit_code == 2
+    done = cli(256, 256, 256, "-t", "sm_90a")
+    assert done.exit_code == 0, done.output
+    assert "multiprocessors" in done.output

@@ -1,0 +1,140 @@
+"""`tilewright.explain` for GPUs: the plan, what it takes of a compute unit, bytes by level of memory, the bound.
+
+Everything is predicted by the planners (plans/nvidia.py, plans/amd.py); tests hold the bytes against the simulator's.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.explanation.cpu import REJECTED, Sections, _time, recorded
+from tilewright.plans import gpu
+from tilewright.plans.amd import AmdPlan
+from tilewright.plans.common import Cost, Plan, total
+from tilewright.plans.gpu import GpuShape
+from tilewright.plans.nvidia import LANES, NvidiaPlan
+from tilewright.targets import AmdTarget, GpuTarget
+from tilewright.text import plural
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+
+@dataclass(frozen=True)
+class GpuExplanation(Sections):
+    """What `explain` found, as data; print it to read it."""
+    problem: Gemm
+    target: GpuTarget | AmdTarget
+    shape: GpuShape                             # the problem as the planner sees it
+    plan: Any
+    origin: str                                 # who chose the plan
+    violations: tuple[str, ...] = ()            # why it cannot run; then nothing below is known
+    cost: Cost | None = None
+    considered: int = 0
+    rejected: tuple[tuple[Plan, float, str], ...] = ()          # plan, by how much it is slower, what bounds it
+
+    def record(self) -> dict[str, Any]:
+        return recorded(self, self.cost.traffic if self.cost else {})
+
+    def title(self) -> str:
+        t = self.target
+        units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"
+        each = f", each of {self.problem.batch} products"*(self.problem.batch != 1)
+        return f"{self.problem} on {t.name} ({t.model}, {units}){each}"
+
+    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+        yield "plan", iter((str(self.plan), self.origin))
+        if self.violations:
+            yield "cannot run", iter(self.violations)
+        elif self.cost:
+            yield "tiles", self._tiles()
+            yield "instead", self._rejected()
+            yield "bytes", self._bytes(self.cost)
+            yield "time", self._time(self.cost)
+
+    def _tiles(self) -> Iterator[str]:
+        if isinstance(self.target, AmdTarget):
+            return _amd_tiles(self.shape, self.plan, self.target)
+        return _nvidia_tiles(self.shape, self.plan, self.target)
+
+    def _rejected(self) -> Iterator[str]:
+        width = max((len(str(plan)) for plan, _, _ in self.rejected), default=0)
+        for plan, more, bound in self.rejected:
+            yield f"{plan!s:<{width}}  {more:+7.1%}  {bound}"
+        yield (f"predicted time relative to the plan's, and what bounds it: the best of other tiles among "
+               f"{plural(self.considered, 'alternative')}")
+
+    def _bytes(self, cost: Cost) -> Iterator[str]:
+        for level, terms in cost.traffic.items():
+            for number, (what, size, times, why) in enumerate(terms):
+                yield f"{'' if number else level:<7}{what:<12}  {size:>13,} x {times:<8,} {why}"
+            yield f"{'':<7}{'=':<12}  {total(terms):>13,} bytes"
+
+    def _time(self, cost: Cost) -> Iterator[str]:
+        s, t = self.shape, self.target
+        flops, peak = 2 * s.m * s.n * s.k, gpu.planner(t).peak(s, self.plan, t)
+        yield f"{'ceiling':<10} {_time(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
+        yield (f"{'predicted':<10} {_time(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
+               f"{flops / cost.seconds / peak:.1%} of the ceiling; nothing here has been measured")
+        for what, seconds in cost.parts:
+            yield f"{'':<10} {_time(seconds):>9}  {what}{': this bounds it' * (what == cost.bound)}"
+        rest = cost.seconds - max(seconds for _, seconds in cost.parts)
+        yield f"{'':<10} {_time(rest):>9}  launch, and work that does not overlap with the bound above"
+
+
+# ---- what a plan takes of a compute unit
+
+def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
+    waves, lds = p.threads // t.warp, p.lds(s)
+    resident = max(t.occupancy(p.threads, p.estimate(s), lds), 1)
+    yield (f"workgroup {p.cta_m}x{p.cta_n}, {p.cta_k} deep: {waves} waves of {p.warp_m}x{p.warp_n}, each "
+           f"{p.warp_m // p.mfma} x {p.warp_n // p.mfma} instructions of {p.mfma}x{p.mfma}")
+    yield (f"about {p.estimate(s)} registers of each lane, of {t.vgprs // max(waves // t.simds, 1)} where one "
+           "workgroup runs")
+    yield f"{p.stages} stages in LDS: {lds:,} bytes of {t.lds:,}, {lds / t.lds:.0%}"
+    whole = p.tiles(s.m, s.n)
+    yield (f"{whole:,} tiles of C" + (f" in {p.split_k} parts each" if p.split_k > 1 else "")
+           + f", {resident} at a time on each of {t.cus} compute units; "
+           f"{s.m*s.n / (whole*p.cta_m*p.cta_n):.1%} of their elements are C's")
+
+
+def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
+    warps, shared, whole = p.threads // LANES, p.shared(s.itemsize), p.tiles(s.m, s.n)
+    rows, columns = p.extent
+    if p.algorithm == "gemv":
+        yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
+    else:
+        each = f", {p.thread_m}x{p.thread_n} elements of C a thread"*(p.algorithm == "simt")
+        slices = f" in {p.slices} slices of k"*(p.slices > 1)
+        yield f"CTA {rows}x{columns}, {p.cta_k} deep: {warps} warps of {p.warp_m}x{p.warp_n}{slices}{each}"
+    yield f"about {p.estimate(s.itemsize)} registers of each thread, of {t.registers_thread}"
+    yield f"{p.stages} stages in shared memory: {shared:,} bytes of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
+    divided = f" in {p.split_k} parts each"*(p.split_k > 1)
+    if p.tail:
+        undivided, parts = p.cut(s.m, s.n, t, s.itemsize)
+        divided = f", the last {whole - undivided} of them in {parts} parts"*(parts > 1)
+    yield (f"{whole:,} tiles of C{divided}, {max(p.resident(t, s.itemsize), 1)} at a time on each of {t.sms} "
+           f"multiprocessors; {s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
+
+
+def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None) -> GpuExplanation:
+    """As tilewright.explain says, for a GPU."""
+    shape = gpu.planner(target).shape_of(problem)
+    if not (shape.m and shape.n and shape.k):
+        return GpuExplanation(problem, target, shape, plan or gpu.choose(shape, target), "the product is empty: "
+                              "nothing is multiplied")
+    origin = "given" if plan else "the model's choice"
+    if plan and (found := tuple(plan.violations(shape, target))):
+        return GpuExplanation(problem, target, shape, plan, origin, found)
+    ranked = gpu.ranked(shape, target)
+    chosen: Any = plan or ranked[0]
+    ours = gpu.cost(shape, chosen, target)
+    others = [other for other in ranked if other != chosen]
+    kinds: dict[tuple[int, int], Any] = {}                          # the best of each tile, the best of all first
+    for other in others:
+        if (other.cta_m, other.cta_n) != (chosen.cta_m, chosen.cta_n):
+            kinds.setdefault((other.cta_m, other.cta_n), other)
+    shown = [(other, gpu.cost(shape, other, target)) for other in list(kinds.values())[:REJECTED]]
+    rejected = tuple((other, theirs.seconds / ours.seconds - 1, theirs.bound) for other, theirs in shown)
+    return GpuExplanation(problem, target, shape, chosen, origin, (), ours, len(others), rejected)
