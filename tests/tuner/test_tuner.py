@@ -345,7 +345,8 @@ def test_a_real_run(own_store):
     ("problem", "options", "error", "words"),
     [
         (tw.Gemm(0, 3, 3), {}, ValueError, "empty product"),
-        (tw.Gemm(3, 3, 3, "f32", "f64"), {}, ValueError, "in f32 or f64, the same for a, b and out, and"),
+        (tw.Gemm(3, 3, 32, "mxfp8"), {}, ValueError, "has block-scaled operands, .* tune the product of f32 instead"),
+        (tw.Gemm(3, 3, 3, "f32", out="i32"), {}, ValueError, "out = i32, to which products of f32"),
         (PROBLEM, {"time_limit": 0}, ValueError, "time_limit must be a positive number"),
         (PROBLEM, {"target": next(t for t in map(tw.target, ("neon", "x86-avx2")) if not t.runnable)}, RuntimeError,
          "cannot run on this machine"),
@@ -354,6 +355,27 @@ def test_a_real_run(own_store):
 def test_what_cannot_be_tuned(problem, options, error, words):
     with pytest.raises(error, match=words):
         tw.tune(problem, **options)
+
+
+@pytest.mark.parametrize("kinds", [("i8", "u8", "i32"), ("bf16", "bf16", "bf16"), ("f32", "f64"), ("c64",)], ids=str)
+def test_other_formats_are_measured(kinds):
+    """The model's plan and another one, which are right; the row that is kept says which formats, and is read back."""
+    problem = tw.Gemm(70, 80, 90, *kinds)
+    found = engine.plan_problem(problem, HERE, 1)
+    plans = tuple(map(str, search.promising(found.shape, found.target, 2)))
+    told = events(child.Job(problem, HERE, 1, plans, 0.3))
+    assert not [event for event in told if event["event"] == "out"]
+    assert {event["name"] for event in told if event["event"] == "turn"} >= {REFERENCE, *plans}
+    assert Row.from_json(row(plans[-1], found.shape).to_json()).shape == found.shape
+
+
+def test_a_measured_plan_of_other_formats_is_used(own_store):
+    problem = tw.Gemm(70, 80, 90, "i8", "u8", "i32")
+    found = engine.plan_problem(problem, HERE, 1)
+    other = search.promising(found.shape, found.target, 2)[1]
+    store.save([row(other, found.shape)])
+    assert tw.plan(problem, threads=1) == other
+    assert tw.plan(tw.Gemm(70, 80, 90, "u8", "i8", "i32"), threads=1) != other or found.shape.dtype == "f32"
 
 
 def test_nowhere_to_keep_results(monkeypatch, tmp_path, pretend):

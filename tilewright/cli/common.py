@@ -61,8 +61,8 @@ SomeN = Annotated[int | None, typer.Argument(metavar="N", help="Columns of B and
 SomeK = Annotated[int | None, typer.Argument(metavar="K", help="Columns of A, rows of B.", show_default=False)]
 Dtype = Annotated[
     str,
-    typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B: f32 or f64; on AMD's GPUs also "
-                 "f16, bf16, e4m3fn, mxfp4, ... (tilewright formats).", **completed(format_names)),
+    typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B, of `tilewright formats`, or "
+                 "formats of A, B and the result: bf16-e4m3fn-f32. NVIDIA: f32, f64.", **completed(format_names)),
 ]
 Layout = Annotated[
     str | None,
@@ -150,7 +150,11 @@ def numbers(
 def problem(m: int, n: int, k: int, dtype: str, layout: str | None) -> Gemm:
     from tilewright.problem import Gemm
 
-    return Gemm(m, n, k, dtype, layout=layout)
+    kinds = dtype.split("-")
+    if len(kinds) > 3:
+        raise BadInput(f"--dtype takes a format, or up to three joined by -, for A, B and the result, not {dtype!r}")
+    a, b, out = (*kinds, None, None)[:3]
+    return Gemm(m, n, k, a, b, out, layout)
 
 
 def target(name: str) -> Any:

@@ -22,13 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import check, measure, operands, quiet
 from tilewright.measure.disturbance import Watch
 from tilewright.measure.measure import Rules
-from tilewright.plans import shape_of
-from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine, small
@@ -53,20 +50,21 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     """Try every plan once, compare it with float64, time them all in turn, and the best of them for longer."""
     began = clock()
     o = operands.make(job.problem)
+    reference_of = check.Reference(o)
     calls: dict[str, list[measure.Call]] = {}
     for name in (REFERENCE, *job.plans):
         if len(calls) > 2 and clock() - began > TRYING * job.time_limit:
             emit("out", name=name, reason="there was no time for it")
             continue
         emit("trying", name=name)
-        o.c.fill(np.nan)
+        o.poison()
         try:
             call = _call(job, name, o)
             call[0](*call[1])
         except Exception as error:
             emit("out", name=name, reason=f"{type(error).__name__}: {error}")
             continue
-        wrong = check.wrong(o.a, o.b, o.c)
+        wrong = reference_of.wrong(o.c)
         if wrong:
             emit("out", name=name, reason=f"wrong result: {wrong}")
         else:
@@ -76,7 +74,7 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
         return
     reference = calls[REFERENCE][0][0]
     direct = [name for name, ((call, _),) in calls.items() if call is not reference] if _is_here(job) else []
-    overhead = _overhead(o.a.dtype) if direct else 0.0
+    overhead = _overhead(job.problem) if direct else 0.0
     rules = Rules.choose(job.threads)
 
     def settle() -> None:
@@ -107,14 +105,27 @@ def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
     runs without Python. Other plans are reached through Python; here the engine is called at once, and what matmul's
     checks take is added (`_overhead`).
     """
-    shape = shape_of(job.problem, job.threads)
-    plan = None if name in (REFERENCE, str(choose(shape, job.target))) else CpuPlan.parse(name)
-    if plan and not (_is_here(job) and small.runs(shape, plan, job.target)):
-        return (lambda: engine.gemm(o.a, o.b, o.c, threads=job.threads, plan=plan, target=job.target)), ()
-    if _is_here(job):
+    found = engine.plan_problem(job.problem, job.target, job.threads)     # whose plan is the model's: nothing is stored
+    plan = None if name in (REFERENCE, str(found.plan)) else CpuPlan.parse(name)
+    if _is_here(job) and (plan is None or small.runs(found.shape, plan, job.target)):
         from tilewright.api.builtin import matmul
+        return _by_matmul(o, matmul)
+    return _directly(o, found if plan is None else found._replace(plan=plan), job)
+
+
+def _by_matmul(o: operands.Operands, matmul: Any) -> measure.Call:
+    p = o.problem
+    if p == Gemm(p.m, p.n, p.k, p.a, p.b, layout=p.layout, batch=p.batch):      # NumPy would give this result
         return matmul, (o.a, o.b, o.c)
-    return (lambda: engine.gemm(o.a, o.b, o.c, threads=job.threads, target=job.target)), ()
+    return (lambda: matmul(o.a, o.b, o.c, out_dtype=p.out)), ()
+
+
+def _directly(o: operands.Operands, planned: engine.Planned, job: Job) -> measure.Call:
+    """The engine, without matmul's checks."""
+    p = o.problem
+    if p.a == p.b == p.out == planned.shape.dtype:
+        return (lambda: engine.gemm(o.a, o.b, o.c, threads=job.threads, plan=planned.plan, target=job.target)), ()
+    return CpuKernel(o.problem, job.target, planned), (o.a, o.b, o.c)
 
 
 def _is_here(job: Job) -> bool:
@@ -123,11 +134,13 @@ def _is_here(job: Job) -> bool:
     return job.target == dataclasses.replace(here, cores=job.target.cores, smt=job.target.smt)
 
 
-def _overhead(dtype: Any) -> float:
+def _overhead(problem: Gemm) -> float:
     """Seconds that matmul's checks take before the engine is reached: the calls here go to the engine at once."""
     from tilewright.api.products import matmul
-    x, y, z = np.ones((3, 1, 1), dtype)
-    calls: dict[str, list[measure.Call]] = {"api": [(matmul, (x, y, z))], "engine": [(engine.gemm, (x, y, z))]}
+    o = operands.make(Gemm(1, 1, 1, problem.a, problem.b, problem.out))
+    job = Job(o.problem, detect(), 1, (), 0.0)
+    direct = _directly(o, engine.plan_problem(o.problem, job.target, 1), job)
+    calls = {"api": [_by_matmul(o, matmul)], "engine": [direct]}
     for (call, args), in calls.values():
         call(*args)
     samples = measure.interleave(calls, Rules(turn_s=0.001, warm_s=0, min_rounds=5, max_rounds=5))

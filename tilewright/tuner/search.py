@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.measure import measure, quiet
-from tilewright.plans import asked, shape_of
+from tilewright.plans import asked
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.lowering import taken_operands
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
-from tilewright.runtime.cpu import engine, pool, small
+from tilewright.runtime.cpu import engine, small
 from tilewright.targets import CpuTarget, coerce
 from tilewright.tuner import contest
 from tilewright.tuner.child import Job
@@ -103,18 +104,19 @@ def tune(problem: Gemm, target: CpuTarget | str | None, *, threads: int | None, 
     """See tilewright.tune."""
     asked.problem(problem)
     target = coerce(target, CpuTarget)
-    asked.supported(problem, target.name, single=True)
     target.require_runnable()
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
-    threads = threads or pool.get_num_threads()
-    shape = shape_of(problem, threads)
+    if problem.blocks:
+        raise ValueError(f"{problem} has block-scaled operands, which matmul decodes before it multiplies: tune the "
+                         f"product of {taken_operands(problem).a} instead")
+    now = engine.plan_problem(problem, target, threads)
+    shape, threads = now.shape, now.shape.threads
     store.check_writable()
-    model = choose(shape, target)
-    now = store.best(shape, target) or model
-    plans = dict.fromkeys((model, now, *promising(shape, target, candidates)))
+    model = choose(shape, now.target)
+    plans = dict.fromkeys((model, now.plan if now.tuned else model, *promising(shape, now.target, candidates)))
     run = _measure(Job(problem, target, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
     result = _result(problem, target, shape, str(model), run)
     if not result.disturbed:
