@@ -343,7 +343,7 @@ def test_lists_may_be_written_with_commas_or_repeated() -> None:
         (("ladder", "--peers", "numpy,foo"), "unknown peer 'foo'"),
         (("ladder", "--isa", "sse"), "isa must be one of native, avx2"),
         (("ladder", "--sizes", "0"), "--sizes takes a positive whole number"),
-        (("formats", "--only", "bf16,half"), "nothing is timed of 'half'; name a format (f64, f32, f16, bf16, "),
+        (("formats", "--only", "bf16,half"), "no product of 'half' is timed; name a format (f64, f32, f16, bf16, "),
         (("formats", "--sizes", "1k"), "--sizes takes a positive whole number"),
         (("formats", "--threads", "-1"), "--threads takes"),
         (("formats", "--peers", "cublas"), "unknown peer 'cublas'; the peers are numpy, openblas, blis, torch, mkl"),

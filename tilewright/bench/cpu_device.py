@@ -88,7 +88,8 @@ class Cpu:
         return part, way.bind(part)
 
     def _rows(self, way: Way, given: Operands, call_s: float) -> int:
-        """How many rows of A, from what a few cost beyond what any number costs: who packs or converts B, does so once.
+        """How many rows of A, from what a few cost beyond what any number costs: a library that packs or converts B
+        does so once.
 
         A library that has a few rows done slowly and many fast is given all: only below SLOW it is a loop.
         """

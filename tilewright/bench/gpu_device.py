@@ -124,7 +124,7 @@ class TorchDevice:
 def make(on: TorchDevice, problem: Gemm, *, whole: bool = False, gap: int = 0) -> Operands:
     """Fresh random operands: normal, or `whole` numbers so small that any order of adding gives the same.
 
-    C starts as nan, so that an element nobody wrote cannot pass for right.
+    C starts as nan, so that an element that was not written cannot pass for right.
     """
     torch = on.torch
     dtype = {"f32": torch.float32, "f64": torch.float64}[problem.a]

@@ -86,10 +86,10 @@ def draw(report: Report, path: Path, suites: Sequence[str] | None = None, n: int
         plt.close(figure)
 
 
-def _colours(everybody: Iterable[str]) -> dict[str, str]:
+def _colours(names: Iterable[str]) -> dict[str, str]:
     """One for all panels: a line has one colour in the common legend."""
     spare = iter(CYCLE * 4)
-    return {name: COLOURS.get(name) or next(spare) for name in everybody}
+    return {name: COLOURS.get(name) or next(spare) for name in names}
 
 
 def _legend(figure: Any, axes: Iterable[Any], ncols: int, first: Callable[[str], Any] = lambda label: 0,

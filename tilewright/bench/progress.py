@@ -39,8 +39,8 @@ class Progress:
 
     def update(self, task: Any, description: str | None = None, completed: float | None = None) -> None:
         if self.bar:
-            told = {"description": description, "completed": completed}
-            self.bar.update(task, **{name: value for name, value in told.items() if value is not None})
+            changed = {"description": description, "completed": completed}
+            self.bar.update(task, **{name: value for name, value in changed.items() if value is not None})
         elif description not in (None, self.tasks[task]["description"]):
             at = self.tasks[task]
             at["description"] = description

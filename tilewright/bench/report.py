@@ -81,7 +81,7 @@ def quoted(ratio: Spread, digits: int = 2) -> str:
 def best_ratio(result: Result) -> tuple[str, Spread] | None:
     """The fastest peer and how we compare with it.  The ladder's steps are no peers: it has shares of the peak.
 
-    None where other processes disturbed the rounds: who waits for whom then decides, not who is faster.
+    None where other processes disturbed the rounds: the time spent waiting for a CPU then decides.
     """
     name = result.fastest_peer() if result.case.suite != "ladder" and not result.disturbed else None
     ratio = result.ratio(name) if name else None
@@ -349,12 +349,11 @@ def _pair(r: Result, what: str, digits: int = 0) -> str:
 
 
 def rate_columns(results: list[Result]) -> Iterator[Column]:
-    """Size, layout, TFLOP/s of everybody, our ratio to each peer."""
+    """Size, layout, TFLOP/s of tilewright and each peer, our ratios."""
     yield from _sizes(results)
-    everybody = names(results)
-    for name in everybody:
+    for name in names(results):
         yield name, lambda r, name=name: tflops(r, name)  # type: ignore[misc]
-    for name in everybody:
+    for name in names(results):
         if name in (KERNEL_0, "triton"):
             yield f"x {name}", lambda r, name=name: _gpu_ratio(r, name)  # type: ignore[misc]
 

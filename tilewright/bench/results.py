@@ -113,7 +113,8 @@ class Result:
 
     def ratio(self, peer: str, ours: str = OURS) -> Spread | None:
         """The peer's time over ours, round by round (or rate over rate, where the work differs): above 1 we win.
-        None without samples, and where other processes disturbed the rounds: who waits for whom then decides."""
+        None without samples, and where other processes disturbed the rounds: the time spent waiting for a CPU then
+        decides."""
         theirs, mine = self.sample(peer), self.sample(ours)
         if theirs is None or mine is None or mine.disturbed:
             return None

@@ -47,7 +47,7 @@ class Measured:
         return max(found)
 
     def peak_bandwidth(self, level: str, threads: int = 1, kind: str = "read") -> float | None:
-        """Bytes per second from a level; None where it could not be told from its neighbours."""
+        """Bytes per second from a level; None where it could not be separated from its neighbours."""
         pair = self.bandwidth.get(level, {}).get(kind)
         return None if pair is None else self._at(pair, threads)
 

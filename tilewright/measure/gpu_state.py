@@ -56,7 +56,7 @@ class Reading:
 
 
 class Source(Protocol):
-    """Who is asked."""
+    """A source of readings."""
 
     name: str
 
@@ -182,7 +182,7 @@ class Watch:
         return [r for r in self.readings if r.at >= middle]
 
 
-# ---- who can be asked
+# ---- sources of readings
 
 
 def find(bus_id: str | None = None) -> tuple[Source | None, str]:

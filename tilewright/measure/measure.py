@@ -124,7 +124,7 @@ class CallTrack:
         self.reps = 1
 
     def run(self, reps: int) -> float:
-        """Seconds for `reps` calls.  The collector is off, as in timeit: it would hit whoever is on turn."""
+        """Seconds for `reps` calls.  The collector is off, as in timeit: it would hit the peer whose turn it is."""
         enabled, clock = gc.isenabled(), self.clock
         gc.disable()
         try:
@@ -236,7 +236,7 @@ class _Rounds:
         self.judged: list[tuple[dict[str, float], bool]] = []
 
     def __len__(self) -> int:
-        """How many count, if nobody disturbed the last block."""
+        """How many count, if the last block was undisturbed."""
         return len(self.block) + sum(not disturbed for _, disturbed in self.judged)
 
     @property

@@ -56,7 +56,7 @@ class Operands:
         return Operands(part, self.a[..., :rows, :], self.b, self.c[..., :rows, :])
 
     def poison(self) -> None:
-        """Bytes of ones in C: nan, -1 or the largest, so that an element nobody wrote cannot pass for right."""
+        """Bytes of ones in C: nan, -1 or the largest, so that an element that was not written cannot pass for right."""
         self.c.view(np.uint8).fill(0xFF)
 
 

@@ -32,7 +32,7 @@ def ceilings(at: CpuTarget | None = None, *, progress: Callable[[str], None] = l
     RuntimeError for a target it cannot run.
 
     Figures that others disturbed are measured again. They may be given back all the same, if it is no better now:
-    `Measured.disturbed`. `progress` is told what is measured next.
+    `Measured.disturbed`. `progress` is called with what is measured next.
     """
     at = at or detect()
     at.require_runnable()

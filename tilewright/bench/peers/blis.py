@@ -1,7 +1,7 @@
 """BLIS by the wheel blis: one thread only, its C interface inside a Python extension module.
 
-It is an old BLIS that takes CPUs it has not heard of for generic ones, and cannot be told otherwise through the
-environment; but every call may name the kernels (the "context") it wants, and a trial says which are fastest.
+It is an old BLIS that takes CPUs it has not heard of for generic ones, and no environment variable
+overrides that; but every call may name the kernels (the "context") it wants, and a trial says which are fastest.
 """
 
 from __future__ import annotations

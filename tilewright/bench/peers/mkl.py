@@ -2,7 +2,7 @@
 
 It has functions for narrow formats, each also with B packed beforehand, as are sgemm and dgemm.  Its bytes are u8 by
 i8; i8 by i8 is given to it as A + 128 and the offset -128, A shifted before the clock runs, which spares it a pass.
-It chooses its kernels by the CPU's maker, and cannot be told otherwise.
+It chooses its kernels by the CPU's maker, and no setting overrides that.
 """
 
 from __future__ import annotations

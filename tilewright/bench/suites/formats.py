@@ -39,10 +39,11 @@ PRODUCTS: tuple[Product, ...] = (
 )
 
 
-def chosen(words: Sequence[str], among: Sequence[Product] = PRODUCTS) -> list[Product]:
+def chosen(words: Sequence[str], among: Sequence[Product] = PRODUCTS, also: str = "") -> list[Product]:
     """The products that the words name, in their order; all without any.
 
-    A word is a format (every product with such an operand), an algorithm, or a product's key.
+    A word is a format (every product with such an operand), an algorithm, or a product's key.  ValueError for any
+    other; `also` says what else it might have been.
     """
     found: set[Product] = set()
     for word in words:
@@ -53,7 +54,7 @@ def chosen(words: Sequence[str], among: Sequence[Product] = PRODUCTS) -> list[Pr
             algorithms = ", ".join(p.algorithm for p in among if p.algorithm)
             raise ValueError(
                 f"no product of {word!r} is timed; name a format ({', '.join(known)}), "
-                f"{f'an algorithm ({algorithms}) ' if algorithms else ''}or a product such as bf16-bf16-f32"
+                f"{f'an algorithm ({algorithms}) ' if algorithms else ''}or a product such as {among[-1].key}{also}"
             )
         found.update(named)
     return [p for p in among if p in found or not words]

@@ -70,7 +70,8 @@ def cases(words: Sequence[str] = (), quick: bool = False, device: str = "cpu") -
     groups = [word for word in words if word in GROUPS]
     among = PLAIN if device == GPU else PRODUCTS
     named = [word for word in words if word not in GROUPS]
-    products = formats.chosen(named, among) if named or not quick else list(PLAIN[:1])
+    also = f", or a group of shapes ({', '.join(GROUPS)})"
+    products = formats.chosen(named, among, also) if named or not quick else list(PLAIN[:1])
     every = [shape for shape in shapes() if shape[0] in groups or not groups]
     step = next(step for step in range(STRIDE, 2 * STRIDE) if math.gcd(step, len(every)) == 1)
     mixed = [every[i * step % len(every)] for i in range(len(every))]
