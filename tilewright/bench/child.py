@@ -130,7 +130,8 @@ class Bench:
         self.beside: tuple[Any, list[Call]] | None = None  # the last one, which several cases share
 
     def seated(self, case: Case) -> tuple[list[Peer], dict[str, str]]:
-        """The peers that take part in a case, and why the others do not.  tilewright and NumPy leave only if far too slow."""
+        """The peers that take part in a case, and why the others do not.  tilewright and NumPy leave only if far too
+        slow."""
         expected = {p.name: self.forecast.seconds(p.name, case) for p in self.peers}
         limits = {p.name: min(p.max_call_s, self.job.max_call_s) for p in self.peers}
         out = {name: f"one call would take about {s:.0f} s" for name, s in expected.items() if s > limits[name]}
@@ -165,7 +166,8 @@ class Bench:
         return f"about {need:.0f} s more, and {max(left, 0):.0f} s are left of the {self.job.deadline_s:.0f} s planned"
 
     def run(self, case: Case) -> Result:
-        """Check tilewright and its peers, time those that are right, in turns.  If the device is lost, what there is so far."""
+        """Check tilewright and its peers, time those that are right, in turns.  If the device is lost, what there is so
+        far."""
         sets = self.device.operands(case)
         reference = self.device.reference(case, sets[0])
         _, out = self.seated(case)
