@@ -15,7 +15,7 @@ from tests.helpers.arrays import small_integers
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
-from tilewright.runtime.gpu import nvidia, operands, product
+from tilewright.runtime.gpu import engine, nvidia, operands
 from tilewright.runtime.gpu.arrays import DeviceArray, shadow
 from tilewright.runtime.gpu.recipe import NVIDIA
 
@@ -23,7 +23,7 @@ from tilewright.runtime.gpu.recipe import NVIDIA
 @pytest.fixture
 def fake(monkeypatch):
     fake = install(monkeypatch, devices=2)
-    monkeypatch.setattr(nvidia, "compile", Compiled)
+    monkeypatch.setattr(nvidia.ENGINE, "compile", Compiled)
     monkeypatch.setitem(sys.modules, "torch", torch(fake))
     monkeypatch.setitem(sys.modules, "cupy", cupy(fake))
     Exporter.fake = Interface.fake = fake
@@ -310,7 +310,7 @@ def test_in_a_graph(fake):
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_workspaces(fake, monkeypatch, captured):
-    monkeypatch.setattr(nvidia, "compile", Split)
+    monkeypatch.setattr(nvidia.ENGINE, "compile", Split)
     stream = module.Stream()
     sys.modules["cupy"].current = stream.handle
     a, out = integers(6, 6), np.zeros((6, 6), np.float32)
@@ -513,7 +513,7 @@ def test_the_second_of_two_alike_goes_the_short_way(fake, monkeypatch, library, 
 
     a, b = integers(5, 6), integers(6, 7, seed=1)
     tw.matmul(library(a), library(b), out())
-    monkeypatch.setattr(product, "_product", None)  # the long way is closed
+    monkeypatch.setattr(engine, "_product", None)  # the long way is closed
     sys.modules["torch"].current = sys.modules["cupy"].current = 55
     x, y = integers(5, 6, seed=3), integers(6, 7, seed=4)
     c = tw.matmul(library(x), library(y), out(), alpha=2)
@@ -530,7 +530,7 @@ def test_what_is_not_alike_goes_the_long_way(fake, monkeypatch):
     def long_way(*args):
         raise InterruptedError
 
-    monkeypatch.setattr(product, "_product", long_way)
+    monkeypatch.setattr(engine, "_product", long_way)
     tw.matmul(Tensor(a), Tensor(b))
     strided, lazy = Tensor(np.asfortranarray(a)), Tensor(a)
     lazy.negated = True
@@ -613,7 +613,7 @@ made: list[int] = []
 
 
 def test_a_plan_is_chosen_by_what_the_operands_allow(fake, monkeypatch):
-    monkeypatch.setattr(nvidia, "compile", Vectored)
+    monkeypatch.setattr(nvidia.ENGINE, "compile", Vectored)
     made.clear()
     x, y = CuPyArray(integers(8, 8)), CuPyArray(integers(8, 9)[:, 1:])
     tw.matmul(x, x)

@@ -28,10 +28,10 @@ if not cuda.available():
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(nvidia, "compile", Compiled)
-    nvidia.forget()
+    monkeypatch.setattr(nvidia.ENGINE, "compile", Compiled)
+    nvidia.ENGINE.forget()
     yield
-    nvidia.forget()
+    nvidia.ENGINE.forget()
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def test_the_current_stream_of_cupy(cupy):
 @pytest.mark.parametrize("first", [True, False])
 def test_a_graph_of_torchs(torch, monkeypatch, kernel, first):
     """With temporaries, a workspace, and the first call of its kind inside the capture."""
-    monkeypatch.setattr(nvidia, "compile", kernel)
+    monkeypatch.setattr(nvidia.ENGINE, "compile", kernel)
     a = torch.tensor(A, device="cuda").repeat_interleave(2, 1)[:, ::2]  # goes through a copy
     b, out = torch.tensor(B, device="cuda"), torch.zeros(70, 90, device="cuda")
     if not first:
@@ -367,7 +367,7 @@ def test_a_graph_of_ours(torch):
 
 def test_a_split_sum_on_many_streams(torch, monkeypatch):
     """Workspaces of streams that run at once are different, and their counters are zero again and again."""
-    monkeypatch.setattr(nvidia, "compile", Split)
+    monkeypatch.setattr(nvidia.ENGINE, "compile", Split)
     a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
     torch.cuda.synchronize()
     streams, results = [torch.cuda.Stream() for _ in range(8)], []

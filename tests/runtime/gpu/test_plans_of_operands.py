@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from tests.runtime.gpu.test_rocm_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
+from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
 
 import tilewright as tw
 from tests.doubles import fake_cuda
@@ -29,13 +29,13 @@ def cuda(monkeypatch):
 
 def compiled(monkeypatch, engine):
     """The kernels that the engine compiles from now on."""
-    found, compile = [], engine.compile
+    found, compile = [], engine.ENGINE.compile
 
     def watched(*args):
         found.append(compile(*args))
         return found[-1]
 
-    monkeypatch.setattr(engine, "compile", watched)
+    monkeypatch.setattr(engine.ENGINE, "compile", watched)
     return found
 
 
@@ -76,7 +76,7 @@ AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in gpu.planner(tw.
 @pytest.mark.parametrize(("chip", "name"), AMD)
 def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
     machine = started(monkeypatch, chip)
-    made, target = compiled(monkeypatch, amd), amd.HIP.driver.device(0).target
+    made, target = compiled(monkeypatch, amd), amd.AMD.driver.device(0).target
     for layout in ("nn", "tt"):
         a, b = operands(16, 32, 64, formats.get(name).dtype, layout)
         tw.matmul(Tensor(a), Tensor(b))

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks, formats
+from tilewright import formats
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
 from tilewright.rules.arguments import F32
 from tilewright.runtime.gpu import engine
-from tilewright.runtime.gpu.engine import format_of
+from tilewright.runtime.gpu.operands import format_of
 from tilewright.runtime.gpu.recipe import AMD
 
 Array = NDArray[Any]
@@ -24,6 +24,8 @@ FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
 
 
 class _Engine(engine.Engine):
+    compiler = "tilewright.compiled.amd"
+
     def takes(self, on: Any, a: Array, b: Array, c: Any, compute: np.dtype[Any],
               result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
         format_a, format_b = multiplied(format_of(a.dtype), format_of(b.dtype), format_of(compute), on)
@@ -31,9 +33,6 @@ class _Engine(engine.Engine):
         exact = c is None or getattr(c, "dtype", None) == result  # else c would be rounded before it is added
         kept = format_of(result) if exact and format_of(result) in plans.RESULTS[sums] else sums
         return tuple(formats.FORMATS[name].dtype for name in (format_a, format_b, kept))
-
-    def compiled(self, problem: Gemm, target: Any, plan: Any) -> Any:
-        return compile(problem, target, plan)
 
     # ---- two block-scaled matrices in the host's memory
 
@@ -45,17 +44,11 @@ class _Engine(engine.Engine):
         """c = alpha * a @ b + beta * c by the plan, with blocks along k in both: on the first GPU."""
         m, n = c.shape
         problem = Gemm(m, n, a.shape[1], a.format.name, b.format.name, format_of(c.dtype), "nt")
-        kernel = compile(problem, AMD.driver.device(0).target, plan)
+        kernel = self.compile(problem, AMD.driver.device(0).target, plan)
         AMD.call(kernel, a, b, c, alpha=alpha, beta=beta)
 
 
 ENGINE = _Engine(AMD)
-forget = ENGINE.forget
-
-
-def compile(problem: Gemm, target: Any, plan: Any = None) -> Any:
-    """tilewright.compiled.amd.compile, which is imported by the first product that needs it."""
-    return forks.imported("tilewright.compiled.amd").compile(problem, target, plan)
 
 
 def multiplied(a: str, b: str, compute: str, on: Any) -> tuple[str, str]:

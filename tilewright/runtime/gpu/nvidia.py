@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
-from tilewright.problem import Gemm
 from tilewright.runtime.gpu import engine
 from tilewright.runtime.gpu.recipe import NVIDIA
 
@@ -16,18 +14,11 @@ Array = NDArray[Any]
 
 
 class _Engine(engine.Engine):
+    compiler = "tilewright.compiled.nvidia"
+
     def takes(self, on: Any, a: Array, b: Array, c: Any, compute: np.dtype[Any],
               result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
         return compute, compute, compute
 
-    def compiled(self, problem: Gemm, target: Any, plan: Any) -> Any:
-        return compile(problem, target, plan)
-
 
 ENGINE = _Engine(NVIDIA)
-forget = ENGINE.forget
-
-
-def compile(problem: Gemm, target: Any, plan: Any = None) -> Any:
-    """tilewright.compiled.nvidia.compile, which is imported by the first product that needs it."""
-    return forks.imported("tilewright.compiled.nvidia").compile(problem, target, plan)

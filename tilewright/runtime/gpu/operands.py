@@ -118,3 +118,18 @@ def shapes(p: Gemm) -> dict[str, tuple[int, ...]]:
 def dtype_of(p: Gemm, name: str) -> np.dtype[Any]:
     """Of a, b or out."""
     return formats.FORMATS[getattr(p, name)].dtype
+
+
+def letter(x: Array) -> str:
+    """ "n" if rows are contiguous, "t" if columns are, "" if neither; of rows or columns of one element, the other."""
+    by_rows, by_columns = leading(x) is not None, leading(x.T) is not None
+    return "n" if by_rows and not (by_columns and x.shape[1] == 1) else "t" if by_columns else ""
+
+
+def address(x: Array) -> int:
+    """Of the first element."""
+    return int(x.__array_interface__["data"][0])
+
+
+def format_of(dtype: np.dtype[Any]) -> str:
+    return formats.get(dtype).name
