@@ -6,12 +6,12 @@ import sys
 
 import numpy as np
 import pytest
-from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
 
 import tilewright as tw
 from tests.doubles import fake_cuda
 from tests.doubles.fake_arrays import CuPyArray, cupy, torch
 from tests.helpers.arrays import small_integers
+from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
 from tilewright import formats
 from tilewright.plans import gpu
 from tilewright.runtime.gpu import amd, nvidia
