@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect import resources
-from tilewright.inspect.resources import hot_loop, ptx_functions, ptx_loop
+from tilewright.inspect.resources import HotLoop, hot_loop, ptx_functions, ptx_loop
 from tilewright.ir import Kernel, f32, ptr
 from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
@@ -33,7 +33,7 @@ def tiles(t) -> list[tuple[int, int]]:
     return [(mr, nv) for nv in range(1, 7) for mr in range(1, 33) if fits(t, mr, nv)]
 
 
-def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
+def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> HotLoop:
     loop = hot_loop(assembly(emit_microkernel(t, dtype, mr, nv, a, b), t))
     steps = PACE if a == "packed" and unrolled(mr, nv, dtype) else 1        # of k that the loop unrolls
     assert loop.fma == steps * mr * nv, loop.text
@@ -46,6 +46,7 @@ def check(t, dtype: str, mr: int, nv: int, a: str, b: str) -> None:
     if not masks:
         assert loop.spills == 0, loop.text
     assert loop.registers <= t.registers
+    return loop
 
 
 @pytest.mark.parametrize("name", names("cpu"))
@@ -74,8 +75,7 @@ def test_words_are_multiplied_by_the_instruction_that_is_meant_for_them(t):
     packed = {*TILES[t.registers], *PACKED.get(("AMD", t.registers), ()), *(x[:2] for x in FEW_ROWS[t.registers][-1:])}
     for (name, instruction), (mr, nv) in itertools.product(words.items(), packed):
         if instruction != "vpmaddwd" or mr * nv + nv + 2 <= t.registers:
-            check(t.extended, name, mr, nv, "packed", "packed")
-            loop = hot_loop(assembly(emit_microkernel(t.extended, name, mr, nv), t.extended))
+            loop = check(t.extended, name, mr, nv, "packed", "packed")
             assert len(re.findall(rf"\b{instruction}\b", loop.text)) == loop.fma
             assert loop.text.count("vpaddd") == (loop.fma if instruction == "vpmaddwd" else 0)
 
