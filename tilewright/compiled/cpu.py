@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.compiled.base import Compiled, CompiledGemm, Launch
 from tilewright.forks import cached_property
+from tilewright.formats.operands import check_operand
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.rules import complex_product
@@ -177,10 +178,8 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     def _operand(self, x: Any, name: str, shape: tuple[int, ...], stored: tuple[int, int]) -> Array:
         letter = self.problem.layout["ab".index(name)]
-        self._array(x, name)
-        if x.shape != shape:
-            hint = f"; it is given as it is multiplied, so pass {name}.T" if x.shape == stored and letter == "t" else ""
-            raise ValueError(f"{name} must have shape {shape}, not {x.shape}{hint}")
+        is_stored = letter == "t" and getattr(x, "shape", None) == stored
+        self._array(x, name, shape, f"; it is given as it is multiplied, so pass {name}.T" * is_stored)
         wanted = order(*lowering.contiguous(shape[-2], shape[-1], letter))
         if x.size and self._order(x) != wanted:
             raise ValueError(f"{name} must have contiguous {wanted}, as layout {self.problem.layout!r} says, but its "
@@ -190,19 +189,13 @@ class CpuKernel(CompiledGemm, CpuCode):
     def _order(self, x: Array) -> str:
         return order(*engine.strides(x[0] if x.ndim == 3 else x))
 
-    def _array(self, x: Any, name: str) -> None:
-        dtype = formats.FORMATS[getattr(self.problem, name)].dtype
-        if not isinstance(x, np.ndarray):
-            raise TypeError(f"{name} must be a NumPy array, not {type(x).__name__}")
-        if x.dtype != dtype or not x.dtype.isnative:
-            raise TypeError(f"{name} must have dtype {dtype}, as the problem says, not {x.dtype}")
+    def _array(self, x: Any, name: str, shape: tuple[int, ...], hint: str = "") -> None:
+        check_operand(name, x, getattr(self.problem, name), shape, hint=hint)
         if not x.flags.aligned or any(stride % x.itemsize for stride in x.strides):
             raise ValueError(f"{name} must be aligned to its elements, but its strides are {x.strides} bytes")
 
     def _check_out(self, out: Any, shape: tuple[int, ...], a: Array, b: Array) -> None:
-        self._array(out, "out")
-        if out.shape != shape:
-            raise ValueError(f"out must have shape {shape}, not {out.shape}")
+        self._array(out, "out", shape)
         if not out.flags.writeable:
             raise ValueError("out is read-only")
         if out.size and self._order(out) != "rows":

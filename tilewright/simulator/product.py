@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.formats import Quantized
+from tilewright.formats.operands import check_operand
 from tilewright.ir.program import Function
 from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
@@ -65,7 +65,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
             raise ValueError(f"beta = {beta} needs an out to multiply")
         out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
     for name, x, sizes in ("a", a, (p.m, p.k)), ("b", b, (p.k, p.n)), ("out", out, (p.m, p.n)):
-        _check(name, x, (*batch, *sizes), getattr(p, name))
+        check_operand(name, x, getattr(p, name), (*batch, *sizes))
     product = CpuProduct(kernel, alpha, beta) if isinstance(kernel.target, CpuTarget) else Launches(kernel, alpha, beta)
     for index in range(p.batch):
         product.run(*((a[index], b[index], out[index]) if batch else (a, b, out)))
@@ -81,17 +81,3 @@ def simulate_function(function: Function, args: Sequence[Any], grid: int | Seque
         from tilewright.simulator.occupancy import assembled
         report.occupancy = assembled(function, target)
     return report
-
-
-def _check(name: str, x: Any, shape: tuple[int, ...], format: str) -> None:
-    if format in formats.BLOCK_FORMATS:
-        if not isinstance(x, Quantized):
-            raise TypeError(f"{name} must be Quantized ({format}), not {type(x).__name__}")
-        if x.format.name != format or x.shape != shape or x.axis != (-1 if name == "a" else -2):
-            raise ValueError(f"{name} must be {format} of shape {shape} with blocks along k, not {x!r}")
-        return
-    dtype = formats.FORMATS[format].dtype
-    if not isinstance(x, np.ndarray):
-        raise TypeError(f"{name} must be an array, not {type(x).__name__}")
-    if x.shape != shape or x.dtype != dtype:
-        raise ValueError(f"{name} must be {dtype} of shape {shape}, not {x.dtype} of {x.shape}")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.formats.operands import check_operand
 from tilewright.formats.quantized import Quantized
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Platform, kind, library_of, shadow
@@ -150,7 +151,7 @@ class Bound:
         for a new one. Their addresses."""
         maker, driver = self._maker, self._maker.driver
         for name, x in (("a", a), ("b", b)):
-            _check_quantized(kernel, name, x)
+            check_operand(name, x, getattr(kernel.problem, name), shapes(kernel.problem)[name], given=kind(x))
         if out is None:
             p = kernel.problem
             out = DeviceArray(maker.platform, driver.device(0), shapes(p)["out"], dtype_of(p, "out"))
@@ -236,18 +237,11 @@ class Maker:
     def _stored(self, kernel: Any, a: Any, b: Any, out: Any) -> list[Array]:
         """A and B, checked, as the kernel wants them stored: NumPy arrays, or the elements of Quantized operands and
         then their scales."""
-        p, scaled, memory = kernel.problem, kernel.problem.a in BLOCK_FORMATS, self.platform.memory
+        p, allowed = kernel.problem, f"a NumPy array or an array in {self.platform.memory}"
         for name, x in (("a", a), ("b", b), ("out", out)):
-            if scaled and name != "out":
-                _check_quantized(kernel, name, x)
-            elif x is not None:
-                if not isinstance(x, np.ndarray):
-                    raise TypeError(f"{name} must be a NumPy array or an array in {memory}, not {kind(x)}")
-                if x.dtype != dtype_of(p, name):
-                    raise TypeError(f"{name} must have dtype {dtype_of(p, name)}, as the problem says, not {x.dtype}")
-                if x.shape != shapes(p)[name]:
-                    raise ValueError(f"{name} must have shape {shapes(p)[name]}, not {x.shape}")
-        if scaled:
+            if x is not None or name != "out":
+                check_operand(name, x, getattr(p, name), shapes(p)[name], allowed=allowed, given=kind(x))
+        if p.a in BLOCK_FORMATS:
             return [a.elements, b.elements, a.scales, b.scales]
         return [np.ascontiguousarray(x.swapaxes(-1, -2) if letter == "t" else x)
                 for x, letter in zip((a, b), p.layout)]
@@ -286,14 +280,6 @@ def _quantized_recipe(driver: Driver, kernel: Any, on: Any, a: Quantized, b: Qua
     """Of packed operands that are stored as Quantized has them, their scales at these addresses."""
     return Recipe(driver, kernel, on, a.elements.shape[-1], b.elements.shape[-1], ldc, scale_a=scale_a, scale_b=scale_b,
                   ld_scale_a=a.scales.shape[-1], ld_scale_b=b.scales.shape[-1])
-
-
-def _check_quantized(kernel: Any, name: str, x: Any) -> None:
-    format, shape = getattr(kernel.problem, name), shapes(kernel.problem)[name]
-    if not isinstance(x, Quantized):
-        raise TypeError(f"{name} must be Quantized ({format}), not {kind(x)}")
-    if x.format.name != format or x.shape != shape or x.axis != (-1 if name == "a" else -2):
-        raise ValueError(f"{name} must be {format} of shape {shape} with blocks along k, not {x!r}")
 
 
 def _new_product(kernel: Any, out: Array | None, beta: float) -> Array:
