@@ -90,6 +90,7 @@ class Library:
     wheel: str | None = None  # what to install
     is_here: Callable[[], bool] | None = None  # cheaper than to load it; default: whether the wheel's module is there
     device: str = CPU
+    compiled: bool = False  # called without Python, which the suite that times calls must not count
     order: int = 50  # of loading and of columns
     threads: str | None = None  # X of the environment variable X_NUM_THREADS
     steered_by: tuple[str, ...] = ()  # beginnings of environment variables that a measuring process does not inherit

@@ -237,12 +237,12 @@ def _products(axis: Any, found: dict[Any, Result], products: list[Any]) -> None:
     for product, r in found.items():
         for row in r.rows:
             name = row.name.removesuffix(" packed")
-            if row.sample is None or name not in MARKS or row.name == BESIDE:
+            if row.sample is None or row.name in (OURS, BESIDE):
                 continue
             colour = COLOURS.get(name, "#000000")
             edge, width, face = (colour, 1.2, "none") if row.prepared else ("black", 0.4, colour)
             axis.plot(
-                r.gflops(row.name), at[product], MARKS[name], markersize=4.5, zorder=3, label=row.name,
+                r.gflops(row.name), at[product], MARKS.get(name, "P"), markersize=4.5, zorder=3, label=row.name,
                 linestyle="none", markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face,
             )
         axis.plot(

@@ -31,14 +31,13 @@ from typing import Any
 
 from tilewright import outputs
 from tilewright.bench.cases import Case, Product, size
-from tilewright.bench.peer import OURS
+from tilewright.bench.peer import OURS, libraries
 from tilewright.measure.measure import Sample, Spread, ratios, spread
 from tilewright.problem import Gemm
 
 SCHEMA = 2
 BESIDE = "tilewright beside"  # the row of Case.beside
 ABSENT = "absent"  # how the error begins where this version or machine does not have a product
-COMPILED = ("openblas", "mkl", "blis")  # called without Python (peers/_blas.py)
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,8 @@ class Result:
     def fastest_peer(self) -> str | None:
         """The peer with the highest median rate.  Where the call itself is what is timed, only what users call counts:
         a C function with its arguments ready checks nothing and returns nothing."""
-        found = [name for name in self.peers() if self.case.suite != "overhead" or name not in COMPILED]
+        compiled = {x.name for x in libraries() if x.compiled} if self.case.suite == "overhead" else ()
+        found = [name for name in self.peers() if name not in compiled]
         return found[0] if found else None
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,7 @@ def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> 
     A process that dies leaves its results so far, and a note saying what it was doing; the case that broke it is an
     error row, and another process goes on with the case after.  KeyboardInterrupt ends the child.
     """
-    left = job
+    left, began = job, time.monotonic()
     for _ in range(MOST_STARTS):
         session = Session(job.threads, job.isa)
         report.sessions.append(session)
@@ -101,7 +102,8 @@ def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> 
             target = report.machine.get("gpu", {}).get("target", job.isa) if job.device == GPU else job.isa
             row = Row(OURS, error=f"the process ended: {session.notes[-1]}")
             report.results.append(Result(left.cases[heard.at], job.threads, target, (row,)))
-        left = replace(left, cases=left.cases[heard.at + 1 :])
+        deadline = None if job.deadline_s is None else job.deadline_s - (time.monotonic() - began)
+        left = replace(left, cases=left.cases[heard.at + 1 :], deadline_s=deadline)
         if not left.cases:
             return session
     session.notes.append(f"{len(left.cases)} cases were not tried: {MOST_STARTS} processes broke")

@@ -100,4 +100,4 @@ def _bli(gemm: Any, gemv: Any, context: int, o: Operands) -> Call:
     return _blas.bind(_blas.address(gemm), "iilllppllpllppllpp", values, keep=(o, scalars)), ()
 
 
-PEER = Library("blis", load, "blis", order=20, threads="BLIS", steered_by=("BLIS_",))
+PEER = Library("blis", load, "blis", compiled=True, order=20, threads="BLIS", steered_by=("BLIS_",))

@@ -161,5 +161,5 @@ def _packed(library: ctypes.CDLL, name: str, o: Operands, real: str = "", one: f
 
 
 # After torch, which would call this MKL instead of its own: MKL makes its functions global.
-PEER = Library("mkl", load, "mkl", lambda: bool(_places()), order=40, threads="MKL", steered_by=("MKL_",),
-               avx2={"MKL_ENABLE_INSTRUCTIONS": "AVX2"})
+PEER = Library("mkl", load, "mkl", lambda: bool(_places()), compiled=True, order=40, threads="MKL",
+               steered_by=("MKL_",), avx2={"MKL_ENABLE_INSTRUCTIONS": "AVX2"})

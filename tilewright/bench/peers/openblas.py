@@ -39,5 +39,5 @@ def ways(library: ctypes.CDLL, product: Product) -> Iterator[Way]:
         yield Way("openblas", f"{name}, compiled call", bind)
 
 
-PEER = Library("openblas", load, "scipy-openblas64", order=10, threads="OPENBLAS", steered_by=("OPENBLAS_",),
-               avx2={"OPENBLAS_CORETYPE": "Haswell"})
+PEER = Library("openblas", load, "scipy-openblas64", compiled=True, order=10, threads="OPENBLAS",
+               steered_by=("OPENBLAS_",), avx2={"OPENBLAS_CORETYPE": "Haswell"})
