@@ -31,6 +31,7 @@ from tilewright.api import dispatch, host
 from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized, scaled
 from tilewright.formats.scaled import Scaled
+from tilewright.plans import lowering
 from tilewright.rules import arguments, shapes
 from tilewright.rules.arguments import F32, F64, Array
 from tilewright.rules.call import Arithmetic, Call, decide
@@ -200,9 +201,8 @@ def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
 
 def _large(a: Quantized, b: Quantized) -> bool:
     """Is the product one whose operands the engine takes as bf16?"""
-    bf16 = np.empty(0, BF16)
     rows, columns = (math.prod(q.others[-1:]) for q in (a, b))
-    return bool(dispatch.cpu().converts(bf16, F32, rows, columns, a.length))
+    return lowering.decoded(rows, columns, a.length) == "bf16"
 
 
 def _flushed(a: Quantized, b: Quantized) -> bool:

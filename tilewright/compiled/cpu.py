@@ -135,6 +135,9 @@ class CpuKernel(CompiledGemm, CpuCode):
         nothing else is copied. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
         p = self.problem
+        if p.blocks:
+            raise ValueError(f"a CpuKernel multiplies arrays, and {p} has block-scaled operands, which tilewright.matmul "
+                             f"decodes to {lowering.taken_operands(p).a} before")
         batch = (p.batch,) if p.batch != 1 else ()
         a, b = (self._operand(x, name, batch + sizes, stored) for name, x, sizes, stored in (
             ("a", a, (p.m, p.k), p.shape_a), ("b", b, (p.k, p.n), p.shape_b)))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.plans import lowering
 from tilewright.targets import machine
 
 Array = NDArray[Any]
@@ -130,7 +131,7 @@ def _decide(
                         "multiply them")
     result = wanted or meeting
     exact = whole and isinstance(result, formats.Integer)
-    if not exact and _rank(result) < _rank(meeting):
+    if not exact and formats.rank(result) < formats.rank(meeting):
         raise TypeError(f"out_dtype must not be {result.numpy_name}, to which products of {meeting.numpy_name} cannot "
                         "be cast (rule 'same_kind')")
     sums = formats.accumulator(*known, result) if exact else formats.accumulator(*known, meeting, result)
@@ -144,12 +145,6 @@ _decided = lru_cache(maxsize=1024)(_decide)  # it asks NumPy about every pair: 2
 
 def _given(inputs: dict[str, Any]) -> str:
     return ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
-
-
-def _rank(f: formats.Format) -> int:
-    """NumPy's kinds in order: what is of one may be cast to the same or a later one."""
-    return next(rank for rank, kind in enumerate((formats.Bool, formats.Integer, formats.Float, formats.Complex))
-                if isinstance(f, kind))
 
 
 def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | None:
@@ -187,7 +182,7 @@ def check_cast(source: np.dtype[Any], target: np.dtype[Any], name: str) -> None:
     if source is target:
         return
     known, into = formats.find(source), formats.find(target)
-    narrower = known is not None and into is not None and _rank(into) < _rank(known)
+    narrower = known is not None and into is not None and formats.rank(into) < formats.rank(known)
     if narrower or not np.can_cast(source, target, "same_kind"):
         allowed = "any complex dtype" if source.kind == "c" else "any float or complex dtype"
         raise TypeError(
@@ -341,8 +336,8 @@ def _kind(value: Any) -> str:
 
 
 # algorithm= → the dtype of operands that it splits (plans/lowering.py); "fastest" may leave them whole
-ALGORITHMS = {"bf16_bf16_f32_x3": "float32", "bf16_bf16_f32_x6": "float32", "bf16_bf16_f32_x9": "float32",
-              "bf16_bf16_f32_x4": "float16", "fastest": ""}
+ALGORITHMS = {name: formats.FORMATS[split].numpy_name for name, (split, _) in lowering.ALGORITHMS.items()}
+ALGORITHMS[lowering.FASTEST] = ""
 
 
 def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.dtype[Any], plan: Any) -> None:

@@ -380,7 +380,7 @@ def test_threadpoolctl_in_any_order(first: str) -> None:
     done = run_python(f"""
         import {first}, {second}, tilewright as tw
         assert not [x for x in threadpoolctl.threadpool_info() if x["internal_api"] == "tilewright"]
-        from tilewright.runtime import pool
+        from tilewright.runtime.cpu import pool
         pool.pool().reserve(2)
         print([x["internal_api"] for x in threadpoolctl.threadpool_info()].count("tilewright"))
     """)
@@ -452,7 +452,7 @@ EXITS = {
 
 @pytest.mark.parametrize("case", EXITS)
 def test_exit(case: str) -> None:
-    prelude = "from tilewright.runtime import pool\np = pool.pool()\np.reserve(2)\n"
+    prelude = "from tilewright.runtime.cpu import pool\np = pool.pool()\np.reserve(2)\n"
     done = run_python(prelude + textwrap.dedent(EXITS[case]))         # which ends what hangs
     assert (done.returncode, done.stderr) == (0, "")
 
