@@ -136,7 +136,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         self.target.require_runnable()
         p = self.problem
         if p.blocks:
-            raise ValueError(f"a CpuKernel multiplies arrays, and {p} has block-scaled operands, which tilewright.matmul "
+            raise ValueError(f"a CpuKernel multiplies arrays, and {p} has block-scaled operands, which matmul "
                              f"decodes to {lowering.taken_operands(p).a} before")
         batch = (p.batch,) if p.batch != 1 else ()
         a, b = (self._operand(x, name, batch + sizes, stored) for name, x, sizes, stored in (
