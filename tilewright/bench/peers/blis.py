@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.bench.cases import REAL, Product
 from tilewright.bench.peer import AVX2, Library, Peer, Setting, Unavailable, Way
 from tilewright.bench.peers import _blas
-from tilewright.measure import measure, operands
+from tilewright.measure import check, measure, operands
 from tilewright.measure.machine import cpu_flags
 from tilewright.measure.measure import Call, Clock, Rules
 from tilewright.measure.operands import Operands
@@ -51,6 +51,7 @@ def load(setting: Setting) -> Peer:
             numbers[library.bli_arch_string(len(numbers)).decode()] = len(numbers)
         names = kernels(own, setting.isa == AVX2)
         contexts = {name: library.bli_gks_lookup_nat_cntx(numbers[name]) for name in names if name in numbers}
+        contexts = {name: at for name, at in contexts.items() if _overwrites(*functions["f64"], at)} or contexts
     except AttributeError as missing:
         raise Unavailable(f"this blis has no typed C interface ({missing})") from None
     trial = operands.make(Gemm(384, 384, 384))
@@ -62,6 +63,14 @@ def load(setting: Setting) -> Peer:
             yield Way("blis", HOW, partial(_bli, *functions[product.a], contexts[core]))
 
     return Peer("blis", version, HOW, ways)
+
+
+def _overwrites(gemm: Any, gemv: Any, context: int) -> bool:
+    """Whether C is written and not added to where beta is 0: the kernels "haswell" of 0.7 do that wrong for k = 1."""
+    o = operands.make(Gemm(37, 29, 1, "f64", layout="nt"))
+    multiply, _ = _bli(gemm, gemv, context, o)
+    multiply()
+    return check.wrong(o.a, o.b, o.c) is None
 
 
 def kernels(own: str, avx2_only: bool) -> list[str]:
