@@ -35,11 +35,12 @@ def main(verbose: bool = False) -> None:
         skipped += len(ratios) - len(plans)
         offered = {text: ratios[text] for text in plans}
         predicted = {text: cost(shape, plan, on).seconds for text, plan in plans.items()}
-        chosen = str(choose(shape, on))
-        first = chosen if chosen in offered else min(predicted, key=lambda text: predicted[text])
+        choice = choose(shape, on)
+        chosen = next((text for text, plan in plans.items() if plan == choice), "")
+        first = chosen or min(predicted, key=lambda text: predicted[text])
         best = max(offered, key=lambda text: offered[text])
         kept.append(offered[first] / offered[best])
-        unmeasured = "" if chosen in offered else " (its own choice was not measured)"
+        unmeasured = "" if chosen else " (its own choice was not measured)"
         print(f"{case:22} {kept[-1]:.3f}  chosen {offered[first]:.3f}{unmeasured}  best {offered[best]:.3f} by {best}")
         if verbose:
             for text in sorted(offered, key=lambda text: predicted[text]):

@@ -167,7 +167,7 @@ def test_shapes_make_the_planner_choose_what_they_are_for():
         for shape in (*split.small, split.large):
             assert plan_of(split, shape).split_k > 1
     straight = entries("gfx950")["mfma_gemm_f16_nt"]
-    assert [plan_of(straight, shape).copy for shape in straight.small] == ["registers", "direct"]
+    assert [plan_of(straight, shape).copy for shape in straight.small] == ["registers", "lds"]
     problem = tw.Gemm(*straight.large, "f16", out="f32", layout="nt")
     assert plan_of(straight, straight.large) == choose(shape_of(problem), tw.target("gfx950"))
 

@@ -26,7 +26,7 @@ def bytes_of(terms):
 @pytest.mark.parametrize(("chip", "a", "layout", "plan"), [
     ("gfx942", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32"),
     ("gfx942", "f32", "nt", "mfma 64x128x32 wave=32x64 mfma=32 split_k=2 vector=4"),
-    ("gfx950", "i8", "nt", "mfma 64x64x64 wave=32x32 mfma=16 copy=direct stages=3 vector=16"),
+    ("gfx950", "i8", "nt", "mfma 64x64x64 wave=32x32 mfma=16 copy=lds stages=3 vector=16"),
     ("gfx950", "f64", "nt", "mfma 32x64x16 wave=32x32 mfma=16 vector=2 split_k=3"),
     ("gfx950", "f16", "tn", "mfma 64x64x64 wave=64x32 mfma=32"),
 ])

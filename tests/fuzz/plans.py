@@ -27,7 +27,7 @@ SEEDS = {
     "gpu": ["simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers", "simt 128x128x8 warp=32x64 thread=8x8 "
             "stages=3 split_k=2", "gemv 8x32x1 warp=1x32 stages=2", "dmma 64x64x16 warp=32x32 stages=3 vector=2",
             "simt 64x32x8 warp=32x32 thread=8x4 stages=2 copy=registers slices=2 order=columns tail"],
-    "amd": ["mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "mfma 32x64x64 wave=32x32 mfma=16 copy=direct "
+    "amd": ["mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "mfma 32x64x64 wave=32x32 mfma=16 copy=lds "
             "stages=3 split_k=2", "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2 vector_c=1",
             "xf32 64x64x32 wave=32x32 mfma=32 copy=registers stages=2", "bf16_emulated 64x64x64 wave=32x32 mfma=32"],
 }
@@ -38,7 +38,7 @@ NUMBERS = ("0", "1", "2", "3", "4", "5", "8", "12", "16", "31", "32", "33", "64"
            "9" * 5000)
 WORDS = ("swap", "copy", "tail", "early", "ways=1x1x1", "ways=2x2", "ways=1000000x1000000x1", "kc=0", "mc=7",
          "stages=0",
-         "vector=3", "vector=0", "order=rows", "copy=async", "copy=direct", "copy=", "split_k=0", "split_k=100000",
+         "vector=3", "vector=0", "order=rows", "copy=async", "copy=lds", "copy=", "split_k=0", "split_k=100000",
          "slices=3", "group_m=0", "group_m=-1", "registers=1", "thread=0x0", "warp=32x32", "=", "kc=8=8", "\0",
          "algorithm=dots", "mr=6", "swap=1", "vector_c=3", "mfma=4", "threads=5")
 ABSURD = 4096  # in a plan that nobody runs here, since it would only be slow, or take all memory

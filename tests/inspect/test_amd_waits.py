@@ -29,9 +29,9 @@ FAMILIES = [
     ("gfx942", "mxfp8", "nt", 4096, None),
     ("gfx942", "mxfp4", "nt", 4128, "bf16_emulated 64x64x64 wave=32x32 mfma=16 copy=registers stages=2 split_k=4"),
     ("gfx950", "f16", "nt", 4096, None),
-    ("gfx950", "f16", "nt", 4096, "mfma 128x32x64 wave=32x32 mfma=16 copy=direct stages=3 split_k=6"),
+    ("gfx950", "f16", "nt", 4096, "mfma 128x32x64 wave=32x32 mfma=16 copy=lds stages=3 split_k=6"),
     ("gfx950", "bf16", "nn", 4096, None),
-    ("gfx950", "i8", "tn", 4096, "mfma 64x64x64 wave=32x32 mfma=16 copy=direct stages=3 vector=16"),
+    ("gfx950", "i8", "tn", 4096, "mfma 64x64x64 wave=32x32 mfma=16 copy=lds stages=3 vector=16"),
     ("gfx950", "e4m3fn", "tt", 4096, None),
     ("gfx950", "f64", "nt", 4096, None),
     ("gfx950", "mxfp8", "nt", 4096, None),
@@ -40,7 +40,7 @@ FAMILIES = [
     ("gfx950", "mxfp6", "nt", 4128, None),
     ("gfx950", "mxfp4", "nt", 4096, None),
     ("gfx950", "mxfp6", "nt", 4096, "scaled 64x64x128 wave=32x32 mfma=32 copy=registers stages=2 vector=21"),
-    ("gfx950", "mxfp4", "nt", 4096, "scaled 64x64x256 wave=32x32 mfma=16 copy=direct stages=3 split_k=2"),
+    ("gfx950", "mxfp4", "nt", 4096, "scaled 64x64x256 wave=32x32 mfma=16 copy=lds stages=3 split_k=2"),
 ]
 MX6 = FAMILIES[15]
 
@@ -130,8 +130,8 @@ def test_parts_of_k_that_are_empty(family):
                                   (0, 0, part), text=kernel.asm, returned=parts - 1) == []
 
 
-@pytest.mark.parametrize("plan", ["mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=3 split_k=3",
-                                  "mfma 32x32x64 wave=32x32 mfma=32 copy=direct stages=2"])
+@pytest.mark.parametrize("plan", ["mfma 32x32x64 wave=32x32 mfma=32 copy=lds stages=3 split_k=3",
+                                  "mfma 32x32x64 wave=32x32 mfma=32 copy=lds stages=2"])
 def test_one_wave_alone(plan):
     """LLVM leaves its barriers out; what it waits for stays."""
     kernel = compiled("gfx950", "f16", "nt", 4096, plan)

@@ -32,7 +32,7 @@ def gemm(m, n, k, a, layout="nt"):
 
 
 @pytest.mark.parametrize("plan", [
-    PLAN, replace(PLAN, algorithm="scaled", cta_k=256, mfma=16, copy="direct", stages=3),
+    PLAN, replace(PLAN, algorithm="scaled", cta_k=256, mfma=16, copy="lds", stages=3),
     AmdPlan("xf32", 64, 32, 32, 32, 32, vector=1, vector_c=2, split_k=7, group_m=3),
 ])
 def test_a_plan_is_read_back(plan):
@@ -69,18 +69,18 @@ def test_what_is_no_plan(text):
     ("gfx942", {"cta_m": 192, "warp_m": 96}, {}, "must have 32, 64, 128"),
     ("gfx942", {"cta_m": 256, "cta_n": 256, "warp_m": 32, "warp_n": 32}, {}, "would have 4096 threads"),
     ("gfx942", {"cta_k": 48}, {}, "rows of 96 bytes"),
-    ("gfx942", {"copy": "direct"}, {}, "gfx942 loads at most 4"),
-    ("gfx942", {"copy": "direct"}, {"layout": "nn"}, "here n is contiguous, the elements have 16"),
-    ("gfx950", {"copy": "direct"}, {"a": "f32", "b": "f32", "layout": "tt"}, "here m is contiguous"),
-    ("gfx950", {"copy": "direct"}, {"layout": "tn", "m": 500}, "with m = 500 they have 1000"),
-    ("gfx950", {"copy": "direct"}, {"layout": "nn", "n": 500}, "with n = 500 they have 1000"),
-    ("gfx950", {"copy": "direct"}, {"layout": "tt", "m": 1 << 25}, "with m = 33554432 its rows are further apart"),
-    ("gfx950", {"copy": "direct"}, {"k": 500}, "rows of a multiple of 16 bytes"),
-    ("gfx950", {"copy": "direct"}, {"k": 1 << 25}, "reaches 2147483648 bytes"),
+    ("gfx942", {"copy": "lds"}, {}, "gfx942 loads at most 4"),
+    ("gfx942", {"copy": "lds"}, {"layout": "nn"}, "here n is contiguous, the elements have 16"),
+    ("gfx950", {"copy": "lds"}, {"a": "f32", "b": "f32", "layout": "tt"}, "here m is contiguous"),
+    ("gfx950", {"copy": "lds"}, {"layout": "tn", "m": 500}, "with m = 500 they have 1000"),
+    ("gfx950", {"copy": "lds"}, {"layout": "nn", "n": 500}, "with n = 500 they have 1000"),
+    ("gfx950", {"copy": "lds"}, {"layout": "tt", "m": 1 << 25}, "with m = 33554432 its rows are further apart"),
+    ("gfx950", {"copy": "lds"}, {"k": 500}, "rows of a multiple of 16 bytes"),
+    ("gfx950", {"copy": "lds"}, {"k": 1 << 25}, "reaches 2147483648 bytes"),
     ("gfx950", {"algorithm": "scaled", "cta_m": 128, "cta_n": 32, "cta_k": 128, "warp_m": 32, "warp_n": 32,
-                "copy": "direct"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "does not divide into"),
+                "copy": "lds"}, {"a": "e2m1", "b": "e2m1", "scaled": True}, "does not divide into"),
     ("gfx950", {"stages": 3}, {}, "have 2 stages, not 3"),
-    ("gfx950", {"copy": "direct", "stages": 1}, {}, "must not be less than 2"),
+    ("gfx950", {"copy": "lds", "stages": 1}, {}, "must not be less than 2"),
     ("gfx942", {}, {"layout": "nn", "n": 66}, "vector = 8 elements"),
     ("gfx942", {}, {"n": 66}, "vector_c = 4"),
     ("gfx942", {"cta_k": 256}, {}, "bytes of LDS, and gfx942 has 65536"),
@@ -199,7 +199,7 @@ def launched(kernel, m, n, k):
 
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(("chip", "plan"), [("gfx942", "vector=8"), ("gfx942", "vector=2 vector_c=2 split_k=2"),
-                                            ("gfx950", "copy=direct")])
+                                            ("gfx950", "copy=lds")])
 def test_a_manifest_is_enough_to_launch_other_sizes(chip, plan, layout):
     kernel = tw.compile(gemm(128, 96, 256, "f16", layout), target(chip), f"mfma 64x64x32 wave=32x32 mfma=32 {plan}")
     for size in ((72, 80, 40), (8, 8, 8)):
@@ -296,10 +296,10 @@ def test_a_plan_that_cannot_run_is_refused():
 # ---- manifests at the boundary of 32 bits
 
 BOUNDED = [
-    ("gfx950", "mxfp6", "nt", "scaled 64x64x128 wave=32x32 mfma=32 copy=direct stages=2"),
-    ("gfx950", "mxfp4", "nt", "scaled 256x256x256 wave=128x64 mfma=32 copy=direct stages=2 vector=32"),
-    ("gfx950", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=direct stages=3 split_k=4"),
-    ("gfx950", "f16", "tn", "mfma 64x64x64 wave=32x32 mfma=32 copy=direct stages=3"),
+    ("gfx950", "mxfp6", "nt", "scaled 64x64x128 wave=32x32 mfma=32 copy=lds stages=2"),
+    ("gfx950", "mxfp4", "nt", "scaled 256x256x256 wave=128x64 mfma=32 copy=lds stages=2 vector=32"),
+    ("gfx950", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=lds stages=3 split_k=4"),
+    ("gfx950", "f16", "tn", "mfma 64x64x64 wave=32x32 mfma=32 copy=lds stages=3"),
     ("gfx942", "f16", "nt", "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 split_k=3 group_m=4"),
     ("gfx942", "mxfp8", "nt", "bf16_emulated 64x64x32 wave=32x32 mfma=32 copy=registers stages=2"),
 ]
@@ -325,7 +325,7 @@ def test_what_a_manifest_requires_at_the_boundary(chip, a, layout, plan):
         return low
 
     assert refused() == []
-    p, direct = kernel.plan, kernel.plan.copy == "direct"
+    p, direct = kernel.plan, kernel.plan.copy == "lds"
     extents = {"a": p.cta_m, "b": p.cta_n}
     for name, extent in extents.items():
         at_most = largest(f"ld{name}", 1 << 40)

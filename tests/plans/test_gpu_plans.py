@@ -12,6 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.compiler import ptxas
 from tilewright.inspect.resources import ptx_loop
+from tilewright.plans.amd import AmdPlan
 from tilewright.plans.nvidia import F32, SMALL, NvidiaPlan, candidates, choose, cost, ranked, shape_of
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
@@ -40,6 +41,13 @@ def test_read_back(target):
             assert NvidiaPlan.parse(str(plan)) == plan
 
 
+def test_words_of_earlier_versions_are_read():
+    plan = NvidiaPlan.parse("simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers early")
+    assert plan.prefetch_first
+    assert NvidiaPlan.parse(str(plan)) == plan
+    assert AmdPlan.parse("mfma 64x64x64 wave=32x32 copy=direct").copy == "lds"
+
+
 def test_a_plan_that_cannot_run_is_printed_as_it_is():
     text = "simt 64x64x8 warp=32x32 thread=0x4 stages=2 copy=registers"
     assert str(NvidiaPlan.parse(text)) == text
@@ -63,7 +71,7 @@ def test_the_choice_is_legal_and_the_kernel_is_as_it_says(problem, target):
     function = launch.function
     assert function.threads == (plan.threads, 1)
     assert function.shared_bytes <= min(plan.shared(8 if problem.a == "f64" else 4) + 4, target.smem_cta)
-    assert launch.shared_bytes == function.shared_bytes
+    assert kernel.manifest["shared"] == function.shared_bytes
     ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
     assert ctas == plan.tiles(problem.m, problem.n) * plan.split_k or plan.tail
 
@@ -120,7 +128,7 @@ def test_what_a_chip_lacks():
 def test_tails_are_divided_completely(n):
     plan = replace(PLAN, tail=True)
     tiles = plan.tiles(n, n)
-    whole, parts = plan.cut(n, n, H200, 4)
+    whole, parts = plan.tail_split(n, n, H200, 4)
     assert 0 <= whole <= tiles
     assert whole % (H200.sms * plan.resident(H200, 4)) == 0 or whole == tiles
     assert plan.grid(n, n, H200, 4)[0] == whole + (tiles - whole) * parts
@@ -154,7 +162,7 @@ def test_one_row_or_column_is_gemv():
 @pytest.mark.parametrize("early", [True, False])
 def test_early_copies_are_held_by_a_warp_barrier(tile, vector, early):
     """Between the loads of the next tile and the multiply-adds of this one; without it ptxas moves the loads down."""
-    kernel = tw.compile(tw.Gemm(4096, 4096, 4096), H200, replace(tile, vector=vector, early=early))
+    kernel = tw.compile(tw.Gemm(4096, 4096, 4096), H200, replace(tile, vector=vector, prefetch_first=early))
     loop = ptx_loop(kernel.asm).text
     found = re.findall(r"ld\.global|bar\.warp\.sync|fma\.", loop)
     turns = [kind for kind, _ in groupby(found)]                        # a loop, so the last comes before the first

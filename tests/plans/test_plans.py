@@ -52,7 +52,7 @@ def test_text_and_back(p):
     (NvidiaPlan.parse("simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"), tw.Gemm(8, 8, 8), "sm_80",
      "copy must be async or registers, not True."),
     (AmdPlan.parse("mfma 64x64x32 wave=32x32"), tw.Gemm(8, 8, 8, "f16", layout="nt", out="f32"), "gfx942",
-     "copy must be registers or direct, not True."),
+     "copy must be registers or lds, not True."),
 ], ids=["cpu", "nvidia", "amd"])
 def test_words_of_other_plans_are_refused(plan, problem, target, sentence):
     """They were taken for legal: products raised KeyError, or the plan's kernel computed something else."""
@@ -448,7 +448,7 @@ def test_an_empty_problem_of_amd(format):
 def test_absurd_plans_are_refused_with_the_arithmetic(target, plan, words):
     problem = tw.Gemm(4096, 4096, 1 << 23)
     plan = plan.replace("SIMT", "simt 64x64x8 warp=32x32 thread=8x4")
-    plan = plan.replace("MFMA", "mfma 64x64x32 wave=32x32 mfma=32 copy=direct")
+    plan = plan.replace("MFMA", "mfma 64x64x32 wave=32x32 mfma=32 copy=lds")
     found = asked.plan(plan, tw.target(target)).violations(problem, tw.target(target))
     assert any(words in sentence for sentence in found), found
     with pytest.raises(ValueError, match=words):

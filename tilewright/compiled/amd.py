@@ -90,7 +90,7 @@ class AmdKernel(GpuKernel, AmdCode):
         p, s = self.plan, self.shape
         found: dict[str, Any] = {
             "ARCH": self.target.name, "A": s.a, "B": s.b, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
-            "WARP_M": p.warp_m, "WARP_N": p.warp_n, "MFMA": p.mfma, "STAGES": p.stages, "DIRECT": p.copy == "direct",
+            "WARP_M": p.warp_m, "WARP_N": p.warp_n, "MFMA": p.mfma, "STAGES": p.stages, "DIRECT": p.copy == "lds",
             "VECTOR_C": p.vector_c, "SPLIT_K": p.split_k, "GROUP_M": p.group_m, "XCDS": self.target.xcds}
         if p.algorithm == "xf32":
             found |= {"A": "xf32", "B": "xf32"}
@@ -179,7 +179,7 @@ def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
             found += [f"0 <= ld_scale_{name} * {_scale_rows(plan, rows, warp)} <= {REACH}"
                       for (name, _, rows, *_), warp in zip(sides, (plan.warp_m, plan.warp_n))]
     for name, along, rows, bits, along_k in sides:
-        if plan.copy == "direct":
+        if plan.copy == "lds":
             apart = f"ld{name}" if shape.scaled else f"ld{name} * {bits // 8}"
             if not shape.scaled:
                 found.append(f"{'k' if along_k else along} % {8*PIECE // bits} == 0")

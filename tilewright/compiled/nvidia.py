@@ -111,14 +111,14 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         if p.algorithm == "simt":
             found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
-                      "EARLY": p.early}
+                      "EARLY": p.prefetch_first}
         return found
 
     def _launch(self) -> Launch:
         p, m, n, s = self.plan, self.problem.m, self.problem.n, 4 if self.problem.compute == "f32" else 8
         tiles, grid, tile = p.tiles(m, n), p.grid(m, n, self.target, s), p.extent[0] * p.extent[1] * s
         if p.tail:
-            whole, parts = p.cut(m, n, self.target, s)
+            whole, parts = p.tail_split(m, n, self.target, s)
             over = tiles - whole
             return Launch(self, grid, max(over*parts, 1)*tile, 4*max(over, 1), (("whole", whole), ("parts", parts)))
         return Launch(self, grid, p.split_k * tiles * tile, 4*tiles) if p.split_k > 1 else Launch(self, grid)

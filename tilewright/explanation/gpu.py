@@ -112,7 +112,7 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     yield f"{p.stages} stages in shared memory: {shared:,} bytes of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
     divided = f" in {p.split_k} parts each"*(p.split_k > 1)
     if p.tail:
-        undivided, parts = p.cut(s.m, s.n, t, s.itemsize)
+        undivided, parts = p.tail_split(s.m, s.n, t, s.itemsize)
         divided = f", the last {whole - undivided} of them in {parts} parts"*(parts > 1)
     yield (f"{whole:,} tiles of C{divided}, {max(p.resident(t, s.itemsize), 1)} at a time on each of {t.sms} "
            f"multiprocessors; {s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")

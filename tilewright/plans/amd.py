@@ -64,6 +64,7 @@ class AmdPlan(Plan):
     SIZES = "cta_m", "cta_n", "cta_k"
     GROUPS = ("wave", "warp_m", "warp_n"),
     ALWAYS = "mfma", "copy", "stages"
+    FORMERLY = ("copy=direct", "copy=lds"),
 
     algorithm: Algorithm
     cta_m: int                      # of a workgroup, as GPU plans call it here
@@ -72,7 +73,7 @@ class AmdPlan(Plan):
     warp_m: int                     # of a wave
     warp_n: int
     mfma: int = 32                  # rows and columns of an instruction's tile
-    copy: Literal["registers", "direct"] = "registers"
+    copy: Literal["registers", "lds"] = "registers"
     stages: int = 2
     vector: int = 8
     vector_c: int = 4
@@ -97,7 +98,7 @@ class AmdPlan(Plan):
 
     def direct_scales(self, shape: GpuShape) -> bool:
         """Whether scales, too, come straight into LDS: words of four, as whole rows are then."""
-        return self.algorithm == "scaled" and self.copy == "direct" and shape.k % (4*BLOCK) == 0
+        return self.algorithm == "scaled" and self.copy == "lds" and shape.k % (4*BLOCK) == 0
 
     def estimate(self, shape: GpuShape) -> int:
         """Registers of a lane: accumulators, operands, scales, what is on its way to LDS, addresses.
@@ -106,7 +107,7 @@ class AmdPlan(Plan):
         """
         words = 2 if shape.a == "f64" else 1
         a, b = self.rows(shape)
-        direct = self.copy == "direct"
+        direct = self.copy == "lds"
         staged = 0
         if not direct:                          # of bytes that are loaded one by one a register holds two
             single = [self.vector == bits // 8 == 1 and not along_k for bits, along_k in zip(
@@ -195,7 +196,7 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
         yield f"a workgroup would have {p.threads} threads, and may have {target.threads_group}."
         return
     yield from _depth(p, shape)
-    if p.copy == "direct":
+    if p.copy == "lds":
         yield from amd_direct.violations(p, shape, target)
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
@@ -250,7 +251,7 @@ def candidates(shape: GpuShape, target: AmdTarget) -> Iterator[AmdPlan]:
     else:
         algorithm = "scaled" if target.has("mfma.f8f6f4") else "bf16_emulated"
         depths = [256, 128] if algorithm == "scaled" else [128, 64, 32]
-    ways: list[tuple[Literal["registers", "direct"], int]] = [("direct", 3), ("direct", 2), ("registers", 2)]
+    ways: list[tuple[Literal["registers", "lds"], int]] = [("lds", 3), ("lds", 2), ("registers", 2)]
     for (cta_m, cta_n), (warp_m, warp_n) in TILES:
         for cta_k in depths:
             for copy, stages in ways:

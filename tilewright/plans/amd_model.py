@@ -83,7 +83,7 @@ def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int) -> fl
 
 def _turning(shape: GpuShape, p: AmdPlan) -> float:
     """Operands that are turned in registers: an instruction for a word, of bytes two."""
-    if p.copy == "direct":
+    if p.copy == "lds":
         return 0.0
     sides = zip((p.cta_m, p.cta_n), shape.bits, (shape.layout[0] == "t", shape.layout[1] == "n"), strict=True)
     return sum(p.cta_k * rows * bits / 32 * (1 + (bits == 8)) / LANES for rows, bits, turned in sides if turned)
@@ -129,7 +129,7 @@ def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[T
     parts = f" for each of {p.split_k} parts"*(p.split_k > 1)
     a_ahead, b_ahead = ((moved + int(tiles * p.split_k * ahead), f"{every}, and {ahead:g} past the end{parts}")
                         for ahead in _ahead(s, p))
-    a_written, b_written = (a_ahead, b_ahead) if p.copy == "direct" else 2*((moved, every),)
+    a_written, b_written = (a_ahead, b_ahead) if p.copy == "lds" else 2*((moved, every),)
     (row_a, row_b), (a, b) = p.rows(s), (p.cta_k * bits // 8 for bits in s.bits)
     return {"LDS": (Term("A written", p.cta_m*row_a, *a_written), Term("B written", p.cta_n*row_b, *b_written),
                     Term("A read", p.warp_m*row_a, moved*waves, f"by {waves} waves"),
@@ -141,7 +141,7 @@ def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[T
 def _ahead(s: GpuShape, p: AmdPlan) -> tuple[float, float]:
     """Tiles of A and of B that are loaded after the last one and not used. Of the last tile ahead of three and more in
     LDS only half of the copies have been started then, A's first (kernels/amd/pipeline.py)."""
-    if p.copy != "direct" or p.stages == 2:
+    if p.copy != "lds" or p.stages == 2:
         return p.stages - 1, p.stages - 1
     a, b = (count*row // (p.threads*PIECE) for count, row in zip((p.cta_m, p.cta_n), p.rows(s), strict=True))
     half = (a + b + 1) // 2                                             # of the copies of a thread

@@ -45,6 +45,7 @@ class NvidiaPlan(Plan):
     SIZES = "cta_m", "cta_n", "cta_k"
     GROUPS = ("warp", "warp_m", "warp_n"), ("thread", "thread_m", "thread_n")
     ALWAYS = "stages",
+    FORMERLY = ("early", "prefetch_first"),
 
     algorithm: Literal["simt", "dmma", "gemv"]
     cta_m: int
@@ -59,7 +60,7 @@ class NvidiaPlan(Plan):
     vector: int = 1
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
-    early: bool = False             # copies through registers begin at the top of the loop, whatever ptxas prefers
+    prefetch_first: bool = False    # copies through registers begin at the top of the loop, whatever ptxas prefers
     slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
     split_k: int = 1
     tail: bool = False
@@ -111,7 +112,7 @@ class NvidiaPlan(Plan):
         return target.occupancy(self.threads, min(self.estimate(itemsize), target.registers_thread),
                                 self.shared(itemsize))
 
-    def cut(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
+    def tail_split(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
         """With `tail`: (tiles that stay whole, parts of each of the others)."""
         tiles = self.tiles(m, n)
         slots = target.sms * max(self.resident(target, itemsize), 1)
@@ -125,7 +126,7 @@ class NvidiaPlan(Plan):
     def grid(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int, int]:
         tiles = self.tiles(m, n)
         if self.tail:
-            whole, parts = self.cut(m, n, target, itemsize)
+            whole, parts = self.tail_split(m, n, target, itemsize)
             return whole + (tiles - whole)*parts, 1, 1
         return tiles, 1, self.split_k
 
@@ -243,7 +244,7 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
-        whole, parts = plan.cut(m, n, target, s)
+        whole, parts = plan.tail_split(m, n, target, s)
         rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
     else:
         rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
@@ -253,7 +254,7 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
     once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
-    parts = plan.cut(m, n, target, s)[1] if plan.tail else plan.split_k
+    parts = plan.tail_split(m, n, target, s)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
     added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
     if plan.tail and parts > 1:
@@ -285,7 +286,7 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
     shared memory counts for each of them, though several read the same elements at once."""
     s, p, size = shape, plan, shape.itemsize
     tiles, steps = p.tiles(s.m, s.n), ceil(s.k / p.cta_k)
-    whole, divided = p.cut(s.m, s.n, target, size) if p.tail else (0, p.split_k)
+    whole, divided = p.tail_split(s.m, s.n, target, size) if p.tail else (0, p.split_k)
     over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
     found = gpu.memory_traffic(s, divided, s.m*s.n*size) if not p.tail or divided == 1 else (
         *gpu.memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
@@ -322,7 +323,7 @@ def _simt(cta: str, warp: str, thread: str, **options: Any) -> NvidiaPlan:
 _REGISTERS = {"stages": 2, "copy": "registers"}
 F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
-    _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, early=True, **_REGISTERS),
+    _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, prefetch_first=True, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
     _simt("64x128x32", "32x64", "8x8", order="columns", slices=2),
@@ -333,8 +334,8 @@ F32 = (
 )
 # Small tiles, whose copies through registers cost as many slots as multiply-adds leave: the shorter side is the one
 # that is transposed. By the layout of B.
-SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", early=True, **_REGISTERS),),
-         "t": (_simt("128x64x16", "64x32", "8x8", order="columns", early=True, **_REGISTERS),
+SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", prefetch_first=True, **_REGISTERS),),
+         "t": (_simt("128x64x16", "64x32", "8x8", order="columns", prefetch_first=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
 F64 = (
     NvidiaPlan("dmma", 128, 128, 8, 64, 32, stages=6),
@@ -356,7 +357,7 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     for tile in (*F32, *SMALL[shape.layout[1]]) if shape.sums == "f32" else F64:
         tile = replace(tile, vector=shape.vector)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
-            tile = replace(tile, early=True)        # many loads: 2039 by single elements gained 28 % on an H200
+            tile = replace(tile, prefetch_first=True)    # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
         if shape.vector > 1:            # copies of single elements need more pointers: with a tail they spill

@@ -30,7 +30,7 @@ def test_operands_that_reads_of_lds_turn_keep_it_as_busy(format, layout):
     """They come straight into LDS, and the only wait for them is the kernel's own, before the barrier."""
     target = tw.target("gfx950")
     compiled = tw.compile(tw.Gemm(4096, 4096, 4096, format, layout=layout), target)
-    assert compiled.plan.copy == "direct"
+    assert compiled.plan.copy == "lds"
     text = amd.assembly(compiled.function, target)
     uses = amd.usage(compiled.function, target, text)
     assert uses.vgpr_spills == uses.scratch == 0

@@ -225,7 +225,7 @@ def test_whole_numbers(fake):
 
 def test_rows_that_cannot_be_copied_straight(monkeypatch):
     fake = started(monkeypatch, "gfx950")
-    k = kernel(k=64, plan="mfma 64x64x64 wave=32x32 mfma=32 copy=direct stages=2", target=GFX950)
+    k = kernel(k=64, plan="mfma 64x64x64 wave=32x32 mfma=32 copy=lds stages=2", target=GFX950)
     wide, b = integers(70, 68), integers(68, 64, seed=1)
     fine = np.ascontiguousarray(wide[:, :64])
     c = k(Tensor(fine), Tensor(b.T))
@@ -242,7 +242,7 @@ def test_rows_that_are_too_far_apart_are_not_copied_straight():
         a, b = (np.lib.stride_tricks.as_strided(np.zeros(8, np.float16), (256, 64), (s, 2)) for s in (step, 128))
         found = operands.shape_of(problem, GFX950, a, b.T, np.zeros((256, 256), np.float32))
         assert (found.near_a, found.near_b) == (near, 1024)
-        plan = AmdPlan.parse("mfma 256x256x64 wave=128x64 mfma=32 copy=direct stages=2")
+        plan = AmdPlan.parse("mfma 256x256x64 wave=128x64 mfma=32 copy=lds stages=2")
         said = [x for x in plan.violations(found, GFX950) if "rows are further apart" in x]
         assert bool(said) == (near < 256)
 

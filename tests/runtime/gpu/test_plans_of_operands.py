@@ -57,7 +57,7 @@ def operands(m, n, k, dtype, layout):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype, layout):
-    made, target = compiled(monkeypatch, nvidia), nvidia.NVIDIA.driver.device(0).target
+    made, target = compiled(monkeypatch, nvidia), nvidia.ENGINE.maker.driver.device(0).target
     for m, n, k in SIZES:
         if 1 in (m, n) and layout != "nn":
             continue  # a row or a column has several layouts
@@ -76,7 +76,7 @@ AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in gpu.planner(tw.
 @pytest.mark.parametrize(("chip", "name"), AMD)
 def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
     machine = started(monkeypatch, chip)
-    made, target = compiled(monkeypatch, amd), amd.AMD.driver.device(0).target
+    made, target = compiled(monkeypatch, amd), amd.ENGINE.maker.driver.device(0).target
     for layout in ("nn", "tt"):
         a, b = operands(16, 32, 64, formats.get(name).dtype, layout)
         tw.matmul(Tensor(a), Tensor(b))
@@ -106,7 +106,7 @@ def test_plans_for_columns_of_a_wider_matrix(n):
     problem, target = tw.Gemm(n, n, n), tw.target("sm_90a")
     wide = gpu.planner(target).shape_of(problem, [(0, 4*(n + 1)), (0, 4*n), (0, 4*n)])
     plan = gpu.choose(wide, target)
-    assert (plan.vector, plan.tail, plan.early) == (1, False, plan.copy == "registers")
+    assert (plan.vector, plan.tail, plan.prefetch_first) == (1, False, plan.copy == "registers")
     assert tw.plan(problem, target).vector == 4
     odd = gpu.choose(gpu.planner(target).shape_of(tw.Gemm(n - 1, n - 1, n - 1)), target)
     assert odd.vector == 1
@@ -114,7 +114,7 @@ def test_plans_for_columns_of_a_wider_matrix(n):
 
 def test_rows_that_do_not_begin_at_16_bytes_on_amd():
     problem, target = tw.Gemm(4096, 4096, 4096, "f16", layout="nt"), tw.target("gfx950")
-    assert tw.plan(problem, target).copy == "direct"
+    assert tw.plan(problem, target).copy == "lds"
     for at in ([(8, 8192), (0, 8192), (0, 8192)], [(0, 8192), (0, 8194), (0, 8192)], [(0, -8192), (0, 8192), (0, 8192)],
                [(0, 1 << 28), (0, 8192), (0, 8192)]):
         assert gpu.choose(gpu.planner(target).shape_of(problem, at), target).copy == "registers"
