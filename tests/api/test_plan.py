@@ -99,3 +99,12 @@ def test_algorithms_are_planned():
         tw.plan(problem, target, 1, "x3")
     with pytest.raises(ValueError, match="splits operands of f16 whose products are added up in f32; gemm_f32"):
         tw.plan(problem, target, 1, "bf16_bf16_f32_x4")
+
+
+def test_block_scaled_operands_are_decoded_by_matmul_alone():
+    problem = tw.Gemm(64, 64, 64, "mxfp8")
+    a = tw.quantize(np.ones((64, 64), np.float32), "mxfp8", axis=-1)
+    kernel = tw.compile(problem)
+    for call in (kernel, lambda a, b: tw.simulate(kernel, a, b)):
+        with pytest.raises(ValueError, match="block-scaled operands, which matmul decodes to bf16 before"):
+            call(a, tw.quantize(np.ones((64, 64), np.float32), "mxfp8", axis=-2))

@@ -134,10 +134,8 @@ class CpuKernel(CompiledGemm, CpuCode):
         """A call with these operands: see CpuBound. Operands are converted as tilewright.matmul converts them, and
         nothing else is copied. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
+        self.check_arrays()
         p = self.problem
-        if p.blocks:
-            raise ValueError(f"a CpuKernel multiplies arrays, and {p} has block-scaled operands, which matmul "
-                             f"decodes to {lowering.taken_operands(p).a} before")
         batch = (p.batch,) if p.batch != 1 else ()
         a, b = (self._operand(x, name, batch + sizes, stored) for name, x, sizes, stored in (
             ("a", a, (p.m, p.k), p.shape_a), ("b", b, (p.k, p.n), p.shape_b)))
@@ -148,6 +146,12 @@ class CpuKernel(CompiledGemm, CpuCode):
         else:
             self._check_out(out, (*batch, p.m, p.n), a, b)
         return CpuBound(self, a, b, out, alpha, beta)
+
+    def check_arrays(self) -> None:
+        """ValueError if the operands are no arrays of numbers."""
+        if self.problem.blocks:
+            raise ValueError(f"a CpuKernel multiplies arrays, and {self.problem} has block-scaled operands, which "
+                             f"matmul decodes to {lowering.taken_operands(self.problem).a} before")
 
     def multiply(self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
         """A product by `gemm(a, b, c, alpha, beta, conj)`, which takes operands as the engine does: converted before,

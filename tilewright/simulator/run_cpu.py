@@ -111,6 +111,7 @@ class CpuProduct:
     """Products of one compiled kernel."""
 
     def __init__(self, kernel: Any, alpha: Any, beta: Any) -> None:
+        kernel.check_arrays()
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.host = SimulatedHost(Memory(), dict(zip(kernel.parts, kernel.functions)))
 
