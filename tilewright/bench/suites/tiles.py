@@ -228,5 +228,6 @@ def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float, others: 
     if stolen > 0.02:
         said.append(f"The hypervisor gave {stolen:.0%} of the CPU time away: trust the shares of peak only.")
     if others > BUSY:
-        said.append(f"{words(others, cpus().online).capitalize()}: repeat on an idle machine.")
+        busy = words(others, cpus().online)
+        said.append(f"{busy[0].upper()}{busy[1:]}: repeat on an idle machine.")
     return said
