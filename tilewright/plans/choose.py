@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil, isqrt
 
 from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS
-from tilewright.plans.cpu import ITEMSIZE, CpuPlan, Shape
+from tilewright.plans.cpu import ITEMSIZE, PARTS, CpuPlan, Shape
 from tilewright.plans.model import Ceilings, cost
 from tilewright.plans.tiles import (
     DOT_ROWS,
@@ -146,8 +146,8 @@ def tile_plan(shape: Shape, target: CpuTarget) -> CpuPlan:
     kc = -(-shape.k // (blocks * word.rows)) * word.rows
     mc = max(int(SHARE * target.l2) // (4 * kc) // SIDE, 1) * SIDE
     ic = min(shape.threads, -(-shape.m // SIDE))
-    if ic > 2:                                              # blocks are claimed: several for each thread
-        mc = min(mc, max(shape.m // (3 * ic) // SIDE, 1) * SIDE)
+    if ic > 2:                                              # blocks are claimed: eight pieces for each thread
+        mc = min(mc, max(PARTS * shape.m // (8 * ic) // SIDE, 1) * SIDE)
     nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
     return CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
                    swap=True)
@@ -176,14 +176,15 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
     """The article's rules as a start: kc x nr in L1 (or streamed from L2), mc x kc in L2, kc x nc in L3."""
     s = shape.itemsize
     for kc in sorted({min(kc, _up(shape.k, 4)) for kc in depths}):
-        blocks = {max(int(share * target.l2 / (kc*s)) // mr, 1) * mr for share in (0.4, 0.66)}
+        blocks = {max(int(share * target.l2 / (kc*s)) // mr, 1) * mr for share in (0.25, 0.4, 0.66)}
         if shape.threads > 2:
             blocks |= {4 * mr, 6 * mr, 8 * mr}          # several for each thread to claim
         for mc in sorted({min(mc, _up(shape.m, mr)) for mc in blocks}):
             l3 = target.l3 or 4 * target.l2
             for ways in splits(shape.threads):
-                nc = max(int(l3 / 2 / ways[0] / (kc*s)) // nr, 1) * nr
-                yield CpuPlan("packed", mr, nr, mc, kc, min(nc, _up(shape.n, nr)), *ways)
+                found = CpuPlan("packed", mr, nr, mc, kc, nr, *ways)
+                most = int(l3 / (4 if found.claims else 2) / ways[0] / (kc*s))     # who claims has two blocks of B
+                yield replace(found, nc=min(max(most // nr, 1) * nr, _up(shape.n, nr)))
 
 
 def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]:

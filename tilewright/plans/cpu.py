@@ -21,6 +21,7 @@ from tilewright.targets.machine import MOST_THREADS
 
 MOST_BLOCK = {"A": 64 << 20, "B": 1 << 30}      # bytes of a block: far beyond any L2, and any L3
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
+PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
 Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
 ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys(BY_NAME, 4)}
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, gcd
+from math import ceil, exp, factorial, gcd
 from typing import NamedTuple
 
 from tilewright.plans.amx import CALL as AMX_CALL
 from tilewright.plans.amx import GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import PARTS, CpuPlan, Shape
 from tilewright.plans.tiles import SHORT
 from tilewright.plans.words import BY_NAME
 from tilewright.targets.base import CpuTarget
@@ -67,8 +67,10 @@ def total(terms: Iterable[Term]) -> int:
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
-UNEVEN = 0.12               # of arithmetic's time that the slowest of many cores takes longer (16 cores of a shared
-#                             Xeon: equal shares ran at 0.79 to 0.91 of torch, claimed blocks at 0.95 to 1.08)
+UNEVEN = 0.25               # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
+#                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
+TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
+ROOM = 0.75                 # of L2, for a block of A and two panels of B; what is packed and C's lines pass by
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
@@ -111,11 +113,10 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     kc = ceil(k / k_blocks)
     share_m, share_n = ceil(row_panels / plan.ic_ways), ceil(col_panels / (plan.jc_ways * plan.jr_ways))
     m_blocks = plan.ic_ways * ceil(share_m * plan.mr / plan.mc)
-    shares = 1                                                              # that each thread works on, one by one
-    if plan.claims:                                                         # whole blocks go to whoever is free
+    rows: float = min(share_m * plan.mr, m)                                        # of the busiest thread
+    if plan.claims:                                                         # it has its share, and the last piece
         m_blocks = ceil(row_panels * plan.mr / plan.mc)
-        shares = ceil(m_blocks / plan.ic_ways)
-        share_m = ceil(m_blocks / plan.ic_ways) * (plan.mc // plan.mr)
+        rows = min(m / plan.ic_ways + plan.mc / PARTS, m)
     n_blocks = plan.jc_ways * ceil(ceil(col_panels / plan.jc_ways) * plan.nr / plan.nc)
     vectors = m * ceil(n / lanes) * k
     tiles = row_panels * col_panels * k_blocks
@@ -140,7 +141,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
                    Term("C", c, 1 if fits else 2*k_blocks, _ONCE if fits else "read and written in each block of k")),
     }
     threads = plan.threads
-    busiest = (min(share_m * plan.mr, m) * min(share_n * plan.nr, n)) / (m * n)      # its share of C
+    slowest = 0.0 if threads <= 2 else TEAM * (1 - 1/plan.jc_ways) if plan.claims else UNEVEN
+    busiest = (rows * min(share_n * plan.nr, n)) / (m * n)                  # its share of C
     work = (vectors + CALL*tiles) * busiest / ceilings.vectors
     # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
@@ -155,9 +157,18 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("transposing in packing", _transposing(turned // s, shape, target, ceilings) / threads),
         ("rows of C that come too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
-        ("a block of A that L2 has no room for", max(0.0, plan.mc*plan.kc*s / target.l2 - 0.7) * work),
-        ("barriers", WAIT * (threads // plan.jc_ways - 1) * k_blocks * n_blocks / plan.jc_ways),
-        ("the slowest core, for which the others wait", UNEVEN * work / shares if threads > 2 else 0.0)))
+        ("a block of A that L2 has no room for",
+         _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
+        ("barriers", WAIT * (threads // plan.jc_ways - 1)
+         * (1 if plan.claims else k_blocks * n_blocks / plan.jc_ways)),
+        ("the slowest core, for which the others wait", slowest * work)))
+
+
+def _crowded(size: int, target: CpuTarget) -> float:
+    """The part of so many bytes that L2 loses before they are read again. Pages of memory lie anywhere, and so do their
+    lines in L2's sets; of a set that has got more lines than ways, every line is lost."""
+    mean = target.l2_ways * size / (ROOM * target.l2)
+    return max(0.0, 1.0 - sum(exp(-mean) * mean**lines / factorial(lines) for lines in range(target.l2_ways)))
 
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:

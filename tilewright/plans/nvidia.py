@@ -208,13 +208,16 @@ def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterato
 
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
-ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43}
+ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43}
 ISSUE_ASYNC = {(8, 8): 0.74}                                    # where asynchronous copies make a difference
+MOST_WARPS = 1.04       # what more than 8 warps gain at most: M = 128, 200 against 4096 x 4096, 3 CTAs instead of 2
 COPY = 4                # slots for multiply-adds that a copy takes
 TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
 TRANSPOSED_ASYNC = 12   # which is a whole copy of 4 bytes if it is asynchronous
 ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
-MATRIX = 0.90           # of the peak of matrix instructions, f64
+# Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured (an H100, 2026-11-22).
+MATRIX = {(32, 64): 0.90, (64, 32): 0.83, (32, 32): 0.835, (48, 48): 0.76}
+MATRIX_OTHER, MATRIX_ALONE = 0.80, 0.95         # and where one CTA has a multiprocessor to itself
 L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
 SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
@@ -230,7 +233,9 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     if plan.algorithm == "gemv":
         rate = 32 * plan.vector if s == 4 else 16 * plan.vector
     elif plan.algorithm == "dmma":
-        rate = target.fma_f64 * 2 * MATRIX                      # matrix instructions double it
+        rate = target.fma_f64 * 2 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
+        if resident == 1:
+            rate *= MATRIX_ALONE
     else:
         issue = {**ISSUE, **(ISSUE_ASYNC if plan.copy == "async" else {})}
         rate = (target.fma_f32 if s == 4 else target.fma_f64) * issue.get((plan.thread_m, plan.thread_n), 0.4)
@@ -240,7 +245,7 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         if plan.vector == 1 and plan.copy == "registers" and resident == 1:
             rate *= ALONE
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
-    rate *= min(1.0, 0.55 + 0.45*warps/8)                       # few warps wait for their loads
+    rate *= min(MOST_WARPS, 0.55 + 0.45*warps/8)                # few warps wait for their loads
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
@@ -325,6 +330,8 @@ F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
     _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, prefetch_first=True, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
+    _simt("96x128x16", "48x64", "12x8", order="columns", early=True, **_REGISTERS),
+    _simt("48x256x8", "48x64", "12x8", order="columns", early=True, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
     _simt("64x128x32", "32x64", "8x8", order="columns", slices=2),
     _simt("64x64x32", "32x32", "8x4", stages=3),
@@ -338,8 +345,10 @@ SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", prefetch_firs
          "t": (_simt("128x64x16", "64x32", "8x8", order="columns", prefetch_first=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
 F64 = (
-    NvidiaPlan("dmma", 128, 128, 8, 64, 32, stages=6),
+    NvidiaPlan("dmma", 128, 128, 8, 32, 64, stages=6),
     NvidiaPlan("dmma", 64, 128, 8, 32, 64, stages=4),
+    NvidiaPlan("dmma", 96, 96, 8, 48, 48, stages=4),
+    NvidiaPlan("dmma", 128, 64, 8, 64, 32, stages=4),
     NvidiaPlan("dmma", 64, 64, 8, 32, 32, stages=4),
     NvidiaPlan("dmma", 32, 64, 16, 16, 32, stages=4),
     _simt("64x64x8", "32x32", "8x4", stages=3),

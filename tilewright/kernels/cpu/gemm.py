@@ -13,9 +13,9 @@ also brings it into its own cache, and after one barrier all panels are there fo
 More than `FEW` threads claim their work piece by piece, since cores that share hardware with others differ in speed by
 a factor of two. The pieces are, for one block of B after the other: blocks of A, which the thread that claims one packs
 into its own L2 and multiplies by all of the block of B; the panels of the *next* block of B, to be packed; and the last
-`SHARED` blocks of A for each thread, in `PARTS` parts by columns, so that no thread waits long for the last one. Those
-blocks are packed for all threads, with B. There is no barrier between pieces: three counters tell which are done, and
-a piece needs only pieces that were claimed long before it.
+`SHARED` blocks of A for each thread, in up to `PARTS` parts by columns, so that no thread waits long for the last one.
+Those blocks are packed for all threads, with B. There is no barrier between pieces: three counters tell which are done,
+and a piece needs only pieces that were claimed long before it.
 
 One operand may have been packed before, all of it (prepack.py): its panels are read where they lie, one block of k
 after the other, and nobody waits for anybody to pack them.
@@ -31,11 +31,12 @@ from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, SHARED, driver_name
 from tilewright.kernels.cpu.panels import panels_of
 from tilewright.kernels.cpu.pool import emit_barrier, emit_wait
+from tilewright.plans.cpu import PARTS
 from tilewright.targets.base import CpuTarget
 
 COLUMNS = 128           # of A that are packed at a time where they are contiguous
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed
-PARTS = 16              # of the columns of B, in which one of the last blocks of A is multiplied by several threads
+PIECES = 16             # of the last blocks of A for each thread, at most: a small piece waits for its block of A
 PAGES = 128             # rows of several panels of B that are packed together: each is in a page of its own
 GROUPS = 4              # of B's panels for each thread, in which they are claimed for packing
 
@@ -173,7 +174,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         whole = m_blocks - late
         group = k.max(nc_panels // (team*GROUPS), 1)                        # of panels of B
         groups = k.constant(i64, 0) if PREPACKED == "b" else k.ceil_div(nc_panels, group)
-        width = k.ceil_div(nc_panels, PARTS)
+        width = k.ceil_div(nc_panels, k.min(k.ceil_div(PIECES*team, late), PARTS))
         parts = k.ceil_div(nc_panels, width)
         packs, tails = groups if PREPACKED == "a" else groups + late, late*parts
         each = whole + packs + tails
