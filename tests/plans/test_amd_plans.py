@@ -273,7 +273,7 @@ def test_empty_products_have_no_code(size):
     kernel = tw.compile(gemm(*size, "f16"), target("gfx942"))
     assert kernel.functions == kernel.launches == ()
     assert "no code" in kernel.asm
-    for what in ("code_object", "resources", "manifest"):
+    for what in ("binary", "resources", "manifest"):
         with pytest.raises(ValueError, match="empty product"):
             getattr(kernel, what)
 
