@@ -110,7 +110,7 @@ def check(threads: int) -> None:
 
 def bits(threads: int) -> None:
     """Whether one instruction gives the bits that the simulator expects."""
-    from tilewright.simulator.tiles import dot_bf16
+    from tilewright.ir.ops.x86 import dot_bf16
     for name, make in (("normal", lambda s: rng.standard_normal(s)), ("wide", lambda s: rng.standard_normal(s)
                        * 2.0 ** rng.integers(-60, 60, s)), ("tiny", lambda s: rng.standard_normal(s) * 2.0 ** -64)):
         a, b = (make((64, 32)).astype(ml_dtypes.bfloat16) for _ in "ab")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.readings import both, native
 from tilewright.ir import Kernel, f32, f64, i1, i8, i16, i32, i64, ptr, vec
-from tilewright.ir import operations as ops
+from tilewright.ir.ops import core as ops
 from tilewright.targets import detect
 
 FLOATS = [f32, f64]

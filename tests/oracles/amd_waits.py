@@ -34,7 +34,7 @@ from tests.oracles.amd_lds import Access, Lds, Places
 from tilewright.compiler import amd
 from tilewright.inspect import amd_cycles
 from tilewright.inspect.resources import amd_body
-from tilewright.ir.amdgcn import RAW
+from tilewright.ir.ops.amd import RAW
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright import simulator
 from tilewright.ir import Kernel, Value, f32, i32, ptr, vec
-from tilewright.ir.operations import Operation
+from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Line, Op
 from tilewright.simulator import Fault
 

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright import simulator
 from tilewright.ir import Kernel, Value, f16, f32, f64, i32, i64, ptr, vec
-from tilewright.ir.operations import Operation
+from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Line, Op
 from tilewright.simulator import Fault
 

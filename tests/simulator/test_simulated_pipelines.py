@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.layouts import Swizzle
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, f32, i32, ptr, vec
-from tilewright.ir import mbarriers as raw
-from tilewright.ir.layouts import Swizzle
-from tilewright.ir.roles import Role
+from tilewright.ir.ops import pipelines as raw
+from tilewright.ir.ops.pipelines import Role
 from tilewright.simulator import Fault
 from tilewright.targets import target
 

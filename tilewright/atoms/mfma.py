@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.forks import cached_property
 from tilewright.formats import get, unpack
-from tilewright.ir.operations import Operation
+from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Type, i32
 
 LANES = 64

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.forks import cached_property
-from tilewright.ir.operations import Operation
+from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Type, f64
 
 LANES = 32

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler.gate_gpu import AmdGate, NvidiaGate
-from tilewright.ir.operations import CAST, FMA
+from tilewright.ir.ops.core import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type
 from tilewright.targets.amd import AmdTarget

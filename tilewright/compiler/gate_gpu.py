@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.ir.operations import CAST, OPAQUE
+from tilewright.ir.ops.core import CAST, OPAQUE
+from tilewright.ir.ops.nvidia import TEXELS
 from tilewright.ir.program import Call, External, Function, Load, Op, Register, Store, Write
-from tilewright.ir.textures import TEXELS
 from tilewright.ir.types import Pointer, Texture, Type
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tilewright.ir.declaring import is_count
 from tilewright.ir.program import Function
-from tilewright.ir.types import Pointer, Type
+from tilewright.ir.types import Pointer, Texture, Type
 
 Array = NDArray[Any]
 
@@ -84,6 +84,14 @@ def array(name: str, t: Pointer, x: Array) -> None:
     raise ValueError(f"{name} is not contiguous (shape {x.shape}, strides of {x.strides} bytes), and a kernel sees the "
                      f"address of its first element: pass np.ascontiguousarray({name}){order}; or declare {name} as "
                      f"ptr({element}, strided=True), and its strides as parameters")
+
+
+def texture(name: str, t: Texture, x: Any) -> None:
+    """TypeError unless x is an array that a texture can be bound to."""
+    if not isinstance(x, np.ndarray) or x.ndim != 1 or not x.flags.c_contiguous or x.dtype != t.element.numpy or \
+            x.size % t.length:
+        raise TypeError(f"{name} is a {t}: it must be a contiguous one-dimensional array of {t.element.numpy}, "
+                        f"its size a multiple of {t.length}")
 
 
 def _elements(t: Type, dtype: np.dtype[Any]) -> bool:

@@ -9,20 +9,21 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import atomics, declaring, prints, words
-from tilewright.ir import operations as ops
-from tilewright.ir.elementary import Elementary
-from tilewright.ir.grid import Grid
-from tilewright.ir.operations import Operation
+from tilewright.ir import declaring, elementary
+from tilewright.ir.ops import amd, atomics, gpu, nvidia, pipelines, x86
+from tilewright.ir.ops import core as ops
+from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
-from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, number, scalar, vec
+from tilewright.ir.recording import Recording
+from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, number, scalar, vec
 from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
 
 
-class Kernel(Grid, Elementary):
+class Kernel(Recording):
     """Records a Function. `params` are types by name.
 
-    A kernel for the CTAs of a GPU says how they run (what it can do more is in `ir.grid`); a CPU function does not:
+    Methods that record one instruction are functions of the module that defines it (`ir.ops`), listed here. A kernel
+    for the CTAs of a GPU says how they run, a CPU function does not:
 
     threads         the CTA's shape, a number or (x, y)
     min_ctas        how many CTAs are to share a multiprocessor: the compiler limits registers accordingly
@@ -51,8 +52,69 @@ class Kernel(Grid, Elementary):
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
             self.function.params.append((param, Value(self, type, array=array)))
 
+        self._role: pipelines.Role | None = None                        # that is being recorded
+        self._mbarriers: tuple[pipelines.Mbarriers, ...] = ()           # declared and not yet initialised
+
     @property
     def args(self) -> list[Value]: return [value for _, value in self.function.params]
+
+    # ---- who a thread of a GPU is
+
+    @property
+    def thread(self) -> tuple[Value, Value]:
+        """(x, y) of this thread in its CTA."""
+        return self._builtin("thread.x"), self._builtin("thread.y")
+
+    @property
+    def block(self) -> tuple[Value, Value]:
+        """(x, y) of this CTA in the grid."""
+        return self._builtin("block.x"), self._builtin("block.y")
+
+    @property
+    def block_z(self) -> Value:
+        """The third coordinate of this CTA: a slice of k, or a product of a batch."""
+        return self._builtin("block.z")
+
+    @property
+    def grid(self) -> tuple[Value, Value]:
+        """How many CTAs the grid has along x and along y."""
+        return self._builtin("grid.x"), self._builtin("grid.y")
+
+    @property
+    def cluster_rank(self) -> Value:
+        """Which CTA of its cluster this one is: x + y*X + z*X*Y, from its place in a cluster of X x Y x Z."""
+        nvidia.in_cluster(self, "cluster_rank")
+        return self._builtin("cluster.ctarank")
+
+    @property
+    def cta_shape(self) -> tuple[int, int]:
+        """How many threads a CTA has along x and along y."""
+        assert self.function.threads is not None
+        return self.function.threads
+
+    def _builtin(self, name: str) -> Value:
+        return self.function.builtins.setdefault(name, Value(self, i32))
+
+    # ---- what is defined elsewhere: of all targets, of all GPUs, of NVIDIA's, of AMD's, of x86
+
+    abs, sqrt, exp, log, tanh = elementary.abs, elementary.sqrt, elementary.exp, elementary.log, elementary.tanh
+    _negate, _divide = elementary.negate, elementary.divide         # by the operators of values
+    atomic_load, atomic_store, atomic_add = atomics.load, atomics.store, atomics.add
+    atomic_replace, fence, pause = atomics.replace, atomics.fence, atomics.pause
+
+    smem, smem_bytes = gpu.smem, gpu.smem_bytes
+    barrier, warp_barrier, fence_device = gpu.barrier, gpu.warp_barrier, gpu.fence_device
+    lane_xor, warp_sum, uniform, mma = gpu.lane_xor, gpu.warp_sum, gpu.uniform, gpu.mma
+    role, mbarriers, init_mbarriers = pipelines.role, pipelines.mbarriers, pipelines.init_mbarriers
+
+    cp_async, cp_async_commit, cp_async_wait = nvidia.cp_async, nvidia.cp_async_commit, nvidia.cp_async_wait
+    cluster_barrier, cluster_arrive = nvidia.cluster_barrier, nvidia.cluster_arrive
+    cluster_wait, of_cta, fetch = nvidia.cluster_wait, nvidia.of_cta, nvidia.fetch
+
+    lds_load, lds_wait, load_transposed = amd.lds_load, amd.lds_wait, amd.load_transposed
+    sched_group, sched_fence, priority = amd.sched_group, amd.sched_fence, amd.priority
+
+    quads, pairs, bf16_pairs = x86.quads, x86.pairs, x86.bf16_pairs
 
     # ---- values
 
@@ -113,27 +175,6 @@ class Kernel(Grid, Elementary):
         if not isinstance(x, Value):
             return self.constant(type, x)
         return x if x.type == type else self._op(ops.CAST, type, x)
-
-    def quads(self, a: Value, b: Value, c: Value) -> Value:
-        """c + a*b of vectors of i32 that each hold four bytes, those of a without sign and those of b with one: the
-        four products of an element are added to it, modulo 2^32."""
-        return self._words(words.QUADS, i32, a, b, c)
-
-    def pairs(self, a: Value, b: Value, c: Value) -> Value:
-        """The same of vectors of i32 that each hold two i16."""
-        return self._words(words.PAIRS, i32, a, b, c)
-
-    def bf16_pairs(self, a: Value, b: Value, c: Value) -> Value:
-        """The same of vectors of i32 that each hold two bf16; c is of f32. ir/words.py says how it rounds."""
-        return self._words(words.BF16_PAIRS, f32, a, b, c)
-
-    def _words(self, operation: Operation, sums: Type, a: Value, b: Value, c: Value) -> Value:
-        length = c.type.length
-        if (a.type, b.type, c.type) != (vec(i32, length), vec(i32, length), vec(sums, length)) or \
-                length not in words.LENGTHS:
-            raise TypeError(f"{operation.name} are multiplied in vectors of 4, 8 or 16 i32 and added up in as many "
-                            f"{sums}, not {a.type} by {b.type} in {c.type}")
-        return self._op(operation, c.type, c, a, b)
 
     def bits_as(self, x: Value, type: Type) -> Value:
         """The same bits as a number of another type of as many bits, such as an i32 as an f32."""
@@ -275,42 +316,13 @@ class Kernel(Grid, Elementary):
 
     def address(self, pointer: Value) -> Value: return self._op(ops.ADDRESS, i64, pointer)
 
-    # ---- atomics between threads of a CPU or of a GPU; orders as LLVM names them
-
-    def atomic_load(self, pointer: Value, order: str = "acquire") -> Value:
-        return self._op(atomics.load(order), self._atomic(pointer), pointer)
-
-    def atomic_store(self, pointer: Value, value: Any, order: str = "release") -> None:
-        self._effect(atomics.store(order), pointer, self._value(value, self._atomic(pointer)))
-
-    @staticmethod
-    def _atomic(pointer: Value) -> Type:
-        if pointer.type.element.bits < 8:
-            raise TypeError(f"an atomic access moves whole bytes, not {pointer.type.element}")
-        return pointer.type.element
-
-    def atomic_add(self, pointer: Value, value: Any, order: str = "acq_rel") -> Value:
-        """p[0] += value; the value before."""
-        element = self._atomic(pointer)
-        return self._op(atomics.add(order), element, pointer, self._value(value, element))
-
-    def atomic_replace(self, pointer: Value, old: Any, new: Any, order: str = "acquire") -> Value:
-        """Compare and swap: p[0] = new if p[0] is old; whether it was."""
-        element = self._atomic(pointer)
-        if element.is_float:
-            raise TypeError(f"compare and swap compares bits: look at the {element} as an i{element.bits} (`as_`)")
-        return self._op(atomics.replace(order), i1, pointer, self._value(old, element), self._value(new, element))
-
-    def fence(self, order: str = "seq_cst") -> None: self._effect(atomics.fence(order))
-    def pause(self) -> None: self._effect(atomics.PAUSE)
-
     def print(self, label: str, *values: Value, when: Value | None = None, most: int = 32) -> None:
         """In the simulator: a line of text for each thread that comes by (and for which `when` holds), with these
         values, up to `most` lines in a run; also in `report.printed`. Compiled code leaves it out."""
         if not isinstance(label, str):
             raise TypeError(f"k.print begins with a label, which is text, not {label!r}")
         condition = () if when is None else (self._condition(when),)
-        self._effect(prints.show(label, declaring.positive("k.print", "most", most), when is not None),
+        self._effect(ops.show(label, declaring.positive("k.print", "most", most), when is not None),
                      *condition, *values)
 
     # ---- control
@@ -342,13 +354,13 @@ class Kernel(Grid, Elementary):
     def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
         """`condition` is called once, and what it records is evaluated before every round."""
         head: list = []
-        with self._into(head, "while") as block:
+        with self._into(head, "while") as scope:
             value = self._condition(condition())
         node = self._record(While(head, value, [], caller()))
-        block.open = True                       # each round's body comes after its head
+        scope.open = True                       # each round's body comes after its head
         with self._into(node.body, "while"):
             yield
-        block.open = False
+        scope.open = False
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:

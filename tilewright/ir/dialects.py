@@ -1,14 +1,27 @@
 """How each family of chips spells a kernel in LLVM IR: calling conventions, memory spaces, special registers.
 
-What only GPUs have words for is a method, and `ir.nvptx` and `ir.amdgcn` have it; a CPU's gate refuses what needs one.
+How an operation is spelled stands with the operation (`ir.ops`); here is what concerns a kernel as a whole, and what a
+family adds to loads, stores and operations that all have.
+
+Sources: LLVM, "User Guide for NVPTX Back-end", https://llvm.org/docs/NVPTXUsage.html, and "User Guide for AMDGPU
+Backend", https://llvm.org/docs/AMDGPUUsage.html
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import llvmlite.ir as ll
+
+from tilewright.ir.ops.amd import KIND
+from tilewright.ir.program import Op
+from tilewright.ir.types import Type
+
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
+
+SIMDS = 4           # of a compute unit: the waves of a workgroup are dealt out to them
+REGISTERS = 512     # of each lane of a SIMD, VGPRs and AGPRs together. AMDGPUUsage, "Register Usage": gfx90a and later
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,11 @@ class Dialect:
     opaque_loads: bool = False      # LLVM's atomic loads need a pointer whose origin it does not know
     fenced_additions: bool = False  # LLVM writes no order into atomic additions, so fences on either side say it
 
+    @property
+    def family(self) -> str:
+        """The architecture of the triple, by which operations have their spellings (`ops.core.by_family`)."""
+        return self.triple.partition("-")[0]
+
     # ---- low is the lowering (ir.lower)
 
     def letter(self, low: Any, x: Any) -> str:
@@ -39,40 +57,12 @@ class Dialect:
         """thread.x, block.z, grid.y ..."""
         raise NotImplementedError(f"{self.triple} has no {name}")
 
-    def barrier(self, low: Any) -> None:
-        """The threads of the CTA meet, and see what the others wrote."""
-        raise NotImplementedError(f"{self.triple} has no barrier")
-
-    def warp_barrier(self, low: Any) -> None:
-        """The lanes of a warp meet."""
-        raise NotImplementedError(f"{self.triple} has no warp barrier")
-
-    def fence(self, low: Any) -> None:
-        """Memory is ordered for the whole device."""
-        raise NotImplementedError(f"{self.triple} has no fence for a device")
-
     def addition(self, low: Any, atomic: Any) -> None:
         """Say of an atomic addition what the compiler is to know of it."""
-
-    def exchanged(self, low: Any, x: Any, mask: int, warp: int) -> Any:
-        """The 32 bits x of the lane whose number differs in the bits of `mask`."""
-        raise NotImplementedError(f"{self.triple} has no lanes")
 
     def shuffled(self, low: Any, x: Any, y: Any, indices: tuple[int, ...]) -> Any:
         """Elements of two vectors, counted through both."""
         return low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle")
-
-    def uniform(self, low: Any, x: Any) -> Any:
-        """x, of which all lanes of a warp hold the same."""
-        return x
-
-    def direct(self, low: Any, bytes: int, smem: Any, gmem: Any, base: Any, size: Any) -> None:
-        """A load straight into shared memory."""
-        raise NotImplementedError(f"{self.triple} has no direct loads")
-
-    def wait(self, low: Any, pending: int) -> None:
-        """Until at most so many direct loads are under way."""
-        raise NotImplementedError(f"{self.triple} has no direct loads")
 
     def shared(self, low: Any, load: Any) -> None:
         """Say of a load from shared memory what the compiler is to know of it."""
@@ -85,15 +75,128 @@ class Dialect:
         return False
 
 
+@dataclass(frozen=True)
+class Nvptx(Dialect):
+    def letter(self, low: Any, x: Any) -> str:
+        if isinstance(x.type, ll.PointerType):                  # addresses of shared memory have 32 bits: compiler.llvm
+            return "r" if x.type.addrspace in (low.spaces["shared"], low.spaces["cluster"]) else "l"
+        if low.is_float(x):
+            return {16: "h", 32: "f", 64: "d"}[low.bits(x)]
+        return {16: "h", 64: "l"}.get(low.bits(x), "r")
+
+    def launched(self, low: Any, function: Any) -> list[str]:
+        x, y = function.threads
+        found = [f'"nvvm.reqntid"="{x},{y},1"']
+        if function.max_registers is None:
+            found.append(f'"nvvm.minctasm"="{function.min_ctas}"')
+        else:
+            found.append(f'"nvvm.maxnreg"="{function.max_registers}"')
+        if function.ctas_cluster > 1:       # part of the code, so that a launch need not know
+            x, y, z = function.cluster
+            found.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')
+        return found
+
+    def builtin(self, low: Any, name: str, t: Any) -> Any:
+        register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
+        return low.call(f"llvm.nvvm.read.ptx.sreg.{register}", t, name=name)
+
+    def prefetch(self, low: Any, p: Any, write: bool, locality: int) -> None:
+        """A GPU has two levels, and no difference between lines to be read and to be written."""
+        low.asm(f"prefetch.global.L{1 if locality == 3 else 2} [$0];", low.nothing(), "l", p, effects=True)
+
+    def streamed(self, low: Any, node: Any) -> bool:
+        """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
+        t = node.value.type
+        if not (isinstance(t, Type) and t.bits in (32, 64) and t.bits * t.length <= 128 and node.align >= t.bytes
+                and node.pointer.type.space == "global"):       # for these there is one instruction
+            return False
+        pointer, value = low[node.pointer], low[node.value]
+        elements = [low.b.extract_element(value, low.i32(e)) for e in range(t.length)] if t.length > 1 else [value]
+        names = ", ".join(f"${e + 1}" for e in range(t.length))
+        vector, names = (f".v{t.length}", f"{{{names}}}") if t.length > 1 else ("", names)
+        constraints = ",".join([*(self.letter(low, x) for x in (pointer, *elements)), "~{memory}"])
+        low.asm(f"st.global.cs{vector}.b{t.bits} [$0], {names};", low.nothing(), constraints, pointer, *elements,
+                effects=True)
+        return True
+
+
+@dataclass(frozen=True)
+class Amdgcn(Dialect):
+    def letter(self, low: Any, x: Any) -> str:
+        return "v"          # a vector register, since a scalar one holds one value for the whole wave
+
+    def launched(self, low: Any, function: Any) -> list[str]:
+        x, y = function.threads
+        low.fn.set_metadata("reqd_work_group_size", low.module.add_metadata([low.i32(n) for n in (x, y, 1)]))
+        found = [f'"amdgpu-flat-work-group-size"="{x*y},{x*y}"', '"uniform-work-group-size"="true"']
+        waves = -(-function.min_ctas * -(-x*y // function.warp) // SIMDS)
+        if function.max_registers is not None:      # a SIMD's registers are divided evenly among as many waves as fit
+            waves = -(-REGISTERS // function.max_registers)
+        return [*found, f'"amdgpu-waves-per-eu"="{waves}"']
+
+    def builtin(self, low: Any, name: str, t: Any) -> Any:
+        what, axis = name.split(".")
+        if what == "grid":                          # hidden_block_count_x, _y, _z: the first of the implicit arguments
+            constant = ll.PointerType(addrspace=4)
+            arguments = low.call("llvm.amdgcn.implicitarg.ptr", constant)
+            at = low.b.gep(arguments, [low.i32("xyz".index(axis))], source_etype=low.type(t))
+            return low.b.load(at, typ=low.type(t), align=4, name=name)
+        return low.call(f"llvm.amdgcn.{'workitem' if what == 'thread' else 'workgroup'}.id.{axis}", t, name=name)
+
+    def addition(self, low: Any, atomic: Any) -> None:
+        """What kernels add to is this device's own memory, where hardware adds floats at L2; else LLVM loops over a
+        compare and swap. AMDGPUUsage, "amdgpu.no.fine.grained.memory"."""
+        for promise in ("amdgpu.no.fine.grained.memory", "amdgpu.no.remote.memory"):
+            atomic.set_metadata(promise, low.module.add_metadata([]))
+
+    def shuffled(self, low: Any, x: Any, y: Any, indices: tuple[int, ...]) -> Any:
+        if not (x.type.count == len(indices) == 4 and x.type.element == low.integer(8)):
+            return super().shuffled(low, x, y, indices)
+        word = low.integer(32)                      # LLVM 22 takes bytes apart, and the hardware has one instruction
+        picks = sum(index << 8*e for e, index in enumerate(indices))
+        bits = low.call("llvm.amdgcn.perm", word, low.b.bitcast(y, word), low.b.bitcast(x, word), low.i32(picks))
+        return low.b.bitcast(bits, x.type, "shuffle")
+
+    def shared(self, low: Any, load: Any) -> None:
+        if self.has_lds_loads(low):
+            self.apart(low, load, "read", "direct")
+
+    @staticmethod
+    def has_lds_loads(low: Any) -> bool:
+        """Does the kernel load anything straight into LDS (`k.lds_load`)?"""
+        return any(isinstance(node, Op) and node.operation.kind == KIND for node in low.function.walk())
+
+    @staticmethod
+    def apart(low: Any, access: Any, own: str, other: str) -> None:
+        """This access is of what is called `own`, and of nothing that is called `other`: LangRef, "alias.scope"."""
+        domain = low.module.add_metadata([ll.MetaDataString(low.module, "tilewright LDS")])
+        for what, name in ("alias.scope", own), ("noalias", other):
+            scope = low.module.add_metadata([ll.MetaDataString(low.module, name), domain])
+            access.set_metadata(what, low.module.add_metadata([scope]))
+
+    @staticmethod
+    def wait(low: Any, vm: int = 63, lgkm: int = 15) -> None:
+        """s_waitcnt until at most so many accesses are under way of global memory (vm) and of LDS (lgkm); the largest
+        numbers wait for nothing. MI300 ISA guide, 4.4."""
+        exports = 7
+        low.call("llvm.amdgcn.s.waitcnt", None, low.i32(vm & 15 | exports << 4 | lgkm << 8 | vm >> 4 << 14))
+
+
 # noinline: a micro-kernel wants all registers to itself
 X86 = Dialect("x86_64-unknown-linux-gnu",
               ("nounwind", '"prefer-vector-width"="512"', '"min-legal-vector-width"="512"', '"no-builtins"'),
               ("noinline",))
 AARCH64 = Dialect("aarch64-unknown-linux-gnu", ("nounwind", '"no-builtins"'), ("noinline",))
+# convergent: a function may hold a barrier, so no call may move to where only some of the threads come by
+NVPTX = Nvptx("nvptx64-nvidia-cuda", ("nounwind", "convergent"), (), "ptx_kernel",
+              (("global", 1), ("shared", 3), ("cluster", 7), ("local", 0)), "device", gpu=True, dynamic=True,
+              opaque_loads=True, fenced_additions=True)
+# Version 5 of the code object: every ROCm since 5.3 loads it.
+AMDGCN = Amdgcn("amdgcn-amd-amdhsa", ("nounwind", "convergent"), ("alwaysinline",), "amdgpu_kernel",
+                (("global", 1), ("shared", 3), ("local", 5)), "agent", gpu=True,
+                flags=(("amdhsa_code_object_version", 500),))
 
 
 def of(triple: str) -> Dialect:
     """The dialect of an LLVM triple, by its architecture."""
-    from tilewright.ir.amdgcn import AMDGCN
-    from tilewright.ir.nvptx import NVPTX
-    return {d.triple.partition("-")[0]: d for d in (X86, AARCH64, NVPTX, AMDGCN)}[triple.partition("-")[0]]
+    return {d.family: d for d in (X86, AARCH64, NVPTX, AMDGCN)}[triple.partition("-")[0]]

@@ -1,4 +1,4 @@
-"""abs, sqrt, exp, log and tanh: `Kernel` inherits them.
+"""abs, sqrt, exp, log and tanh of a kernel's values, and what the operators - and / record.
 
 exp, log and tanh are expressions over the layer's own operations, without a library or a branch: a range reduction, a
 polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says on every
@@ -14,68 +14,67 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir import operations as ops
+from tilewright.ir.ops import core as ops
 from tilewright.ir.types import Type, f32, i32, i64, vec
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
-    from tilewright.ir.operations import Operation
+    from tilewright.ir.builder import Kernel
+    from tilewright.ir.ops.core import Operation
 
 
-class Elementary:
-    if TYPE_CHECKING:
-        _op: Any
-        _value: Any
-        bits_as: Any
-        cast: Any
-        constant: Any
-        fma: Any
-        max: Any
-        min: Any
-        select: Any
+def abs(k: Kernel, x: Value) -> Value:
+    """|x|; of a float its sign bit is cleared."""
+    t = _number("abs", x)
+    return k._op(ops.ABS, t, x) if t.is_float else k.select(x < 0, -x, x)
 
-    def abs(self, x: Value) -> Value:
-        """|x|; of a float its sign bit is cleared."""
-        t = _number("abs", x)
-        return self._op(ops.ABS, t, x) if t.is_float else self.select(x < 0, -x, x)
 
-    def sqrt(self, x: Value) -> Value:
-        """The square root of floats, correctly rounded: NaN of negative numbers, -0 of -0."""
-        return self._rounded(ops.SQRT, _float("sqrt", x), x)
+def sqrt(k: Kernel, x: Value) -> Value:
+    """The square root of floats, correctly rounded: NaN of negative numbers, -0 of -0."""
+    return _rounded(k, ops.SQRT, _float("sqrt", x), x)
 
-    def exp(self, x: Value) -> Value:
-        """e^x of floats, within 1 ulp; infinite from where the result overflows, subnormal and then 0 below."""
-        return self._through_f32(_exp, _float("exp", x), x)
 
-    def log(self, x: Value) -> Value:
-        """The natural logarithm of floats, within 1 ulp: -inf of 0 and -0, NaN of negative numbers."""
-        return self._through_f32(_log, _float("log", x), x)
+def exp(k: Kernel, x: Value) -> Value:
+    """e^x of floats, within 1 ulp; infinite from where the result overflows, subnormal and then 0 below."""
+    return _through_f32(k, _exp, _float("exp", x), x)
 
-    def tanh(self, x: Value) -> Value:
-        """The hyperbolic tangent of floats, within 1.5 ulp; its sign is that of x, -0 of -0."""
-        return self._through_f32(_tanh, _float("tanh", x), x)
 
-    # ---- what the operators of values record
+def log(k: Kernel, x: Value) -> Value:
+    """The natural logarithm of floats, within 1 ulp: -inf of 0 and -0, NaN of negative numbers."""
+    return _through_f32(k, _log, _float("log", x), x)
 
-    def _negate(self, x: Value) -> Value:
-        t = _number("-", x)
-        return self._op(ops.NEGATE, t, x) if t.is_float else 0 - x
 
-    def _divide(self, x: Any, y: Any) -> Value:
-        t = next(v.type for v in (x, y) if isinstance(v, Value))
-        if not isinstance(t, Type) or not t.is_float:
-            raise TypeError(f"/ divides floats, not {t}: // is the quotient of indices, k.cast(x, f32) makes a float")
-        return self._rounded(ops.DIVIDE, t, self._value(x, t), self._value(y, t))
+def tanh(k: Kernel, x: Value) -> Value:
+    """The hyperbolic tangent of floats, within 1.5 ulp; its sign is that of x, -0 of -0."""
+    return _through_f32(k, _tanh, _float("tanh", x), x)
 
-    def _rounded(self, operation: Operation, t: Type, *operands: Value) -> Value:
-        """A correctly rounded operation. In f32 and rounded once more it is so in 16 bits, too: f32 has more than twice
-        as many bits of precision, and two more (Figueroa, "When is double rounding innocuous?", 1995)."""
-        return self._through_f32(lambda k, *xs: k._op(operation, xs[0].type, *xs), t, *operands)
 
-    def _through_f32(self, expression: Callable[..., Value], t: Type, *operands: Value) -> Value:
-        if t.bits >= 32:
-            return expression(self, *operands)
-        return self.cast(expression(self, *(self.cast(x, vec(f32, t.length)) for x in operands)), t)
+# ---- what the operators of values record
+
+def negate(k: Kernel, x: Value) -> Value:
+    """-x"""
+    t = _number("-", x)
+    return k._op(ops.NEGATE, t, x) if t.is_float else 0 - x
+
+
+def divide(k: Kernel, x: Any, y: Any) -> Value:
+    """x / y of floats, correctly rounded."""
+    t = next(v.type for v in (x, y) if isinstance(v, Value))
+    if not isinstance(t, Type) or not t.is_float:
+        raise TypeError(f"/ divides floats, not {t}: // is the quotient of indices, k.cast(x, f32) makes a float")
+    return _rounded(k, ops.DIVIDE, t, k._value(x, t), k._value(y, t))
+
+
+def _rounded(k: Kernel, operation: Operation, t: Type, *operands: Value) -> Value:
+    """A correctly rounded operation. In f32 and rounded once more it is so in 16 bits, too: f32 has more than twice
+    as many bits of precision, and two more (Figueroa, "When is double rounding innocuous?", 1995)."""
+    return _through_f32(k, lambda k, *xs: k._op(operation, xs[0].type, *xs), t, *operands)
+
+
+def _through_f32(k: Kernel, expression: Callable[..., Value], t: Type, *operands: Value) -> Value:
+    if t.bits >= 32:
+        return expression(k, *operands)
+    return k.cast(expression(k, *(k.cast(x, vec(f32, t.length)) for x in operands)), t)
 
 
 def _number(name: str, x: Any) -> Type:

@@ -145,6 +145,7 @@ class _Lowering:
 
     def nothing(self) -> ll.VoidType: return ll.VoidType()
     def integer(self, bits: int) -> ll.IntType: return ll.IntType(bits)
+    def pointer(self, space: int) -> ll.PointerType: return ll.PointerType(addrspace=space)
     def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
 
     def constant(self, numbers: Sequence[int], bits: int) -> ll.Constant:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilewright.ir.operations import Operation
+from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Pointer, Type
 
 DECLARED_SHARED = 48 << 10      # bytes of shared memory that PTX may declare

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class Scope:
     """A body that is being recorded, or has been."""
     what: str
     line: Line
@@ -26,36 +26,34 @@ class Block:
 
 
 class Recording:
-    """Where a kernel records to. `Roles` inherits it."""
-    if TYPE_CHECKING:
-        function: Function
+    """Where a kernel records to. `Kernel` inherits it."""
 
     def _begin(self, function: Function) -> None:
         self.function, self._body = function, function.body
-        self._block: Block | None = None                    # None: the function itself
-        self._made: dict[int, tuple[Block, Line]] = {}      # value of a block → the block, and the line that made it
+        self._scope: Scope | None = None                    # None: the function itself
+        self._made: dict[int, tuple[Scope, Line]] = {}      # value of a block → the block, and the line that made it
 
     def _record(self, node: Node) -> Any:
         for x in node.uses:
             self._check(x, node.line)
-        if self._block is not None:
+        if self._scope is not None:
             for x in node.defines:
-                self._made[x.id] = self._block, node.line
+                self._made[x.id] = self._scope, node.line
         self._body.append(node)
         return node
 
     @contextmanager
-    def _into(self, body: list, what: str, *values: Value) -> Iterator[Block]:
+    def _into(self, body: list, what: str, *values: Value) -> Iterator[Scope]:
         """Record into this body; `values` belong to it from its start."""
-        outer = self._body, self._block
-        self._body, self._block = body, Block(what, caller())
+        outer = self._body, self._scope
+        self._body, self._scope = body, Scope(what, caller())
         for x in values:
-            self._made[x.id] = self._block, self._block.line
+            self._made[x.id] = self._scope, self._scope.line
         try:
-            yield self._block
+            yield self._scope
         finally:
-            self._block.open = False
-            self._body, self._block = outer
+            self._scope.open = False
+            self._body, self._scope = outer
 
     def _check(self, x: Any, line: Line) -> None:
         """May this be an operand here?"""
@@ -64,10 +62,10 @@ class Recording:
                             f"makes one\n    {line.text}")
         if x.k is not self:
             raise ValueError(f"{line}: a value of {x.k.function.name} is used in {self.function.name}\n    {line.text}")
-        block, made = self._made.get(x.id, (None, line))
-        if block is not None and not block.open:
+        scope, made = self._made.get(x.id, (None, line))
+        if scope is not None and not scope.open:
             raise ValueError(
-                f"{line}: the value recorded at {made} is used after the end of the {block.what} at {block.line}, to "
+                f"{line}: the value recorded at {made} is used after the end of the {scope.what} at {scope.line}, to "
                 "which it belongs. A variable carries a number out of it: `acc = k.variable(f32, 0)` before the block, "
                 f"`acc.set(acc.get() + x)` in it, `acc.get()` after it\n    {made}: {made.text}"
                 f"\n    {line}: {line.text}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir import operations as ops
+from tilewright.ir.ops import core as ops
 from tilewright.ir.program import Array, Line, Read, Register, Write
 from tilewright.ir.types import Pointer, Type, i1, i64
 
@@ -84,7 +84,7 @@ class Value:
 
     def view(self, *strides: Any, layout: Any = None) -> Value:
         """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,
-        a function from an index to the element it is kept in (`ir.layouts`): `a.view(layout=Swizzle(64, 8))[i, p]`."""
+        a function from an index to the element it is kept in: `a.view(layout=lambda i, p: i*64 + (p ^ i % 8 * 8))`."""
         if strides and layout is not None:
             raise TypeError("a view has strides or a layout, not both")
         return Value(self.k, self.type, self.constant, self.array, layout or strides, self.id)

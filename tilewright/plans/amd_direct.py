@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan
 
 SIX = 6*PIECE*2         # bits of 6-bit elements that a lane moves: 16 bytes of 24, whose tail it moves by the word
-TURNED = (8, 16)        # bits of numbers that reads of LDS turn, on chips that have such
+TRANSPOSED_BITS = (8, 16)       # of numbers that reads of LDS transpose, on chips that have such
 
 
 def violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
@@ -26,7 +26,7 @@ def violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
     sides = (("m", p.cta_m, shape.m, shape.bits[0], shape.layout[0] == "n", shape.vector_a, shape.near_a),
              ("n", p.cta_n, shape.n, shape.bits[1], shape.layout[1] == "t", shape.vector_b, shape.near_b))
     for name, rows, extent, bits, along_k, vector, near in sides:
-        if not along_k and not (target.has("lds.turned") and bits in TURNED):
+        if not along_k and not (target.has("lds.transposed") and bits in TRANSPOSED_BITS):
             yield (f"copy=lds needs k contiguous (on gfx950 also m or n, for 8- and 16-bit elements); here {name} "
                    f"is contiguous, the elements have {bits} bits and the target is {target.name}.")
             return

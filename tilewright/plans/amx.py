@@ -17,7 +17,7 @@ Pairs = tuple[tuple[int, int], ...]             # (term of A, term of B)
 
 @dataclass(frozen=True)
 class TileWord:
-    dot: str                        # as ir.tiles spells it
+    dot: str                        # as ir.ops.x86 spells it
     steps: int                      # elements of k in a word
     accumulates: str = "f32"
     terms: int = 1                  # the first one holds the most of an element

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.simulator.fault import Fault
-
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
     from tilewright.simulator.agents import Clock
@@ -93,7 +91,7 @@ def whole_warps(gang: Gang, node: Op) -> None:
     """All lanes come to a barrier together."""
     skipping = gang.skipping()
     if skipping.any():
-        raise Fault("divergent", node.line, gang.frame.code.name, "a barrier that some lanes of a warp skip"
+        raise gang.fault("divergent", node, "a barrier that some lanes of a warp skip"
                     + gang.by(int(np.argmax(skipping))))
 
 

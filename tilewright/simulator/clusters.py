@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, whole_warps
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.memory import SPAN_BITS
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Clusters:
         whole_warps(gang, node)
         assert clocks is not None
         if any(agent in self.arrived for agent in gang.agents.tolist()):
-            raise Fault("arrivals", node.line, gang.frame.code.name, "threads arrive at the barrier of their cluster "
+            raise gang.fault("arrivals", node, "threads arrive at the barrier of their cluster "
                         "that have not waited since they arrived last" + gang.by(0))
         for cluster in np.unique(gang.threads // self.threads):
             threads = gang.threads[gang.threads // self.threads == cluster]
@@ -61,8 +60,8 @@ class Clusters:
         phases = defaultdict(list)
         for agent in gang.agents.tolist():
             if agent not in self.arrived:
-                raise Fault("arrivals", node.line, gang.frame.code.name,
-                            "threads wait at the barrier of their cluster that have not arrived there" + gang.by(0))
+                raise gang.fault("arrivals", node, "threads wait at the barrier of their cluster that have not arrived "
+                                 "there" + gang.by(0))
             phases[agent * self.machine.warp // self.threads, self.arrived.pop(agent)].append(agent)
         gang.waiting = PhaseWait(node.line, [(self.barriers[cluster], phase, np.array(agents))
                                              for (cluster, phase), agents in phases.items()])
@@ -73,8 +72,8 @@ class Clusters:
         wrong = on & ((rank < 0) | (rank >= self.size))
         if wrong.any():
             lane = int(wrong.argmax())
-            raise Fault("cluster", node.line, gang.frame.code.name,
-                        f"there is no CTA {rank[lane]} in a cluster of {self.size}{gang.by(lane)}")
+            raise gang.fault("cluster", node,
+                             f"there is no CTA {rank[lane]} in a cluster of {self.size}{gang.by(lane)}")
         found, away = pointer.copy(), rank.astype(np.int64) - gang.threads // self.machine.cta % self.size
         for index in np.unique(pointer[on] >> SPAN_BITS):
             region = self.machine.memory.find(int(index) << SPAN_BITS)

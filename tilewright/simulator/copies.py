@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tilewright.ir.types import Type, i8, vec
 from tilewright.simulator.access import Access
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.history import History
 from tilewright.simulator.memory import Region
 
@@ -47,7 +46,6 @@ class Flight(NamedTuple):
 class Copies:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._accesses: dict[tuple[Op, str, Any], Access] = {}
 
     def begin(self) -> None:
         """Others run now."""
@@ -60,7 +58,7 @@ class Copies:
               align: int | None = None) -> None:
         """`align`: of `gmem`, if it needs not be that of the bytes."""
         element = node.operands[0].type.element
-        to = self._access(gang, node, "store", vec(element, bytes // element.bytes), bytes & -bytes)
+        to = gang.access(node, "store", vec(element, bytes // element.bytes), bytes & -bytes)
         values, origins, source = self._read(gang, node, element, gmem, bytes, valid, align)
         for part in to.claim(gang, smem):
             region, pattern, start = part
@@ -115,7 +113,7 @@ class Copies:
         for at in range(0, bytes, PIECE):
             size = min(PIECE, bytes - at)
             t = vec(element, size // element.bytes)
-            load, store = (self._access(gang, node, verb, t, 16) for verb in ("load", "store"))
+            load, store = (gang.access(node, verb, t, 16) for verb in ("load", "store"))
             to, source = np.full(gang.size, smem + at), np.full(gang.size, gmem + at)
             values = np.atleast_2d(load.gather(gang, source, only))
             for part in store.claim(gang, to, only):
@@ -142,13 +140,12 @@ class Copies:
         on = np.broadcast_to(valid, gang.size)[gang.active()]
         if ((on < 0) | (on > bytes)).any():
             wrong = int(on[(on < 0) | (on > bytes)][0])
-            raise Fault("arithmetic", node.line, gang.frame.code.name,
-                        f"a copy of {bytes} bytes cannot have {wrong} valid ones")
+            raise gang.fault("arithmetic", node, f"a copy of {bytes} bytes cannot have {wrong} valid ones")
         if (on % item == 0).all():
-            access = self._access(gang, node, "load", vec(element, bytes // item), align or bytes & -bytes)
+            access = gang.access(node, "load", vec(element, bytes // item), align or bytes & -bytes)
             values = access.gather(gang, address, None if (on == bytes).all() else lanes[::item] < valid)
         else:
-            access = self._access(gang, node, "load", vec(i8, bytes), align or bytes)
+            access = gang.access(node, "load", vec(i8, bytes), align or bytes)
             got = access.gather(gang, address, lanes < valid)
             values = np.ascontiguousarray(got.T).view(element.numpy).T
         values = np.atleast_2d(values)
@@ -184,9 +181,3 @@ class Copies:
                     index = int(hit.argmax())
                     access.fault("race", gang, region, int(written[index]), int(pattern.lanes()[index]),
                                  f"a copy from there, started at {flight.line}, is in flight")
-
-    def _access(self, gang: Gang, node: Op, verb: str, t: Any, align: int) -> Access:
-        key = node, verb, t
-        if key not in self._accesses:
-            self._accesses[key] = Access(self.machine, gang.frame.code.name, node.line, verb, t, align)
-        return self._accesses[key]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.simulator.access import Access
 from tilewright.simulator.barriers import Wait, cta_barrier
 from tilewright.simulator.fault import Fault
 
@@ -110,7 +111,7 @@ class Gang:
         """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""
         skipping = self.skipping()
         if skipping.any():
-            raise Fault("divergent", node.line, self.frame.code.name, "a warp barrier that some lanes of a warp skip"
+            raise self.fault("divergent", node, "a warp barrier that some lanes of a warp skip"
                         + self.by(int(np.argmax(skipping))))
         assert self.machine.clocks is not None
         self.machine.clocks.meet(self.acting())
@@ -189,6 +190,20 @@ class Gang:
             self.activate(self.frame.masks[-1])
         else:
             self.machine.report.result = frame.result
+
+    # ---- what the meanings of operations ask for
+
+    def access(self, node: Op, verb: str, t: Any, align: int) -> Access:
+        """How this operation loads or stores values of this type."""
+        found = self.machine.accesses.get((node, verb, t))
+        if found is None:
+            found = Access(self.machine, self.frame.code.name, node.line, verb, t, align)
+            self.machine.accesses[node, verb, t] = found
+        return found
+
+    def fault(self, kind: str, node: Op, message: str) -> Fault:
+        """The exception that says what this operation does wrong, to be raised."""
+        return Fault(kind, node.line, self.frame.code.name, message)
 
     def by(self, thread: Any) -> str:
         """Whose doing it is, for messages; a CPU function has one thread, which needs no name."""

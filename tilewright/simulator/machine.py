@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from tilewright.ir import arguments as given
 from tilewright.ir.program import Array, Function
 from tilewright.ir.types import Pointer, Texture
+from tilewright.simulator.access import Access
 from tilewright.simulator.agents import Clocks
 from tilewright.simulator.atomics import Atomics
 from tilewright.simulator.barriers import PhaseBarrier
 from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
-from tilewright.simulator.direct import Direct
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
@@ -25,8 +25,6 @@ from tilewright.simulator.mbarriers import Mbarriers
 from tilewright.simulator.memory import Memory, Region, Uninitialised
 from tilewright.simulator.prints import Prints
 from tilewright.simulator.report import Report
-from tilewright.simulator.textures import Textures
-from tilewright.simulator.tiles import Tiles
 from tilewright.targets import banks
 from tilewright.targets.nvidia import THREADS
 
@@ -51,9 +49,9 @@ class Machine:
             raise ValueError(f"{function.name} has CTAs of {self.there} threads, and GPUs allow 1 to {THREADS}")
         self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
-        self.atomics, self.copies, self.textures = Atomics(self), Copies(self), Textures(self)
-        self.direct, self.prints = Direct(self), Prints(self)
-        self.mbarriers, self.clusters, self.tiles = Mbarriers(self), Clusters(self), Tiles(self)
+        self.atomics, self.copies, self.prints = Atomics(self), Copies(self), Prints(self)
+        self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
+        self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
         self.grid: Block = (1, 1, 1)
         self.clocks: Clocks | None = None
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
@@ -114,7 +112,7 @@ class Machine:
         self.copies.begin()
         self.mbarriers.begin()
         self.clusters.begin()
-        self.tiles.begin()
+        self.tiles: dict[int, list[NDArray[np.int32]]] = {}     # thread → its AMX tiles, while they are configured
         self._histories: dict[Region, History] = {}
         self._shared: dict[Array, Region] = {}
 
@@ -192,13 +190,14 @@ class Machine:
 
     def argument(self, param: str, t: Any, x: Any) -> Any:
         if isinstance(x, (np.ndarray, Uninitialised, Function)):
+            array: Any = x.array if isinstance(x, Uninitialised) else x
             if isinstance(t, Texture):
-                self.textures.check(param, t, x)
+                given.texture(param, t, array)
             elif not isinstance(t, Pointer):
                 what = "a function" if isinstance(x, Function) else "an array"
                 raise TypeError(f"{param} must be a number ({t}), not {what}")
             elif not isinstance(x, Function):
-                given.array(param, t, x.array if isinstance(x, Uninitialised) else x)
+                given.array(param, t, array)
             return np.int64(self.memory.address(x, param))
         if isinstance(t, Texture):
             raise TypeError(f"{param} is a {t}: it must be an array, not {x!r}")

@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.types import i64
-from tilewright.simulator.access import Access
 from tilewright.simulator.barriers import PhaseBarrier
-from tilewright.simulator.fault import Fault
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 class Mbarriers:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._accesses: dict[tuple[Op, str], Access] = {}
 
     def begin(self) -> None:
         """Others run now."""
@@ -41,7 +38,7 @@ class Mbarriers:
         for address, lanes in self._each(gang, node, pointer, "init"):
             expected = int(np.broadcast_to(count, gang.size)[lanes[0]])
             if expected < 1:
-                raise Fault("arrivals", node.line, gang.frame.code.name, f"{self._name(address)} would be complete "
+                raise gang.fault("arrivals", node, f"{self._name(address)} would be complete "
                             f"after {expected} arrivals: nobody arrives at it")
             self.barriers[address] = PhaseBarrier(self._name(address), expected)
 
@@ -78,8 +75,8 @@ class Mbarriers:
         for lane in np.flatnonzero(gang.active()):
             count = int(bytes[lane])
             if count % 16 or count < 0:
-                raise Fault("misaligned", node.line, gang.frame.code.name,
-                            f"a bulk copy moves multiples of 16 bytes, not {count}{gang.by(lane)}")
+                raise gang.fault("misaligned", node,
+                                 f"a bulk copy moves multiples of 16 bytes, not {count}{gang.by(lane)}")
             clock = self.machine.copies.bulk(gang, node, int(lane), smem[lane], gmem[lane], count)
             self.barriers[targets[lane]].come(count, clock)
 
@@ -87,11 +84,8 @@ class Mbarriers:
 
     def _each(self, gang: Gang, node: Op, pointer: Any, verb: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(address, lanes) of each mbarrier that active lanes point to; it is theirs to use."""
-        access = self._accesses.get((node, verb))
-        if access is None:
-            access = Access(self.machine, gang.frame.code.name, node.line, verb, i64, i64.bytes)
-            access.reads = verb != "init"
-            self._accesses[node, verb] = access
+        access = gang.access(node, verb, i64, i64.bytes)
+        access.reads = verb != "init"
         pointer = np.broadcast_to(pointer, gang.size)
         if access.reads:
             for region, pattern, start in access.parts(gang, pointer, None):
@@ -108,7 +102,7 @@ class Mbarriers:
         barrier = self.barriers[address]
         if barrier.arrived + threads > barrier.expected:
             who = gang.by(int(np.argmax(gang.active())))
-            raise Fault("arrivals", node.line, gang.frame.code.name, f"{barrier.name} expects {barrier.expected} "
+            raise gang.fault("arrivals", node, f"{barrier.name} expects {barrier.expected} "
                         f"arrivals in a phase, and these are {barrier.arrived + threads}{who}")
         barrier.arrive(clock, threads)
 

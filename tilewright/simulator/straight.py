@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.operations import ADD, MUL, SUB
+from tilewright.ir.ops.core import ADD, MUL, SUB
 from tilewright.ir.program import Load, Op, Read, Store, Write
 from tilewright.ir.types import Type, i32
 from tilewright.simulator.access import Access

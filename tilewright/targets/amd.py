@@ -125,7 +125,7 @@ def _gfx942(model: str, product: str, cus: int, xcds: int, clock: float, bandwid
 
 def _gfx950(model: str, product: str, clock: float) -> AmdTarget:
     return AmdTarget("gfx950", ("mfma", "mfma.gfx950", "mfma.fp8.ocp", "mfma.f8f6f4", "lds.direct", "lds.direct.wide",
-                                "lds.turned"), 160*KIB, 64, 256, 1280, (4, 12, 16), 256, 8, clock, 8e12, 288 << 30,
+                                "lds.transposed"), 160*KIB, 64, 256, 1280, (4, 12, 16), 256, 8, clock, 8e12, 288 << 30,
                      model=model, sources=_sources(_CDNA4, _CDNA4_PAPER, product))
 
 

@@ -8,7 +8,7 @@ import pytest
 from tilewright import simulator
 from tilewright.compiler import amd, gate
 from tilewright.ir import Kernel, bf16, f16, f32, i8, i16, ptr, vec
-from tilewright.ir.turned import exchanged
+from tilewright.ir.ops.amd import exchanged
 from tilewright.targets import target
 
 
@@ -31,9 +31,9 @@ def emit_transpose(T, BUG=""):
         place = place + 1
     if BUG == "diverge":
         with k.when(t % 64 < 48):
-            k.store(c + t * N, k.load_turned(place))
+            k.store(c + t * N, k.load_transposed(place))
     else:
-        k.store(c + t * N, k.load_turned(place))
+        k.store(c + t * N, k.load_transposed(place))
     return k.function
 
 
@@ -88,9 +88,9 @@ def test_another_order_of_lanes_gives_something_else(T):
 def test_only_gfx950_has_them():
     assert not [*gate.refusals(emit_transpose(f16), target("gfx950"))]
     for name in ("gfx942", "sm_90a"):
-        assert any("has no load_turned16" in why for why in gate.refusals(emit_transpose(f16), target(name)))
+        assert any("has no load_transposed16" in why for why in gate.refusals(emit_transpose(f16), target(name)))
     k = Kernel("k", threads=64, warp=64, a=ptr(f32))
     with pytest.raises(TypeError, match="8-bit or 16-bit numbers"):
-        k.load_turned(k.smem("s", (64,), f32))
+        k.load_transposed(k.smem("s", (64,), f32))
     with pytest.raises(TypeError, match="LDS"):
-        k.load_turned(k.args[0])
+        k.load_transposed(k.args[0])

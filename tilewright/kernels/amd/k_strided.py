@@ -2,7 +2,7 @@
 chips that have such reads.
 
 i stands for a row of A or a column of B, and is contiguous. A row of the tile is a step of k: EXTENT elements along i.
-Sixteen lanes read sixteen elements of some steps, four or eight, and each gets those of one i (ir.turned); two such
+Sixteen lanes read sixteen elements of some steps, four or eight, and each gets those of one i (ir.ops.amd); two such
 reads are the 16 bytes along k that a lane reads at once of other tiles (lds_tile), and belong to the same steps. So
 both kinds can be multiplied with each other.
 
@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i16, i32, i64, ptr, vec
-from tilewright.ir.turned import BYTES, TOGETHER
+from tilewright.ir.ops.amd import TOGETHER, TRANSPOSED_BYTES
 from tilewright.kernels.amd.lds_tile import LANES, PIECE, WORD
 from tilewright.kernels.amd.pipeline import Do
 
@@ -56,7 +56,7 @@ class KStridedTile:
         if self.PIECES & (self.PIECES - 1):
             raise ValueError(f"{EXTENT} elements of {BITS} bits are rows of {self.PIECES} pieces, no power of two")
         self.SIZE = CTA_K * self.ROW
-        self.STEPS = BYTES // self.E                            # of k, of one read
+        self.STEPS = TRANSPOSED_BYTES // self.E                            # of k, of one read
 
     def swizzled(self, step: Any) -> Any:
         return swizzle(step, self.PIECES, self.STEPS)
@@ -70,7 +70,7 @@ class KStridedTile:
         WIDE = TOGETHER // self.STEPS                           # lanes of a row
         place = lane % TOGETHER
         step = lane // ROWS * (2*self.STEPS) + place // WIDE
-        byte = (first + lane % ROWS // TOGETHER * TOGETHER)*self.E + place % WIDE * BYTES
+        byte = (first + lane % ROWS // TOGETHER * TOGETHER)*self.E + place % WIDE * TRANSPOSED_BYTES
         hidden, start = byte // PIECE ^ self.swizzled(step), step*self.ROW + byte % PIECE
         TILE = ROWS * self.E // PIECE                           # pieces of one instruction's tile
         self.addresses = {piece: start + (hidden ^ piece)*PIECE for piece in range(0, min(self.PIECES, LINE), TILE)}
@@ -84,7 +84,7 @@ class KStridedTile:
 
         def half(number: int) -> Value:
             steps = ((first + number // 2)*2*self.GROUPS + number % 2) * self.STEPS
-            return k.reinterpret(k.load_turned((smem + (at + steps*self.ROW)).as_(self.T)), vec(i32, 2))
+            return k.reinterpret(k.load_transposed((smem + (at + steps*self.ROW)).as_(self.T)), vec(i32, 2))
         words = [half(number) for number in range(max(self.HALVES, 2))]
         while len(words) > self.READS:
             words = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(words[::2], words[1::2])]

@@ -17,7 +17,7 @@ from typing import Any
 from tilewright.atoms import amd
 from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Kernel, Value, bf16, f16, f32, f64, i8, i32
-from tilewright.ir.turned import BITS as TRANSPOSED_BITS
+from tilewright.ir.ops.amd import TRANSPOSED_BITS
 from tilewright.kernels.amd import epilogue, pipeline
 from tilewright.kernels.amd.k_strided import KStridedOperand
 from tilewright.kernels.amd.lds_tile import LANES, threads
@@ -67,7 +67,7 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
 
     def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> Operand | KStridedOperand:
         common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": CTA_K, "THREADS": THREADS}
-        if DIRECT and not along_k and target(ARCH).has("lds.turned") and BITS in TRANSPOSED_BITS:
+        if DIRECT and not along_k and target(ARCH).has("lds.transposed") and BITS in TRANSPOSED_BITS:
             return KStridedOperand(k, gmem, ld, **common)
         return Operand(k, gmem, ld, along_k=along_k, VECTOR=VECTOR, **common)
     a_op = operand(g.a, g.lda, ATOM.b.bits, LAYOUT[0] == "n", CTA_M)

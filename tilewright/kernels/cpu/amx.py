@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
-from tilewright.ir.tiles import Tiles
+from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
@@ -41,7 +41,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     k = Kernel(microkernel_name(dtype, SIDE, SIDE, "packed", "packed"), kc=i64, a=ptr(T), rows=i64, b=ptr(T),
                within=i64, c=ptr(C), ldc=i64, cols=i64, alpha=C, beta=C, ahead=ptr(i8), step=i64)
     kc, a, rows, b, within, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
-    tiles = Tiles(k)
+    tiles = TileRegisters(k)
     c = c.view(ldc, 1)
     out = Out(k, c, alpha, beta)
     left = k.local("sums", (SIDE, SIDE), T)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i64, ptr
-from tilewright.ir.tiles import Tiles
+from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.amx import AHEAD
 from tilewright.kernels.cpu.jobs import PACKED, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, SOURCES, TYPES
@@ -200,10 +200,10 @@ class TilePanels(Panels):
         return self.MR
 
     def configure(self) -> None:
-        Tiles(self.k).configure()
+        TileRegisters(self.k).configure()
 
     def release(self) -> None:
-        Tiles(self.k).release()
+        TileRegisters(self.k).release()
 
     def begin_block(self, s: SimpleNamespace) -> None:
         pass

@@ -1,4 +1,8 @@
-"""Every operation once: its LLVM spelling beside its NumPy meaning.
+"""What an operation is, and those that every target has; the others of this folder have those of GPUs and of one maker.
+
+An instruction is written in one place: its `Operation`, which is its LLVM spelling beside its NumPy meaning and what a
+target must have for it, and under that the function `f(k, ...)` by which a kernel records it, with the checks of its
+operands. `ir.Kernel` lists these functions as its methods.
 
 `llvm(low, type, *operands)` returns the LLVM value; `low.b` is the instruction builder, `low.call` calls an intrinsic.
 `numpy(type, *operands)` returns an array: a scalar is [] when all threads agree on it, else [threads]; a vector has its
@@ -10,7 +14,8 @@ elements first, [length, 1] or [length, threads].
   "effect"    it touches memory or the CTA: the meaning is called as numpy(gang, node, *operands) and returns what the
               result is, if there is one; None: nothing to see, it is only counted;
   "blocking"  an effect that may make the gang wait, and has no result.
-An operation without a NumPy meaning (a system call, say) can be lowered but not simulated.
+An operation without a NumPy meaning (a system call, say) can be lowered but not simulated. A meaning that needs more
+than its operands asks `gang.machine` for the mechanism: `copies` in flight, `atomics`, `mbarriers`, `clusters`.
 """
 from __future__ import annotations
 
@@ -38,6 +43,13 @@ class Operation:
                                 # "cpu", "gpu": any of these
     writes: bool = False        # memory, through its first operand
     flops: int = 0              # of each thread, where neither name nor type tells: a lane's share of a matrix product
+
+
+def by_family(**spellings: Callable) -> Callable:
+    """A spelling for each family of chips that has the operation, by the architecture in LLVM's triple."""
+    def spelling(low: Any, t: Any, *operands: Any) -> Any:
+        return spellings[low.dialect.family](low, t, *operands)
+    return spelling
 
 
 # Meanings use Python's operators where they can: on NumPy scalars these are twenty times faster than ufuncs.
@@ -188,3 +200,9 @@ def prefetch(write: bool, locality: int) -> Operation:
     """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults."""
     return Operation("prefetch", lambda low, t, p: low.dialect.prefetch(low, p, write, locality), None, "prefetch",
                      "effect")
+
+
+def show(label: str, most: int, conditional: bool) -> Operation:
+    """k.print, of the condition, if there is one, and the values: text in the simulator, nothing in compiled code."""
+    return Operation("print", lambda low, t, *xs: None, lambda gang, node, *xs: gang.machine.prints.show(
+        gang, node, label, most, conditional, xs), kind="", role="effect")

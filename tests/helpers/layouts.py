@@ -1,6 +1,6 @@
-"""Layouts of arrays in shared memory that are no strides: functions from an index to the element it is kept in.
+"""A layout of arrays in shared memory that is no strides: a function from an index to the element it is kept in.
 
-A layout is applied to Python numbers to prove something of it, and to values of a kernel to compute addresses:
+It is applied to Python numbers to prove something of it, and to values of a kernel to compute addresses:
 `smem.view(layout=Swizzle(64, 8))[i, j]`.
 """
 from __future__ import annotations

@@ -1,0 +1,135 @@
+"""Operations by which threads meet in memory: atomic accesses, fences and the spin-wait hint.
+
+Orders are LLVM's: monotonic, acquire, release, acq_rel, seq_cst. On a CPU they hold between the threads of the process,
+on a GPU between the threads of the device. What they mean is in `simulator.atomics`.
+"""
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir.ops.core import Operation
+from tilewright.ir.types import Type, i1
+from tilewright.ir.values import Value
+
+if TYPE_CHECKING:
+    from tilewright.ir.builder import Kernel
+
+
+def _load_llvm(low, t, p, order):
+    """Through an opaque pointer on NVIDIA's chips: LLVM 22 ends the process where a parameter is only read, and so."""
+    p = low.hidden(p) if low.dialect.opaque_loads else p
+    return low.b.load_atomic(p, low.scoped(order), t.bytes, "atomic", low.type(t))
+
+
+def _store_llvm(low, order, p, x):
+    """Built by hand: IRBuilder.store_atomic asks an opaque pointer for its pointee."""
+    from llvmlite.ir import instructions
+    low.b._insert(instructions.StoreAtomicInstr(low.b.block, x, p, low.scoped(order), low.bits(x) // 8))
+
+
+def _fence_llvm(low, order):
+    low.b.fence(order, low.dialect.scope or None)
+
+
+def _add_llvm(low, t, p, x, order):
+    """LLVM writes no order into the additions of NVIDIA's chips, so fences on either side say what it says."""
+    around = low.dialect.fenced_additions and order != "monotonic"
+    if around and order != "acquire":
+        _fence_llvm(low, "seq_cst" if order == "seq_cst" else "release")
+    before = low.b.atomic_rmw("f" * t.is_float + "add", p, x, low.scoped("monotonic" if around else order),
+                              name="before")
+    low.dialect.addition(low, before)
+    if around and order != "release":
+        _fence_llvm(low, "acquire")
+    return before
+
+
+def _replace_llvm(low, t, p, old, new, order):
+    return low.b.extract_value(low.b.cmpxchg(p, old, new, low.scoped(order), "monotonic"), 1, name="replaced")
+
+
+def _pause_llvm(low, t):
+    arm = low.dialect.triple.startswith("aarch64")
+    low.call("llvm.aarch64.hint", None, low.i32(1)) if arm else low.call("llvm.x86.sse2.pause", None)
+
+
+@cache
+def _load_operation(order: str) -> Operation:
+    return Operation("atomic_load", lambda low, t, p: _load_llvm(low, t, p, order),
+                     lambda gang, node, p: gang.machine.atomics.load(gang, node, p, order), "atomic", "effect")
+
+
+@cache
+def _store_operation(order: str) -> Operation:
+    return Operation("atomic_store", lambda low, t, p, x: _store_llvm(low, order, p, x),
+                     lambda gang, node, p, x: gang.machine.atomics.store(gang, node, p, x, order), "atomic", "effect",
+                     writes=True)
+
+
+@cache
+def _add_operation(order: str) -> Operation:
+    """p[0] += x; what it was before."""
+    return Operation("atomic_add", lambda low, t, p, x: _add_llvm(low, t, p, x, order),
+                     lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect",
+                     writes=True)
+
+
+@cache
+def _replace_operation(order: str) -> Operation:
+    """p[0] = new if p[0] == old; whether it was so. When it was not, nothing is ordered."""
+    return Operation("atomic_replace", lambda low, t, p, old, new: _replace_llvm(low, t, p, old, new, order),
+                     lambda gang, node, p, old, new: gang.machine.atomics.replace(gang, node, p, old, new, order),
+                     "atomic", "effect", writes=True)
+
+
+@cache
+def _fence_operation(order: str) -> Operation:
+    return Operation("fence", lambda low, t: _fence_llvm(low, order),
+                     lambda gang, node: gang.machine.atomics.fence(gang, node), "atomic", "effect")
+
+
+# Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
+PAUSE = Operation("pause", _pause_llvm, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking",
+                  needs="cpu")
+
+
+# ---- how a kernel records them
+
+def _element(pointer: Value) -> Type:
+    element: Type = pointer.type.element
+    if element.bits < 8:
+        raise TypeError(f"an atomic access moves whole bytes, not {element}")
+    return element
+
+
+def load(k: Kernel, pointer: Value, order: str = "acquire") -> Value:
+    return k._op(_load_operation(order), _element(pointer), pointer)
+
+
+def store(k: Kernel, pointer: Value, value: Any, order: str = "release") -> None:
+    k._effect(_store_operation(order), pointer, k._value(value, _element(pointer)))
+
+
+def add(k: Kernel, pointer: Value, value: Any, order: str = "acq_rel") -> Value:
+    """p[0] += value; the value before."""
+    element = _element(pointer)
+    return k._op(_add_operation(order), element, pointer, k._value(value, element))
+
+
+def replace(k: Kernel, pointer: Value, old: Any, new: Any, order: str = "acquire") -> Value:
+    """Compare and swap: p[0] = new if p[0] is old; whether it was."""
+    element = _element(pointer)
+    if element.is_float:
+        raise TypeError(f"compare and swap compares bits: look at the {element} as an i{element.bits} (`as_`)")
+    return k._op(_replace_operation(order), i1, pointer, k._value(old, element), k._value(new, element))
+
+
+def fence(k: Kernel, order: str = "seq_cst") -> None:
+    """This thread's accesses before it come before those after it, for whoever synchronises with them."""
+    k._effect(_fence_operation(order))
+
+
+def pause(k: Kernel) -> None:
+    """In a spin loop: the core runs no further ahead and leaves room to its other hyperthread."""
+    k._effect(PAUSE)

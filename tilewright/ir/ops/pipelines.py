@@ -1,0 +1,243 @@
+"""Warps with different work: declared roles, and pipelines of mbarriers whose arrivals are counted from them.
+
+    full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
+    k.init_mbarriers()
+    with k.role("producer", warps=1), k.loop(tiles) as t:
+        empty.wait(t % STAGES, t // STAGES % 2 ^ 1)
+        ...                                             # fill stage t % STAGES
+        full.arrive(t % STAGES)
+    with k.role("consumer", warps=4), k.loop(tiles) as t:
+        full.wait(t % STAGES, t // STAGES % 2)
+        ...                                             # use it
+        empty.arrive(t % STAGES)
+
+How many arrivals complete a phase follows from the roles that arrive, so nobody writes it down. What cannot be right is
+an error in the line that records it.
+
+An mbarrier is a barrier in shared memory that threads arrive at and others wait for, phase by phase. A phase completes
+when as many threads have arrived as the barrier was made for, and all bytes that were announced for it have come. A
+wait names a parity, and is over when the last completed phase has it. In the simulator the phases are those of
+`simulator.barriers`. Source: NVIDIA, "PTX ISA", https://docs.nvidia.com/cuda/parallel-thread-execution/ (mbarrier,
+cp.async.bulk).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir.ops.core import Operation
+from tilewright.ir.program import If
+from tilewright.ir.types import i32, i64
+from tilewright.ir.values import Value, caller
+
+if TYPE_CHECKING:
+    from tilewright.ir.builder import Kernel
+
+EVERYBODY = "the CTA"
+
+
+@dataclass(eq=False)
+class Role(If):
+    """A branch that warps `first` ... `first + warps - 1` of the CTA take."""
+    name: str = ""
+    first: int = 0
+    warps: int = 0
+
+
+# ---- roles
+
+def linear_thread(k: Kernel) -> Value:
+    """The number of this thread in its CTA, along x first."""
+    (x, y), (width, height) = k.thread, k.cta_shape
+    return x if height == 1 else y * width + x
+
+
+def _threads(k: Kernel) -> int:
+    """Of a CTA."""
+    return k.cta_shape[0] * k.cta_shape[1]
+
+
+@contextmanager
+def role(k: Kernel, name: str, warps: int | None = None) -> Iterator[Role]:
+    """These warps of the CTA, and only they. Roles take warps in the order of their declaration; the same name
+    again is the same warps again."""
+    if k._role is not None:
+        raise SyntaxError(f"role {name} begins inside role {k._role.name}")
+    roles = {node.name: node for node in k.function.walk() if isinstance(node, Role)}
+    known = roles.get(name)
+    if known is not None and warps not in (None, known.warps):
+        raise ValueError(f"role {name} has {known.warps} warps, not {warps}")
+    if known is None and warps is None:
+        raise ValueError(f"role {name} is new: how many warps has it?")
+    first = known.first if known else max((r.first + r.warps for r in roles.values()), default=0)
+    count = known.warps if known else int(warps or 0)
+    there = _threads(k) // k.warp
+    if count < 1 or first + count > there:
+        raise ValueError(f"role {name} would be warps {first} to {first + count - 1} of a CTA that has {there}")
+    low, high, t = first * k.warp, (first + count) * k.warp, linear_thread(k)
+    condition = t < high if first == 0 else t >= low if high == _threads(k) else (t >= low) & (t < high)
+    node = k._record(Role(condition, [], [], caller(), name, first, count))
+    with k._into(node.then, "role"):
+        k._role = node
+        yield node
+        k._role = None
+
+
+def whole_cta(k: Kernel, what: str) -> None:
+    """SyntaxError where only some warps of the CTA would come to what waits for all."""
+    if k._role is not None and k._role.warps * k.warp != _threads(k):
+        raise SyntaxError(f"{what} waits for all warps of the CTA, and role {k._role.name} has only "
+                          f"{k._role.warps} of {_threads(k) // k.warp}")
+
+
+# ---- mbarriers: the instructions
+
+def _wait(wait: str) -> Any:
+    """A loop: hardware may give up waiting."""
+    def spelling(low: Any, t: Any, pointer: Any, parity: Any) -> None:
+        again, done = low.label("wait"), low.label("arrived")
+        low.b.branch(again)
+        low.b.position_at_end(again)
+        intrinsic = f"llvm.nvvm.mbarrier.{wait}.wait.parity.scope.cta.space.cta"
+        low.b.cbranch(low.call(intrinsic, low.integer(1), pointer, parity), done, again)
+        low.b.position_at_end(done)
+    return spelling
+
+
+def _bulk(low: Any, t: Any, smem: Any, gmem: Any, bytes: Any, pointer: Any) -> None:
+    low.call("llvm.nvvm.cp.async.bulk.global.to.shared.cta", None, smem, pointer, gmem, bytes, low.integer(64)(0),
+             low.integer(1)(0))
+
+
+def _effect(name: str, spelling: Any, method: str, needs: str, role: str = "effect",
+            kind: str = "mbarrier") -> Operation:
+    def meaning(gang: Any, node: Any, *operands: Any) -> Any:
+        return getattr(gang.machine.mbarriers, method)(gang, node, *operands)
+    return Operation(name, spelling, meaning, kind, role, needs=needs)
+
+
+# For `count` arrivals in each phase.
+INIT = _effect("mbarrier.init", lambda low, t, p, count: low.call("llvm.nvvm.mbarrier.init.shared", None, p, count),
+               "init", "mbarrier")
+ARRIVE = _effect("mbarrier.arrive", lambda low, t, p: low.call("llvm.nvvm.mbarrier.arrive.shared", low.integer(64), p),
+                 "arrive", "mbarrier")
+# Arrive, and announce so many bytes that copies are to bring in this phase.
+ARRIVE_EXPECT = _effect("mbarrier.arrive.expect_tx", lambda low, t, p, bytes: low.call(
+    "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta", low.integer(64), p, bytes), "arrive_expect", "tma")
+# Arrive when all copies (cp.async) that this thread has started before have come.
+ARRIVE_COPIES = _effect("cp.async.mbarrier.arrive", lambda low, t, p: low.call(
+    "llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared", None, p), "arrive_copies", "mbarrier")
+# The first asks again and again, the second lets the hardware put the warp to sleep for a while.
+TEST_WAIT = _effect("mbarrier.test_wait", _wait("test"), "wait", "mbarrier", "blocking")
+TRY_WAIT = _effect("mbarrier.try_wait", _wait("try"), "wait", "tma", "blocking")
+# Copy consecutive bytes from global to shared memory; the mbarrier counts them as they come.
+BULK_COPY = _effect("cp.async.bulk", _bulk, "bulk_copy", "tma", kind="bulk copy")
+
+
+def mbarriers(k: Kernel, name: str, count: int = 1) -> Mbarriers:
+    """`count` mbarriers in shared memory, one for each stage of a pipeline."""
+    made = Mbarriers(k, name, count)
+    k._mbarriers += (made,)
+    return made
+
+
+def init_mbarriers(k: Kernel) -> None:
+    """Make those that were declared ready for use: thread 0 does, and the CTA meets behind it."""
+    whole_cta(k, "making mbarriers")
+    if not k._mbarriers:
+        raise ValueError("there are no mbarriers to initialise")
+    with k.when(linear_thread(k) == 0):
+        for made in k._mbarriers:
+            made.ready = True
+            for stage in range(made.count):
+                k._effect(INIT, made.pointer + stage, made.arrivals)
+    k._mbarriers = ()
+    k.barrier()
+
+
+class Mbarriers:
+    """An array of mbarriers, `barriers.arrive(stage)`, `barriers.wait(stage, parity)`."""
+
+    def __init__(self, k: Kernel, name: str, count: int) -> None:
+        self.k, self.name, self.count, self.ready = k, name, count, False
+        self.pointer: Value = k._array(name, (count,), i64, "shared", 8)
+        self.arrivals = Value(k, i32, constant=0)       # of a phase: grows as roles are found to arrive
+        self.by: dict[str, int] = {}                    # role → its arrivals in a phase
+
+    def arrive(self, stage: Any = 0, by: str = "thread", expect: Any = None) -> None:
+        """Every thread of the role arrives, or one lane of each warp of it (by="warp"), or one thread (by="role").
+
+        `expect` announces the bytes that bulk copies will bring in this phase, for each arrival.
+        """
+        k, pointer = self.k, self._at(stage)
+        self._count(by)
+        role = k._role
+        first = role.first * k.warp if role else 0
+        t = linear_thread(k)
+
+        def arrive() -> None:
+            if expect is None:
+                k._effect(ARRIVE, pointer)
+            else:
+                k._effect(ARRIVE_EXPECT, pointer, k._value(expect, i32))
+        if by == "thread":
+            arrive()
+        else:
+            with k.when(t % k.warp == 0 if by == "warp" else t == first):
+                arrive()
+
+    def arrive_with_copies(self, stage: Any = 0) -> None:
+        """Every thread of the role arrives when the copies (cp_async) that it has started before have come. It need not
+        wait for them, and whoever waits for the phase may read what they brought."""
+        pointer = self._at(stage)
+        self._count("thread")
+        self.k._effect(ARRIVE_COPIES, pointer)
+
+    def wait(self, stage: Any = 0, parity: Any = 0, sleep: bool = False) -> None:
+        """Wait until the phase of this parity is complete: 0 for the first, 1 for the second, 0 for the third ...; at
+        the beginning parity 1 counts as complete. `sleep`: as Hopper's try_wait, which frees the issue slot."""
+        self.k._effect(TRY_WAIT if sleep else TEST_WAIT, self._at(stage), self.k._value(parity, i32))
+
+    def copy(self, smem: Value, gmem: Value, bytes: Any, stage: Any = 0) -> None:
+        """The active thread has consecutive bytes (a multiple of 16) copied from global to shared memory, for this
+        phase to count. To be announced by `arrive(stage, expect=bytes)`."""
+        if smem.type.space != "shared" or gmem.type.space != "global":
+            raise TypeError(f"a copy goes from global to shared memory, not from {gmem.type} to {smem.type}")
+        self.k._effect(BULK_COPY, smem, gmem, self.k._value(bytes, i32), self._at(stage))
+
+    # ---- counting
+
+    def _at(self, stage: Any) -> Value:
+        if not self.ready:
+            raise SyntaxError(f"mbarriers {self.name} are used before k.init_mbarriers()")
+        if isinstance(stage, int) and not 0 <= stage < self.count:
+            raise IndexError(f"there is no stage {stage} of {self.name}: it has {self.count}")
+        return self.pointer + stage
+
+    def _count(self, by: str) -> None:
+        k, role = self.k, self.k._role
+        name, threads = (role.name, role.warps * k.warp) if role else (EVERYBODY, _threads(k))
+        arrivals = {"thread": threads, "warp": -(-threads // k.warp), "role": 1}.get(by)
+        if arrivals is None:
+            raise ValueError(f'arrive by="thread", "warp" or "role", not {by!r}')
+        if _is_conditional(role.then if role else k.function.body, k._body):
+            raise SyntaxError(f"{self.name}.arrive() under a condition: how many threads of {name} will arrive? Arrive "
+                              'outside it, by="warp" or by="role" if not every thread is to')
+        if self.by.setdefault(name, arrivals) != arrivals:
+            raise ValueError(f"{name} arrives at {self.name} with {arrivals} threads here, and with {self.by[name]} "
+                             "elsewhere")
+        if EVERYBODY in self.by and len(self.by) > 1:
+            raise ValueError(f"at {self.name} {' and '.join(self.by)} arrive, and a role is part of the CTA")
+        self.arrivals.constant = sum(self.by.values())
+
+
+def _is_conditional(nodes: list, body: list) -> bool:
+    """Is `body` reached from these nodes only through a branch?"""
+    return nodes is not body and not any(_reaches(node, body) for node in nodes)
+
+
+def _reaches(node: Any, body: list) -> bool:
+    parts = [getattr(node, part) for part in ("head", "body") if hasattr(node, part)]
+    return any(part is body or any(_reaches(inner, body) for inner in part) for part in parts)
