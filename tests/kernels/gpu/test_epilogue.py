@@ -53,7 +53,7 @@ def wanted(product, c, beta, alpha):
     (emit_gemv, {"VECTOR": 4, "COLUMN": True, "LAYOUT": "tn", "SPLIT_K": 2}, 36, 1),
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "f32", "CTA_K": 32}, 33, 68),
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx950", "A": "f64", "CTA_K": 16, "MFMA": 16, "SPLIT_K": 2}, 65, 68),
-], ids=str)
+], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_an_expression_at_the_seam_reaches_every_kernel(fused, emit, options, m, n, beta):
     k, rng = 24, np.random.default_rng(m + n)
     letters = options.get("LAYOUT", "nt" if emit is emit_mfma_gemm else "nn")
