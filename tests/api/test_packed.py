@@ -18,7 +18,7 @@ from tilewright.plans.cpu import Strides
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.prepack import Prepacking
-from tilewright.simulator.memory import Memory
+from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.run_cpu import SimulatedHost, SimulatedRecipe
 
 RNG = np.random.default_rng(9)
@@ -218,7 +218,7 @@ def test_what_is_refused(call, error, words):
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("ways", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 3, 1), (1, 1, 2), (2, 2, 2)])
 def test_teams_without_races(ways, swap):
-    chip, memory = tw.target("x86-avx2"), Memory()
+    chip, memory = tw.target("x86-avx2"), AddressSpace()
     host = SimulatedHost(memory)
     m, n, k = (40, 26, 21) if swap else (26, 40, 21)
     a, b, c = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))

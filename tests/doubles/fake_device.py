@@ -82,7 +82,7 @@ class FakeDevice:
         self.log: list[tuple[str, tuple[Any, ...]]] = []
         self.launches: list[tuple[str, tuple[int, ...], int]] = []
         self.fail: dict[str, int] = {}
-        self.memory = simulator.Memory(alignment=alignment)
+        self.memory = simulator.AddressSpace(alignment=alignment)
         self.blocks: dict[int, np.ndarray] = {}  # what the program has allocated and not freed, by address
         self.freed: set[int] = set()  # what has been freed since
 

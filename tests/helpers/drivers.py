@@ -115,7 +115,7 @@ class Packed:
 
     def simulate(self):
         """Run it by its team of simulated threads: c is then the product."""
-        memory, held = simulator.Memory(), dict(self.arrays)
+        memory, held = simulator.AddressSpace(), dict(self.arrays)
 
         def address(x):
             if isinstance(x, str):

@@ -36,7 +36,7 @@ def same_bits(x: Any, y: Any) -> bool:
 
 
 def both(function: Function, *args: Any, arrays: dict[str, np.ndarray] | None = None, also: Sequence[Function] = (),
-         externals: dict[str, Callable] | None = None, memory: simulator.Memory | None = None,
+         externals: dict[str, Callable] | None = None, memory: simulator.AddressSpace | None = None,
          code: llvm.Loaded | None = None) -> tuple[simulator.Report, dict[str, Any]]:
     """(report, arguments and `arrays` by name, as both readings left them).
 
@@ -44,7 +44,7 @@ def both(function: Function, *args: Any, arrays: dict[str, np.ndarray] | None = 
     calls it with `address`, which tells where an argument or one of `arrays` is, by name, or a recorded function.
     """
     code = code or native([function, *also])
-    memory = memory or simulator.Memory()
+    memory = memory or simulator.AddressSpace()
     names = [name for name, _ in function.params]
     given = (arrays or {}) | dict(zip(names, args, strict=True))
     readings = []

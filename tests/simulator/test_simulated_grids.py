@@ -212,7 +212,7 @@ def test_a_fence_by_each_thread_and_then_a_barrier_will_do(together):
 
 def test_the_next_launch_comes_after_this_one():
     one = writing(lambda k, x, b, t: x.__setitem__(t, x[t] + 1))
-    x, memory = np.zeros(32, np.float32), simulator.Memory()
+    x, memory = np.zeros(32, np.float32), simulator.AddressSpace()
     for _ in range(3):
         simulator.run(one, x, memory=memory)
     assert (x == 3).all()

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright import simulator
 from tilewright.ir import Kernel, f32, f64, i8, i32, i64, ptr, vec
-from tilewright.simulator import Fault, Memory
+from tilewright.simulator import AddressSpace, Fault
 
 
 def kernel(body, **options):
@@ -90,7 +90,7 @@ def test_misaligned(align):
     simulator.run(kernel(body), 16, zeros, zeros)
     if align > 4:
         faults("misaligned", rf"load of x\[1\]: it must be {align}-byte aligned", body, 1, zeros, zeros)
-        faults("misaligned", r"load of x\[0\]", body, 0, zeros, zeros, memory=Memory(alignment=align // 2))
+        faults("misaligned", r"load of x\[0\]", body, 0, zeros, zeros, memory=AddressSpace(alignment=align // 2))
 
 
 def test_an_element_that_straddles_two():
@@ -170,7 +170,7 @@ def test_calls_with_other_types():
 
     def body(k, n, x, y):
         k.call(k.pointer(k.load(x.as_(i64)), i8), n)
-    memory = Memory()
+    memory = AddressSpace()
     table = np.array([memory.address(callee.function)]).view(np.float32)
     faults("signature", "a call of callee with other types", body, 8, table, table, memory=memory)
 
@@ -288,7 +288,7 @@ def test_cache_lines():
         report = simulator.run(kernel(body), n, x, y)
         assert (report.of("x").moved, report.of("x").ideal, report.of("x").lines) == (moved, 1, moved)
     assert (report.of("y").moved, report.of("y").lines, report.of("y").distinct) == (8, 8, 32)
-    report = simulator.run(kernel(body), 0, x, y, memory=Memory(alignment=4))
+    report = simulator.run(kernel(body), 0, x, y, memory=AddressSpace(alignment=4))
     assert (report.of("x").moved, report.of("x").distinct) == (2, 64)
 
 
@@ -397,7 +397,7 @@ def test_lanes_may_call_different_functions_and_point_into_different_arrays():
         f = k.load((table + k.cast(t % 2, i64)).as_(i64).as_(i8), ptr(i8))
         p = k.select(t < 20, x + t, y + t)
         p[0] = k.call(f, p[0], result=f32)
-    memory = Memory()
+    memory = AddressSpace()
     table = np.array([memory.address(f.function) for f in (plus, times)])
     x, y = np.arange(20, dtype=np.float32), np.arange(32, dtype=np.float32)
     report = simulator.run(lanes(body, 32, y=ptr(f32), table=ptr(i64)), x, y, table, memory=memory)

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tilewright.atoms.amd_layouts import eights_of_a, fours_of_c, ones_of_c, rows_of_a, turned
-from tilewright.atoms.mfma import LANES, SCALE, Mfma, Operand
+from tilewright.atoms.amd_layouts import eights_of_a, fours_of_c, ones_of_c, rows_of_a, transposed
+from tilewright.atoms.mfma import LANES, SCALE, Fragment, Mfma
 from tilewright.ir.types import Type, bf16, f16, f32, f64, i32, i64, vec
 from tilewright.targets.amd import MANUALS
 
-__all__ = ["CATALOGUE", "F8F6F4", "SCALE", "Mfma", "Operand", "find", "mfma", "of", "scaled"]
+__all__ = ["CATALOGUE", "F8F6F4", "SCALE", "Fragment", "Mfma", "find", "mfma", "of", "scaled"]
 
 # Formats by the names that instructions use. CDNA3's 8-bit floats are fnuz, CDNA4's are OCP's.
 _EIGHTS = {"fp8": {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}, "bf8": {"gfx942": "e5m2fnuz", "gfx950": "e5m2"}}
@@ -59,12 +59,12 @@ _TABLE = (
 )
 
 
-def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Operand:
+def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Fragment:
     elements = m*k*blocks // LANES
     layouts = rows_of_a(m, blocks, elements)
     type = _lane_type(format, elements)
-    return (Operand(format, k, m, blocks, elements, type, *turned(layouts)) if of_b else
-            Operand(format, m, k, blocks, elements, type, *layouts))
+    return (Fragment(format, k, m, blocks, elements, type, *transposed(layouts)) if of_b else
+            Fragment(format, m, k, blocks, elements, type, *layouts))
 
 
 def _lane_type(format: str, elements: int) -> Type:
@@ -75,11 +75,11 @@ def _lane_type(format: str, elements: int) -> Type:
     return {4: i32, 8: i64}.get(elements, vec(i32, elements // 4))
 
 
-def _sums(format: str, m: int, blocks: int) -> Operand:
+def _sums(format: str, m: int, blocks: int) -> Fragment:
     layouts = ones_of_c(m, blocks) if format == "f64" else fours_of_c(m, blocks)
     elements = m*m*blocks // LANES
     scalar = {"f64": f64, "f32": f32, "i32": i32}[format]
-    return Operand(format, m, m, blocks, elements, vec(scalar, elements), *layouts)
+    return Fragment(format, m, m, blocks, elements, vec(scalar, elements), *layouts)
 
 
 def _named(c: str, m: int, k: int, blocks: int, inputs: str) -> str:
@@ -122,11 +122,11 @@ def _f8f6f4() -> Iterator[Mfma]:
                                (code_a, code_b), with_scales)
 
 
-def _f8f6f4_input(format: str, m: int, k: int, words: int, of_b: bool) -> Operand:
+def _f8f6f4_input(format: str, m: int, k: int, words: int, of_b: bool) -> Fragment:
     elements = m*k // LANES
     layouts = eights_of_a(m) if words == 8 else rows_of_a(m, 1, elements)
-    return (Operand(format, k, m, 1, elements, vec(i32, words), *turned(layouts)) if of_b else
-            Operand(format, m, k, 1, elements, vec(i32, words), *layouts))
+    return (Fragment(format, k, m, 1, elements, vec(i32, words), *transposed(layouts)) if of_b else
+            Fragment(format, m, k, 1, elements, vec(i32, words), *layouts))
 
 
 CATALOGUE: tuple[Mfma, ...] = (*_plain(), *_eights(), *_f8f6f4())

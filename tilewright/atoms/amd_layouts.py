@@ -30,7 +30,7 @@ def eights_of_a(m: int) -> tuple[Layout, Place]:
     return at, block
 
 
-def turned(layouts: tuple[Layout, Place]) -> tuple[Layout, Place]:
+def transposed(layouts: tuple[Layout, Place]) -> tuple[Layout, Place]:
     """B is held as A is, with columns for rows."""
     layout, block = layouts
 

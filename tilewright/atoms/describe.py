@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.atoms.mfma import LANES, SCALED, Mfma, Operand
+from tilewright.atoms.mfma import LANES, SCALED, Fragment, Mfma
 
 WIDE = 16                       # columns of a table, before it goes on below
 ROLES = {"A": ("i", "k"), "B": ("k", "j"), "C": ("i", "j"), "D": ("i", "j")}
@@ -43,7 +43,7 @@ class Symbol:
 ZERO = Symbol("0", 1)
 
 
-def operands(atom: Mfma) -> dict[str, Operand]:
+def operands(atom: Mfma) -> dict[str, Fragment]:
     return {"A": atom.a, "B": atom.b, "D": atom.c}
 
 
@@ -77,7 +77,7 @@ def details(atom: Mfma) -> Iterator[tuple[str, str]]:
     yield "manual", atom.manual
 
 
-def register(x: Operand, element: int) -> str:
+def register(x: Fragment, element: int) -> str:
     """"v3", "v[7:6]" of 64 bits, "v0[15:8]" of fewer than 32, "v0[31:30]+v1[3:0]" of 6 that are in two registers; VGPRs
     are counted from the operand's first one."""
     parts = x.bits_of(element)
@@ -86,7 +86,7 @@ def register(x: Operand, element: int) -> str:
     return "+".join(f"v{r}" + (f"[{high}:{low}]" if (low, high) != (0, 31) else "") for r, low, high in parts)
 
 
-def located(x: Operand, block: int, row: int, column: int) -> str:
+def located(x: Fragment, block: int, row: int, column: int) -> str:
     """"lane 33, v0[15:0]". ValueError for an element that there is not."""
     if (block, row, column) not in x.where:
         raise ValueError(f"there is no element {row},{column}" + f" of block {block}" * (x.blocks > 1)
@@ -95,7 +95,7 @@ def located(x: Operand, block: int, row: int, column: int) -> str:
     return f"lane {lane}, {register(x, element)}"
 
 
-def holding(name: str, x: Operand, lane: int) -> Iterator[str]:
+def holding(name: str, x: Fragment, lane: int) -> Iterator[str]:
     """"v0[15:0]  A[3][0]" for every element that a lane has. ValueError for a lane that there is not."""
     if not 0 <= lane < LANES:
         raise ValueError(f"there is no lane {lane}: a wave has lanes 0 to {LANES - 1}")
@@ -105,7 +105,7 @@ def holding(name: str, x: Operand, lane: int) -> Iterator[str]:
         yield f"{register(x, e):<10}  {name}[{row[lane, e]}][{column[lane, e]}]{which}"
 
 
-def by_element(x: Operand, block: int) -> list[list[str]]:
+def by_element(x: Fragment, block: int) -> list[list[str]]:
     """The matrix, in each place lane and register: tables of at most 16 columns, with numbers around them."""
     def cell(row: int, column: int) -> str:
         lane, element = x.where[block, row, column]
@@ -118,7 +118,7 @@ def by_element(x: Operand, block: int) -> list[list[str]]:
     return found
 
 
-def by_register(name: str, x: Operand) -> list[list[str]]:
+def by_register(name: str, x: Fragment) -> list[list[str]]:
     """A row for each lane, a column for each of its elements, in each place the element of the matrix."""
     block, row, column = x.places
 

@@ -1,6 +1,6 @@
 """What an MFMA is: a matrix multiply-add by one wave of AMD's CDNA chips, with its spelling, meaning and layouts.
 
-Each of the three matrices is an `Operand`: it says which element of the matrix each lane has where in its registers,
+Each of the three matrices is a `Fragment`: it says which element of the matrix each lane has where in its registers,
 and takes the registers of a whole wave apart, or puts them together, by that. The meaning of every instruction follows:
 decode the elements, place them, multiply, add, and hand the sums out again.
 
@@ -28,7 +28,7 @@ Place = Callable[[Any, Any], Any]                       # (lane, element) → wh
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class Fragment:
     """A matrix, or `blocks` of them, spread over a wave: every lane has `elements` of it, side by side in `type`.
 
     Calling it gives (row, column) of an element: of numbers, arrays or values of a kernel.
@@ -119,9 +119,9 @@ class Mfma:
     n: int
     k: int
     blocks: int
-    a: Operand
-    b: Operand
-    c: Operand
+    a: Fragment
+    b: Fragment
+    c: Fragment
     cycles: Mapping[str, int]   # of a Matrix Core, by architecture: those that have it
     needs: str                  # what a target must list among its instructions
     manual: str                 # where it is described
@@ -203,7 +203,7 @@ class Mfma:
         return np.repeat(scales, SCALED, axis=1)
 
 
-def _spelled(low: Any, x: Any, operand: Operand) -> Any:
+def _spelled(low: Any, x: Any, operand: Fragment) -> Any:
     """LLVM takes four bf16 as integers, and eight as bf16."""
     if operand.format == "bf16" and operand.elements == 4:
         return low.b.bitcast(x, low.type(replace(operand.type, kind="i")), name="bits")

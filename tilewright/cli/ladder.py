@@ -122,7 +122,7 @@ def amd(
         from tilewright.ladder import run_amd as ladder_amd
         from tilewright.ladder.amd_steps import AMD_STEPS
         from tilewright.simulator import Fault
-        from tilewright.simulator import table as traffic
+        from tilewright.simulator import report as traffic
 
         chips = [targets.target(chip) for chip in ([target] if target else targets.names("amd"))]
         for chip in chips:

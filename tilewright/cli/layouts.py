@@ -16,7 +16,7 @@ from tilewright import extras, outputs
 from tilewright.atoms.describe import located, operands
 
 if TYPE_CHECKING:
-    from tilewright.atoms.mfma import Mfma, Operand
+    from tilewright.atoms.mfma import Fragment, Mfma
 
 CELL, GAP, TITLE = 20, 46, 24  # pixels: a cell, the space between matrices, a line of text
 COLOURS = {"red": "#ff9d9d", "green": "#9fdf9f", "blue": "#9fc3ff", "yellow": "#ffd27f", "violet": "#d8b0ff"}
@@ -69,7 +69,7 @@ def picture(atom: Mfma, lanes: list[int]) -> Picture:
     return drawn
 
 
-def _grid(drawn: Picture, name: str, x: Operand, block: int, left: float, top: float, colour: dict[int, str]) -> None:
+def _grid(drawn: Picture, name: str, x: Fragment, block: int, left: float, top: float, colour: dict[int, str]) -> None:
     drawn.texts.append((left, top - 16, f"{name}: {x.rows} x {x.columns} {x.format}", 12))
     for (which, row, column), (lane, _) in x.where.items():
         if which == block:

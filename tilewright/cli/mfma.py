@@ -12,7 +12,7 @@ from tilewright.cli import common, output
 from tilewright.text import aligned
 
 if TYPE_CHECKING:
-    from tilewright.atoms.mfma import Mfma, Operand
+    from tilewright.atoms.mfma import Fragment, Mfma
 
 
 def instruction_names() -> list[str]:
@@ -130,7 +130,7 @@ def _print(rows: list[list[str]]) -> None:
                            "tilewright mfma NAME shows one."))
 
 
-def _show(atom: Mfma, chosen: dict[str, Operand], tables: bool) -> None:
+def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
     from tilewright.atoms import describe
 
     typer.echo(atom.name)

@@ -37,7 +37,7 @@ def simulate(
     """
     with common.errors():
         from tilewright.simulator import Fault
-        from tilewright.simulator import table as traffic
+        from tilewright.simulator import report as traffic
 
         chip = common.target(target)
         if step and plan:

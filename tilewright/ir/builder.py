@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
-from tilewright.ir import declaring, elementary
+from tilewright.ir import arguments, elementary
 from tilewright.ir.ops import amd, atomics, gpu, nvidia, pipelines, x86
 from tilewright.ir.ops import core as ops
 from tilewright.ir.ops.core import Operation
@@ -37,18 +37,18 @@ class Kernel(Recording):
                  result: Any = None, noalias: bool = True, **params: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a kernel's name must be text, not {name!r}")
-        shape, warp = declaring.shape(name, threads), declaring.warp(name, warp)
+        shape, warp = arguments.cta_shape(name, threads), arguments.warp(name, warp)
         if max_registers is not None and min_ctas != 1:
             raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
         if result is not None:
-            declaring.parameter("result", result)
+            arguments.parameter("result", result)
         self._begin(Function(
             name, shape, result, noalias=noalias, warp=warp if shape else 1,
-            min_ctas=declaring.positive(name, "min_ctas", min_ctas), max_registers=max_registers,
-            cluster=declaring.cluster(name, cluster)))
+            min_ctas=arguments.positive(name, "min_ctas", min_ctas), max_registers=max_registers,
+            cluster=arguments.cluster(name, cluster)))
         self.warp = self.function.warp
         for param, type in params.items():
-            declaring.parameter(param, type)
+            arguments.parameter(param, type)
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
             self.function.params.append((param, Value(self, type, array=array)))
 
@@ -240,7 +240,7 @@ class Kernel(Recording):
 
     def _array(self, name: str, shape: int | tuple[int, ...], element: Type, space: str, align: int) -> Value:
         shape = (shape,) if isinstance(shape, int) else shape
-        if not isinstance(shape, Sequence) or not shape or not all(map(declaring.is_count, shape)):
+        if not isinstance(shape, Sequence) or not shape or not all(map(arguments.is_count, shape)):
             raise TypeError(f"the shape of {name} must be Python's whole numbers from 1 on, not {shape!r}")
         if align < scalar(element).bytes or align & (align - 1):
             raise ValueError(f"{name} can be aligned to {element.bytes}, {2 * element.bytes} ... bytes, not {align}")
@@ -322,7 +322,7 @@ class Kernel(Recording):
         if not isinstance(label, str):
             raise TypeError(f"k.print begins with a label, which is text, not {label!r}")
         condition = () if when is None else (self._condition(when),)
-        self._effect(ops.show(label, declaring.positive("k.print", "most", most), when is not None),
+        self._effect(ops.show(label, arguments.positive("k.print", "most", most), when is not None),
                      *condition, *values)
 
     # ---- control

@@ -77,7 +77,7 @@ def _on_cpu(found: Any, problem: Gemm, target: CpuTarget, a: Array, b: Array, c:
     arrays = a, b, simulator.uninitialised(c), simulator.uninitialised(work)
     if not found.parallel:
         return simulator.run(function, *sizes, *arrays[: len(function.params) - 3])
-    memory, barrier = simulator.Memory(), np.zeros(2, np.int64)
+    memory, barrier = simulator.AddressSpace(), np.zeros(2, np.int64)
     addresses = (memory.address(x) for x in (*arrays, barrier))
     *operands, meet = addresses
     job = np.array([*sizes, *operands, team, meet], np.int64)

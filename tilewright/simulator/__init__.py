@@ -5,14 +5,13 @@
 
 memory    bytes at flat addresses; arrays, functions and pointers in it
 access    one load or store: locate, check, count, move; `pattern`: what depends only on how its addresses lie
-copies    from global to shared memory, in flight; direct: a wave's, without registers; textures: zeros outside
-gang      threads at one point, who of them is active, their calls
-code      a function as steps: `straight` for operations and accesses, `control` for loops, branches and calls
+copies    from global to shared memory, or a wave's into LDS, in flight
+gang      threads at one point, who of them is active, their calls; what the meanings of operations (ir.ops) ask for
+code      a function as steps: runs of operations and accesses; `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
-barriers  what a gang may wait for; mbarriers: phases in shared memory; clusters: CTAs that share theirs
+barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that share their memories
 agents    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
-prints    what kernels print
-report    traffic by line and array, instructions by kind; table: as text; occupancy
+report    traffic by line and array, instructions by kind, what kernels print, as text; occupancy
 product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates;
           launches: by the kernels of a GPU
 """
@@ -24,13 +23,13 @@ from typing import Any
 from tilewright.ir.program import Function
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.machine import Machine
-from tilewright.simulator.memory import Memory, uninitialised
+from tilewright.simulator.memory import AddressSpace, uninitialised
 from tilewright.simulator.report import Report, Traffic
 
-__all__ = ["Fault", "Memory", "Report", "Traffic", "run", "run_team", "uninitialised"]
+__all__ = ["AddressSpace", "Fault", "Report", "Traffic", "run", "run_team", "uninitialised"]
 
 
-def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None, memory: Memory | None = None,
+def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None, memory: AddressSpace | None = None,
         externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None,
         target: str | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
@@ -38,7 +37,7 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None,
     A pointer parameter takes a contiguous array of its element type, a recorded function, or an address from `memory`,
     which nothing is checked of, and which is needed only where addresses are stored in arrays:
 
-        memory = simulator.Memory()
+        memory = simulator.AddressSpace()
         table[:] = [memory.address(f) for f in functions]
         simulator.run(caller, table, memory=memory)
 
@@ -48,12 +47,12 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None,
     (64). `target`: the name of the chip whose shared memory is meant, where waves of the same size have several kinds:
     "gfx950", or "gfx942", which is meant unless said.
     """
-    machine = Machine(function, memory or Memory(), externals or {}, None if granule is None else Report(granule),
+    machine = Machine(function, memory or AddressSpace(), externals or {}, None if granule is None else Report(granule),
                       target)
     return machine.run_grid(args, grid)
 
 
-def run_team(function: Function, *args: Any, threads: int, memory: Memory | None = None,
+def run_team(function: Function, *args: Any, threads: int, memory: AddressSpace | None = None,
              externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
     """Run function(*args, t) in CPU threads t = 0 ... threads-1 at once, as the worker pool runs a team.
 
@@ -62,4 +61,4 @@ def run_team(function: Function, *args: Any, threads: int, memory: Memory | None
     """
     if function.threads is not None:
         raise ValueError(f"{function.name} is recorded for the CTAs of a GPU, not for CPU threads")
-    return Machine(function, memory or Memory(), externals or {}).run_team(args, threads)
+    return Machine(function, memory or AddressSpace(), externals or {}).run_team(args, threads)

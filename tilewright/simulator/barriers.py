@@ -5,10 +5,13 @@ did before they arrived, and nothing of what they have done since.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilewright.ir.types import i64
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
@@ -124,3 +127,130 @@ class Spin:
 
     def __str__(self) -> str:
         return "a store by another thread"
+
+
+# ---- mbarriers: phases that threads and copies complete, and what a wait may conclude from a parity.
+#
+# The hardware gets a parity only, and lets the thread pass as soon as the last completed phase has it. So a wait is
+# worth what it always guarantees: if the newest phase that the warp can know to be complete has this parity, the wait
+# ends at once and the warp learns nothing; else it waits for the next phase and has then seen what its arrivals
+# brought, and nothing of what came later. A producer that runs too far ahead, or a parity that does not flip, is
+# therefore found as a race, even if this time the data would have come in the right order.
+
+class Mbarriers:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def begin(self) -> None:
+        """Others run now."""
+        self.barriers: dict[int, PhaseBarrier] = {}
+
+    # ---- operations
+
+    def init(self, gang: Gang, node: Op, pointer: Any, count: Any) -> None:
+        for address, lanes in self._each(gang, node, pointer, "init"):
+            expected = int(np.broadcast_to(count, gang.size)[lanes[0]])
+            if expected < 1:
+                raise gang.fault("arrivals", node, f"{self._name(address)} would be complete "
+                            f"after {expected} arrivals: nobody arrives at it")
+            self.barriers[address] = PhaseBarrier(self._name(address), expected)
+
+    def arrive(self, gang: Gang, node: Op, pointer: Any) -> None:
+        self.arrive_expect(gang, node, pointer, np.int32(0))
+
+    def arrive_expect(self, gang: Gang, node: Op, pointer: Any, bytes: Any) -> None:
+        assert self.machine.clocks is not None
+        for address, lanes in self._each(gang, node, pointer, "arrival"):
+            agents = np.unique(gang.warps[lanes // self.machine.warp])
+            self.barriers[address].expected_bytes += int(np.broadcast_to(bytes, gang.size)[lanes].sum())
+            self._arrive(gang, node, address, self.machine.clocks.release(agents), len(lanes))
+
+    def arrive_copies(self, gang: Gang, node: Op, pointer: Any) -> None:
+        for address, lanes in self._each(gang, node, pointer, "arrival"):
+            clock = self.machine.copies.hand_over(gang.threads[lanes])
+            self._arrive(gang, node, address, clock, len(lanes))
+
+    def wait(self, gang: Gang, node: Op, pointer: Any, parity: Any) -> None:
+        assert self.machine.clocks is not None
+        parity, waits = np.broadcast_to(parity, gang.size), []
+        for address, lanes in self._each(gang, node, pointer, "wait"):
+            barrier = self.barriers[address]
+            for agent in np.unique(gang.warps[lanes // self.machine.warp]):
+                known = barrier.known_phase(int(agent), self.machine.clocks.known[agent])
+                for which in np.unique(parity[lanes[gang.warps[lanes // self.machine.warp] == agent]] & 1):
+                    waits.append((int(agent), barrier, known if known & 1 == which else known + 1))
+        gang.waiting = MbarrierWait(waits, node.line)
+
+    def bulk_copy(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: Any, pointer: Any) -> None:
+        """Each active thread has so many bytes copied, of which the mbarrier hears."""
+        targets = {lane: address for address, lanes in self._each(gang, node, pointer, "copy") for lane in lanes}
+        smem, gmem, bytes = (np.broadcast_to(x, gang.size) for x in (smem, gmem, bytes))
+        for lane in np.flatnonzero(gang.active()):
+            count = int(bytes[lane])
+            if count % 16 or count < 0:
+                raise gang.fault("misaligned", node,
+                                 f"a bulk copy moves multiples of 16 bytes, not {count}{gang.by(lane)}")
+            clock = self.machine.copies.bulk(gang, node, int(lane), smem[lane], gmem[lane], count)
+            self.barriers[targets[lane]].come(count, clock)
+
+    # ---- what they consist of
+
+    def _each(self, gang: Gang, node: Op, pointer: Any, verb: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(address, lanes) of each mbarrier that active lanes point to; it is theirs to use."""
+        access = gang.access(node, verb, i64, i64.bytes)
+        access.reads = verb != "init"
+        pointer = np.broadcast_to(pointer, gang.size)
+        if access.reads:
+            for region, pattern, start in access.parts(gang, pointer, None):
+                access.unwritten(gang, region, pattern, start)
+                access.order(gang, region, pattern, start)
+        else:
+            for _ in access.claim(gang, pointer, None, counted=False):
+                pass
+        lanes = np.flatnonzero(gang.active())
+        for address in np.unique(pointer[lanes]):
+            yield int(address), lanes[pointer[lanes] == address]
+
+    def _arrive(self, gang: Gang, node: Op, address: int, clock: Clock, threads: int) -> None:
+        barrier = self.barriers[address]
+        if barrier.arrived + threads > barrier.expected:
+            who = gang.by(int(np.argmax(gang.active())))
+            raise gang.fault("arrivals", node, f"{barrier.name} expects {barrier.expected} "
+                        f"arrivals in a phase, and these are {barrier.arrived + threads}{who}")
+        barrier.arrive(clock, threads)
+
+    def _name(self, address: int) -> str:
+        region = self.machine.memory.find(address)
+        assert region is not None
+        offset, cta = address - region.base, 0
+        if region.pitch is not None:
+            cta, offset = divmod(offset, region.pitch)
+        return f"{region.name}[{offset // 8}] of block {self.machine.block(cta)}"
+
+
+class MbarrierWait:
+    """The wait of warps for phases of mbarriers. Those whose phase is complete go on without the others."""
+
+    def __init__(self, waits: list[tuple[int, PhaseBarrier, int]], line: Line) -> None:
+        self.waits, self.line = waits, line
+
+    def over(self, gang: Gang) -> bool:
+        machine = gang.machine
+        assert machine.clocks is not None
+        late = {agent for agent, barrier, phase in self.waits if phase >= len(barrier.published)}
+        here = np.isin(gang.warps, list(late), invert=True)
+        if not here.any():
+            return False
+        if not here.all():
+            others = gang.split(np.repeat(here, machine.warp))
+            others.waiting = self
+            machine.parted.append(others)
+        mine = set(gang.agents.tolist())
+        for agent, barrier, phase in self.waits:
+            if agent in mine and phase >= 0:
+                machine.clocks.acquire(np.array([agent]), barrier.published[phase])
+        return True
+
+    def __str__(self) -> str:
+        return ", ".join(dict.fromkeys(f"phase {phase} of {barrier}" for _, barrier, phase in self.waits
+                                       if phase >= len(barrier.published)))

@@ -1,23 +1,33 @@
-"""A recorded function as a flat list of steps, each a Python function of a gang.
+"""A recorded function as a flat list of steps, each a Python function of a gang. Loops, branches and calls are made in
+`control`; a run of operations, accesses and registers between them is one step, and made here.
 
 Flat, because a gang can then be stopped, split and joined anywhere: where it stands is a number. Values live in slots;
 constants fill theirs once.
 """
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.program import Function
-from tilewright.simulator import control, straight
+from tilewright.ir.ops.core import ADD, MUL, SUB
+from tilewright.ir.program import Function, Load, Op, Read, Store, Write
+from tilewright.ir.types import Type, i32
+from tilewright.simulator import control
+from tilewright.simulator.access import Access
+from tilewright.simulator.fault import Fault
 from tilewright.simulator.memory import numpy_type
+from tilewright.simulator.report import BasicBlock
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.memory import Region
+
+Step = Callable[["Gang", list], None]       # of a gang and its slots
 
 
 class Code:
@@ -37,15 +47,15 @@ class Code:
         run: list[Any] = []
         for node in nodes:
             if control.is_control(node):
-                straight.emit(self, run)
+                _emit(self, run)
                 control.emit(self, node)
                 run = []
             else:
                 run.append(node)
                 if control.blocks(node):            # a gang waits only between steps
-                    straight.emit(self, run)
+                    _emit(self, run)
                     run = []
-        straight.emit(self, run)
+        _emit(self, run)
 
     def slot(self, x: Any) -> int:
         """Where a value or a register is kept."""
@@ -73,3 +83,204 @@ class Code:
 def _constant(t: Any, x: Any) -> Any:
     dtype = numpy_type(t)
     return np.full((t.length, 1), x, dtype) if getattr(t, "length", 1) > 1 else dtype.type(x)
+
+
+# ---- straight-line code
+
+def _emit(code: Code, nodes: list) -> None:
+    """Add one step that does all of `nodes` and counts their instructions at once."""
+    if not nodes:
+        return
+    steps = [step for node in nodes if (step := _step(code, node)) is not None]
+    block = BasicBlock(Counter(kind for node in nodes if (kind := _kind(node))), sum(map(_flops, nodes)))
+    code.machine.report.blocks.append(block)
+
+    def run(gang: Gang) -> None:
+        frame = gang.frame
+        env = frame.env
+        for step in steps:
+            step(gang, env)
+        block.runs += gang.active_warps
+        block.threads += gang.active_threads
+        frame.pc += 1
+    code.steps.append(run)
+
+
+def _step(code: Code, node: Any) -> Step | None:
+    match node:
+        case Op():
+            return _operation(code, node)
+        case Load(result, pointer, align, mask, line):
+            access = Access(code.machine, code.name, line, "load", result.type, align,
+                            remote=pointer.type.space == "cluster")
+            d, p = code.slot(result), code.slot(pointer)
+            m = code.slot(mask) if mask is not None else None
+
+            def load(gang: Gang, env: list) -> None:
+                env[d] = access.load(gang, env[p], env[m] if m is not None else None)
+            return load
+        case Store(pointer, value, align, mask, line):
+            access = Access(code.machine, code.name, line, "store", value.type, align,
+                            remote=pointer.type.space == "cluster")
+            p, x = code.slot(pointer), code.slot(value)
+            m = code.slot(mask) if mask is not None else None
+
+            def store(gang: Gang, env: list) -> None:
+                access.store(gang, env[p], env[x], env[m] if m is not None else None)
+            return store
+        case Read(result, register, line):
+            d, r = code.slot(result), code.slot(register)
+
+            def read(gang: Gang, env: list) -> None:
+                env[d] = env[r]
+                if env[d] is None:
+                    raise Fault("uninitialised", line, code.name, "it reads a register that was never written")
+            return read
+        case Write(register, value):
+            r, x = code.slot(register), code.slot(value)
+
+            def write(gang: Gang, env: list) -> None:
+                env[r] = env[x] if gang.mask is None else gang.merge(env[x], env[r])
+            return write
+    raise TypeError(f"{code.name}: the simulator does not know {node}")
+
+
+def _operation(code: Code, node: Op) -> Step | None:
+    operation, xs, ds = node.operation, [code.slot(x) for x in node.operands], [code.slot(y) for y in node.results]
+    meaning, t = operation.numpy, node.results[0].type if node.results else None
+    index = code.machine.gpu and operation.name in INDEX_ARITHMETIC and t == i32
+    if index:
+        meaning = index_arithmetic(INDEX_ARITHMETIC[operation.name])
+    if meaning is None:
+        return None if operation.role == "effect" else _unknown(code, node)
+    if operation.role in ("effect", "blocking"):
+        def effect(gang: Gang, env: list) -> None:
+            y = meaning(gang, node, *[env[x] for x in xs])
+            if ds:
+                env[ds[0]] = y
+        return effect
+    if operation.role == "group":
+        def group(gang: Gang, env: list) -> None:
+            for d, y in zip(ds, _in_groups(code, node, gang, [env[x] for x in xs]), strict=True):
+                env[d] = y
+        return group
+    if len(ds) > 1:
+        def several(gang: Gang, env: list) -> None:
+            for d, y in zip(ds, meaning(t, *[env[x] for x in xs]), strict=True):
+                env[d] = y
+        return several
+    d, = ds
+    if operation.partial or index:
+        def partial(gang: Gang, env: list) -> None:
+            try:
+                env[d] = meaning(t, *[env[x] for x in xs])
+            except ArithmeticError as error:
+                env[d] = _active_only(code, node, meaning, gang, [env[x] for x in xs], str(error))
+        return partial
+    if len(xs) == 1:
+        a, = xs
+
+        def unary(gang: Gang, env: list) -> None:
+            env[d] = meaning(t, env[a])
+        return unary
+    if len(xs) == 2:
+        a, b = xs
+
+        def binary(gang: Gang, env: list) -> None:
+            env[d] = meaning(t, env[a], env[b])
+        return binary
+
+    def step(gang: Gang, env: list) -> None:
+        env[d] = meaning(t, *[env[x] for x in xs])
+    return step
+
+
+# On a GPU an i32 is an index, and what does not fit is a mistake. Whoever means the lowest bits, as hashes do, casts an
+# i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
+INDEX_ARITHMETIC = {ADD.name: operator.add, SUB.name: operator.sub, MUL.name: operator.mul}
+
+
+def index_arithmetic(meaning: Callable) -> Callable:
+    """Of i32, in i64, where it fits."""
+    def checked(t: Any, x: Any, y: Any) -> Any:
+        exact = meaning(x.astype(np.int64), y)
+        rounded = exact.astype(np.int32)
+        wrong = rounded != exact
+        if wrong.any():
+            raise ArithmeticError(f"{exact[wrong][0] if exact.ndim else exact} does not fit into an i32")
+        return rounded
+    return checked
+
+
+def _unknown(code: Code, node: Op) -> Step:
+    def unknown(gang: Gang, env: list) -> None:
+        raise Fault("no meaning", node.line, code.name, f"{node.operation.name} can be compiled but not simulated")
+    return unknown
+
+
+def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
+    """Threads side by side do it together: operands and results go in and come out as [..., groups, threads]. Groups
+    of which no thread is active stay out of it."""
+    operation, scope = node.operation, node.operation.scope
+    on = None if gang.mask is None else np.flatnonzero(gang.mask)
+    threads = gang.threads if on is None else gang.threads[on]
+    groups = threads.reshape(-1, scope) if threads.size % scope == 0 else threads[:0, None]
+    whole = len(groups) > 0 and (groups == groups[:, :1] + np.arange(scope)).all()
+    if not whole or (groups[:, 0] % code.machine.cta % scope).any():
+        raise Fault("divergent", node.line, code.name, f"{operation.name} needs {scope} threads side by side"
+                    + gang.by(int(np.argmin(gang.active()))))
+    assert operation.numpy is not None
+    parts = (np.broadcast_to(x, (*np.shape(x)[:-1], gang.size)) for x in xs)
+    parts = parts if on is None else (x[..., on] for x in parts)
+    ys = operation.numpy(node.results[0].type, *(x.reshape(*x.shape[:-1], -1, scope) for x in parts))
+    ys = [y.reshape(*y.shape[:-2], -1) for y in (ys if len(node.results) > 1 else [ys])]
+    return ys if on is None else [_spread(y, on, gang.size) for y in ys]
+
+
+def _spread(y: Any, on: Any, threads: int) -> Any:
+    """The results of active threads among those of all, which for the others mean nothing."""
+    whole = np.zeros((*y.shape[:-1], threads), y.dtype)
+    whole[..., on] = y
+    return whole
+
+
+def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, why: str) -> Any:
+    """The operation again, now that it has refused an operand, without what idle threads happen to hold."""
+    t = node.results[0].type
+    if gang.mask is not None:
+        first = int(np.argmax(gang.mask))
+        xs = [x if np.shape(x)[-1:] in ((), (1,)) else np.where(gang.mask, x, x[..., first:first + 1]) for x in xs]
+        try:
+            return meaning(t, *xs)
+        except ArithmeticError as error:
+            why = str(error)
+    raise Fault("arithmetic", node.line, code.name, why)
+
+
+# ---- counting
+
+def _float(x: Any) -> bool:
+    return isinstance(x.type, Type) and x.type.is_float
+
+
+def _kind(node: Any) -> str | None:
+    match node:
+        case Op(operation, operands, results):
+            integer = operation.kind == "integer" and not any(map(_float, [*operands, *results]))
+            return "float" if operation.kind == "integer" and not integer else operation.kind
+        case Load(_, pointer) | Store(pointer):
+            space = pointer.type.space
+            return type(node).__name__.lower() + ("" if space == "global" else f" {space}")
+    return None                             # registers cost nothing: a Read or Write only names a value
+
+
+_FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
+
+
+def _flops(node: Any) -> int:
+    match node:
+        case Op(operation) if operation.flops:
+            return operation.flops
+        case Op(operation, _, (result,)) if _float(result):
+            return _FLOPS.get(operation.name, 0) * result.type.length
+    return 0

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.ir.program import Call, External, Function, If, Loop, Op, Return, While
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.memory import numpy_type
-from tilewright.simulator.report import Block
+from tilewright.simulator.report import BasicBlock
 
 if TYPE_CHECKING:
     from tilewright.simulator.code import Code
@@ -197,7 +197,7 @@ def end(code: Code) -> None:
 
 def _call(code: Code, node: Call) -> None:
     xs, d = [code.slot(x) for x in node.operands], None if node.result is None else code.slot(node.result)
-    block = Block(Counter(["call"]), 0)
+    block = BasicBlock(Counter(["call"]), 0)
     code.machine.report.blocks.append(block)
     machine, callee = code.machine, node.callee
 

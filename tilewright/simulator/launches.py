@@ -16,7 +16,7 @@ from tilewright.ir.types import Texture
 from tilewright.simulator import occupancy
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.machine import SECTOR, Machine
-from tilewright.simulator.memory import Memory, uninitialised
+from tilewright.simulator.memory import AddressSpace, uninitialised
 from tilewright.simulator.report import Report
 
 Array = NDArray[Any]
@@ -27,7 +27,7 @@ class Launches:
 
     def __init__(self, kernel: Any, alpha: float, beta: float) -> None:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
-        self.memory, self.report = Memory(), Report(SECTOR)
+        self.memory, self.report = AddressSpace(), Report(SECTOR)
         if kernel.launches:
             self.report.occupancy = occupancy.of(kernel)
 

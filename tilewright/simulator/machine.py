@@ -14,29 +14,27 @@ from tilewright.ir.types import Pointer, Texture
 from tilewright.simulator.access import Access
 from tilewright.simulator.agents import Clocks
 from tilewright.simulator.atomics import Atomics
-from tilewright.simulator.barriers import PhaseBarrier
+from tilewright.simulator.barriers import Mbarriers, PhaseBarrier
 from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
 from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
-from tilewright.simulator.mbarriers import Mbarriers
-from tilewright.simulator.memory import Memory, Region, Uninitialised
-from tilewright.simulator.prints import Prints
-from tilewright.simulator.report import Report
+from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
+from tilewright.simulator.report import Prints, Report
 from tilewright.targets import banks
 from tilewright.targets.nvidia import THREADS
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
 TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
 
-Block = tuple[int, int, int]
+Coordinates = tuple[int, int, int]
 Grid = int | Sequence[int] | None
 
 
 class Machine:
-    def __init__(self, function: Function, memory: Memory, externals: Mapping[str, Callable[..., Any]],
+    def __init__(self, function: Function, memory: AddressSpace, externals: Mapping[str, Callable[..., Any]],
                  report: Report | None = None, target: str | None = None) -> None:
         self.function, self.memory = given.recorded(function), memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
@@ -52,7 +50,7 @@ class Machine:
         self.atomics, self.copies, self.prints = Atomics(self), Copies(self), Prints(self)
         self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
         self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
-        self.grid: Block = (1, 1, 1)
+        self.grid: Coordinates = (1, 1, 1)
         self.clocks: Clocks | None = None
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
         self.ready: list[Gang] = []
@@ -223,7 +221,7 @@ class Machine:
         blocks = np.array([self._coordinates(cta)["xyz".index(axis)] for cta in range(self.ctas)], np.int32)
         return blocks[0] if len(blocks) == 1 else blocks[threads // self.cta]
 
-    def _coordinates(self, cta: int) -> Block:
+    def _coordinates(self, cta: int) -> Coordinates:
         """Of one of the CTAs that run now, or that did: cluster after cluster, and in each along x first."""
         cluster, rank = divmod(int(self.first + cta), self.clusters.size)
         x, y, z = (i * ctas for i, ctas in zip(_unfold(cluster, *(
@@ -269,7 +267,7 @@ class Machine:
         return inside % self.shape[0], inside // self.shape[0]
 
 
-def _unfold(index: int, x: int, y: int, z: int) -> Block:
+def _unfold(index: int, x: int, y: int, z: int) -> Coordinates:
     """The coordinates of a place in x * y * z of them."""
     rest, first = divmod(index, x)
     third, second = divmod(rest, y)

@@ -65,11 +65,11 @@ class Region:
         return (offset >= 0) & (offset % self.pitch + size <= self.size) & (offset < self.data.size)
 
 
-class Memory:
+class AddressSpace:
     """All allocations and functions, by address.
 
     `alignment`: the addresses of arrays are multiples of it, and of nothing larger, so that a kernel which counts on
-    more is found out. Take addresses from a Memory to build tables of pointers, and pass it to `run`.
+    more is found out. Take addresses from an AddressSpace to build tables of pointers, and pass it to `run`.
     """
 
     def __init__(self, alignment: int = 64) -> None:

@@ -15,7 +15,7 @@ from tilewright.formats.operands import check_operand
 from tilewright.ir.program import Function
 from tilewright.simulator.launches import Launches
 from tilewright.simulator.machine import Machine
-from tilewright.simulator.memory import Memory
+from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.report import Report
 from tilewright.simulator.run_cpu import CpuProduct
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
@@ -76,7 +76,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
 def simulate_function(function: Function, args: Sequence[Any], grid: int | Sequence[int] | None,
                       target: GpuTarget | AmdTarget | None) -> Report:
     """A kernel as it is recorded, on its arguments in order: see `simulate`."""
-    report = Machine(function, Memory(), {}, target=target.name if target else None).run_grid(args, grid)
+    report = Machine(function, AddressSpace(), {}, target=target.name if target else None).run_grid(args, grid)
     if target is not None:
         from tilewright.simulator.occupancy import assembled
         report.occupancy = assembled(function, target)

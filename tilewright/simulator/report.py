@@ -1,19 +1,26 @@
-"""What a run did: the traffic of every line with every array, and instructions by kind."""
+"""What a run did: the traffic of every line with every array, instructions by kind, what kernels print; and as text."""
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.program import Line
+from tilewright.ir.types import Pointer
+from tilewright.text import GAP, table
 
 if TYPE_CHECKING:
     from tilewright.compiler.amd import Usage
+    from tilewright.ir.program import Op
+    from tilewright.simulator.gang import Gang
+    from tilewright.simulator.machine import Machine
     from tilewright.simulator.occupancy import Occupancy
-    from tilewright.simulator.prints import Printed
+
+SOURCE = 60                                 # characters of a source line
 
 
 class Site(NamedTuple):
@@ -76,7 +83,7 @@ class Traffic:
 
 
 @dataclass
-class Block:
+class BasicBlock:
     """Instructions without control flow between them: `kinds` of them, run so many times by so many threads."""
     kinds: Counter[str]
     flops: int
@@ -95,7 +102,7 @@ class Report:
         self.granule = granule
         self.result: Any = None                 # what the function returned
         self.traffic: dict[Site, Traffic] = {}
-        self.blocks: list[Block] = []
+        self.blocks: list[BasicBlock] = []
         self.printed: list[Printed] = []        # by k.print, in the order of the simulation
         self.occupancy: Occupancy | Usage | None = None     # of the kernel, where its target and resources are known
 
@@ -126,5 +133,84 @@ class Report:
         return total
 
     def __str__(self) -> str:
-        from tilewright.simulator.table import text
         return text(self)
+
+
+# ---- what kernels print (k.print): a line for each thread, at once, so that it comes before the fault that follows
+
+class Printed(NamedTuple):
+    """One line. `thread` is (x, y), `block` (x, y) or (x, y, z); of a CPU function its number, and ()."""
+    line: Line
+    label: str
+    block: tuple[int, ...]
+    thread: tuple[int, ...] | int
+    values: tuple[Any, ...]
+
+
+class Prints:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._shown: Counter[Op] = Counter()
+
+    def show(self, gang: Gang, node: Op, label: str, most: int, conditional: bool, xs: tuple[Any, ...]) -> None:
+        on = gang.active() & xs[0] if conditional else gang.active()
+        operands, values = node.operands[conditional:], xs[conditional:]
+        for lane in np.flatnonzero(on):
+            self._shown[node] += 1
+            if self._shown[node] > most:
+                if self._shown[node] == most + 1:
+                    print(f"{node.line}: {label}: more than {most} lines; most= shows more of them, when= chooses")
+                return
+            thread = int(gang.threads[lane])
+            found = tuple(self._value(operand.type, x, int(lane)) for operand, x in zip(operands, values))
+            self.machine.report.printed.append(Printed(node.line, label, *self.machine.place_of(thread), found))
+            print(f"{node.line}: {label}{self.machine.by(thread)}:", *found)
+
+    def _value(self, t: Any, x: Any, lane: int) -> Any:
+        """Of one thread: a number, a list of a vector's elements, the element that a pointer points to."""
+        x = np.asarray(x)
+        mine = x[..., lane if x.shape[-1] > 1 else 0] if x.ndim else x
+        if not isinstance(t, Pointer):
+            return mine.tolist() if t.numpy.isbuiltin == 1 else np.asarray(mine, np.float64).tolist()
+        region = self.machine.memory.find(int(mine))
+        if region is None:
+            return hex(int(mine))
+        offset = int(mine) - region.base
+        return f"{region.name}[{(offset if region.pitch is None else offset % region.pitch) / t.element.bytes:g}]"
+
+
+# ---- a report as text
+
+def text(report: Report, fit: int | None = None) -> str:
+    """Tables of traffic by memory space, then instructions, flops and occupancy; all no wider than `fit` where that
+    is possible."""
+    parts = [found for space in ("global", "shared", "cluster", "local") if (found := _space(report, space, fit))]
+    kinds = ", ".join(f"{n:,} {kind}" for kind, n in report.instructions.most_common())
+    summary = [f"instructions: {kinds or 'none'}", f"flops: {report.flops:,}"]
+    if report.occupancy is not None:
+        summary.append(f"occupancy: {report.occupancy}")
+    return "\n\n".join([*parts, "\n".join(fill(line, fit) if fit else line for line in summary)])
+
+
+def _space(report: Report, space: str, fit: int | None) -> str:
+    """One row for each line, array and direction; a total for each direction if there are several."""
+    sites = [(site, t) for site, t in sorted(report.traffic.items()) if site.space == space and t.requests]
+    if not sites:
+        return ""
+    banks = space in ("shared", "cluster")
+    granules = "passes" if banks else "sectors" if report.granule == 32 else f"{report.granule}-byte lines"
+    rows = [[f"{space} memory", "array", "", "requests", "elements", "bytes", "distinct", granules,
+             "conflicts" if banks else "efficiency", ""]]
+    room = SOURCE if fit is None else max(20, fit - max(len(str(site.line)) for site, _ in sites) - GAP)
+    for site, traffic in sites:
+        rows.append([str(site.line), site.array or "(unnamed)", site.verb, *_counts(traffic, banks),
+                     site.line.text[:min(SOURCE, room)]])
+    for verb in dict.fromkeys(site.verb for site, _ in sites):
+        if sum(site.verb == verb for site, _ in sites) > 1:
+            rows.append(["total", "", verb, *_counts(report.of(verb=verb, space=space), banks), ""])
+    return table(rows, range(3, 9), fit)
+
+
+def _counts(t: Traffic, banks: bool) -> list[str]:
+    cost = f"{t.conflicts:,}" if banks else f"{t.efficiency:.0%}"
+    return [*(f"{n:,}" for n in (t.requests, t.elements, t.bytes, t.distinct, t.moved)), cost]

@@ -16,7 +16,7 @@ from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.simulator.machine import Machine
-from tilewright.simulator.memory import Memory
+from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.report import Report
 from tilewright.targets import CpuTarget
 
@@ -24,13 +24,13 @@ Array = NDArray[Any]
 
 
 class SimulatedHost(Host):
-    """Functions at addresses of a Memory, each recorded when it is first asked for; one thread after the other, and a
-    team as the simulator interleaves it.
+    """Functions at simulated addresses, each recorded when it is first asked for; one thread after the other, a team
+    as the simulator interleaves it.
 
     recorded    functions that are recorded already
     """
 
-    def __init__(self, memory: Memory, recorded: dict[Part, Function] | None = None) -> None:
+    def __init__(self, memory: AddressSpace, recorded: dict[Part, Function] | None = None) -> None:
         super().__init__()
         self.memory, self.recorded, self.functions = memory, dict(recorded or {}), dict[int, Function]()
         self.report: Report | None = None
@@ -113,7 +113,7 @@ class CpuProduct:
     def __init__(self, kernel: Any, alpha: Any, beta: Any) -> None:
         kernel.check_arrays()
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
-        self.host = SimulatedHost(Memory(), dict(zip(kernel.parts, kernel.functions)))
+        self.host = SimulatedHost(AddressSpace(), dict(zip(kernel.parts, kernel.functions)))
 
     @property
     def report(self) -> Report:

@@ -14,7 +14,7 @@ from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape, Strides, order
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.prepack import Prepacking
-from tilewright.simulator.memory import Memory
+from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.run_cpu import SimulatedHost, SimulatedRecipe
 
 AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
@@ -26,7 +26,7 @@ rng = np.random.default_rng(4)
 
 def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="", prepacked=False, **blocks):
     """C by the recorded five loops; whether a number could not be split. `prepacked`: B is packed before, in parts."""
-    word, memory = TILE_WORDS[dtype], Memory()
+    word, memory = TILE_WORDS[dtype], AddressSpace()
     (m, k), n = a.shape, b.shape[1]
     out = {"f32": np.float32, "i32": np.int32, "i64": np.int64}[word.sums]
     c = np.zeros((m, n), out) if c is None else c

@@ -121,9 +121,9 @@ def test_a_microkernel_that_counts_on_more_than_it_is_promised_is_found_out():
     a, b, c = np.zeros((3, 2), np.float32), np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)
     with pytest.raises(simulator.Fault, match=r"misaligned .*load of b\[0\]"):
         simulator.run(microkernel(name, "f32", 2, 1), 3, a, 2, b, V, c, V, V, 1.0, 1.0, 0, 0,
-                      memory=simulator.Memory(alignment=4))
+                      memory=simulator.AddressSpace(alignment=4))
     simulator.run(microkernel(name, "f32", 2, 1, "rows", "rows"), 3, a, 3, b, V, c, V, V, 1.0, 1.0, 0, 0,
-                  memory=simulator.Memory(alignment=4))
+                  memory=simulator.AddressSpace(alignment=4))
 
 
 def test_an_empty_c_is_not_read():
