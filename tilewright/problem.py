@@ -125,7 +125,7 @@ class Gemm:
 
     @property
     def intensity(self) -> float:
-        """flops per byte that must move: what a roofline is drawn against."""
+        """flops per byte that must move, the abscissa of a roofline plot."""
         return self.flops / self.min_bytes if self.min_bytes else 0.0
 
     @property

@@ -108,7 +108,7 @@ def test_what_is_refused():
         tw.matmul(a, b, np.zeros((5, 5)), scale_a=one)
     with pytest.raises(ValueError, match=r"c must broadcast to the result's shape \(4, 5\)"):
         tw.matmul(a, b, scale_a=one, beta=1, c=np.ones((3, 5)))
-    with pytest.raises(TypeError, match="operands with scales are real"):
+    with pytest.raises(TypeError, match="operands with scales must be real"):
         tw.matmul(a.astype(complex), b, scale_a=one)
     with pytest.raises(ValueError, match="a and b must agree in k"):
         tw.matmul(a, b[1:], scale_a=one)

@@ -781,7 +781,7 @@ def measured() -> Report:
             row("mkl", mkl, mkl, mkl),
         ]
         found.results.append(Result(square(n)[0], 1, "native", tuple(rows)))
-    wrong = (row("tilewright", 1.0), Row("mkl", error="wrong result: C[0, 0] is 1, float64 says 2"))
+    wrong = (row("tilewright", 1.0), Row("mkl", error="wrong result: C[0, 0] is 1, the float64 product is 2"))
     found.results.append(Result(square(1024)[0], 1, "native", wrong))
     near = Case("awkward", Gemm(509, 509, 509), beside=Gemm(512, 512, 512))
     found.results.append(Result(near, 1, "native", (row("tilewright", 1.0), row("numpy", 2.0), row(BESIDE, 1.0))))

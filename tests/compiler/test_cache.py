@@ -281,9 +281,9 @@ def test_a_directory_that_others_can_write(own_directory, bits):
     cache.fetch("x", lambda: CONTENT)
     own_directory.chmod(bits)
     try:
-        refused(f"{own_directory} can be written by others .mode {bits:04o}, owner {os.geteuid()}.: `chmod go-w")
+        refused(f"{own_directory} can be written by other users .mode {bits:04o}, owner {os.geteuid()}.: `chmod go-w")
         assert (own_directory / "x.o").read_bytes() == entry()  # not written either
-        assert "can be written by others" in cache.info()["refused"]
+        assert "can be written by other users" in cache.info()["refused"]
     finally:
         own_directory.chmod(0o700)
     assert cache.info()["refused"] == ""
@@ -307,7 +307,7 @@ def test_a_directory_of_another_user(own_directory, bits):
 def test_a_file_that_others_can_write(own_directory, bits):
     cache.fetch("x", lambda: CONTENT)
     (own_directory / "x.o").chmod(bits)
-    refused(f"x.o can be written by others .mode {bits:04o}")
+    refused(f"x.o can be written by other users .mode {bits:04o}")
     assert cache.fetch("x", never) == b"ours"  # in its place is one that nobody else can
     assert mode(own_directory / "x.o") == 0o600
 

@@ -175,11 +175,11 @@ def mistakes():
     whole, read_only = np.ones(2000, np.float32), c.copy()
     read_only.flags.writeable = False
     yield "a list", ([[1.0]], b, c), TypeError, "a must be a NumPy array, not list"
-    yield "f64", (a.astype("f8"), b, c), TypeError, "a must have dtype float32, as the problem says, not float64"
+    yield "f64", (a.astype("f8"), b, c), TypeError, "a must have dtype float32, as the problem requires, not float64"
     yield "bytes swapped", (a, b.astype(">f4"), c), TypeError, "b must have dtype float32"
     yield "shape", (a[:, :-1], b, c), ValueError, r"a must have shape \(20, 40\), not \(20, 39\)"
     yield "as stored", (a, b.T, c), ValueError, r"b must have shape \(40, 30\), not \(30, 40\); it is given .* pass b.T"
-    yield "layout", (a, np.ascontiguousarray(b), c), ValueError, "b must have contiguous columns, as layout 'nt' says"
+    yield "layout", (a, np.ascontiguousarray(b), c), ValueError, "contiguous columns, as layout 'nt' requires"
     yield "no order", (np.ones((20, 80), np.float32)[:, ::2], b, c), ValueError, "a must have contiguous rows"
     yield "unaligned", (np.empty(3201, "u1")[1:].view("f4").reshape(20, 40), b, c), ValueError, "a must be aligned"
     yield "out's shape", (a, b, c.T), ValueError, r"out must have shape \(20, 30\), not \(30, 20\)"

@@ -121,7 +121,7 @@ def test_a_bound_call():
     out = np.ones((M, N), "f4")
     assert kernel.bind(a, b, out, beta=1.0)() is out
     np.testing.assert_array_equal(out, np.full((M, N), 2*K + 1))
-    with pytest.raises(ValueError, match=r"beta = 1.0 needs an out to multiply"):
+    with pytest.raises(ValueError, match=r"out must be given if beta is not 0, and beta is 1.0"):
         kernel.bind(a, b, beta=1.0)
     with pytest.raises(ValueError, match=r"b must have shape \(24, 32\), not \(32, 24\)"):
         kernel.bind(a, b.T)

@@ -67,7 +67,7 @@ def test_a_kernel_is_an_entry_with_bounds(arch):
 
 
 def test_one_limit_of_registers():
-    with pytest.raises(ValueError, match="how many registers it may have, or how many CTAs are to fit, not both"):
+    with pytest.raises(ValueError, match="max_registers and min_ctas cannot both be given"):
         Kernel("kernel", threads=32, min_ctas=2, max_registers=64)
 
 
@@ -330,7 +330,7 @@ def test_clusters_that_do_not_fit(cluster):
 def test_what_other_ctas_memory_cannot_be():
     with pytest.raises(NotImplementedError, match="an atomic access of another CTA's shared memory"):
         llvm.assembly(pair(lambda k, a, t, s: k.atomic_add(k.of_cta(s, 1), 1.0)), target("sm_90a"))
-    with pytest.raises(NotImplementedError, match="x points to cluster memory, which nobody can point to before"):
+    with pytest.raises(NotImplementedError, match="x points to cluster memory, which has no addresses before"):
         llvm.assembly(Kernel("kernel", threads=32, x=ptr(f32, "cluster")).function, target("sm_90a"))
 
 
@@ -579,7 +579,7 @@ def test_what_is_launched():
 
 
 def test_parameters():
-    assert "s points to shared memory, which nobody can point to" in refusals(
+    assert "s points to shared memory, which has no addresses" in refusals(
         Kernel("g", threads=32, s=ptr(f32, "shared")))
     assert "v is a v4f32, and a kernel takes numbers, addresses and textures" in refusals(
         Kernel("g", threads=32, v=vec(f32, 4)))
@@ -616,7 +616,7 @@ def test_functions_that_are_called():
     k.smem("s", (4,), f32)
     outer = Kernel("outer", threads=32)
     outer.call(k.function)
-    assert refusals(outer) == "inner: s is shared memory, which only the kernel itself can have"
+    assert refusals(outer) == "inner: s is shared memory, which only kernels can have, not functions that they call"
     outer = Kernel("outer", threads=32, p=ptr(i8))
     outer.call(outer.args[0])
     outer.call_external("abort", None)

@@ -314,7 +314,7 @@ for number in map(int, numbers):
 def test_a_process_that_hangs_or_never_begins(monkeypatch):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA3,))
     (found,) = reported(SAY + "say('trying', kernel=0); time.sleep(60)", patience=2.0)
-    assert found["failed"] == "its process ended: it was silent for 2 s"
+    assert found["failed"] == "its process ended: it sent no result for 2 s"
     (found,) = reported("raise ImportError('no such thing')")
     assert found["failed"] == "its process ended: ImportError: no such thing"
 

@@ -206,9 +206,9 @@ def test_what_is_no_format():
         ("complex256", "use c128: x.astype('complex128')"),
         (object, "Python objects are not laid out as numbers, use f64: x.astype('float64')"),
         ("object", "use f64: x.astype('float64')"),
-        ("fp4", "; by fp4 you may mean e2m1"),
-        ("FP6", "; by FP6 you may mean e2m3 or e3m2"),
-        ("F16", "; by F16 you may mean f16"),
+        ("fp4", "; fp4 may stand for e2m1"),
+        ("FP6", "; FP6 may stand for e2m3 or e3m2"),
+        ("F16", "; F16 may stand for f16"),
     ],
 )
 def test_what_to_use_instead(what, words):
@@ -748,7 +748,7 @@ def test_the_command_decodes_a_pattern(pattern):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["fp8"], "tilewright: NAME must be one of f64, .* not 'fp8'; by fp8 you may mean e4m3fn or e4m3fnuz or e5m2"),
+        (["fp8"], "tilewright: NAME must be one of f64, .* not 'fp8'; fp8 may stand for e4m3fn or e4m3fnuz or e5m2"),
         (["longdouble"], "not 'longdouble'; long double has no vector instructions, use f64: x.astype"),
         (["banana"], "c128, not 'banana'$"),
         (["e5m2", "0x100"], "tilewright: PATTERN must be 0 to 0xff for e5m2, which has 8 bits, not 0x100"),

@@ -417,7 +417,7 @@ def value_errors():
         "otherwise": (otherwise, SyntaxError, "follows a k.when"),
         "result": (lambda: k.ret(n), TypeError, "wrong returns nothing"),
         "no result": (lambda: other.ret(), TypeError, "other returns i64"),
-        "sum": (lambda: k.sum(k.load(x, vec(f32, 3))), TypeError, "a sum of v3f32"),
+        "sum": (lambda: k.sum(k.load(x, vec(f32, 3))), TypeError, "sum takes vectors .* not v3f32"),
     }
 
 

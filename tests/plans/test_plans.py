@@ -334,7 +334,7 @@ def test_a_tile_whose_rows_of_c_come_too_late_waits_for_them():
     def late(n, k):
         parts = dict(cost(Shape("f32", 600, n, k, "rows", "rows"), CpuPlan.parse("packed 6x16 mc=60 kc=99 nc=1600"),
                           SMALL).parts)
-        return parts["rows of C that come too late"]
+        return parts["loads of C that arrive too late"]
 
     assert late(100, 4) == 0                            # in L2
     assert late(1600, 4) == pytest.approx(600 * 100 * (16e-9 - 2 * 4 / 3.5e9))

@@ -145,7 +145,7 @@ def test_wrong_numbers_of_arrivals(arrivals, message):
 
 
 def test_fewer_bytes_announced_than_come():
-    faults(r"deadlock .*full\[0\] of .*: 1 of 1 threads have arrived, 64 bytes came unannounced", copies="bulk",
+    faults(r"deadlock .*full\[0\] of .*: 1 of 1 threads have arrived, 64 bytes more than announced", copies="bulk",
            late=True)
 
 
@@ -230,7 +230,7 @@ def test_mistakes_at_mbarriers():
         k.init_mbarriers()
         with k.role("one", warps=1), k.when(k.thread[0] == 0):
             full.arrive(0)
-    mistake(SyntaxError, r"full.arrive\(\) under a condition: how many threads of one", conditional)
+    mistake(SyntaxError, r"full.arrive\(\) must not be under a condition", conditional)
 
     def differently(k, full):
         k.init_mbarriers()
@@ -244,7 +244,7 @@ def test_mistakes_at_mbarriers():
         full.arrive(0)
         with k.role("one", warps=2):
             full.arrive(0)
-    mistake(ValueError, "at full the CTA and one arrive, and a role is part of the CTA", everybody_and_one)
+    mistake(ValueError, "cannot both arrive at full: the CTA and one do", everybody_and_one)
 
     def beyond(k, full):
         k.init_mbarriers()

@@ -123,7 +123,7 @@ def test_a_whole_product(alpha, beta, textures):
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(("forget", "kind", "message"), [
     ("fence", "race", r"load of workspace\[\d+\] by .*: written .* by block \(0, 0, \d\)"),
-    ("column", "unwritten", r"nobody has written element \(0, 39\) of c"),
+    ("column", "unwritten", r"element \(0, 39\) of c has not been written"),
     ("beta", "uninitialised", r"load of c\[0\]"),
     ("counters", "counters", "the counters are not 0 again"),
 ])

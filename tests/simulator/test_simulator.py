@@ -105,7 +105,7 @@ def test_what_nobody_has_written_is_not_read():
             y[i] = x[i]
         x[0] = y[n]
     x, y = np.zeros(9, np.float32), np.zeros(9, np.float32)
-    faults("uninitialised", r"load of y\[8\]: nobody has written it", body, 8, x, simulator.uninitialised(y))
+    faults("uninitialised", r"load of y\[8\]: it has not been written", body, 8, x, simulator.uninitialised(y))
     faults("uninitialised", r"load of x\[0\]", body, 8, simulator.uninitialised(x), y)
     simulator.run(kernel(body), 8, x, y)
 
@@ -146,7 +146,7 @@ def test_wild_pointers():
 
     def raw(k, n, x, y):
         k.load(k.pointer(123456 * 64, f32))
-    faults("no memory", "no array is there", raw)
+    faults("no memory", "no array has this address", raw)
 
     def nowhere(k, n, x, y):
         k.call(x.as_(i8), n)

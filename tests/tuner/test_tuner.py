@@ -287,7 +287,7 @@ def test_nothing_better(pretend):
     assert store.best(SHAPE, HERE) is None
 
 
-@pytest.mark.parametrize(("plan", "why"), [(HANGS, "it was silent for too long"), (CRASHES, "SIGABRT")])
+@pytest.mark.parametrize(("plan", "why"), [(HANGS, "it sent no result for too long"), (CRASHES, "SIGABRT")])
 def test_a_candidate_that_hangs_or_crashes_when_tried(pretend, plan, why):
     result = pretend(plan, OTHER)
     assert result.best.plan == str(OTHER)
@@ -296,7 +296,7 @@ def test_a_candidate_that_hangs_or_crashes_when_tried(pretend, plan, why):
     assert f"out    {plan}" in str(result)
 
 
-@pytest.mark.parametrize(("plan", "why"), [(HANGS_LATER, "silent for too long"), (CRASHES_LATER, "SIGABRT")])
+@pytest.mark.parametrize(("plan", "why"), [(HANGS_LATER, "no result for too long"), (CRASHES_LATER, "SIGABRT")])
 def test_a_candidate_that_hangs_or_crashes_later(pretend, plan, why):
     """The rounds that were complete count."""
     result = pretend(OTHER, plan)
@@ -381,7 +381,7 @@ def test_a_measured_plan_of_other_formats_is_used(own_store):
 def test_nowhere_to_keep_results(monkeypatch, tmp_path, pretend):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "file" / "db"))
-    with pytest.raises(OSError, match=r"there can be no directory .*file \(File exists\) for tuning results"):
+    with pytest.raises(OSError, match=r"the directory .*file for tuning results cannot be made \(File exists\)"):
         pretend(OTHER)
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
     with pytest.raises(ValueError, match="switched off by TILEWRIGHT_TUNE_DB=off"):
@@ -558,10 +558,10 @@ def test_export_and_merge(own_store):
         ({"speed": 1}, "line 2: a row has no field 'speed'; was it written by a newer tilewright?"),
         ({"plan": "fast"}, "line 2: not a plan for a CPU: 'fast'"),
         ({"plan": None}, "line 2: the row lacks 'plan'"),
-        ({"m": 0}, "line 2: the row's problem is none"),
+        ({"m": 0}, "line 2: the row's problem is invalid"),
         ({"m": True}, "line 2: m must be int, not True"),
         ({"role": "hero"}, "line 2: role must be one of 'best', 'model', '', not 'hero'"),
-        ({"a": "diagonals"}, "line 2: the row's problem is none"),
+        ({"a": "diagonals"}, "line 2: the row's problem is invalid"),
         ({"seconds": -1.0}, "line 2: seconds must be a positive number"),
         ({"ratio": "good"}, "line 2: ratio must be float, not 'good'"),
     ],
@@ -816,7 +816,7 @@ def test_a_harmful_plan_is_refused_by_its_arithmetic(plan):
     a = np.ones((40, 40), "f4")
     with pytest.raises(ValueError, match=r"must not be more than|are \d+ threads, and|are \d+ bytes, and a block"):
         tw.matmul(a, a, plan=CpuPlan.parse(plan.replace("6x16", f"6x{2 * HERE.lanes(4)}")))
-    with pytest.raises(ValueError, match=r"line 1: the plan .* is none: .*(more than|threads|bytes)"):
+    with pytest.raises(ValueError, match=r"line 1: the plan .* is invalid: .*(more than|threads|bytes)"):
         store.merge([row(plan).to_json()])
 
 
@@ -834,7 +834,7 @@ def test_blocks_are_no_larger_than_the_problem():
 @pytest.mark.parametrize("fields", [{"m": "many"}, {"dtype": b"f32"}, {"a": b"a"}, {"threads": 0.5}], ids=str)
 def test_a_row_of_wrong_types(own_store, fields):
     written(own_store, **fields)
-    with pytest.warns(RuntimeWarning, match="it has a row that is none"):
+    with pytest.warns(RuntimeWarning, match="it has an invalid row"):
         assert store.best(SHAPE, HERE) is None
     assert store.plans(HERE) == {}
 
@@ -885,7 +885,7 @@ def test_a_file_that_is_not_this_users_own(own_store, kind):
         store.save([row()])
         assert own_store.stat().st_mode & 0o777 == 0o600
         own_store.chmod(0o666) if kind == "writable" else os.chown(own_store, 65534, 65534)
-    words = {"writable": "can be written by others .mode 0666", "somebody's": "belongs to user 65534"}
+    words = {"writable": "can be written by other users .mode 0666", "somebody's": "belongs to user 65534"}
     with pytest.warns(RuntimeWarning, match=words.get(kind, "is not a regular file")):
         assert store.best(SHAPE, HERE) is None
     with pytest.raises(OSError, match=words.get(kind, "is not a regular file")):
@@ -897,7 +897,7 @@ def test_a_relative_path_does_not_count(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "here.sqlite")
     with pytest.warns(RuntimeWarning, match="TILEWRIGHT_TUNE_DB=here.sqlite is ignored"):
         assert store.best(SHAPE, HERE) is None
-    with pytest.raises(ValueError, match="no absolute path, so there is nowhere to keep them"):
+    with pytest.raises(ValueError, match="not an absolute path, so there is nowhere to keep them"):
         store.check_writable()
 
 

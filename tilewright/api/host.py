@@ -112,8 +112,8 @@ def _operand_a_for(b: Packed, a: Array, sums: np.dtype[Any], trans_a: str) -> Ar
     if formats.find(a.dtype) is not formats.find(b.a):
         raise TypeError(f"a is {a.dtype}, but b was packed to be multiplied with {b.a}: pack(b, a={a.dtype.name!r})")
     if sums != b.sums:
-        raise TypeError(f"products are to be added up in {sums}, but b was packed for sums in {b.sums}: "
-                        "pack(b, out_dtype=...) says for which")
+        raise TypeError(f"products are added up in {sums} here, but b was packed for sums in {b.sums}: "
+                        "pass the same out_dtype to pack")
     conjugated = a.conj() if trans_a == "c" and a.dtype.kind == "c" else a
     return arguments.converted(conjugated, b._takes[0])
 

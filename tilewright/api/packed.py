@@ -40,14 +40,14 @@ def pack(
     plan: Any = None,
     target: CpuTarget | str | None = None,
 ) -> Packed:
-    """b, packed for products `matmul(a, b)` and `gemm` on this processor: all that packing does is done here, once.
+    """b, packed once for many products `matmul(a, b)` and `gemm` on this processor.
 
     b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It may change, or
-                go, afterwards. What tilewright.quantize makes is packed too: blocks are decoded, once, so that mxfp4
+                go, afterwards. Results of tilewright.quantize are packed too: blocks are decoded once, so that mxfp4
                 takes 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16); of formats with scales
                 per column the elements are packed.
     a           the format ("bf16") or dtype of the left operands; by default b's own, f32 of block-scaled formats
-    out_dtype   what matmul will be told, if it decides in what products are added up: the default, and every out_dtype
+    out_dtype   the out_dtype of the products, which decides the format of their sums: the default, and every out_dtype
                 with the same sums, take the same panels (docs/formats.md)
     trans_b     as in matmul
     rows        about how many rows left operands have, by which the plan is chosen. All numbers of rows can be
@@ -55,7 +55,7 @@ def pack(
     threads     how many threads pack; by default tilewright.get_num_threads()
     plan        the plan to run, a packed one, or its text, instead of the one that tilewright would choose for so many
                 rows; then operands are converted before they are multiplied, as in matmul
-    target      an instruction set that this machine has, or its name, instead of the one that it was found to have
+    target      an instruction set of this machine, or its name, instead of the detected one
 
     Products have the bits that matmul gives with b itself where it takes this plan: the same kernels read the same
     panels. These may take more memory than b: `packed.nbytes`.
@@ -64,7 +64,7 @@ def pack(
     """
     library = library_of(b)
     if library is not None:
-        raise TypeError(f"b is {kind(b)} in {library.platform.memory}; pack is for the processor's own")
+        raise TypeError(f"b must be in the CPU's memory to be packed, but it is {kind(b)} in {library.platform.memory}")
     if isinstance(b, Decodable):
         return _pack_scaled(b, a, out_dtype, trans_b, rows=rows, threads=threads, plan=plan, target=target)
     array = arguments.operand(b, "b")

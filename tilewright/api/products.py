@@ -41,15 +41,15 @@ def matmul(
     plan: Any = None,
     **numpys: Any,
 ) -> Any:
-    """The matrix product of a and b, as numpy.matmul gives it; in general alpha * (a @ b) + beta * c.
+    """The matrix product of a and b, as numpy.matmul computes it; in general alpha * (a @ b) + beta * c.
 
     a, b        [..., m, k] and [..., k, n], or 1-D: a vector is a row on the left and a column on the right, and the
-                axis it was given is taken away again. Leading axes are broadcast. Any strides; anything that
+                axis that was added is removed again. Leading axes are broadcast. Any strides; anything that
                 np.asarray takes, of any format of `tilewright formats`, both of the same or not. The result has the
                 dtype np.matmul would give it: float32 for ml_dtypes' floats, int8 for its integers. Either may be
-                what tilewright.quantize makes, with scales along k: axis=-1 of a, -2 of b, or what trans_a and
+                a result of tilewright.quantize, with scales along k: axis=-1 of a, -2 of b, or what trans_a and
                 trans_b make of these; see docs/formats.md.
-                b may be packed beforehand: see tilewright.pack.
+                b may be packed in advance: see tilewright.pack.
     out         where to write the result: an array of the result's shape (or with more leading axes), any strides, any
                 dtype to which the result can be cast by NumPy's rule same_kind. It receives what
                 out[...] = matmul(a, b) gives it: sums become the result's dtype first, and are then cast. It may
@@ -65,12 +65,12 @@ def matmul(
                 of any size, which count modulo 2^bits; beyond the range of the sums' dtype they are inf, as in NumPy.
                 They multiply sums over all of k and elements of c, never an operand's. As in BLAS, beta == 0 never
                 reads c, and alpha == 0 never reads a or b.
-    c           what is added, broadcast to the result; not modified unless it is also out. Its dtype counts for the
+    c           the array to add, broadcast to the result; not modified unless it is also out. Its dtype counts for the
                 result's like those of a and b.
     trans_a, trans_b  True or "t": swap the last two axes of the operand first. "c": conjugate it, too, which costs
-                nothing (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
-    threads     how many threads at most, for this call; by default tilewright.get_num_threads().
-    plan        the plan to run, or its text, instead of the one tilewright.plan would choose. With one for a GPU, NumPy
+                no time (of a real one, "c" is "t"). False or "n": it is stored as it is multiplied.
+    threads     the most threads that this call may use; by default tilewright.get_num_threads().
+    plan        the plan to run, or its text, instead of the one that tilewright.plan chooses. With a GPU's plan, NumPy
                 arrays are converted as on CPUs, copied to the first CUDA device or AMD GPU, and the result is copied
                 back.
     deterministic  True or False. The same plan gives the same bits for the same operands in either case: no kernel adds
@@ -99,7 +99,7 @@ def matmul(
     result are theirs; np.asarray(a) is multiplied here.
 
     numpys      np.matmul's other keywords (dtype, casting, order, axes, subok, signature) at their defaults; others are
-                a TypeError that says what there is instead.
+                a TypeError that names the alternative.
 
     Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
     """

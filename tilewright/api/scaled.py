@@ -261,8 +261,7 @@ def _dtypes(a: Array, b: Any, c: Any, out_dtype: Any, *_: Any) -> tuple[np.dtype
     if out_dtype is not None:
         result = formats.get(out_dtype, "out_dtype").dtype
     if not isinstance(formats.get(result), formats.Float):
-        raise TypeError(f"the result of operands with scales is of a floating-point format, not {result}: so must be "
-                        "out_dtype and c")
+        raise TypeError(f"out_dtype and c must be of a floating-point format where operands have scales, not {result}")
     return (F64 if F64 in (sums, result) else F32), result
 
 
@@ -273,7 +272,7 @@ def _sums(a: Array, b: Any) -> np.dtype[Any]:
     """In what elements' products are added up."""
     found = [formats.get(x.dtype, name) for x, name in ((a, "a"), (b, "b"))]
     if any(isinstance(f, formats.Complex) for f in found):
-        raise TypeError(f"a is {a.dtype} and b is {b.dtype}: operands with scales are real")
+        raise TypeError(f"operands with scales must be real, but a is {a.dtype} and b is {b.dtype}")
     if _whole(a, b):
         return whole_sums(found, a.shape[-1])
     return arguments.dtypes(a, np.empty(0, b.dtype), None, None)[0]

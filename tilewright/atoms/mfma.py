@@ -172,8 +172,8 @@ class Mfma:
         if self.scaled:
             a, scale_a, b, scale_b, c = operands
             if getattr(scale_a, "constant", None) == 0 == getattr(scale_b, "constant", None):
-                raise ValueError(f"{self.name} with the constant 0 for both scales: LLVM takes that for no scales at "
-                                 "all, where it means 2^-127 twice")
+                raise ValueError(f"{self.name} cannot have the constant 0, which is 2^-127, for both scales: LLVM "
+                                 "drops such scales")
         else:
             a, b, c = operands
             scale_a = scale_b = low.i32(0)      # no scales, as LLVM spells it

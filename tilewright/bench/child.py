@@ -143,7 +143,7 @@ class Bench:
         while len(stays) > 3 and slowest and self._need(stays, expected) > limit:
             name = slowest.pop()
             stays.remove(name)
-            out[name] = "slower than others at the size before, and time is short"
+            out[name] = "slower than the others at the previous size, and little time is left"
         return [p for p in self.peers if p.name in stays], out
 
     def _need(self, names: list[str], expected: dict[str, float]) -> float:

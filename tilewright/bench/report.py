@@ -43,7 +43,7 @@ def title(group: Group) -> str:
     suite, dtype, threads, isa = group
     if isa.startswith("sm_"):
         return f"{suite}, {dtype}" if suite != dtype else suite
-    return f"{suite}, {dtype}, {plural(threads, 'thread')}" + ("" if isa == "native" else f", held to {isa}")
+    return f"{suite}, {dtype}, {plural(threads, 'thread')}" + ("" if isa == "native" else f", limited to {isa}")
 
 
 def names(results: Iterable[Result]) -> list[str]:
@@ -303,7 +303,7 @@ def _show_formats(report: Report, console: Console) -> None:
 
     for (threads, isa, n), members in format_groups(report.results).items():
         head, *body = format_lines(members)
-        where = f"m = n = k = {n}, {plural(threads, 'thread')}" + ("" if isa == "native" else f", held to {isa}")
+        where = f"m = n = k = {n}, {plural(threads, 'thread')}" + ("" if isa == "native" else f", limited to {isa}")
         rows = [[escape(cell) for cell in row] for row in body]
         console.print()
         console.print(shown(where, "", head, rows, left=(head[0], REMARK), bold=("G/s",), wrap=True))

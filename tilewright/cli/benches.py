@@ -34,7 +34,7 @@ Peers = Annotated[
     typer.Option("--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
                  "tilewright/bench/peers; none: tilewright alone.", metavar="LIST", show_default="all found"),
 ]
-Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to hold every library to AVX2.")]
+Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to limit every library to AVX2.")]
 
 
 @app.callback()
@@ -55,9 +55,9 @@ def bench(
 ) -> None:
     """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.
 
-    tilewright and its peers take turns on the same random matrices; what is quoted is the median of the ratios of each
-    round.  The whole of it takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has
-    the rules.  No file is written but those that --json and --plot name.
+    tilewright and its peers take turns on the same random matrices; the figure quoted is the median of the ratios of
+    the rounds.  The full run takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has
+    the rules.  Only the files that --json and --plot name are written.
     """
     if context.invoked_subcommand is not None:
         return
@@ -91,10 +91,10 @@ def ladder(
     json: Json = None,
     plot: Plot = None,
 ) -> None:
-    """Time the teaching steps of ladder beside NumPy and OpenBLAS: what each idea is worth.
+    """Time the teaching steps of ladder beside NumPy and OpenBLAS: the gain of each step.
 
-    The steps without blocking sit out the sizes where one call would take more than two seconds.  All fifty sizes up
-    to 10000 take hours.
+    The steps without blocking are left out at sizes where one call would take more than two seconds.  All fifty sizes
+    up to 10000 take hours.
     """
     with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands
@@ -135,7 +135,7 @@ def formats(
     """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
 
     All peers multiply the same random numbers of the format into the same format of result, are checked, and take
-    turns.  What this version or machine does not have is a row that says so.  docs/benchmarking.md has the rules.
+    turns.  A format that this version or machine lacks is a row with the reason.  docs/benchmarking.md has the rules.
     """
     with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands
@@ -156,7 +156,7 @@ def gpu(
                      metavar="LIST", show_default="sweep"),
     ] = None,
     sizes: Annotated[
-        list[str] | None, typer.Option(help="Of sweep, square and f64, such as 1024,4096.", metavar="LIST",
+        list[str] | None, typer.Option(help="Sizes of sweep, square and f64, such as 1024,4096.", metavar="LIST",
                                        show_default="1024 to 12800 step 128")
     ] = None,
     dtype: Dtypes = None,
@@ -203,7 +203,7 @@ def never_lose(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="f32 unless --only names formats, fewer rounds.")] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Stop after so long. Every group of shapes gets its share.",
+        float | None, typer.Option(min=0.1, help="Stop after that many minutes, which the groups of shapes share.",
                                    show_default="no limit")
     ] = None,
     threads: Threads = None,
@@ -215,8 +215,8 @@ def never_lose(
     """Find the products in which a peer is faster: 150 shapes by formats and thread counts.
 
     Prints the geometric mean of the ratios to the fastest peer, the worst ten, and every product below 1 with what
-    bounds its plan by the cost model. On a GPU the peer is cuBLAS unless --peers names another. All of it takes hours;
-    --quick --minutes 10 is a fair sample.
+    bounds its plan by the cost model. On a GPU the peer is cuBLAS unless --peers names another. The full run takes
+    hours; --quick --minutes 10 takes a sample.
     """
     with common.errors(lambda: "no result was kept"):
         from tilewright.bench import commands

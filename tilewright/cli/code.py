@@ -15,7 +15,7 @@ MANIFEST = {"symbol", "arguments", "grid"}  # some of what compiler.manifest alw
 
 Named = Annotated[
     str | None,
-    typer.Option("--kernel", metavar="NAME", help="For AMD's GPUs: axpy, which is no GEMM, or a step of the ladder.",
+    typer.Option("--kernel", metavar="NAME", help="For AMD's GPUs: axpy (y = a x + y), or a step of the ladder.",
                  show_default=False),
 ]
 

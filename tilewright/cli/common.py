@@ -187,5 +187,6 @@ def cpu(name: str) -> CpuTarget:
 
     found = target(name)
     if not isinstance(found, targets.CpuTarget):
-        raise BadInput(f"this is for CPUs, and {found.name} is a GPU's; there are: {', '.join(targets.names('cpu'))}")
+        raise BadInput(f"the target must be a CPU here, and {found.name} is a GPU; CPU targets are: "
+                       + ", ".join(targets.names("cpu")))
     return found

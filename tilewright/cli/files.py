@@ -31,7 +31,7 @@ def run(
                                  **common.completed(common.format_names))
     ] = None,
     format_b: Annotated[
-        str | None, typer.Option("--b", metavar="FORMAT", help="The same of B.", show_default="as in the file",
+        str | None, typer.Option("--b", metavar="FORMAT", help="The same for B.", show_default="as in the file",
                                  **common.completed(common.format_names))
     ] = None,
     overwrite: Annotated[

@@ -22,7 +22,7 @@ def formats(
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="PATTERN", help="Bits of a number in it: 0xc5, 0b11000101 or 197.",
+        typer.Argument(metavar="PATTERN", help="The bits of one number in this format: 0xc5, 0b11000101 or 197.",
                        show_default="the format itself"),
     ] = None,
     json: output.Json = None,
@@ -41,7 +41,7 @@ def formats(
 
         if name.lower().startswith(("mx", "nv")):
             if pattern is not None:
-                raise ValueError(f"PATTERN must be left out: a number of {name} has no bits of its own")
+                raise ValueError(f"PATTERN must be left out: numbers of {name} share their scales")
             blocks = block_format(name.lower(), "NAME")
             _show(blocks.name, overview.block_details(blocks), json)
             return

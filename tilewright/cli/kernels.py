@@ -29,12 +29,12 @@ def plan(
                    ] = 1,
     check: Annotated[
         str | None,
-        typer.Option(metavar="PLAN", help="A plan to judge instead, such as 'packed 6x16 mc=96 kc=256 nc=4080'.",
+        typer.Option(metavar="PLAN", help="A plan to check instead, such as 'packed 6x16 mc=96 kc=256 nc=4080'.",
                      show_default=False),
     ] = None,
     json: output.Json = None,
 ) -> None:
-    """Print the plan for a problem and what the model expects of it, or judge one of your own.
+    """Print the plan for a problem and what the model expects of it, or check a plan that is given.
 
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
@@ -102,7 +102,7 @@ def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
     from tilewright.plans import amd, nvidia
 
     if threads not in (None, 1):
-        raise common.BadInput(f"--threads are a CPU's, and {chip.name} is a GPU")
+        raise common.BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
     is_amd = common.kind(chip) == "amd"
     planner: Any = amd if is_amd else nvidia
     shape = planner.shape_of(problem)
@@ -203,7 +203,7 @@ def emit(
             ".ll, .s, .o; for NVIDIA .ll, .ptx, .cubin; for AMD .ll, .s, .hsaco.", show_default=False,
         ),
     ] = None,
-    llvm: Annotated[bool, typer.Option("--llvm", help="Print LLVM IR, as it is before optimisation.")] = False,
+    llvm: Annotated[bool, typer.Option("--llvm", help="Print LLVM IR, before optimisation.")] = False,
     step: common.Step = None,
     kernel: code.Named = None,
 ) -> None:
@@ -213,7 +213,7 @@ def emit(
     target's ladder, and M, N and K are left out.
 
     Beside a code object for AMD's GPUs (x.hsaco) its manifest is written, as x.json: symbol, arguments and their
-    offsets, workgroup, grid, LDS. A file of that name that is no such manifest is not overwritten.
+    offsets, workgroup, grid, LDS. Another kind of file of that name is not overwritten.
     """
     with common.errors():
         chip = common.target(target)
@@ -224,7 +224,8 @@ def emit(
             *most, last = (f"{suffix} ({what})" for suffix, what in forms.items())
             raise common.BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
         if output is not None and llvm and output.suffix != ".ll":
-            raise common.BadInput(f"--llvm prints LLVM IR, and {output} is to hold {forms[output.suffix]}: give one")
+            raise common.BadInput(f"--llvm prints LLVM IR, and {output} is for {forms[output.suffix]}: "
+                                  "give only one of them")
         found = code.found((m, n, k), dtype, layout, chip, plan, step, kernel)
         if output is None:
             typer.echo(found.llvm if llvm else found.asm)
@@ -237,10 +238,10 @@ def asm(
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native", plan: Plan = None,
     function: Annotated[
         str | None,
-        typer.Option("--function", "-f", metavar="NAME", help="Of this function; --list names them.",
+        typer.Option("--function", "-f", metavar="NAME", help="The function to show; --list prints their names.",
                      show_default="the main one"),
     ] = None,
-    names: Annotated[bool, typer.Option("--list", help="Only name the functions.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="Print only the names of the functions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
     step: common.Step = None,
     kernel: code.Named = None,

@@ -25,7 +25,7 @@ HEADINGS = ["step", "target", "instruction", "A by B", "cycles", "loads", "store
 LEGEND = """\
 One wave and one matrix instruction each, whose cycles are those of a Matrix Core. Loads, stores and vector instructions
 are counted in the machine code. Linked: bytes of the code object. Random numbers: the largest error, as a share of the
-bound, which allows every product and every sum to be cut short to f32."""
+bound, which allows every product and every sum to be truncated to f32."""
 CPU_SIZE = (97, 101, 103)  # m, n, k: primes, beyond one tile of every step
 
 
@@ -78,7 +78,7 @@ def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
 def gpu(
     size: Annotated[int, typer.Option("--size", min=1, metavar="N", help="m = n = k.")] = 256,
     target: Annotated[
-        str, typer.Option("--target", "-t", metavar="NAME", help="One of NVIDIA's.",
+        str, typer.Option("--target", "-t", metavar="NAME", help="A target of NVIDIA's, such as sm_80.",
                           **common.completed(common.target_names))
     ] = "sm_90a",
     json: output.Json = None,

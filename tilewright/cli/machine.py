@@ -31,12 +31,12 @@ def doctor(
     ] = False,
     selftest: Annotated[bool, typer.Option("--selftest", help="Try all kernels for AMD's GPUs instead.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the selftest's JSON goes.",
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file for the selftest's JSON.",
                                   show_default=str(SELFTEST))
     ] = None,
     json: output.Json = None,
 ) -> None:
-    """Print what this machine is and can do: instruction sets, caches, threads, peers, measured ceilings.
+    """Print this machine's instruction sets, caches, threads, GPUs, peers and measured ceilings.
 
     With --selftest: compile, link, run, verify and time every kernel for AMD's GPUs, and write the results as JSON, to
     be attached to an issue. Without such a GPU they are simulated, which takes about two minutes. The file is complete

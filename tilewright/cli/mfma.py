@@ -30,11 +30,12 @@ def mfma(
     ] = "list",
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="Of this chip or architecture only.", show_default="all", metavar="NAME",
+        typer.Option("--target", "-t", help="Only the instructions of this chip or architecture.",
+                     show_default="all", metavar="NAME",
                      **common.completed(common.target_names)),
     ] = None,
     a: Annotated[
-        str | None, typer.Option("--a", metavar="FORMAT", help="Format of A, where the name leaves it open: e2m1.")
+        str | None, typer.Option("--a", metavar="FORMAT", help="Format of A, for instructions that take several: e2m1.")
     ] = None,
     b: Annotated[str | None, typer.Option("--b", metavar="FORMAT", help="Format of B.", show_default="A's")] = None,
     matrix: Annotated[
@@ -60,9 +61,9 @@ def mfma(
     ] = "",
     json: output.Json = None,
 ) -> None:
-    """List the matrix instructions of AMD's CDNA chips, or show one: its shape, cycles, and which lane holds what.
+    """List the matrix instructions of AMD's CDNA chips, or show one: its shape, cycles and register layout.
 
-    C has the layout of D. A place is lane:register[bits], where registers are counted from the operand's first.
+    C has the layout of D. A position is lane:register[bits]; registers are counted from the operand's first.
     """
     with common.errors():
         arch = None if target is None else _amd(target).name
@@ -106,7 +107,8 @@ def _amd(name: str) -> Any:
 
     found = targets.target(name)
     if not isinstance(found, targets.AmdTarget):
-        raise common.BadInput(f"{found.name} has no such instructions; there are: {', '.join(targets.names('amd'))}")
+        raise common.BadInput(f"{found.name} has no MFMA instructions; targets that have them: "
+                              + ", ".join(targets.names("amd")))
     return found
 
 
@@ -173,7 +175,7 @@ def peak(
     ],
     json: output.Json = None,
 ) -> None:
-    """Print the theoretical peaks of a GPU's matrix instructions, by number format, and how they follow."""
+    """Print the theoretical peaks of a GPU's matrix instructions, by number format, with their derivation."""
     with common.errors():
         from tilewright import targets
         from tilewright.atoms import peaks

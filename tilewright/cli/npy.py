@@ -39,13 +39,13 @@ def open_matrix(path: Path, format: str | None = None) -> Array:
     if path.is_dir():
         raise BadInput(f"{path} is a directory, not a .npy file")
     if path.exists() and not path.is_file():
-        raise BadInput(f"{path} is no regular file, which could be mapped into memory")
+        raise BadInput(f"{path} must be a regular file, which can be mapped into memory")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
     except PermissionError:
-        raise BadInput(f"{path} may not be read") from None
+        raise BadInput(f"{path} cannot be read: permission denied") from None
     except EOFError:
         raise BadInput(f"{path} is empty") from None
     except Exception as error:  # of damaged files anything at all: tokenize.TokenError, BadZipFile, TypeError
@@ -56,9 +56,9 @@ def open_matrix(path: Path, format: str | None = None) -> Array:
     if array.dtype.kind == "V":
         array = _of_format(array, path, format)
     elif format is not None and formats.find(array.dtype) != formats.get(format):
-        raise BadInput(f"{path} holds {array.dtype}, not {format}: a format is named only for raw bytes")
+        raise BadInput(f"{path} holds {array.dtype}, not {format}: --a and --b name the format of raw bytes only")
     if array.dtype.kind in "OSUMm":
-        raise BadInput(f"{path} holds {array.dtype}, which are no numbers to multiply")
+        raise BadInput(f"{path} holds {array.dtype}, which cannot be multiplied")
     if array.ndim == 0:
         raise BadInput(f"{path} holds a single number, which cannot be multiplied as a matrix")
     return array.view(np.ndarray)  # np.memmap's own class would only slow the call down

@@ -21,7 +21,7 @@ def simulate(
     ] = None,
     step: common.Step = None,
     beta: Annotated[
-        float, typer.Option(metavar="X", help="Compute A B + X C, where C holds whole numbers before.")
+        float, typer.Option(metavar="X", help="Compute A B + X C; C is filled with whole numbers first.")
     ] = 0.0,
     anyway: Annotated[bool, typer.Option("--anyway", help="Simulate a large problem too, which takes long.")] = False,
     json: output.Json = None,

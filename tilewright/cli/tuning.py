@@ -138,7 +138,7 @@ def _figures(r: Row) -> tuple[str, ...]:
 
 @app.command()
 def show(
-    every: Annotated[bool, typer.Option("--all", help="Every plan that was timed, not only the best.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every plan that was timed, not only the best.")] = False,
     json: output.Json = None,
 ) -> None:
     """Print what was measured on this and other machines: the best plan of each problem."""

@@ -154,8 +154,8 @@ def computes(shape: GpuShape, plan: AmdPlan) -> str:
     if plan.algorithm == "xf32":
         said += " f32 are rounded to 19 bits, xf32, before they are multiplied."
     if plan.split_k > 1:
-        said += (" Workgroups leave parts of sums in the workspace, whatever was there; the counters are 0 before the "
-                 "launch, and again after it.")
+        said += (" Partial sums are stored in the workspace, which needs no initial values; the counters must be 0 "
+                 "before the launch, and are 0 after it.")
     return said
 
 

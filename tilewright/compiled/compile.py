@@ -21,8 +21,8 @@ def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm
     AmdKernel, which all have what compiled.base.CompiledGemm has. Target and plan are records, or the texts of these:
     "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080".
 
-    Without a plan it is the one that tilewright.matmul runs: what the tuner measured to be the fastest, else what the
-    model expects to be, on a CPU for as many threads as matmul would use. ValueError with every reason if the plan
+    Without a plan it is the one that tilewright.matmul runs: the one that the tuner measured to be the fastest, else
+    the one that the model predicts to be, on a CPU for as many threads as matmul would use. ValueError with every reason if the plan
     cannot run the problem on the target.
     """
     asked.problem(problem)

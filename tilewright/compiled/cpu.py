@@ -141,7 +141,7 @@ class CpuKernel(CompiledGemm, CpuCode):
             ("a", a, (p.m, p.k), p.shape_a), ("b", b, (p.k, p.n), p.shape_b)))
         if out is None:
             if beta != 0:
-                raise ValueError(f"beta = {beta} needs an out to multiply")
+                raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
             out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
         else:
             self._check_out(out, (*batch, p.m, p.n), a, b)
@@ -151,7 +151,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         """ValueError if the operands are no arrays of numbers."""
         if self.problem.blocks:
             raise ValueError(f"a CpuKernel multiplies arrays, and {self.problem} has block-scaled operands, which "
-                             f"matmul decodes to {lowering.taken_operands(self.problem).a} before")
+                             f"matmul decodes to {lowering.taken_operands(self.problem).a} first")
 
     def multiply(self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
         """A product by `gemm(a, b, c, alpha, beta, conj)`, which takes operands as the engine does: converted before,
@@ -186,11 +186,11 @@ class CpuKernel(CompiledGemm, CpuCode):
     def _operand(self, x: Any, name: str, shape: tuple[int, ...], stored: tuple[int, int]) -> Array:
         letter = self.problem.layout["ab".index(name)]
         is_stored = letter == "t" and getattr(x, "shape", None) == stored
-        self._array(x, name, shape, f"; it is given as it is multiplied, so pass {name}.T" * is_stored)
+        self._array(x, name, shape, f"; operands are passed in the shape that is multiplied: pass {name}.T" * is_stored)
         wanted = order(*lowering.contiguous(shape[-2], shape[-1], letter))
         if x.size and self._order(x) != wanted:
-            raise ValueError(f"{name} must have contiguous {wanted}, as layout {self.problem.layout!r} says, but its "
-                             f"strides are {x.strides} bytes")
+            raise ValueError(f"{name} must have contiguous {wanted}, as layout {self.problem.layout!r} requires, "
+                             f"but its strides are {x.strides} bytes")
         return x
 
     def _order(self, x: Array) -> str:
@@ -208,7 +208,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         if out.size and self._order(out) != "rows":
             raise ValueError(f"out must have contiguous rows, but its strides are {out.strides} bytes")
         if np.may_share_memory(out, a) or np.may_share_memory(out, b):
-            raise ValueError("out overlaps a or b; tilewright.matmul makes the copy that this needs")
+            raise ValueError("out must not overlap a or b; tilewright.matmul copies operands where they overlap")
 
 
 class CpuBound:

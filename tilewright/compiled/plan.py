@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None) -> Any:
     """The plan that tilewright.matmul runs for contiguous operands: a CpuPlan, or for a GPU's target a NvidiaPlan or
-    AmdPlan. It is what the tuner measured to be the fastest, else what the model expects to be.
+    AmdPlan: the one that the tuner measured to be the fastest, else the one that the model predicts to be.
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
     threads     of a CPU; by default as many as matmul uses, of a CPU that is not this one its cores

@@ -68,8 +68,8 @@ def fetch(address: str, build: Callable[[], bytes]) -> bytes:
     try:
         entry = owned.read(path)
     except owned.Refused as refused:
-        _warn_once(path.parent, f"tilewright does not load compiled kernels that others could have written: {refused}. "
-                                "They are compiled anew.")
+        _warn_once(path.parent, f"tilewright does not load compiled kernels that other users could have written: "
+                                f"{refused}. They are compiled anew.")
         entry = b""
     except OSError:
         entry = b""
@@ -92,7 +92,7 @@ def store(path: Path, entry: bytes) -> bool:
     try:
         owned.write(path, entry)
     except owned.Refused as refused:
-        _warn_once(path.parent, f"tilewright does not keep compiled kernels where others can write: {refused}.")
+        _warn_once(path.parent, f"tilewright does not keep compiled kernels where other users can write: {refused}.")
         return False
     except OSError as error:
         _warn_once(path.parent, f"tilewright cannot write its kernel cache in {path.parent} "

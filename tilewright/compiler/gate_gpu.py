@@ -70,7 +70,7 @@ class GpuGate:
             width = t.bytes if isinstance(t, Type) else 8
             size = -(-size // width) * width + width
             if isinstance(t, Pointer) and t.space != "global":
-                yield f"{name}: {param} points to {t.space} memory, which nobody can point to before the kernel runs"
+                yield f"{name}: {param} points to {t.space} memory, which has no addresses before the kernel runs"
             elif isinstance(t, Type) and (t.length > 1 or t.bits == 1):
                 yield f"{name}: {param} is a {t}, and a kernel takes {self.taken}"
             elif isinstance(t, Texture) and (why := self.texture(t)):
@@ -85,7 +85,8 @@ class GpuGate:
             if array.space == "local":
                 local += array.bytes
             elif inner:
-                yield f"{function.name}: {array.name} is {self.shared}, which only the kernel itself can have"
+                yield (f"{function.name}: {array.name} is {self.shared}, which only kernels can have, not functions "
+                       "that they call")
         if local > self.local:
             yield (f"{function.name} has {local} bytes of local arrays, and a {self.thread} of {self.target.name} can "
                    f"have {self.local}")

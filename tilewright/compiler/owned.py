@@ -28,10 +28,11 @@ def flaw(path: Path, found: os.stat_result, directory: bool = False) -> str:
     mode, me = f"mode {stat.S_IMODE(found.st_mode):04o}", os.geteuid()
     remedy = "if its content can be trusted, or use another"
     if found.st_uid != me:
-        return (f"{path} belongs to user {found.st_uid} ({mode}) and must belong to user {me}, who runs this: "
+        return (f"{path} belongs to user {found.st_uid} ({mode}) and must belong to user {me}, as this process does: "
                 f"`chown {me} {path}` {remedy} {what}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} can be written by others ({mode}, owner {found.st_uid}): `chmod go-w {path}` {remedy} {what}"
+        return (f"{path} can be written by other users ({mode}, owner {found.st_uid}): `chmod go-w {path}` "
+                f"{remedy} {what}")
     return ""
 
 

@@ -156,7 +156,7 @@ def _events(numbers: Sequence[int], start: str, patience: float, timed: bool = T
                 yield json.loads(line)
             code = process.wait(patience)
         except (queue.Empty, subprocess.TimeoutExpired):
-            yield {"event": "ended", "why": f"it was silent for {patience:.0f} s"}
+            yield {"event": "ended", "why": f"it sent no result for {patience:.0f} s"}
             return
         finally:
             process.kill()

@@ -265,15 +265,15 @@ class Explanation(Sections):
 
 def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | None = None, plan: Any = None,
             measure: bool = False, threads: int | None = None) -> Explanation | GpuExplanation:
-    """Why `problem` runs by this plan on `target` (default: this machine), and how fast that should be.
+    """The plan of a problem on `target` (default: this machine), with the reasons for it and the predicted rate.
 
     target    a CPU or a GPU, or its name
     plan      one to explain, or its text, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
     threads   of a CPU, how many the plan may use; by default as many as matmul would
 
-    Predicted rates rest on what `tilewright doctor` measured of this machine, or on the model's defaults; the text says
-    which. With `measure`, the machine is measured too if it was not.
+    Predicted rates are based on the ceilings that `tilewright doctor` measured, or on the model's defaults; the text
+    says on which. With `measure`, the machine is measured too if it was not.
     """
     from tilewright.measure import probes
     asked.problem(problem)

@@ -28,6 +28,6 @@ def check_operand(name: str, x: Any, format: str, shape: tuple[int, ...], *, all
         raise TypeError(f"{name} must be {allowed}, not {given}")
     dtype = FORMATS[format].dtype
     if x.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {dtype}, as the problem says, not {x.dtype}")
+        raise TypeError(f"{name} must have dtype {dtype}, as the problem requires, not {x.dtype}")
     if x.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, not {x.shape}{hint}")

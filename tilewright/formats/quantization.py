@@ -53,8 +53,8 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any:
     says: with the largest number of a block in f = [1, 2) times a power of two, those are f > 1.75 in mxfp8 and
     mxfp6_e3m2 and mxfp8_e5m2, f > 1.875 in mxfp6 and f > 1.5 in mxfp4.
 
-    The specification's rule is one for numbers. Of nan and inf none is lost here, and the scale is that of the finite
-    numbers: they stay what they are where the element format has them (e5m2), inf becomes nan where it has only that
+    The specification's rule is one for numbers. nan and inf are kept here, and the scale is that of the finite
+    numbers: they stay unchanged where the element format has them (e5m2), inf becomes nan where it has only that
     (e4m3fn), and where it has neither (6 and 4 bits), the scale is nan and with it the block.
     """
     plain = find(format)

@@ -41,7 +41,7 @@ class Quantized(Decodable):
     So the right operand [k, n] of a product, with blocks along k, has elements [n, bytes] and scales [n, blocks]: k is
     the contiguous axis of both operands, as AMD's scaled MFMA and NVIDIA's block-scaled MMA read them.
 
-    TypeError and ValueError if the arrays are not what the others ask for. Arrays from elsewhere, such as the weights
+    TypeError and ValueError if the arrays do not fit the other fields. Arrays from elsewhere, such as the weights
     of a file, need no copy; they are not looked at, and may be of any strides.
     """
 
@@ -174,8 +174,7 @@ def dequantize(q: Quantized | Scaled, dtype: object = "f32") -> Array:
     In f64 the numbers of a Quantized are exact; in f32 too, unless they are 2^128 or more, which gives inf, or of
     nvfp4, whose tensor_scale takes a rounding. Those of a Scaled are the products of elements and scales, rounded once.
     Other formats get them rounded once more, to nearest even, and beyond their range as `convert` with saturate=False
-    has it. A scale that is nan makes nan of all its block; nan and inf among the elements (e4m3fn, e5m2) are what they
-    are.
+    has it. A scale that is nan makes nan of all its block; nan and inf among the elements (e4m3fn, e5m2) stay.
     """
     if not isinstance(q, Decodable):
         raise TypeError(f"q must be a Quantized or a Scaled, as quantize makes them, not {type(q).__name__}")

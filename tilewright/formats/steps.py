@@ -94,7 +94,7 @@ def _integer(f: Integer, pattern: int) -> list[str]:
     if not f.signed:
         return [f"unsigned: {value}"]
     top, rest = divmod(pattern, 2 ** (f.width - 1))
-    sentence = f"two's complement: the first bit counts {f.smallest}, the others as ever"
+    sentence = f"two's complement: the first bit has the value {f.smallest}, the others are an unsigned number"
     return [sentence, f"= {top} * {f.smallest} + {rest}", f"= {value}"]
 
 

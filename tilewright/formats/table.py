@@ -143,7 +143,7 @@ def advice(what: object, among: Collection[str] = FORMATS) -> str:
         word = what.lower()
         meant = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
         if meant:
-            return f"; by {what} you may mean {' or '.join(meant)}"
+            return f"; {what} may stand for {' or '.join(meant)}"
         coded = _find(_dtype_of_code(what))
         if coded is not None:
             return f"; NumPy's {what!r} is {coded.name!r} here, where names count bits"

@@ -39,7 +39,7 @@ class Kernel(Recording):
             raise TypeError(f"a kernel's name must be text, not {name!r}")
         shape, warp = arguments.cta_shape(name, threads), arguments.warp(name, warp)
         if max_registers is not None and min_ctas != 1:
-            raise ValueError("a kernel says how many registers it may have, or how many CTAs are to fit, not both")
+            raise ValueError("max_registers and min_ctas cannot both be given: each limits the registers of a thread")
         if result is not None:
             arguments.parameter("result", result)
         self._begin(Function(
@@ -179,7 +179,7 @@ class Kernel(Recording):
     def bits_as(self, x: Value, type: Type) -> Value:
         """The same bits as a number of another type of as many bits, such as an i32 as an f32."""
         if (x.type.bits, x.type.length) != (type.bits, type.length):
-            raise TypeError(f"the bits of {x.type} are not those of {type}")
+            raise TypeError(f"bits_as keeps the number of bits and of elements, and {x.type} and {type} differ in them")
         return self._op(ops.BITCAST, type, x)
 
     def reinterpret(self, x: Value, type: Type) -> Value:
@@ -187,7 +187,7 @@ class Kernel(Recording):
         if x.type == type:
             return x
         if x.type.bits * x.type.length != type.bits * type.length or 1 in (x.type.bits, type.bits):
-            raise TypeError(f"the bits of {x.type} are not those of {type}")
+            raise TypeError(f"reinterpret keeps the number of bits, and {x.type} and {type} differ in it")
         return self._op(ops.REINTERPRET, type, x)
 
     def fma(self, a: Any, b: Any, c: Any) -> Value:
@@ -202,7 +202,7 @@ class Kernel(Recording):
     def sum(self, x: Value) -> Value:
         """The sum of a vector's elements, by halves."""
         if x.type.length & (x.type.length - 1):
-            raise TypeError(f"a sum of {x.type}: it must be of 1, 2, 4, 8 ... numbers")
+            raise TypeError(f"sum takes vectors of 1, 2, 4, 8 ... numbers, not {x.type}")
         return x if x.type.length == 1 else self._op(ops.SUM, x.type.scalar, x)
 
     def select(self, where: Value, x: Any, y: Any) -> Value:

@@ -70,7 +70,7 @@ def _compare(a: Array, b: Array, c: Array, share: float) -> str | None:
     at = _worst(c, exact, allowed)
     if at is None:
         return None
-    return f"C[{at[0]}, {at[1]}] is {c[at]:.9g}, float64 says {exact[at]:.9g} ({allowed[at]:.2g} off would be allowed)"
+    return f"C[{at[0]}, {at[1]}] is {c[at]:.9g}, the float64 product is {exact[at]:.9g} (tolerance {allowed[at]:.2g})"
 
 
 def _freivalds(a: Array, b: Array, c: Array, factor: float, seed: int) -> str | None:
@@ -186,7 +186,7 @@ class Reference:
         if not (off <= allowed).all():
             excess = np.nan_to_num(off / allowed, nan=np.inf)
             worst = np.unravel_index(int(np.argmax(excess)), off.shape)
-            return f"{self._at(c, excess)} ({allowed[worst]:.2g} off would be allowed)"
+            return f"{self._at(c, excess)} (tolerance {allowed[worst]:.2g})"
         with np.errstate(all="ignore"):
             share = self.sums + (1 if rounded_once else RANDOM) * self.rounding
             return self.probe.missed(c, share / self.probe.x.size**0.5)
@@ -197,7 +197,7 @@ class Reference:
         row = int(self.rows[self.rows < len(c)][i])
         got, exact = c[row, j].item(), self.exact[self.rows < len(c)][i, j].item()
         kind = "" if self.bits or isinstance(exact, complex) else ".9g"
-        return f"C[{row}, {j}] is {got:{kind}}, the reference says {exact:{kind}}"
+        return f"C[{row}, {j}] is {got:{kind}}, the reference is {exact:{kind}}"
 
     def _off(self, c: Array) -> tuple[Array, Array]:
         """|C - A B| of the rows compared, and which of self.rows they are: those that c has."""

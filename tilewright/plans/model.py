@@ -155,13 +155,13 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     return Cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
         ("transposing in packing", _transposing(turned // s, shape, target, ceilings) / threads),
-        ("rows of C that come too late", late),
+        ("loads of C that arrive too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
-        ("a block of A that L2 has no room for",
+        ("a block of A that exceeds L2",
          _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
         ("barriers", WAIT * (threads // plan.jc_ways - 1)
          * (1 if plan.claims else k_blocks * n_blocks / plan.jc_ways)),
-        ("the slowest core, for which the others wait", slowest * work)))
+        ("waiting for the slowest core", slowest * work)))
 
 
 def _crowded(size: int, target: CpuTarget) -> float:

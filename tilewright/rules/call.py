@@ -113,7 +113,7 @@ def decide(call: Call, a: Array, b: Array, c: Any, out: Array | None, arithmetic
     sums, result = arithmetic.dtypes(a, b, c, call.out_dtype, out, call.updates)
     alpha, beta = arithmetic.factor(call.alpha, "alpha", sums), arithmetic.factor(call.beta, "beta", sums)
     if c is None and beta:
-        raise ValueError(f"beta = {call.beta} needs a c to multiply")
+        raise ValueError(f"c must be given if beta is not 0, and beta is {call.beta}")
     if out is not None:
         arguments.check_cast(result, out.dtype, call.out_name)
         if call.out_dtype is not None and out.dtype.newbyteorder("=") != result:

@@ -42,8 +42,8 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
 def _on_cpu(function: Function, args: Sequence[Any]) -> Any:
     for name, t in [*((name, value.type) for name, value in function.params), ("the result", function.result)]:
         if not (t is None or isinstance(t, Pointer) or str(t) in _NUMBERS):
-            raise TypeError(f"{name} is of type {t}; between Python and compiled code go pointers and numbers of type "
-                            f"{', '.join(_NUMBERS)}")
+            raise TypeError("parameters and results of functions that Python calls must be pointers or numbers of type "
+                            f"{', '.join(_NUMBERS)}, but {name} is of type {t}")
     given = [_host(function, name, value.type, x) for (name, value), x in zip(function.params, args)]
     return _compiled(function)(*given)
 
@@ -90,7 +90,7 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int])
     given: list[Any] = []
     for (name, value), x in zip(function.params, args):
         if isinstance(value.type, Texture):
-            raise TypeError(f"{name} is a {value.type}, which only compiled products of tilewright are given")
+            raise TypeError(f"{name} is a {value.type}, which only kernels made by tilewright.compile can have")
         if not isinstance(value.type, Pointer):
             given.append(arguments.number(name, value.type, x).item())
             continue

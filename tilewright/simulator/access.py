@@ -61,7 +61,7 @@ class Access:
         region, offset = self.locate(gang, int(address))
         if region.written is not None and not region.written[offset:offset + self.bytes].all():
             bad = offset + int(np.argmin(region.written[offset:offset + self.bytes])) // self.item * self.item
-            self.fault("uninitialised", gang, region, bad, 0, "nobody has written it")
+            self.fault("uninitialised", gang, region, bad, 0, "it has not been written")
         self.order_one(gang, region, offset)
         i, phase = divmod(offset, self.item)
         view = region.view(self.dtype, phase)
@@ -73,7 +73,7 @@ class Access:
             return
         region, offset = self.locate(gang, int(address))
         if not region.writable:
-            self.fault("read-only", gang, region, offset, 0, "it may not be written")
+            self.fault("read-only", gang, region, offset, 0, "it is read-only")
         self.order_one(gang, region, offset)
         self.machine.progress += 1
         if region.written is not None:
@@ -146,7 +146,7 @@ class Access:
         for part in self.parts(gang, address, mask):
             region, pattern, start = part
             if not region.writable:
-                self.fault("read-only", gang, region, start - region.base, pattern.lowest, "it may not be written")
+                self.fault("read-only", gang, region, start - region.base, pattern.lowest, "it is read-only")
             self.order(gang, region, pattern, start)
             self.machine.progress += 1
             new = start not in pattern.seen
@@ -258,7 +258,7 @@ class Access:
         bytes = offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)
         index = int(np.argmin(region.written[bytes].all(1)))
         lane = int(pattern.lanes()[index])
-        self.fault("uninitialised", gang, region, int(bytes[index, 0]), lane, "nobody has written it")
+        self.fault("uninitialised", gang, region, int(bytes[index, 0]), lane, "it has not been written")
 
     def order(self, gang: Gang, region: Region, pattern: Pattern, start: int) -> None:
         """Check that nobody else touches these bytes without an order between."""
@@ -319,7 +319,7 @@ class Access:
         elif 0 <= address < 4096:
             why = "a null pointer" + (f", {address} bytes on" if address else "")
         else:
-            why = "no array is there, or it was local to a function that has returned"
+            why = "no array has this address, or its function has returned"
         raise Fault("no memory", self.line, self.function, f"{self.verb} at {address:#x}{gang.by(thread)}: {why}")
 
     def outside(self, gang: Gang, region: Region, address: NDArray[np.int64], here: NDArray[np.bool_]) -> NoReturn:

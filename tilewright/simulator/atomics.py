@@ -111,7 +111,7 @@ class Atomics:
         self._fence(gang, order in _RELEASE)
         for region, pattern, start in access.parts(gang, pointer, None):
             if not region.writable:
-                access.fault("read-only", gang, region, start - region.base, pattern.lowest, "it may not be written")
+                access.fault("read-only", gang, region, start - region.base, pattern.lowest, "it is read-only")
             access.unwritten(gang, region, pattern, start)
             access.touch(access.enter(region, pattern), region, pattern, start)
             self.machine.progress += 1

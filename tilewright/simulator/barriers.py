@@ -72,7 +72,8 @@ class PhaseBarrier:
 
     def __str__(self) -> str:
         due = self.expected_bytes
-        bytes = f", {due} bytes have not come" if due > 0 else f", {-due} bytes came unannounced" if due else ""
+        bytes = (f", {due} announced bytes have not arrived" if due > 0
+                 else f", {-due} bytes more than announced have arrived" if due else "")
         return f"{self.name}: {self.arrived} of {self.expected} threads have arrived{bytes}"
 
 
@@ -152,7 +153,7 @@ class Mbarriers:
             expected = int(np.broadcast_to(count, gang.size)[lanes[0]])
             if expected < 1:
                 raise gang.fault("arrivals", node, f"{self._name(address)} would be complete "
-                            f"after {expected} arrivals: nobody arrives at it")
+                            f"after {expected} arrivals: the count must be 1 or more")
             self.barriers[address] = PhaseBarrier(self._name(address), expected)
 
     def arrive(self, gang: Gang, node: Op, pointer: Any) -> None:

@@ -47,7 +47,7 @@ class Clusters:
         assert clocks is not None
         if any(agent in self.arrived for agent in gang.agents.tolist()):
             raise gang.fault("arrivals", node, "threads arrive at the barrier of their cluster "
-                        "that have not waited since they arrived last" + gang.by(0))
+                        "twice without waiting in between" + gang.by(0))
         for cluster in np.unique(gang.threads // self.threads):
             threads = gang.threads[gang.threads // self.threads == cluster]
             agents = np.unique(threads // clocks.warp)
@@ -60,8 +60,8 @@ class Clusters:
         phases = defaultdict(list)
         for agent in gang.agents.tolist():
             if agent not in self.arrived:
-                raise gang.fault("arrivals", node, "threads wait at the barrier of their cluster that have not arrived "
-                                 "there" + gang.by(0))
+                raise gang.fault("arrivals", node, "threads wait at the barrier of their cluster without having "
+                                 "arrived" + gang.by(0))
             phases[agent * self.machine.warp // self.threads, self.arrived.pop(agent)].append(agent)
         gang.waiting = PhaseWait(node.line, [(self.barriers[cluster], phase, np.array(agents))
                                              for (cluster, phase), agents in phases.items()])
@@ -97,7 +97,8 @@ class Clusters:
             if owner == agent // clocks.per_cta:
                 continue
             if not clocks.known[agent, self._agents(owner)].any():
-                access.fault("cluster", *at, f"block {self.machine.block(owner)} may not have begun: they have not met")
+                access.fault("cluster", *at, f"block {self.machine.block(owner)} may not have begun: no barrier was "
+                             "passed")
             self.uses[agent, owner] = int(clocks.now[agent]), (access, at)
 
     def leave(self, threads: NDArray[np.int64]) -> None:
@@ -113,8 +114,8 @@ class Clusters:
         for (agent, owner), (time, (access, at)) in self.uses.items():
             assert clocks is not None
             if clocks.known[self._agents(owner), agent].max() < time:
-                access.fault("cluster", *at, f"block {self.machine.block(owner)} may have ended: they do not meet "
-                             "afterwards")
+                access.fault("cluster", *at, f"block {self.machine.block(owner)} may have ended: no barrier "
+                             "follows")
 
     def _agents(self, cta: int) -> slice:
         per_cta = self.machine.cta // self.machine.warp

@@ -90,7 +90,7 @@ class Launches:
         written = region.written[(i * ldc + j) * c.itemsize]
         if not written.all():
             raise Fault("unwritten", self._line, self._name,
-                        f"nobody has written element {tuple(map(int, np.argwhere(~written)[0]))} of c")
+                        f"element {tuple(map(int, np.argwhere(~written)[0]))} of c has not been written")
 
 
 def _rows(x: Array) -> tuple[Array, int]:

@@ -25,14 +25,14 @@ Array = NDArray[Any]
 
 def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
              grid: int | Sequence[int] | None = None, target: GpuTarget | AmdTarget | str | None = None) -> Report:
-    """Run a kernel on NumPy, and report what each line of it moved and did; a Fault if it did wrong.
+    """Run a kernel in NumPy, and report the traffic and instructions of each of its lines; a Fault if it is incorrect.
 
     simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
                                                 `kernel(a, b, out)` computes it, to the last bit; `report.result`.
                                                 a and b: arrays [m, k] and [k, n] of the problem's formats; of
                                                 a block-scaled one Quantized, with blocks along k
     simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
-                                                with a `target`, a GPU or its name, the report tells the
+                                                with a `target`, a GPU or its name, the report has the
                                                 occupancy, and counts conflicts over that chip's banks
 
     Threads, warps and CTAs run as on the machine, and a race between them is a Fault, as is any access outside the
@@ -62,7 +62,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
     batch = (p.batch,) if p.batch != 1 else ()
     if out is None:
         if beta:
-            raise ValueError(f"beta = {beta} needs an out to multiply")
+            raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
         out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
     for name, x, sizes in ("a", a, (p.m, p.k)), ("b", b, (p.k, p.n)), ("out", out, (p.m, p.n)):
         check_operand(name, x, getattr(p, name), (*batch, *sizes))

@@ -51,8 +51,8 @@ def target(name: Target | str) -> Any:
     a chip, such as "mi325x").
 
     A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
-    chip and one core; a GPU's has the numbers of a well-known chip. Whether this machine can run it is another
-    question: `.runnable`. A record is what it is. ValueError for any other name, TypeError for what is no name.
+    chip and one core; a GPU's has the numbers of a well-known chip. `.runnable` says whether this
+    machine can run it. A record is returned as it is. ValueError for any other name, TypeError for other types.
     """
     if isinstance(name, Target):
         return name
@@ -73,8 +73,8 @@ def detect() -> CpuTarget:
         except ValueError as error:
             raise ValueError(f"TILEWRIGHT_TARGET: {error}") from None
         if not isinstance(chosen, CpuTarget):
-            raise ValueError(f"TILEWRIGHT_TARGET names what CPU arrays are multiplied by, and {forced} is a GPU's; "
-                             f"there are: {', '.join(names('cpu'))}")
+            raise ValueError(f"TILEWRIGHT_TARGET must be a CPU target, and {forced} is a GPU's; "
+                             f"CPU targets are: {', '.join(names('cpu'))}")
         return chosen
     here = machine.processor()
     found = [target(row.name) for row in isa.ISAS if row.family == here.family]

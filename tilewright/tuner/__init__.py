@@ -22,12 +22,12 @@ def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int |
     """Measure the plans for a problem that the model ranks best; tilewright.matmul uses the fastest from then on.
 
     target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives
-    threads      how many the products to be tuned use; by default tilewright.get_num_threads()
-    time_limit   seconds. Measuring stops then, with what is known
+    threads      how many threads the products use; by default tilewright.get_num_threads()
+    time_limit   seconds. Measuring stops then, and the results so far count
     candidates   how many plans are tried, beside the one in use
     listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
 
-    Only a plan that beats matmul as it is by more than the noise replaces it. The results go to `store.path()`, with
+    A plan replaces the one in use only if it is faster by more than the noise. The results go to `store.path()`, with
     the machine, date and versions; print the Result to see them. RuntimeError if the target cannot run here or nothing
     could be measured.
     """

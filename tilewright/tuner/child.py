@@ -54,7 +54,7 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     calls: dict[str, list[measure.Call]] = {}
     for name in (REFERENCE, *job.plans):
         if len(calls) > 2 and clock() - began > TRYING * job.time_limit:
-            emit("out", name=name, reason="there was no time for it")
+            emit("out", name=name, reason="not measured: the time limit was reached")
             continue
         emit("trying", name=name)
         o.poison()

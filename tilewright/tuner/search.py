@@ -202,7 +202,7 @@ def _measure(job: Job, listen: Listener) -> _Run:
     run.phases = [phase for phase in run.phases if phase.rounds]
     if not run.phases:
         reasons = "; ".join([*(f"{name}: {reason}" for name, reason in run.failed.items()), *run.notes])
-        raise RuntimeError(f"nothing could be measured for {job.problem}: {reasons or 'there was no time'}")
+        raise RuntimeError(f"nothing could be measured for {job.problem}: {reasons or 'the time limit was reached'}")
     return run
 
 
@@ -267,8 +267,8 @@ def _events(process: subprocess.Popen[bytes], job: Job, deadline: float, patienc
         try:
             line = lines.get(timeout=max(min(patience, latest - time.monotonic()), 0.01))
         except queue.Empty:
-            raise TimeoutError("it was silent for too long" if time.monotonic() < latest
-                               else "the time was over") from None
+            raise TimeoutError("it sent no result for too long" if time.monotonic() < latest
+                               else "the time limit was reached") from None
         if line is None:
             return
         yield json.loads(line)
@@ -298,7 +298,8 @@ def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Ru
                                  roles.get(plan, ""), *s, *ratio, len(turns), **origin)
     in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:
-        raise RuntimeError(f"the model's plan {model} was not measured: {run.failed.get(model, 'there was no time')}")
+        raise RuntimeError(f"the model's plan {model} was not measured: "
+                           + run.failed.get(model, "the time limit was reached"))
     notes = [*run.notes, *([WITHOUT_PYTHON] if small.runs(shape, CpuPlan.parse(model), target) else [])]
     return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed)
 

@@ -49,8 +49,8 @@ def main(
     dtype: Annotated[list[str] | None, typer.Option("--dtype", "-d", metavar="LIST", show_default="f32,f64")] = None,
     threads: Annotated[list[str] | None, typer.Option(metavar="LIST", show_default="1,all")] = None,
     target: common.TargetName = "native",
-    seconds: Annotated[float | None, typer.Option(help="For each problem, beside 40 calls.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also what this commit has tuned already.")] = False,
+    seconds: Annotated[float | None, typer.Option(help="For each problem, in addition to 40 calls.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Repeat problems that this commit has tuned already.")] = False,
     vendor: Annotated[bool, typer.Option(help="Compare with other libraries.")] = True,
 ) -> None:
     """Tune, compare, and write plans/tables/TARGET.jsonl."""

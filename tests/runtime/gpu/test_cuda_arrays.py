@@ -482,7 +482,7 @@ def test_operands_that_a_kernel_cannot_use(fake):
     kernel = Compiled(tw.Gemm(4, 4, 4, layout="tn"), module.target())
     x = CuPyArray(integers(4, 4))
     for match, args in (
-        (r"a must have contiguous columns, as layout 'tn' says", (x, x)),
+        (r"a must have contiguous columns, as layout 'tn' requires", (x, x)),
         (r"b must have shape \(4, 4\), not \(5, 4\)", (CuPyArray(x.host.T), CuPyArray(integers(5, 4)))),
         (r"out must have contiguous rows, but", (CuPyArray(x.host.T), x, CuPyArray(integers(4, 4).T))),
         (r"out overlaps b", (CuPyArray(integers(4, 4).T), x, x)),

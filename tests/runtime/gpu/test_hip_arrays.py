@@ -84,7 +84,7 @@ def test_arrays_elsewhere(fake, kernel):
         assert arrays.library_of(x) is None
         assert arrays.located(x, arrays.HIP, None) is None
     for x in (np.array([4096]), ones()):
-        with pytest.raises(TypeError, match="x is ptr, and not an array"):
+        with pytest.raises(TypeError, match="x is ptr: it cannot be an array"):
             module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
     with pytest.raises(ValueError, match="x is on AMD GPU 1, and scaled was loaded for 0"):
         module.launch(kernel, (1,), (4, 3.0, 0.0, Exporter(ones(), device=1), 1))

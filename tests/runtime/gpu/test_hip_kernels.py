@@ -196,8 +196,8 @@ def test_arguments_that_cannot_be(fake):
     k, a, b = kernel(), integers(70, 40), integers(40, 68)
     for args, error, says in (
         ((a, b), ValueError, None),  # NumPy's are stored as the kernel wants them
-        ((Tensor(a), Tensor(b)), ValueError, "b must have contiguous columns, as layout 'nt' says"),
-        ((Tensor(a), Tensor(b.astype(np.float32))), TypeError, "b must have dtype float16, as the problem says"),
+        ((Tensor(a), Tensor(b)), ValueError, "b must have contiguous columns, as layout 'nt' requires"),
+        ((Tensor(a), Tensor(b.astype(np.float32))), TypeError, "b must have dtype float16, as the problem requires"),
         ((Tensor(a[:3]), Tensor(b)), ValueError, r"a must have shape \(70, 40\)"),
         ((Tensor(a), b), TypeError, "a is tests.Tensor in an AMD GPU's memory, and b is numpy.ndarray, which is not"),
         ((Tensor(a), Tensor(b, 1)), ValueError, "a is on AMD GPU 0 and b on AMD GPU 1"),

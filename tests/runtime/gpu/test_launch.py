@@ -136,5 +136,5 @@ def test_numbers(parameter, x, expected):
 def test_an_array_is_no_argument():
     function = Function.__new__(Function)
     function.name, function.parameters = "f", (Parameter("x", "ptr", 0, 8),)
-    with pytest.raises(TypeError, match="f: x is ptr, and not an array"):
+    with pytest.raises(TypeError, match="f: x is ptr: it cannot be an array"):
         function.pack([np.zeros(1)])

@@ -74,7 +74,7 @@ def require_plain(o: Operands) -> None:
     """Unfit but for one product of matrices that are stored by rows without gaps."""
     require_one(o)
     if o.problem.layout != "nn" or o.leading != (o.sizes[2], o.sizes[1], o.sizes[1]):
-        raise Unfit("it is given matrices by rows, without gaps")
+        raise Unfit("only row-major matrices without gaps are timed with it")
 
 
 def address(function: Any) -> int:

@@ -104,7 +104,7 @@ def lds_load(k: Kernel, smem: Value, gmem: Value, bytes: int, *, base: Value | N
     if base is None:
         base = next((value for _, value in k.function.params if value.array and value.array is gmem.array), None)
     if base is None:
-        raise TypeError("this pointer is into no parameter: say which `base` to count its addresses from")
+        raise TypeError("the pointer belongs to no parameter: pass `base`, from which its offset is counted")
     k._effect(_lds_load(bytes), smem, gmem, base, k._value(WHOLE if size is None else size, i64))
 
 
@@ -128,7 +128,7 @@ def lds_wait(k: Kernel, pending: int = 0) -> None:
     The hardware counts all loads and stores of global memory, so it may wait for a little more than it is asked to;
     what is loaded into registers after them is better loaded before."""
     if not 0 <= pending <= PENDING:
-        raise ValueError(f"from 0 to {PENDING} loads can be left under way, not {pending}")
+        raise ValueError(f"pending must be 0 to {PENDING} loads, not {pending}")
     k._effect(_lds_wait(pending))
 
 
@@ -190,7 +190,7 @@ def load_transposed(k: Kernel, smem: Value) -> Value:
     one after the other. All lanes of the wave take part."""
     pointer = smem.type
     if not isinstance(pointer, Pointer) or pointer.space != "shared" or pointer.element.bits not in TRANSPOSED_BITS:
-        raise TypeError(f"what is transposed is LDS of 8-bit or 16-bit numbers, not {pointer}")
+        raise TypeError(f"transposing reads take a pointer to 8-bit or 16-bit numbers in LDS, not {pointer}")
     t = pointer.element
     return k._op(_load_transposed(t.bits), vec(t, TRANSPOSED_BYTES // t.bytes), smem)
 
@@ -215,7 +215,7 @@ def sched_group(k: Kernel, kind: str, count: int, pipeline: int = 0) -> None:
     """The next `count` instructions of a kind ("mfma", "lds read", "global read" ...: `GROUPS`) belong here, of those
     between two fences of LLVM's scheduler. A row of such groups is the order in which it is to issue them."""
     if kind not in GROUPS:
-        raise ValueError(f"instructions are {', '.join(GROUPS)}, not {kind!r}")
+        raise ValueError(f"kind must be one of {', '.join(GROUPS)}, not {kind!r}")
     k._effect(_hint(f"sched_group {count} {kind}", "llvm.amdgcn.sched.group.barrier", (GROUPS[kind], 32), (count, 32),
                     (pipeline, 32)))
 
@@ -228,5 +228,5 @@ def sched_fence(k: Kernel, *kinds: str) -> None:
 def priority(k: Kernel, level: int) -> None:
     """From 0 to 3, of this wave among those of its SIMD."""
     if not 0 <= level <= 3:
-        raise ValueError(f"a wave's priority is from 0 to 3, not {level}")
+        raise ValueError(f"level must be 0 to 3, a wave's priority, not {level}")
     k._effect(_hint(f"priority {level}", "llvm.amdgcn.s.setprio", (level, 16)))

@@ -70,7 +70,7 @@ def role(k: Kernel, name: str, warps: int | None = None) -> Iterator[Role]:
     if known is not None and warps not in (None, known.warps):
         raise ValueError(f"role {name} has {known.warps} warps, not {warps}")
     if known is None and warps is None:
-        raise ValueError(f"role {name} is new: how many warps has it?")
+        raise ValueError(f"role {name} is new here: pass its number of warps")
     first = known.first if known else max((r.first + r.warps for r in roles.values()), default=0)
     count = known.warps if known else int(warps or 0)
     there = _threads(k) // k.warp
@@ -221,15 +221,17 @@ class Mbarriers:
         name, threads = (role.name, role.warps * k.warp) if role else (EVERYBODY, _threads(k))
         arrivals = {"thread": threads, "warp": -(-threads // k.warp), "role": 1}.get(by)
         if arrivals is None:
-            raise ValueError(f'arrive by="thread", "warp" or "role", not {by!r}')
+            raise ValueError(f'by must be "thread", "warp" or "role", not {by!r}')
         if _is_conditional(role.then if role else k.function.body, k._body):
-            raise SyntaxError(f"{self.name}.arrive() under a condition: how many threads of {name} will arrive? Arrive "
-                              'outside it, by="warp" or by="role" if not every thread is to')
+            raise SyntaxError(f"{self.name}.arrive() must not be under a condition, where the number of arriving "
+                              f'threads of {name} is unknown: call it outside, with by="warp" or by="role" for '
+                              "one arrival each")
         if self.by.setdefault(name, arrivals) != arrivals:
             raise ValueError(f"{name} arrives at {self.name} with {arrivals} threads here, and with {self.by[name]} "
                              "elsewhere")
         if EVERYBODY in self.by and len(self.by) > 1:
-            raise ValueError(f"at {self.name} {' and '.join(self.by)} arrive, and a role is part of the CTA")
+            raise ValueError(f"the whole CTA and a role of it cannot both arrive at {self.name}: "
+                             f"{' and '.join(self.by)} do")
         self.arrivals.constant = sum(self.by.values())
 
 

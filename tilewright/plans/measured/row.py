@@ -97,13 +97,13 @@ class Row:
         if row.role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
         if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
-            raise ValueError(f"the row's problem is none: {({name: getattr(row, name) for name in KEY})}")
+            raise ValueError(f"the row's problem is invalid: {({name: getattr(row, name) for name in KEY})}")
         try:
             itemsize = row.shape.itemsize
         except ValueError:                  # of a newer version
             itemsize = 8
         if reasons := plan.excess(itemsize):
-            raise ValueError(f"the plan {row.plan} is none: {' '.join(reasons)}")
+            raise ValueError(f"the plan {row.plan} is invalid: {' '.join(reasons)}")
         if row.threads > MOST_THREADS:
             raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {row.threads}")
         if not 0 < row.seconds < float("inf"):

@@ -117,7 +117,7 @@ def _load(file: Path) -> Plans:
                 target, model, kind, m, n, k, a, b, threads, plan, role = row
                 if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
                         not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)):
-                    raise ValueError(f"it has a row that is none: {row}")
+                    raise ValueError(f"it has an invalid row: {row}")
                 with suppress(ValueError):                  # a newer version may tune other formats
                     shape = Shape.of_key(kind, m, n, k, a, b, threads)
                     plans.setdefault((target, model), {})[shape] = plan if role == "best" else ""
@@ -211,7 +211,7 @@ def _required() -> Path:
     file = path()
     if file is None:
         chosen = os.environ["TILEWRIGHT_TUNE_DB"]
-        why = "" if chosen == OFF else ", which is no absolute path"
+        why = "" if chosen == OFF else ", which is not an absolute path"
         raise ValueError(f"tuning results are switched off by TILEWRIGHT_TUNE_DB={chosen}{why}, so there is nowhere to "
                          "keep them")
     return file
@@ -232,7 +232,7 @@ def _open(file: Path, write: bool = True, patience: float = PATIENCE_S) -> Itera
         try:
             owned.make(file.parent)
         except OSError as error:
-            raise OSError(f"there can be no directory {file.parent} ({error.strerror}) for tuning results") from None
+            raise OSError(f"the directory {file.parent} for tuning results cannot be made ({error.strerror})") from None
         with suppress(OSError):                             # sqlite3.connect has words for it
             owned.create(file)
         uri = f"{file.absolute().as_uri()}?mode=rwc"

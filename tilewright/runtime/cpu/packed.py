@@ -32,10 +32,10 @@ class Packed:
 
     shape       of the matrix, or of the stack of matrices, as it is multiplied
     dtype       of its numbers
-    a           what it may be multiplied with: the dtype of the left operand,
-    sums        and the dtype in which products are added up
-    word        what its panels consist of: numbers of a format, words of several steps of k, or tiles of AMX
-    plan        by which it is multiplied; for other numbers of rows and threads, but for the register tile and kc
+    a           the dtype of the left operands
+    sums        the dtype in which products are added up
+    word        the elements of its panels: numbers of a format, words of several steps of k, or tiles of AMX
+    plan        the plan of its products; for other numbers of rows and threads only the register tile and kc stay
     target      the instruction set for which it was packed
     nbytes      memory that it takes
 
@@ -74,7 +74,7 @@ class Packed:
                 f"{self.word} for {self.target.name}, {self.nbytes:,} bytes>")
 
     def __array__(self, *_: Any, **__: Any) -> Matrix:
-        raise TypeError("a Packed matrix is no array any more: it can only be b, the right operand of "
+        raise TypeError("a Packed matrix cannot be used as an array: it can only be b, the right operand of "
                         "tilewright.matmul and tilewright.gemm")
 
     def __reduce__(self) -> Any:

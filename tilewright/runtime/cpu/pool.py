@@ -62,7 +62,7 @@ def get_num_threads() -> int:
 def set_num_threads(n: int | None) -> None:
     """Use n threads from now on, in the whole process; None goes back to the default, looked up anew.
 
-    More threads than CPUs are allowed; they get in each other's way. Threads inside `threads()` keep their own number.
+    More threads than CPUs are allowed, but slower. Threads inside `threads()` keep their own number.
     """
     global _chosen, _default
     n = None if n is None else thread_count(n)

@@ -38,7 +38,7 @@ class Parameter(manifest.Parameter):
                 raise TypeError(f"{self.name or 'a parameter'} takes {self.size} bytes, and the value has {len(found)}")
             return found
         if hasattr(type(x), "__dlpack__"):  # one with a single element would pass for a number
-            raise TypeError(f"{self}, and not an array")
+            raise TypeError(f"{self}: it cannot be an array")
         x = getattr(x, "pointer", getattr(x, "value", x))  # memory of ours; ctypes' numbers
         if self.type in INTEGERS:
             return self._by(struct.Struct("<" + INTEGERS[self.type]).pack, x)

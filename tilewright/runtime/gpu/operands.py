@@ -52,7 +52,7 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     p = kernel.problem
     shape, dtype = shapes(p)[name], dtype_of(p, name)
     if shadow.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {dtype}, as the problem says, not {shadow.dtype}")
+        raise TypeError(f"{name} must have dtype {dtype}, as the problem requires, not {shadow.dtype}")
     if shadow.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, not {shadow.shape}")
     by_rows = name == "out" or p.layout["ab".index(name)] == "n"
@@ -61,7 +61,7 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
         raise ValueError(
             f"{name} must have contiguous {'rows' if by_rows else 'columns'}"
-            + (f", as layout {p.layout!r} says" if name != "out" else "")
+            + (f", as layout {p.layout!r} requires" if name != "out" else "")
             + f", but its strides are {shadow.strides} bytes"
         )
     return found
@@ -107,7 +107,7 @@ def no_overlap(a: Array, b: Array, out: Array) -> None:
     """ValueError if the output shares memory with an operand, by their bounds."""
     for name, x in (("a", a), ("b", b)):
         if np.may_share_memory(out, x):
-            raise ValueError(f"out overlaps {name}; tilewright.matmul makes the copy that this needs")
+            raise ValueError(f"out must not overlap {name}; tilewright.matmul copies operands where they overlap")
 
 
 def shapes(p: Gemm) -> dict[str, tuple[int, ...]]:

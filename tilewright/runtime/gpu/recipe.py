@@ -114,7 +114,7 @@ class Bound:
 
     def __init__(self, maker: Maker, kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: float) -> None:
         if out is None and beta:
-            raise ValueError(f"beta = {beta} needs an out to multiply")
+            raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
         self._maker, self._scalars, self._fixed, self._new = maker, (alpha, beta), None, out is None
         p = kernel.problem
         steps = [0, 0, 0]  # in bytes, from one matrix of a batch to the next
@@ -285,7 +285,7 @@ def _quantized_recipe(driver: Driver, kernel: Any, on: Any, a: Quantized, b: Qua
 def _new_product(kernel: Any, out: Array | None, beta: float) -> Array:
     """A new array for the product; with beta, it is what `out` is."""
     if out is None and beta:
-        raise ValueError(f"beta = {beta} needs an out to multiply")
+        raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
     if out is not None and not out.flags.writeable:
         raise ValueError("out is read-only; it must be an array that can be written to")
     product = np.empty(shapes(kernel.problem)["out"], dtype_of(kernel.problem, "out"))

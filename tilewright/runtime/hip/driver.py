@@ -41,7 +41,7 @@ class _Hip(Library):
     def error_of(self, api: Any, status: Any, function: str, kernel: str = "", more: str = "") -> HipError:
         _, said = api.hipGetErrorString(status)
         api.hipGetLastError()  # HIP keeps it for the thread, and torch would take it for its own after its next launch
-        return HipError(status.name, int(status), text(said) or "HIP says nothing more", function, kernel, more)
+        return HipError(status.name, int(status), text(said) or "HIP gives no description", function, kernel, more)
 
 
 library = _Hip()
