@@ -312,7 +312,7 @@ def test_bad_arguments_fail_like_numpy(matmul, arguments):
             TypeError,
             r"beta must be a number, not an array of shape \(2,\)",
         ),
-        (lambda: matmul(X, X.T, beta=2), ValueError, r"beta = 2 needs a c"),
+        (lambda: matmul(X, X.T, beta=2), ValueError, r"c must be given if beta is not 0, and beta is 2"),
         (
             lambda: matmul(X, X.T, c=np.ones(3)),
             ValueError,

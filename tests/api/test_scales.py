@@ -100,7 +100,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"scale_b with one scale per column of b must have the shape \(1, 5\)"):
         tw.matmul(a, b, scale_b=np.ones((5, 1), np.float32))
     one = np.ones((4, 1), np.float32)
-    with pytest.raises(TypeError, match="is of a floating-point format, not int32"):
+    with pytest.raises(TypeError, match="must be of a floating-point format where operands have scales, not int32"):
         tw.matmul(a, b, scale_a=one, out_dtype="i32")
     with pytest.raises(TypeError, match="out has dtype int32, to which a result of dtype float32 cannot be cast"):
         tw.matmul(a, b, np.zeros((4, 5), np.int32), scale_a=one)

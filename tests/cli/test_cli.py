@@ -245,7 +245,7 @@ BROKEN = {
     "objects": "it holds Python objects",
     "archive": "is an archive",
     "raw": "holds raw bytes (|V2)",
-    "times": "holds datetime64[s], which are no numbers",
+    "times": "holds datetime64[s], which cannot be multiplied",
     "records": "holds records",
     "scalar": "holds a single number",
     "forbidden": "cannot be read: permission denied",

@@ -81,7 +81,7 @@ def test_operands_are_checked():
     a, b, c = matrices(kernel.problem)
     with pytest.raises(ValueError, match=r"b must have shape \(5, 12\), not \(12, 5\)"):
         tw.simulate(kernel, a, b.T)
-    with pytest.raises(ValueError, match="beta = 2 needs an out"):
+    with pytest.raises(ValueError, match="out must be given if beta is not 0, and beta is 2"):
         tw.simulate(kernel, a, b, beta=2)
     c.flags.writeable = False
     with pytest.raises(Fault, match=r"read-only .* store of out"):

@@ -93,7 +93,7 @@ def test_operands_are_checked():
         tw.simulate(kernel, a, b, c.tolist())
     with pytest.raises(TypeError, match="out must have dtype float32, as the problem requires, not float64"):
         tw.simulate(kernel, a, b, c.astype(np.float64))
-    with pytest.raises(ValueError, match="beta = 2 needs an out"):
+    with pytest.raises(ValueError, match="out must be given if beta is not 0, and beta is 2"):
         tw.simulate(kernel, a, b, beta=2)
 
 

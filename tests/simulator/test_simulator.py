@@ -161,7 +161,7 @@ def test_a_pointer_to_a_local_array_does_not_outlive_its_function():
 
     def body(k, n, x, y):
         y[0] = k.call(inner.function)[0]
-    faults("no memory", "local to a function that has returned", body)
+    faults("no memory", "or its function has returned", body)
 
 
 def test_calls_with_other_types():

@@ -22,8 +22,8 @@ def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm
     "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080".
 
     Without a plan it is the one that tilewright.matmul runs: the one that the tuner measured to be the fastest, else
-    the one that the model predicts to be, on a CPU for as many threads as matmul would use. ValueError with every reason if the plan
-    cannot run the problem on the target.
+    the one that the model predicts to be, on a CPU for as many threads as matmul would use. ValueError with every
+    reason if the plan cannot run the problem on the target.
     """
     asked.problem(problem)
     chip = coerce(target)

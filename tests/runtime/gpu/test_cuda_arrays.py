@@ -351,7 +351,7 @@ def test_refusals_name_the_argument(fake):
     refused(ValueError, r"a and b must agree in k", a, CuPyArray(integers(5, 4)))
     refused(ValueError, r"out must have the result's shape \(4, 4\)", a, a, CuPyArray(integers(5, 4)))
     refused(ValueError, r"a must have at least 1 axis", CuPyArray(np.ones((), np.float32)), a)
-    refused(ValueError, r"beta = 1 needs a c", a, a, beta=1)
+    refused(ValueError, r"c must be given if beta is not 0, and beta is 1", a, a, beta=1)
     refused(ValueError, r"c must broadcast to the result's shape \(4, 4\)", a, a, beta=1, c=CuPyArray(integers(3)))
     refused(ValueError, r"a tuple of one array, not a tuple of 2", a, a, (a, a))
     refused(TypeError, r"out has dtype float32, but out_dtype asks for float64", a, a, a, out_dtype="f64")
@@ -485,7 +485,7 @@ def test_operands_that_a_kernel_cannot_use(fake):
         (r"a must have contiguous columns, as layout 'tn' requires", (x, x)),
         (r"b must have shape \(4, 4\), not \(5, 4\)", (CuPyArray(x.host.T), CuPyArray(integers(5, 4)))),
         (r"out must have contiguous rows, but", (CuPyArray(x.host.T), x, CuPyArray(integers(4, 4).T))),
-        (r"out overlaps b", (CuPyArray(integers(4, 4).T), x, x)),
+        (r"out must not overlap b", (CuPyArray(integers(4, 4).T), x, x)),
         (r"b must have dtype float32", (CuPyArray(x.host.T), CuPyArray(integers(4, 4, dtype="f8")))),
     ):
         with pytest.raises((TypeError, ValueError), match=match):
