@@ -26,7 +26,8 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.plans.amx import TILE_WORDS, choose_tiles
+from tilewright.plans.amx import TILE_WORDS
+from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.prepack import Prepacking
@@ -51,21 +52,23 @@ def random(source: str, *shape: int) -> Any:
 
 def recipe(word: str, a: Any, b: Any, c: Any, sources: tuple[str, str], threads: int, prepacked: str = "",
            **blocks: int) -> Recipe:
-    shape, st, plan = planned(word, a, b, c, threads, **blocks)
-    return Recipe(shape, st, plan, tw.detect().extended, sources=sources, depth=a.shape[1], prepacked=prepacked)
+    shape, st, plan = planned(word, a, b, c, sources, threads, **blocks)
+    return Recipe(shape, st, plan, tw.detect().extended, prepacked=prepacked)
 
 
-def planned(word: str, a: Any, b: Any, c: Any, threads: int, **blocks: int) -> tuple[Shape, Strides, CpuPlan]:
+def planned(word: str, a: Any, b: Any, c: Any, sources: tuple[str, str], threads: int,
+            **blocks: int) -> tuple[Shape, Strides, CpuPlan]:
     (m, k), n = a.shape, b.shape[1]
     st = Strides(*(s // x.itemsize for x in (a, b, c) for s in x.strides))
-    shape = Shape(word, m, n, TILE_WORDS[word].depth(k), order(st.rsa, st.csa), order(st.rsb, st.csb), threads)
-    return shape, st, replace(choose_tiles(shape, tw.detect().extended), **blocks)
+    shape = Shape(word, m, n, TILE_WORDS[word].depth(k), order(st.rsa, st.csa), order(st.rsb, st.csb), threads,
+                  *sources, depth=k)
+    return shape, st, replace(choose(shape, tw.detect().extended), **blocks)
 
 
 def packed(word: str, a: Any, b: Any, c: Any, sources: tuple[str, str], threads: int, **blocks: int) -> Any:
     """B's panels for this plan."""
-    shape, st, plan = planned(word, a, b, c, threads, **blocks)
-    packing = Prepacking(shape, st, plan, tw.detect().extended, sources=sources, depth=a.shape[1])
+    shape, st, plan = planned(word, a, b, c, sources, threads, **blocks)
+    packing = Prepacking(shape, st, plan, tw.detect().extended)
     space = np.empty(packing.bytes + 4096, np.uint8)
     panels = space[-space.ctypes.data % 4096:]
     packing.run(b.ctypes.data, panels.ctypes.data, threads)

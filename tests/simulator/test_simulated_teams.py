@@ -9,6 +9,7 @@ from tests.helpers.drivers import HERE, Packed
 from tilewright import simulator
 from tilewright.ir import Kernel, f32, i8, i64, ptr, vec
 from tilewright.kernels.cpu import gemm
+from tilewright.kernels.cpu.jobs import SHARED
 from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.simulator import Fault
 from tilewright.targets import detect
@@ -145,6 +146,19 @@ def test_the_five_loops_share_their_work_without_a_race(ways, blocks):
     np.testing.assert_array_equal(together.c, alone.c)  # bit for bit
     assert all_.instructions["fma"] == one.instructions["fma"]
     assert all_.of("b", "load").elements == one.of("b", "load").elements  # packed once for all
+
+
+@pytest.mark.parametrize("ways", [(1, 3, 1), (1, 4, 1), (2, 3, 1)], ids=str)
+def test_claims_of_whole_and_of_shared_blocks_do_not_race(ways):
+    """Eleven blocks of A: more than are shared among three threads, so that some are packed by the thread that claims
+    them and the last ones for all; three blocks of B and of k, so that each space is used again."""
+    def product(ways):
+        return Packed(HERE[0], "f32", 4, 2, 44, 6 * detect().lanes(4) - 3, 21, mc_panels=1, nc_panels=2, ways=ways)
+    alone, together = product((1, 1, 1)), product(ways)
+    assert 11 > SHARED * 3
+    alone.simulate()
+    together.simulate()
+    np.testing.assert_array_equal(together.c, alone.c)  # bit for bit
 
 
 def test_every_barrier_of_the_five_loops_is_needed(monkeypatch):
