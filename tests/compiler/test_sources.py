@@ -18,7 +18,7 @@ EVERYBODY = {X86, NVIDIA, AMD, LADDER}
 EDITS = {
     "kernels/cpu/gemm.py": {X86}, "kernels/cpu/amx.py": {X86}, "kernels/nvidia/simt_gemm.py": {NVIDIA},
     "kernels/nvidia/operand.py": {NVIDIA}, "kernels/amd/scales.py": {AMD}, "kernels/gpu/split_k.py": {NVIDIA, AMD},
-    "ir/builder.py": EVERYBODY, "ir/lower.py": EVERYBODY, "ir/ops/core.py": EVERYBODY,
+    "ir/builder.py": EVERYBODY, "ir/lower.py": EVERYBODY, "ir/ops/core.py": EVERYBODY, "ir/ops/nvidia.py": EVERYBODY,
     "compiler/llvm.py": EVERYBODY, "compiler/artefact.py": EVERYBODY, "compiler/gate.py": EVERYBODY,
     "targets/isa.py": EVERYBODY, "forks.py": EVERYBODY,
     "plans/amx.py": {X86}, "atoms/mfma.py": {AMD}, "formats/records.py": {X86, AMD}, "ladder/cpu4_blocked.py": {LADDER},

@@ -78,7 +78,7 @@ def accesses(k: Kernel, p: Any, n: Any, T: Type) -> dict[str, Callable[[], Any]]
     elif T.bits > 1:
         one = k.args[3]
         if T.bits in (8, 16):
-            found["turned"] = lambda: k.store(p, k.load_transposed(k.smem("s", (256,), T) + n))
+            found["transposed"] = lambda: k.store(p, k.load_transposed(k.smem("s", (256,), T) + n))
         for order in ORDERS:
             found[f"add_{order}"] = lambda order=order: k.store(p, k.atomic_add(p, one, order))
             if not T.is_float:

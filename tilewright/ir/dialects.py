@@ -1,7 +1,7 @@
 """How each family of chips spells a kernel in LLVM IR: calling conventions, memory spaces, special registers.
 
 How an operation is spelled stands with the operation (`ir.ops`); here is what concerns a kernel as a whole, and what a
-family adds to loads, stores and operations that all have.
+family adds to loads and stores.
 
 Sources: LLVM, "User Guide for NVPTX Back-end", https://llvm.org/docs/NVPTXUsage.html, and "User Guide for AMDGPU
 Backend", https://llvm.org/docs/AMDGPUUsage.html
@@ -57,18 +57,8 @@ class Dialect:
         """thread.x, block.z, grid.y ..."""
         raise NotImplementedError(f"{self.triple} has no {name}")
 
-    def addition(self, low: Any, atomic: Any) -> None:
-        """Say of an atomic addition what the compiler is to know of it."""
-
-    def shuffled(self, low: Any, x: Any, y: Any, indices: tuple[int, ...]) -> Any:
-        """Elements of two vectors, counted through both."""
-        return low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle")
-
     def shared(self, low: Any, load: Any) -> None:
         """Say of a load from shared memory what the compiler is to know of it."""
-
-    def prefetch(self, low: Any, p: Any, write: bool, locality: int) -> None:
-        low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
 
     def streamed(self, low: Any, node: Any) -> bool:
         """Spell a store whose line need not stay in cache, if there is a word for it that LLVM has not."""
@@ -99,10 +89,6 @@ class Nvptx(Dialect):
     def builtin(self, low: Any, name: str, t: Any) -> Any:
         register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
         return low.call(f"llvm.nvvm.read.ptx.sreg.{register}", t, name=name)
-
-    def prefetch(self, low: Any, p: Any, write: bool, locality: int) -> None:
-        """A GPU has two levels, and no difference between lines to be read and to be written."""
-        low.asm(f"prefetch.global.L{1 if locality == 3 else 2} [$0];", low.nothing(), "l", p, effects=True)
 
     def streamed(self, low: Any, node: Any) -> bool:
         """`.cs`: likely accessed once, first to leave the cache. LLVM has no word for it."""
@@ -142,20 +128,6 @@ class Amdgcn(Dialect):
             at = low.b.gep(arguments, [low.i32("xyz".index(axis))], source_etype=low.type(t))
             return low.b.load(at, typ=low.type(t), align=4, name=name)
         return low.call(f"llvm.amdgcn.{'workitem' if what == 'thread' else 'workgroup'}.id.{axis}", t, name=name)
-
-    def addition(self, low: Any, atomic: Any) -> None:
-        """What kernels add to is this device's own memory, where hardware adds floats at L2; else LLVM loops over a
-        compare and swap. AMDGPUUsage, "amdgpu.no.fine.grained.memory"."""
-        for promise in ("amdgpu.no.fine.grained.memory", "amdgpu.no.remote.memory"):
-            atomic.set_metadata(promise, low.module.add_metadata([]))
-
-    def shuffled(self, low: Any, x: Any, y: Any, indices: tuple[int, ...]) -> Any:
-        if not (x.type.count == len(indices) == 4 and x.type.element == low.integer(8)):
-            return super().shuffled(low, x, y, indices)
-        word = low.integer(32)                      # LLVM 22 takes bytes apart, and the hardware has one instruction
-        picks = sum(index << 8*e for e, index in enumerate(indices))
-        bits = low.call("llvm.amdgcn.perm", word, low.b.bitcast(y, word), low.b.bitcast(x, word), low.i32(picks))
-        return low.b.bitcast(bits, x.type, "shuffle")
 
     def shared(self, low: Any, load: Any) -> None:
         if self.has_lds_loads(low):

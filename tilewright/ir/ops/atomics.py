@@ -39,7 +39,11 @@ def _add_llvm(low, t, p, x, order):
         _fence_llvm(low, "seq_cst" if order == "seq_cst" else "release")
     before = low.b.atomic_rmw("f" * t.is_float + "add", p, x, low.scoped("monotonic" if around else order),
                               name="before")
-    low.dialect.addition(low, before)
+    if low.dialect.family == "amdgcn":
+        # What kernels add to is this device's own memory, where hardware adds floats at L2; without these promises LLVM
+        # loops over a compare and swap. AMDGPUUsage, "amdgpu.no.fine.grained.memory".
+        for promise in ("amdgpu.no.fine.grained.memory", "amdgpu.no.remote.memory"):
+            before.set_metadata(promise, low.module.add_metadata([]))
     if around and order != "release":
         _fence_llvm(low, "acquire")
     return before

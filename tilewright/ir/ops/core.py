@@ -45,10 +45,14 @@ class Operation:
     flops: int = 0              # of each thread, where neither name nor type tells: a lane's share of a matrix product
 
 
-def by_family(**spellings: Callable) -> Callable:
-    """A spelling for each family of chips that has the operation, by the architecture in LLVM's triple."""
+def by_family(general: Callable | None = None, **spellings: Callable) -> Callable:
+    """A spelling for each family of chips, by the architecture in LLVM's triple, and `general` for all others; without
+    that the operation needs something that they lack, so that the gate refuses it there."""
     def spelling(low: Any, t: Any, *operands: Any) -> Any:
-        return spellings[low.dialect.family](low, t, *operands)
+        found = spellings.get(low.dialect.family, general)
+        if found is None:
+            raise NotImplementedError(f"{low.dialect.triple} has no spelling of this operation, only {[*spellings]}")
+        return found(low, t, *operands)
     return spelling
 
 
@@ -192,14 +196,31 @@ def shuffle(indices: tuple[int, ...]) -> Operation:
     def meaning(t, x, y):
         x, y = np.broadcast_arrays(x, y)
         return np.concatenate([x, y])[list(indices)]
-    return Operation("shuffle", lambda low, t, x, y: low.dialect.shuffled(low, x, y, indices), meaning, "move")
+
+    def general(low: Any, t: Any, x: Any, y: Any) -> Any:
+        return low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle")
+
+    def amd(low: Any, t: Any, x: Any, y: Any) -> Any:
+        """Of four bytes: LLVM 22 takes them apart, and the hardware has one instruction (v_perm_b32)."""
+        if not (x.type.count == len(indices) == 4 and x.type.element == low.integer(8)):
+            return general(low, t, x, y)
+        word = low.integer(32)
+        picks = sum(index << 8*e for e, index in enumerate(indices))
+        bits = low.call("llvm.amdgcn.perm", word, low.b.bitcast(y, word), low.b.bitcast(x, word), low.i32(picks))
+        return low.b.bitcast(bits, x.type, "shuffle")
+    return Operation("shuffle", by_family(general, amdgcn=amd), meaning, "move")
 
 
 @cache
 def prefetch(write: bool, locality: int) -> Operation:
     """Ask for the cache line of an address; locality 3: into all levels, 2: from L2 outwards, 1: L3. Never faults."""
-    return Operation("prefetch", lambda low, t, p: low.dialect.prefetch(low, p, write, locality), None, "prefetch",
-                     "effect")
+    def general(low: Any, t: Any, p: Any) -> None:
+        low.call("llvm.prefetch.p0", None, p, low.i32(int(write)), low.i32(locality), low.i32(1))
+
+    def nvidia(low: Any, t: Any, p: Any) -> None:
+        """A GPU has two levels, and no difference between lines to be read and to be written."""
+        low.asm(f"prefetch.global.L{1 if locality == 3 else 2} [$0];", low.nothing(), "l", p, effects=True)
+    return Operation("prefetch", by_family(general, nvptx64=nvidia), None, "prefetch", "effect")
 
 
 def show(label: str, most: int, conditional: bool) -> Operation:

@@ -1,4 +1,4 @@
-"""Operands that lie along m or n in memory, copied straight into LDS and turned by its reads: exact products of whole
+"""Operands contiguous along m or n, copied straight into LDS and transposed by its reads: exact products of whole
 numbers in the simulator, without conflicts; planted bugs."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMATS = ["f16", "bf16", "i8", "e4m3fn", "e5m2"]
 LAYOUTS = ["nn", "tn", "tt"]
 
 
-def turned(m: int, n: int, k: int, A: str, LAYOUT: str, **options: Any) -> dict[str, Any]:
+def arguments(m: int, n: int, k: int, A: str, LAYOUT: str, **options: Any) -> dict[str, Any]:
     """As many pieces of 16 bytes where a whole number of them is needed, as numbers elsewhere."""
     V = 128 // bits(A)
     deep = k * V if LAYOUT != "tn" else k
@@ -28,7 +28,7 @@ def turned(m: int, n: int, k: int, A: str, LAYOUT: str, **options: Any) -> dict[
 
 
 def right(m: int, n: int, k: int, A: str, LAYOUT: str, **options: Any) -> None:
-    case = turned(m, n, k, A, LAYOUT, **options)
+    case = arguments(m, n, k, A, LAYOUT, **options)
     without_conflicts(exact(*case["shape"], **case["options"]))
 
 
@@ -84,7 +84,7 @@ def test_three_tiles_in_lds_and_parts_of_k(layout):
 
 
 def wrong(A: str = "f16", **changes: Any) -> bool:
-    case = turned(9, 9, 300, A, "tn", **changes)
+    case = arguments(9, 9, 300, A, "tn", **changes)
     found, wanted, _ = product(*case["shape"], **case["options"])
     return not np.array_equal(found, wanted)
 
@@ -110,7 +110,7 @@ def test_every_bit_of_the_swizzle_is_needed(monkeypatch, A, MFMA):
     needed = (8, 4, 2, 1) if A == "i8" else (8, 4, 2)
     for missing in needed[:-1] if MFMA == 32 else needed:
         monkeypatch.setattr(k_strided, "swizzle", lambda *x, missing=missing: swizzle(*x) & (15 - missing))
-        case = turned(9, 9, 4, A, "tn", MFMA=MFMA, CTA_M=256, CTA_N=256, WARP_M=128, WARP_N=128)
+        case = arguments(9, 9, 4, A, "tn", MFMA=MFMA, CTA_M=256, CTA_N=256, WARP_M=128, WARP_N=128)
         report = exact(*case["shape"], **case["options"])
         assert report.of("tiles", "load", "shared").conflicts > 0
 
@@ -147,7 +147,7 @@ def test_pieces_must_not_straddle_the_edge_of_the_matrix():
     assert not np.array_equal(found, wanted)
 
 
-def test_what_cannot_be_turned():
+def test_what_cannot_be_transposed():
     for options in ({"ARCH": "gfx942", "A": "f16"}, {"ARCH": "gfx950", "A": "f32"}):
         with pytest.raises(ValueError, match=r"on gfx950 also m or n, for elements of 8 and 16 bits"):
             emit_mfma_gemm(LAYOUT="nn", DIRECT=True, CTA_K=32, **options, **SMALL)
