@@ -109,11 +109,11 @@ def test_waves_meet_at_barriers():
 
 def test_patience():
     load = "global_load_dwordx4 v[0:3], v4, s[0:1]"
-    assert counted(MFMA).patience is None
-    assert counted(load, *[MFMA] * 8, wait(vm=0)).patience == 8 * 32 - 64 - 4
-    assert counted(*[MFMA] * 8, load, wait(vm=0)).patience == 0
+    assert counted(MFMA).slack_cycles is None
+    assert counted(load, *[MFMA] * 8, wait(vm=0)).slack_cycles == 8 * 32 - 64 - 4
+    assert counted(*[MFMA] * 8, load, wait(vm=0)).slack_cycles == 0
     one_round_ahead = counted(load, *[MFMA] * 8, wait(vm=1))
-    assert one_round_ahead.patience == pytest.approx(2 * 8 * 32 - 64, abs=40)
+    assert one_round_ahead.slack_cycles == pytest.approx(2 * 8 * 32 - 64, abs=40)
     assert one_round_ahead.round == 8 * 32
 
 

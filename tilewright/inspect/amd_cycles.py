@@ -13,7 +13,7 @@ in which a wave issues one instruction, and different waves instructions for dif
 
 The last two have queues: a wave goes on once its access is issued. It waits at s_waitcnt for LDS, whose latency is
 known, and at s_barrier for the others. How long loads from global memory take depends on where they hit, so no number
-for it is assumed: they do not keep anybody waiting, and `patience` says how many cycles they would have had. What
+for it is assumed: they do not keep anybody waiting, and `slack_cycles` says how many cycles they would have had. What
 depends on a matrix instruction's result, or writes what one reads, LLVM keeps apart by s_nop.
 
 Source of the model: ROCm Compute Profiler, "Pipeline descriptions",
@@ -69,7 +69,7 @@ class Cycles:
     unwaited: float             # the same if LDS answered at once: order and bandwidth alone
     units: dict[str, int]       # cycles for which a wave's round occupies each unit
     instructions: dict[str, int]
-    patience: int | None        # the fewest cycles between a load's turn at L1 and the wait for it; None: no loads
+    slack_cycles: int | None        # the fewest cycles between a load's turn at L1 and the wait for it; None: no loads
     narrow: tuple[str, ...]     # accesses of LDS and global memory of less than 8 bytes a lane, and any of scratch
 
     @property
@@ -83,7 +83,7 @@ class Cycles:
 
     def __str__(self) -> str:
         units = ", ".join(f"{unit} {cycles}" for unit, cycles in self.units.items() if cycles)
-        late = "" if self.patience is None else f"; loads have at least {self.patience} cycles to arrive"
+        late = "" if self.slack_cycles is None else f"; loads have at least {self.slack_cycles} cycles to arrive"
         waves = f"{self.waves} wave{'s' * (self.waves > 1)}"
         return (f"{self.round:.0f} cycles a round of {waves} on a SIMD, {self.share:.1%} of the Matrix Core's "
                 f"({self.unwaited_share:.1%} if LDS answered at once); a wave occupies {units}{late}")
@@ -109,19 +109,20 @@ def cycles(steps: Sequence[Step], waves: int = 1) -> Cycles:
         units[each.unit] += each.cycles
         units["lds"] += each.stored
     queued = waves * max(units["lds"], units["global"])         # a queue does not grow for ever
-    (together, patience), (unwaited, _) = (_steady(steps, waves, latency) for latency in (LDS_LATENCY, 0))
+    (together, slack_cycles), (unwaited, _) = (_steady(steps, waves, latency) for latency in (LDS_LATENCY, 0))
     together, unwaited = max(together, queued), max(unwaited, queued)
     narrow = tuple(each.text for each in steps if each.unit in ("lds", "global") and each.bytes < 8)
-    return Cycles(waves, together, unwaited, dict(units), dict(Counter(each.unit for each in steps)), patience, narrow)
+    return Cycles(waves, together, unwaited, dict(units), dict(Counter(each.unit for each in steps)), slack_cycles,
+                  narrow)
 
 
 def _steady(steps: Sequence[Step], waves: int, latency: int) -> tuple[float, int | None]:
-    """(cycles of a round, patience), once rounds are alike."""
+    """(cycles of a round, slack_cycles), once rounds are alike."""
     simd = _Simd(steps, waves, latency)
     simd.run(ROUNDS)
-    begin, simd.patience = simd.time, None
+    begin, simd.slack_cycles = simd.time, None
     simd.run(ROUNDS)
-    return (simd.time - begin) / ROUNDS, simd.patience
+    return (simd.time - begin) / ROUNDS, simd.slack_cycles
 
 
 # ---- instructions
@@ -203,7 +204,7 @@ class _Simd:
         self.free: Counter[str] = Counter()         # from when on each unit takes an instruction
         self.served: Counter[str] = Counter()       # when those in the queues of "lds" and "global" are done
         self.time = 0                               # when the last wave has ended its last round
-        self.patience: int | None = None
+        self.slack_cycles: int | None = None
 
     def run(self, rounds: int) -> None:
         end = self.waves[0].rounds + rounds
@@ -244,7 +245,7 @@ class _Simd:
                 done = max(len(wave.loads) - each.vm, 0)
                 for served in wave.loads[:done]:
                     late = max(now - served, 0)
-                    self.patience = late if self.patience is None else min(self.patience, late)
+                    self.slack_cycles = late if self.slack_cycles is None else min(self.slack_cycles, late)
                 wave.loads = wave.loads[done:]
         elif each.unit in ("lds", "global"):
             self.free[each.unit] = now + TURN
