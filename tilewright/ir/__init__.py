@@ -1,6 +1,6 @@
 """The emission layer: a kernel is recorded once, as data, and read twice.
 
-types → operations → program (what is recorded) → builder (how it is written)
+types → ops (every instruction: spelling, meaning, needs) → program (the record) → builder (how a kernel is written)
 reading 1: `ir.lower` turns it into LLVM IR, which ships;
 reading 2: `tilewright.simulate` runs the same record on NumPy, checked and counted.
 """

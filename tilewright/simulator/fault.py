@@ -1,4 +1,4 @@
-"""What a kernel can do wrong, as an exception that says where."""
+"""The exception for what a kernel does wrong in the simulator: it names the line, the function and the thread."""
 from __future__ import annotations
 
 from tilewright.ir.program import Line
