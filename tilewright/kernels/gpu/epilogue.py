@@ -62,7 +62,8 @@ class Out:
                 if run.row is not row:
                     row, c_row = run.row, self.row(run.row)
                 inside = (run.row < self.m) & (run.column < self.n)
-                self.put(run.row, run.column, self.scaled(run.sums), read_c, inside, c_row)
+                at = c_row + run.column
+                self.put(run.row, run.column, self.scaled(run.sums), read_c, inside, at)
         self.cases_of_beta(each)
 
     def cases_of_beta(self, each: Callable[[bool], None]) -> None:
@@ -80,13 +81,13 @@ class Out:
         return [scaled(self.k, x, self.alpha) for x in sums]
 
     def put(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,
-            c_row: Value | None = None) -> None:
+            at: Value | None = None) -> None:
         """Store the numbers of C[row, column ...] that come of `values`, which are scaled, where they are `inside`.
 
-        c_row: where the row begins, if that has been computed."""
+        at: where the first of them is, if that has been computed."""
         k, width, KEPT = self.k, len(values), self.c.type.element
         T = values[0].type
-        at = (self.row(row) if c_row is None else c_row) + column
+        at = self.row(row) + column if at is None else at
         align = None if self.ALIGNED else KEPT.bytes
         if read_c:
             old = k.load(at, vec(KEPT, width), align=align, mask=inside)

@@ -17,7 +17,7 @@ WIDEST = 16             # bytes that a thread moves at once
 class Parts:
     """Which part of k this workgroup has, and where the sums of all parts of its tile meet."""
     tile: Value             # of C, among those that are divided
-    tiles: Value            # how many those are
+    tiles: Callable[[], Value]          # how many those are; computed where it is used, after the main loop
     part: Value             # of k
     parts: Value            # how many those are
     workspace: Value | None = None      # sums [parts, tiles, vectors of a thread, threads]
@@ -44,11 +44,11 @@ class Split:
         found: dict[str, Any] = {"workspace": ptr(SUMS), "counters": ptr(i32)} if self.divided else {}
         return found | ({"whole": i32, "parts": i32} if self.TAIL else {})
 
-    def parts(self, k: Kernel, g: SimpleNamespace, block: Value, tiles: Value) -> tuple[Value, Parts]:
+    def parts(self, k: Kernel, g: SimpleNamespace, block: Value, tiles: Callable[[], Value]) -> tuple[Value, Parts]:
         """(tile of C, its parts) of workgroup `block`, of a C of so many tiles. g: the kernel's arguments by name."""
         if self.TAIL:
             tile, part, parts = raster.tail(k, block, g.whole, g.parts)
-            return tile, Parts(tile - g.whole, tiles - g.whole, part, parts, g.workspace, g.counters, True)
+            return tile, Parts(tile - g.whole, lambda: tiles() - g.whole, part, parts, g.workspace, g.counters, True)
         if self.SPLIT_K > 1:
             return block, Parts(block, tiles, k.block_z, k.constant(i32, self.SPLIT_K), g.workspace, g.counters)
         return block, Parts(block, tiles, k.constant(i32, 0), k.constant(i32, 1))
@@ -93,10 +93,11 @@ def _sum_parts(k: Kernel, acc: Tile, parts: Parts, holders: Holders, by_holders:
     STEP = holders.SLOTS * WIDTH
 
     def sums_of(part: Value) -> Value:
-        return workspace + (k.cast(part*parts.tiles + parts.tile, i64)*(len(vectors)*holders.SLOTS) + holders.slot
+        return workspace + (k.cast(part*tiles + parts.tile, i64)*(len(vectors)*holders.SLOTS) + holders.slot
                             )*WIDTH
 
     arrived = k.smem("arrived", (1,), i32)
+    tiles = parts.tiles()
     with by_holders():
         at = sums_of(parts.part)
         for e, (ij, first) in enumerate(vectors):

@@ -50,14 +50,14 @@ def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int
     t = k.thread[0]
     warp, WARPS_M, WARPS = t // k.warp, CTA_M // WARP_M, CTA_M // WARP_M * (CTA_N // WARP_N)
     in_slice, slice = (warp % WARPS, warp // WARPS) if SLICES > 1 else (warp, None)
+    lane, i1, j1 = t % k.warp, in_slice % WARPS_M*WARP_M, in_slice // WARPS_M*WARP_N
     tiles_m, tiles_n = k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
-    count = tiles_m*tiles_n
-    block = raster.by_die(k, k.block[0], count, DIES) if DIES > 1 else k.block[0]
-    tile, parts = split.parts(k, g, block, count)
+    block = raster.by_die(k, k.block[0], tiles_m*tiles_n, DIES) if DIES > 1 else k.block[0]
+    tile, parts = split.parts(k, g, block, lambda: tiles_m*tiles_n)
     tile_m, tile_n = raster.grouped(k, tile, tiles_m, tiles_n, GROUP_M)
+    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
     k_first, tiles, short = _steps(k, g.k, CTA_K, split, parts, AT_LEAST_ONE)
-    return Work(t, t % k.warp, slice, tile_m*CTA_M, tile_n*CTA_N, in_slice % WARPS_M*WARP_M,
-                in_slice // WARPS_M*WARP_N, parts, k_first, tiles, short)
+    return Work(t, lane, slice, i0, j0, i1, j1, parts, k_first, tiles, short)
 
 
 def _steps(k: Kernel, depth: Value, CTA_K: int, split: Split, parts: Parts, AT_LEAST_ONE: bool

@@ -56,7 +56,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     b.begin(work.t, work.j0, g.n, work.k_first)
     products = WarpProducts(k, smem, a, b, work, WARP_M, WARP_N, CTA_K // ATOM.k)
     Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES).run(products)
-    result.store(k, work, Out.of(k, g, "f64", VECTOR), products.result, THREADS)
+    result.store(k, work, Out.of(k, g, "f64", VECTOR), products.result, result.holders(work, THREADS))
     return k.function
 
 
@@ -65,24 +65,29 @@ class WarpProducts:
 
     def __init__(self, k: Kernel, smem: Value, a: Operand, b: Operand, work: Work, WARP_M: int, WARP_N: int,
                  STEPS: int) -> None:
-        self.k, self.a, self.b, self.STEPS = k, a, b, STEPS
+        self.k, self.a, self.b, self.work, self.STEPS = k, a, b, work, STEPS
         self.TILES_M, self.PAIRS_N = WARP_M // ATOM.m, WARP_N // (2*ATOM.n)
-        group, quad = work.t % 32 // 4, work.t % 4
+        self.group, self.quad = group, quad = work.t % 32 // 4, work.t % 4
 
         def first(x: Operand, start: Value) -> Value:
             """Where this lane's part of the first fragment is, from the start of the tile."""
             return (start + group)*x.ROW + quad if x.inner_k else quad*x.ROW + start + group*2
         self.a_lane, self.b_lane = smem + first(a, work.i1), smem + a.SIZE + first(b, work.j1)
         self.acc = k.tile(2*self.TILES_M, 4*self.PAIRS_N, f64)                  # [rows, columns] of this lane
-        if a.inner_k:
-            rows = [Piece(work.i1 + group, i*8, 1) for i in range(2*self.TILES_M)]
+
+    @property
+    def result(self) -> Result:
+        """Where the accumulators are in the CTA's tile: computed after the main loop, which needs its registers."""
+        i1, j1, group, quad = self.work.i1, self.work.j1, self.group, self.quad
+        if self.a.inner_k:
+            rows = [Piece(i1 + group, i*8, 1) for i in range(2*self.TILES_M)]
         else:
-            rows = [Piece(work.i1 + group*2, i*16, 2) for i in range(self.TILES_M)]
-        if b.inner_k:
-            columns = [Piece(work.j1 + quad*2, j*8, 2) for j in range(2*self.PAIRS_N)]
+            rows = [Piece(i1 + group*2, i*16, 2) for i in range(self.TILES_M)]
+        if self.b.inner_k:
+            columns = [Piece(j1 + quad*2, j*8, 2) for j in range(2*self.PAIRS_N)]
         else:
-            columns = [Piece(work.j1 + quad*4, j*16, 4) for j in range(self.PAIRS_N)]
-        self.result = Result(self.acc, Partition(tuple(rows)), Partition(tuple(columns)))
+            columns = [Piece(j1 + quad*4, j*16, 4) for j in range(self.PAIRS_N)]
+        return Result(self.acc, Partition(tuple(rows)), Partition(tuple(columns)))
 
     def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
         """Of A for each row of tiles, then of B for each pair of tiles."""

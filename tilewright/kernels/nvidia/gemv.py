@@ -54,7 +54,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
 
         def put(row: Value, column: Value, e: int, read_c: bool) -> None:
             out.put(row, column, out.scaled([acc[0, e]]), read_c, None)
-        _, parts = split.parts(k, g, block, tiles)
+        _, parts = split.parts(k, g, block, lambda: tiles)
         finish(k, acc, parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
 
     (_along if along_k else _across)(k, T, VECTOR, matrix, ld, x, size, block, t, p0, p1, store)

@@ -76,36 +76,44 @@ class Staging:
                     for first in range(0, self.WARP_N, LANES):
                         column = work.j0 + work.j1 + work.lane + first
                         inside = (row < out.m) & (column < out.n)
+                        at = c_row + column
                         value = k.load(self.smem + work.lane + r*ROW + first)
-                        out.put(row, column, [value], read_c, inside, c_row)
+                        out.put(row, column, [value], read_c, inside, at)
                 k.warp_barrier()
         out.cases_of_beta(each)
 
 
-def store(k: Kernel, work: Work, out: Out, result: Result, THREADS: int, staging: Staging | None = None) -> None:
-    """From accumulators to C. THREADS: of the warps that hold sums, the first ones of the CTA."""
+def holders(work: Work, THREADS: int) -> Holders:
+    """The warps of the first slice, THREADS threads, hold the sums in the end."""
+    if work.slice is None:
+        return Holders(work.t, work.t, THREADS)
+    return Holders(work.t, work.t % THREADS, THREADS, work.slice == 0)
+
+
+def store(k: Kernel, work: Work, out: Out, result: Result, holders: Holders, staging: Staging | None = None) -> None:
+    """From accumulators to C."""
     def write() -> None:
         if staging:
             k.barrier()                                                 # nobody reads tiles any more
             staging.store(out, work, result.acc)
         else:
             out.store(partial(result.runs, work, out.VECTOR))
-    slot, holds = (work.t, None) if work.slice is None else (work.t % THREADS, work.slice == 0)
-    finish(k, result.acc, work.parts, Holders(work.t, slot, THREADS, holds), write)
+    finish(k, result.acc, work.parts, holders, write)
 
 
-def add_slices(k: Kernel, acc: Tile, smem: Value, work: Work, SLICES: int, THREADS: int) -> None:
+def add_slices(k: Kernel, acc: Tile, smem: Value, work: Work, SLICES: int, holders: Holders) -> None:
     """acc of slice 0 += acc of slices 1 ... SLICES - 1, through shared memory, where nothing may be left to read.
 
-    THREADS: of one slice; the same thread of each holds the same elements of C."""
+    The same thread of each slice holds the same elements of C. Nothing is to be computed between this and `store`:
+    LLVM joins their branches on `holders.holds`, without which other threads would keep copies of all sums."""
     slice: Any = work.slice
-    slot, registers = work.t % THREADS, [*acc.registers]
+    registers = [*acc.registers]
     for other in range(1, SLICES):
         k.barrier()
         with k.when(slice == other):
             for e, ij in enumerate(registers):
-                k.store(smem + slot + e*THREADS, acc[ij])
+                k.store(smem + holders.slot + e*holders.SLOTS, acc[ij])
         k.barrier()
         with k.when(slice == 0):
             for e, ij in enumerate(registers):
-                acc[ij] = acc[ij] + k.load(smem + slot + e*THREADS)
+                acc[ij] = acc[ij] + k.load(smem + holders.slot + e*holders.SLOTS)

@@ -76,13 +76,14 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     products = OuterProducts(k, ring, (a, b), (rows, columns), k.tile(THREAD_M, THREAD_N, T), work.slice,
                              CTA_K // SLICES, ORDER)
     ring.run(products)
-    if SLICES > 1:
-        result.add_slices(k, products.acc, smem, work, SLICES, 32*WARPS)
     staging = Staging(smem + work.t // 32*STAGING, lane_m,
                       lambda r: partition(work.i1, r, LANES_M, THREAD_M, wide_m),
                       partition(k.constant(work.lane.type, 0), lane_n, LANES_N, THREAD_N, wide_n),
                       WARP_N) if STAGED else None
-    result.store(k, work, Out.of(k, g, DTYPE, VECTOR), Result(products.acc, rows, columns), 32*WARPS, staging)
+    holders = result.holders(work, 32*WARPS)
+    if SLICES > 1:
+        result.add_slices(k, products.acc, smem, work, SLICES, holders)
+    result.store(k, work, Out.of(k, g, DTYPE, VECTOR), Result(products.acc, rows, columns), holders, staging)
     return k.function
 
 
