@@ -170,7 +170,7 @@ class Reference:
         count = int((~close).sum())
         at = tuple(int(x) for x in (~close).nonzero()[0])
         got, wanted, place = float(c[at]), float(self.wanted[at]), ", ".join(map(str, at))
-        return f"{count} of {c.numel()} elements are off, the first C[{place}] = {got:.9g}, float64: {wanted:.9g}"
+        return f"{count} of {c.numel()} elements are off, the first C[{place}] = {got:.9g}, float64 gives {wanted:.9g}"
 
 
 # ---- the device of a job

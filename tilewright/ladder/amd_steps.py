@@ -41,7 +41,7 @@ AMD_STEPS: dict[str, AmdStep] = {
         "2 f16", "four elements of a lane side by side: A by one load, B from four rows",
         amd2_f16.emit_f16, amd2_f16.atom, (CDNA3, CDNA4)),
     "fp8": AmdStep(
-        "3 fp8", "bytes to everybody but the instruction: fnuz on CDNA3, OCP on CDNA4",
+        "3 fp8", "bytes, decoded by the instruction: fnuz on CDNA3, OCP on CDNA4",
         amd3_fp8.emit_fp8, amd3_fp8.atom, (CDNA3, CDNA4)),
     "mxfp8": AmdStep(
         "4 mxfp8", "32 elements along k share a scale, which another lane may bring",
