@@ -50,6 +50,9 @@ FORMATS: dict[str, Format] = {
 # takes them all.
 MULTIPLIED = ("f32", "f64")
 
+# Floats that CPUs' packing converts on the way to the micro-kernel, and to which sums are rounded: kernels/narrow.py.
+NARROW = ("f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz")
+
 _BY_NUMPY_NAME = {f.numpy_name: f for f in FORMATS.values()}
 
 # What they are called elsewhere. Several of these words mean different formats to different people, so that they are

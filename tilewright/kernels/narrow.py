@@ -7,8 +7,18 @@ from __future__ import annotations
 from struct import pack, unpack
 
 from tilewright.formats import FORMATS, Float
+from tilewright.formats.records import Complex
 from tilewright.formats.table import F32
-from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i8, i16, i32, vec
+from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i8, i16, i32, i64, vec
+
+
+def memory_type(FORMAT: str) -> Type:
+    """The type of a format's numbers in memory, as kernels load and store them: f16, f32, f64; of complex numbers that
+    of their parts; of all others integers of their size."""
+    record = FORMATS[FORMAT]
+    if isinstance(record, Complex):
+        return memory_type(record.part.name)
+    return {"f16": f16, "f32": f32, "f64": f64}.get(FORMAT) or {8: i8, 16: i16, 32: i32, 64: i64}[record.bits]
 
 
 def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
@@ -59,18 +69,9 @@ def scaled(k: Kernel, x: Value, by: Value, plus: Value | None = None) -> Value:
     return (x * by if plus is None else k.fma(by, x, k.pack(plus, plus)))[0]
 
 
-def stored_as(RESULT: str) -> Type:
-    return f16 if RESULT == "f16" else {8: i8, 16: i16}[FORMATS[RESULT].bits]
-
-
-def memory_type(FORMAT: str) -> Type:
-    """The type of a result's elements in memory: of narrow floats but f16 integers of their size."""
-    return {"f64": f64, "f32": f32, "i32": i32}.get(FORMAT) or stored_as(FORMAT)
-
-
 def narrowed(k: Kernel, x: Value, RESULT: str) -> Value:
     """A vector of sums as it is stored."""
-    f, S = FORMATS[RESULT], vec(stored_as(RESULT), x.type.length)
+    f, S = FORMATS[RESULT], vec(memory_type(RESULT), x.type.length)
     return k.cast(nearest(k, x, f) if isinstance(f, Float) and RESULT != "f16" else x, S)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from tilewright.formats.table import NARROW
 from tilewright.plans.amx import TILE_WORDS, faster, pays
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
 from tilewright.plans.words import WORDS, Word
@@ -21,15 +22,14 @@ from tilewright.targets import coerce
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.machine import thread_count
 
-_FLOATS = ("f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz")
 _INTEGERS = ("i8", "u8", "i16", "u16")
 SUMS = ("f32", "f64", "i32", "i64", "c64", "c128")          # in which products are added up
 # What packing converts, by the format of the sums, and as which format it reads it; all of its numbers are numbers of
 # that of the sums.
-CONVERTED = {"f32": {**{f: f for f in (*_FLOATS, *_INTEGERS)}, "bool": "i8"},
+CONVERTED = {"f32": {**{f: f for f in (*NARROW, *_INTEGERS)}, "bool": "i8"},
              "i32": {**{f: f for f in _INTEGERS}, "bool": "i8"}}
 # What sums are rounded to as they are stored.
-ROUNDED = {"f32": (*_FLOATS, "e5m2fnuz"), "i32": _INTEGERS}
+ROUNDED = {"f32": (*NARROW, "e5m2fnuz"), "i32": _INTEGERS}
 LEAST_K, LEAST_WORK = 32, 64**3         # k and m*n*k from which converting in packing beats converting before
 LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tilewright.formats.records import Float
+from tilewright.formats.table import FORMATS, NARROW
+
 
 class Word(NamedTuple):
     name: str                   # the compute format: what micro-kernels and loops are written for
@@ -25,8 +28,10 @@ class Word(NamedTuple):
 
 
 _PAIRS = ("i16", "i8", "u8")
-_BF16 = ("bf16", "e4m3fn", "e4m3fnuz", "e5m2", "i8", "u8")      # all numbers of which are bf16's
 _BYTES = ("i8", "u8")
+# Formats all numbers of which are bf16's.
+_BF16 = (*(f.name for f in map(FORMATS.get, NARROW) if isinstance(f, Float) and f.mantissa <= 7 and f.exponent <= 8),
+         *_BYTES)
 WORDS = (
     Word("amx_bf16", 2, "f32", _BF16, _BF16, ("amx-bf16",)),
     *(Word(f"amx_{a}{b}", 4, "i32", (a,), (b,), ("amx-int8",)) for a in _BYTES for b in _BYTES),

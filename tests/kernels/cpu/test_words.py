@@ -18,8 +18,9 @@ from tilewright.compiler import llvm
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, f32, i32, i64, ptr, vec
 from tilewright.ir.exact import flushing_multiply_add
-from tilewright.kernels.cpu.microkernel import SOURCES, emit_microkernel
+from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing_words import emit_pack_words
+from tilewright.kernels.narrow import memory_type
 from tilewright.plans.lowering import word
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
@@ -274,7 +275,7 @@ def test_packing_of_words(name, f, kind):
         step_i, step_p = {"across": (1, 40), "along": (200, 1), "any": (200, 2)}[kind]
         for left in (16 * steps, 18 * steps - 1, 20 * steps - 5):
             x = raw(f, 9000)
-            seen = x.view(SOURCES[f].numpy)
+            seen = x.view(memory_type(f).numpy)
             function = emit_pack_words(chip, name, width, kind, f, role)
             out = np.full(40 * width + 128, -1, np.int32)
             # lanes past `valid` hold anything, and readings may differ in them

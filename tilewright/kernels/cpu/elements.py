@@ -8,7 +8,7 @@ from tilewright.kernels.narrow import splat, widened
 def element(k: Kernel, x: Value, SOURCE: str, WORD: str) -> Value:
     """The bits of one step of k in a word ("i8x4", "i16x2", "bf16x2"); above them stands anything.
 
-    x: a number as it was loaded (microkernel.SOURCES), or a vector of them; or its bits in a longer integer, with sign.
+    x: a number as it was loaded (narrow.memory_type), or a vector of them; or its bits in a longer integer, with sign.
     """
     return bf16_bits(k, x, SOURCE) if WORD == "bf16x2" else whole_number(k, x, SOURCE)
 

@@ -6,7 +6,7 @@ height); columns beyond it are masked.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Value, f16, f32, f64, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.kernels.cpu.out import Out
 from tilewright.plans.words import WORDS
@@ -15,9 +15,6 @@ from tilewright.targets.base import CpuTarget
 PACKED_WORDS = {word.name: word.steps for word in WORDS}    # panels of which hold so many steps of k in 32 bits
 _SUMS = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
 TYPES = _SUMS | {word.name: _SUMS[word.sums] for word in WORDS}             # in which products are added up
-# What packing brings into these on its way: u8, u16, bf16 and fp8 by their bits, complex numbers by their parts.
-SOURCES = {**_SUMS, "f16": f16, "bf16": i16, "i8": i8, "u8": i8, "i16": i16, "u16": i16, "e5m2": i8, "e4m3fn": i8,
-           "e4m3fnuz": i8, "c64": f32, "c128": f64}
 PACE = 4                # k steps to one prefetched row: denser prefetching delays the loads of the tile itself
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Type, Value, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
-from tilewright.kernels.cpu.microkernel import SOURCES, TYPES
-from tilewright.kernels.narrow import widened
+from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.narrow import memory_type, widened
 from tilewright.targets.base import CpuTarget
 
 ROWS = 32                # of lines that lie side by side, by which the prefetch runs ahead: each is in another page
@@ -23,7 +23,7 @@ def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str 
     KIND says what is contiguous: "across" (step_i = 1, lines lie side by side), "along" (step_p = 1, each line by
     itself), or "any". Lanes from `valid` to `width` get any values: what is computed from them is never stored.
     """
-    T, S = TYPES[dtype], SOURCES[SOURCE or dtype]
+    T, S = TYPES[dtype], memory_type(SOURCE or dtype)
     V = target.lanes(T.bytes)
     GROUPS = -(-WIDTH // V)
     k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), kc=i64, width=i64, valid=i64, source=ptr(S, strided=True),

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.ir import Function, Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.packing import transpose
-from tilewright.kernels.narrow import widened
+from tilewright.kernels.narrow import memory_type, widened
 from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, TileWord
 from tilewright.targets.base import CpuTarget
 
-SOURCES = {"bf16": i16, "f16": f16, "f32": f32, "i8": i8, "u8": i8, "i32": i32, "i64": i64, "e5m2": i8, "e4m3fn": i8,
-           "e4m3fnuz": i8}
 WORDS = vec(i32, GROUP)
 UPPER = -0x10000                # of an f32's bits: sign, exponent and seven more, which are a bf16
 INFINITE = 0x7F800000           # bits of an f32, from which on it is infinite or no number,
@@ -31,7 +29,7 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     KIND as in packing.py; ROLE "a" or "b". `special` becomes 1 if a number cannot be split into terms: if it is
     infinite, none, or too large to be rounded to a bf16.
     """
-    word, S = TILE_WORDS[dtype], SOURCES[SOURCE]
+    word, S = TILE_WORDS[dtype], memory_type(SOURCE)
     STEPS, DEPTH = word.steps, GROUP * word.steps
     k = Kernel(packing_name(dtype, SIDE, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64,
                source=ptr(S, strided=True), step_i=i64, step_p=i64, dst=ptr(i32), left=i64, special=ptr(i64))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from tilewright.ir import Function, Kernel, Value, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.elements import element
 from tilewright.kernels.cpu.jobs import packing_name
-from tilewright.kernels.cpu.microkernel import PACKED_WORDS, SOURCES
+from tilewright.kernels.cpu.microkernel import PACKED_WORDS
 from tilewright.kernels.cpu.packing import ahead, side_by_side, transpose
+from tilewright.kernels.narrow import memory_type
 from tilewright.targets.base import CpuTarget
 
 SIGNS = 0x80808080 - (1 << 32)
@@ -23,7 +24,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     KIND as in packing.py. ROLE: "a", or "b" with the row before it: of zeros ("b0"), or of the sums that an A with a
     sign needs ("b1").
     """
-    S, T, WORD = SOURCES[SOURCE], i32, PACKED_WORDS[dtype]
+    S, T, WORD = memory_type(SOURCE), i32, PACKED_WORDS[dtype]
     V, BITS = target.lanes(T.bytes), 32 // WORD
     GROUPS, VT = -(-WIDTH // V), vec(T, V)
     k = Kernel(packing_name(dtype, WIDTH, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64,

@@ -17,8 +17,8 @@ from tilewright.ir import Kernel, Value, i8, i64, ptr
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.amx import AHEAD
 from tilewright.kernels.cpu.jobs import PACKED, panel_space
-from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, SOURCES, TYPES
-from tilewright.kernels.cpu.packing_tiles import SOURCES as TILE_SOURCES
+from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, TYPES
+from tilewright.kernels.narrow import memory_type
 from tilewright.plans.amx import TILE_WORDS
 from tilewright.targets.base import CpuTarget
 
@@ -38,14 +38,13 @@ class Panels:
     WORD = 1                # steps of k in what is packed as one
     PAIR = 1                # reals in an element of the operands, and so apart where these are contiguous
     DIVISIBLE = True        # whether a panel may be packed in several calls, by rows of k
-    SOURCES = SOURCES
 
     def __init__(self, target: CpuTarget, dtype: str, MR: int, NV: int, A: str, B: str) -> None:
         self.dtype = dtype
         self.T, self.C = self.types()
         self.V, self.NV = target.lanes(self.T.bytes), NV
         self.MR, self.NR = MR, NV * self.V
-        self.of_a, self.of_b = self.SOURCES[A or dtype], self.SOURCES[B or dtype]
+        self.of_a, self.of_b = memory_type(A or dtype), memory_type(B or dtype)
 
     def types(self) -> tuple[Any, Any]:
         return TYPES[self.dtype], TYPES[self.dtype]
@@ -176,7 +175,6 @@ class ComplexPanels(Panels):
 class TilePanels(Panels):
     """Their k counts rows of tiles. C lies by columns: with the operands' roles exchanged, as they are for AMX, its
     tiles follow each other along the rows of C as its owner sees it."""
-    SOURCES = TILE_SOURCES
 
     def types(self) -> tuple[Any, Any]:
         self.word = TILE_WORDS[self.dtype]
