@@ -330,7 +330,7 @@ F32 = (
     _simt("128x256x8", "64x64", "8x16", order="columns", registers=224, **_REGISTERS),
     _simt("128x128x8", "64x64", "8x16", order="columns", registers=240, prefetch_first=True, **_REGISTERS),
     _simt("256x128x8", "64x64", "16x8", registers=224, **_REGISTERS),
-    _simt("96x128x16", "48x64", "12x8", order="columns", prefetch_first=True, **_REGISTERS),
+    _simt("96x128x16", "48x64", "12x8", order="columns", registers=208, prefetch_first=True, **_REGISTERS),
     _simt("48x256x8", "48x64", "12x8", order="columns", prefetch_first=True, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
     _simt("64x128x32", "32x64", "8x8", order="columns", slices=2),
