@@ -106,5 +106,5 @@ def test_block_scaled_operands_are_decoded_by_matmul_alone():
     a = tw.quantize(np.ones((64, 64), np.float32), "mxfp8", axis=-1)
     kernel = tw.compile(problem)
     for call in (kernel, lambda a, b: tw.simulate(kernel, a, b)):
-        with pytest.raises(ValueError, match="block-scaled operands, which matmul decodes to bf16 before"):
+        with pytest.raises(ValueError, match="block-scaled operands, which matmul decodes to bf16 first"):
             call(a, tw.quantize(np.ones((64, 64), np.float32), "mxfp8", axis=-2))

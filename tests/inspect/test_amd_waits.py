@@ -142,7 +142,7 @@ def test_one_wave_alone(plan):
 
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
 def test_copies_of_matrices(chip):
-    function, rows, columns = emit_copy("f64", "f16"), 37, 70
+    function, rows, columns = emit_copy("f64", "f16", WARP=64), 37, 70
     given = {"rows": rows, "columns": columns, "scale": 2, "source": Memory(8 * rows * columns), "rss": columns,
              "css": 1, "target": Memory(2 * rows * columns), "rst": 1, "cst": rows}
     x, y = grid(rows, columns)

@@ -135,7 +135,7 @@ def test_a_manifest_overwrites_no_other_file(tmp_path: Path) -> None:
 
 
 def test_llvm_is_printed_or_written() -> None:
-    assert "give one" in refused("emit", 8, 8, 8, "-t", "neon", "--llvm", "-o", "x.s")
+    assert "give only one" in refused("emit", 8, 8, 8, "-t", "neon", "--llvm", "-o", "x.s")
 
 
 # ---- block-scaled formats, instructions, chips

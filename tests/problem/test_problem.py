@@ -86,11 +86,10 @@ def test_numpy_integers_are_sizes():
 @pytest.mark.parametrize("argument", ["a", "b", "out"])
 @pytest.mark.parametrize("name", [name for name in formats.FORMATS if name not in formats.MULTIPLIED])
 def test_a_format_without_a_kernel_is_refused(argument, name):
-    """A problem can be stated with it, under each of its names and as a record; kernels of CPUs cannot be compiled."""
+    """A problem can be stated with it, under each of its names and as a record; NVIDIA's chips have no such kernels."""
     for spelling in (name, formats.FORMATS[name].dtype, formats.FORMATS[name]):
         problem = Gemm(2, 3, 4, **{"a": "f32", "b": "f32", "out": "f32", argument: spelling})
-        with pytest.raises(ValueError, match=f"problems for x86-avx2 are in f32 or f64, and .* {argument} = {name}\\b"):
-            tw.plan(problem, tw.target("x86-avx2"))
+        assert getattr(problem, argument) == name
         with pytest.raises(ValueError, match=f"sm_90a has kernels for f32 and f64, .* not for .*\\b{name}\\b"):
             tw.compile(problem, tw.target("sm_90a"))
 

@@ -162,9 +162,9 @@ def test_what_cannot_be_meant():
         k.lds_load(s, a, 8)
     with pytest.raises(TypeError, match="from global memory to LDS"):
         k.lds_load(a, s, 4)
-    with pytest.raises(TypeError, match="which `base`"):
+    with pytest.raises(TypeError, match="pass `base`"):
         k.lds_load(s, k.pointer(k.address(a), f32), 4)
-    with pytest.raises(ValueError, match="from 0 to 62"):
+    with pytest.raises(ValueError, match="0 to 62"):
         k.lds_wait(63)
     with pytest.raises(ValueError, match="alu, valu"):
         k.sched_group("fpu", 1)
