@@ -16,7 +16,8 @@ from tilewright.compiled.plan import plan
 from tilewright.plans import CpuPlan, Shape, asked, choose, lowering, shape_of
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.choose import candidates, ranked, splits
-from tilewright.plans.model import Ceilings, cost, total
+from tilewright.plans.common import total
+from tilewright.plans.model import Ceilings, cost
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES
 
@@ -465,3 +466,12 @@ def test_absurd_plans_are_refused_with_the_arithmetic(target, plan, words):
 def test_a_target_that_llvm_would_end_the_process_at(change, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(AVX2, **change)
+
+
+@pytest.mark.parametrize("fmt", ["f32", "f16", "i8", "c64"])
+@pytest.mark.parametrize("size", [8, 100, 1000])
+def test_the_seconds_of_a_cpu_plan_are_the_sum_of_their_causes(fmt, size):
+    """Also where a plan converts operands, whose time is added to that of the product."""
+    found = tw.explain(tw.Gemm(size, size, size, fmt), tw.target("x86-avx512")).cost
+    assert found.seconds == pytest.approx(sum(seconds for _, seconds in found.parts))
+    assert found.seconds > 0

@@ -15,9 +15,10 @@ from tilewright.measure.ceilings import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
 from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.choose import ranked
+from tilewright.plans.common import Cost, total
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
 from tilewright.plans.lowering import taken_operands
-from tilewright.plans.model import Cost, cost, total
+from tilewright.plans.model import cost
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce

@@ -18,8 +18,9 @@ from typing import Any
 
 from tilewright.measure.ceilings import DTYPES, Measured, Pair
 from tilewright.measure.disturbance import Watch
+from tilewright.plans.common import Cost
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.model import Cost, cost
+from tilewright.plans.model import cost
 from tilewright.targets import CpuTarget, detect, names, target
 from tilewright.targets.machine import cpus
 

@@ -5,13 +5,13 @@ takes the plan with the least `seconds`.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
-from typing import NamedTuple
 
 from tilewright.plans.amx import CALL as AMX_CALL
 from tilewright.plans.amx import GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
+from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import PARTS, CpuPlan, Shape
 from tilewright.plans.tiles import SHORT
 from tilewright.plans.words import BY_NAME
@@ -30,38 +30,10 @@ class Ceilings:
     memory: float = 20e9
 
 
-class Term(NamedTuple):
-    """`size` bytes that cross a level `times` times; `why` so often."""
-    what: str
-    size: int
-    times: int
-    why: str
-
-    @property
-    def bytes(self) -> int:
-        return self.size * self.times
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Totals over all threads, but `seconds` of the slowest one."""
-    vectors: int                            # multiply-add instructions, with the lanes that edges leave empty
-    # By level. L1: what micro-kernels load and store. L2, L3: what crosses from there to the level before. memory: what
-    # comes from it and goes back.
-    traffic: Mapping[str, tuple[Term, ...]]
-    parts: tuple[tuple[str, float], ...]    # what the seconds consist of
-
-    @property
-    def seconds(self) -> float:
-        return sum(seconds for _, seconds in self.parts)
-
-    @property
-    def bytes_by_level(self) -> dict[str, int]:
-        return {level: total(terms) for level, terms in self.traffic.items()}
-
-
-def total(terms: Iterable[Term]) -> int:
-    return sum(size * times for _, size, times, _ in terms)
+def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tuple[str, float], ...]) -> Cost:
+    """Totals over all threads, but `parts`, the seconds of the slowest one by cause. Traffic by level. L1:
+    what micro-kernels load and store. L2, L3: what crosses from there to the level before. memory: both ways."""
+    return Cost(sum(seconds for _, seconds in parts), parts, traffic, vectors=vectors)
 
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
@@ -98,7 +70,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     parts = *found.parts, ("copying B", _transposing(copied, shape, target, ceilings))
     if shape.words:
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
-    return replace(found, parts=parts)
+    return _cost(found.vectors, found.traffic, parts)
 
 
 def _transposing(elements: int, shape: Shape, target: CpuTarget, ceilings: Ceilings) -> float:
@@ -152,7 +124,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
-    return Cost(vectors, traffic, (
+    return _cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
         ("transposing in packing", _transposing(turned // s, shape, target, ceilings) / threads),
         ("loads of C that arrive too late", late),
@@ -178,7 +150,7 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
         (shape.m, SIDE), (shape.n, SIDE), (shape.depth, GROUP * word.steps)))
     products = sum(map(len, word.passes))
     found = _packed(shape, plan, target, ceilings)
-    return replace(found, parts=(
+    return _cost(found.vectors, found.traffic, (
         ("products of tiles", rows * cols * depth * products / TILE_RATE / threads),
         ("splitting and packing", (rows + cols) * depth * word.terms / SPLITTING / threads),
         ("the call", AMX_CALL)))
@@ -236,7 +208,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
         crowded += total([c_passes])
     reloading = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
-    return Cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
+    return _cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
                                    ("rows that share a set of L1", reloading),
                                    ("waking threads", 1e-6*(threads > 1))))
 
@@ -260,7 +232,7 @@ def _stream(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     traffic = {"L1": (a_once, b_once, c_passes), "L2": once, "L3": once, "memory": once}
     work = (vectors + c_passes.bytes // target.vector_bytes) / plan.threads / ceilings.vectors
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    return Cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
+    return _cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 
 
 def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -276,7 +248,7 @@ def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) ->
                "L3": once, "memory": once}
     work = (vectors + CALL * steps) / plan.threads / ceilings.vectors
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    return Cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
+    return _cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 
 
 _ONCE = "once"
