@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from bench import readme
 from tilewright import simulator, targets
 from tilewright.bench import gpu_device, results
+from tilewright.bench.cases import Case
 from tilewright.bench.suites import ladder_simulated, ladders
 from tilewright.cli import app
 from tilewright.compiler import ptxas
@@ -19,6 +20,8 @@ from tilewright.ladder import gpu11_texture
 from tilewright.ladder.gpu13_dispatch import choose
 from tilewright.ladder.gpu_gemm import column_major
 from tilewright.ladder.gpu_steps import GPU_STEPS
+from tilewright.measure import measure
+from tilewright.problem import Gemm
 
 ONE_CTA = (128, 256, 16)  # sizes that are multiples of every step's tile
 
@@ -261,17 +264,20 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
 
 
 def timed(*found):
-    """A report as schema 1 had it, of m = n = k = 1000."""
-    listed = [{"title": title, "n": 1000, "seconds": seconds, "error": error} for title, seconds, error in found]
-    extra = {"device": {"name": "a device"}, "timed": listed}
-    return results.Report.start("ladder cuda").to_json() | {"schema": 1, "extra": extra}
+    """A report of products of m = n = k = 1000: (title, seconds, error) of each step."""
+    rows = tuple(results.Row(title, error=error) if error else results.Row(title, measure.Sample(seconds, 1))
+                 for title, seconds, error in found)
+    report = results.Report.start("ladder cuda")
+    report.extra["device"] = {"name": "a device"}
+    report.results.append(results.Result(Case("ladder", Gemm(1000, 1000, 1000)), 1, "sm_90a", rows))
+    return report
 
 
 def test_times_beside_cublas():
     """Of made-up seconds: rates, shares of cuBLAS's, and what has none."""
-    again = results.Report.from_json(timed(
+    again = timed(
         ("cuBLAS", (1e-4, 1e-4), ""), ("V1 naive", (4e-3, 2e-3, 9e-3), ""),
-        ("11 texture", (), "... these matrices are not aligned"), ("V3 shared", (), "1 x 1 x 1 is wrong")))
+        ("11 texture", (), "... these matrices are not aligned"), ("V3 shared", (), "1 x 1 x 1 is wrong"))
     assert ladders.table(again.results) == [
         ["TFLOP/s at m = n = k =", "1000"], ["cuBLAS", "20.0"], ["V1 naive", "0.50 (0.025)"], ["V3 shared", "wrong"],
         ["11 texture", "-"]]
@@ -282,7 +288,7 @@ def test_times_beside_cublas():
 def test_a_pending_figure_waits_for_its_file(tmp_path):
     page = "<!-- figure: tflops there.json pending -->\nNot yet.\n<!-- /figure -->"
     assert readme.fill(page, tmp_path) == page
-    results.save(results.Report.from_json(timed(("cuBLAS", (1e-4,), ""))), tmp_path / "there.json")
+    results.save(timed(("cuBLAS", (1e-4,), "")), tmp_path / "there.json")
     assert "| cuBLAS | 20.0 |" in readme.fill(page, tmp_path)
     with pytest.raises(FileNotFoundError):
         readme.fill(page.replace(" pending", "").replace("there", "elsewhere"), tmp_path)

@@ -16,9 +16,6 @@ would take too long: the peer was given so many rows of A. "deviation" is check.
 packed beforehand, which is not timed. On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and
 "isa" is its architecture. "bound" says what bounds our plan by the cost model. The derived figures (median_s to gflops)
 are there for readers of the file; `Report` computes them from `seconds`.
-
-Schema 1 is understood too: it called peers "contenders", and had the products of formats and the steps of the GPU
-ladder in "extra".
 """
 
 from __future__ import annotations
@@ -30,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import outputs
-from tilewright.bench.cases import Case, Product, size
+from tilewright.bench.cases import Case, size
 from tilewright.bench.peer import OURS, libraries
 from tilewright.measure.measure import Sample, Spread, ratios, spread
-from tilewright.problem import Gemm
 
 SCHEMA = 2
 BESIDE = "tilewright beside"  # the row of Case.beside
@@ -186,50 +182,11 @@ class Report:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
-        if data.get("schema") not in (1, SCHEMA):
-            raise ValueError(f"this is schema {data.get('schema')!r} of a bench result; schemas 1 and {SCHEMA} are "
-                             "understood")
-        if data["schema"] == 1:
-            data = _renewed(data)
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"this is schema {data.get('schema')!r} of a bench result; {SCHEMA} is understood")
         fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         sessions = [Session(**s) for s in data["sessions"]]
         return cls(**{**fields, "sessions": sessions, "results": [Result.from_json(r) for r in data["results"]]})
-
-
-def _renewed(data: dict[str, Any]) -> dict[str, Any]:
-    """A report of schema 1 as one of this schema."""
-    sessions = [{("peers" if key == "contenders" else key): value for key, value in s.items()}
-                for s in data["sessions"]]
-    extra = dict(data["extra"])
-    results = [*data["results"], *map(_of_formats, extra.pop("products", [])), *_steps(extra)]
-    return {**data, "sessions": sessions, "results": results, "extra": extra}
-
-
-def _of_formats(data: dict[str, Any]) -> dict[str, Any]:
-    """A result of `tilewright bench formats`, whose row "error" was a number and its "reason" a sentence."""
-    product, n = Product(**data["product"]), data["n"]
-    beside = Gemm(n, n, n) if any(row["name"] == "tilewright f32" for row in data["rows"]) else None
-    case, rows = Case("formats", product.gemm(n, n, n), beside=beside, algorithm=product.algorithm), []
-    for old in data["rows"]:
-        row = dict(old)
-        deviation = row.pop("error", None)
-        if "reason" in row:
-            row["error"] = row.pop("reason")
-        else:
-            row |= {"deviation": deviation, "m": row["m"] if row["m"] < n else 0}
-        rows.append(row | ({"name": BESIDE} if row["name"] == "tilewright f32" else {}))
-    return {**case.to_json(), "threads": data["threads"], "isa": data["isa"], "rows": rows}
-
-
-def _steps(extra: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results of the GPU ladder, which were a list of a step's seconds at a size."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for timed in extra.pop("timed", []):
-        row = {"name": timed["title"]}
-        row |= {"error": timed["error"]} if timed["error"] else {"seconds": timed["seconds"], "reps": 1}
-        found.setdefault(timed["n"], []).append(row)
-    where = {"threads": 1, "isa": extra.get("device", {}).get("target", "")}
-    return [{**Case("ladder", Gemm(n, n, n)).to_json(), **where, "rows": rows} for n, rows in found.items()]
 
 
 def save(report: Report, path: Path) -> None:
