@@ -25,7 +25,7 @@ settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough look
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on what else runs: without counts of CPU time no measurement is taken for disturbed."""
-    monkeypatch.setattr("tilewright.measure.disturbance.STAT", Path("/nowhere"))
+    monkeypatch.setattr("tilewright.measure.quiet.STAT", Path("/nowhere"))
 
 
 @pytest.fixture(autouse=True)

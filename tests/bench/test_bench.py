@@ -25,8 +25,8 @@ from tilewright.bench.results import BESIDE, Report, Result, Row, Session
 from tilewright.bench.suites import cpu as suites
 from tilewright.bench.suites import ladders
 from tilewright.measure import check, machine, measure, operands, quiet
-from tilewright.measure.disturbance import BLOCK_S, Load
 from tilewright.measure.measure import Rules, Sample
+from tilewright.measure.quiet import BLOCK_S, Load
 from tilewright.problem import Gemm
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from tilewright.compiler.llvm import assembly
 from tilewright.doctor import doctor
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels.cpu import probes as emitted
-from tilewright.measure import disturbance, probes, timing
+from tilewright.measure import probes, quiet, timing
 from tilewright.measure.probes import Measured
 from tilewright.targets import CpuTarget, names, target
 from tilewright.text import size
@@ -57,7 +57,7 @@ def test_the_loops_are_limited_by_what_they_measure(name):
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_multiply_adds_are_done(name, dtype):
     t = target(name)
-    T = np.dtype(f"f{timing.ITEMSIZE[dtype]}")
+    T = np.dtype(f"f{probes.DTYPES[dtype]}")
     lanes, count = t.lanes(T.itemsize), emitted.chains(t)
     raw = np.zeros((t.registers + 1) * lanes, T)
     x = raw[-raw.ctypes.data % t.vector_bytes // T.itemsize:][:t.registers * lanes].reshape(t.registers, lanes)
@@ -140,7 +140,7 @@ def test_the_figures_are_possible(measured):
         t = target(name)
         for dtype, (one, everyone) in row.items():
             for threads, rate in (1, one), (measured.threads, everyone):
-                assert 0 < rate / (2 * t.lanes(timing.ITEMSIZE[dtype])) < 4.5 * 10e9 * threads, (name, dtype)
+                assert 0 < rate / (2 * t.lanes(probes.DTYPES[dtype])) < 4.5 * 10e9 * threads, (name, dtype)
     assert min(measured.peak_bandwidth(level) for level in measured.sizes) > 0
     assert {"L1", "memory"} <= set(measured.sizes) <= {"L1", "L2", "L3", "memory"}
     assert measured.quick
@@ -292,7 +292,7 @@ def machine(monkeypatch, tmp_path):
         plans[:] = found
 
     monkeypatch.setattr(probes, "_measure", lambda quick, progress: plans[0][0])
-    monkeypatch.setattr(disturbance.Watch, "taken", lambda self: plans.pop(0)[1] if len(plans) > 1 else plans[0][1])
+    monkeypatch.setattr(quiet.Watch, "taken", lambda self: plans.pop(0)[1] if len(plans) > 1 else plans[0][1])
     return measures
 
 
@@ -366,24 +366,24 @@ def test_only_the_cpus_of_this_process_are_looked_at(monkeypatch, tmp_path):
     tick = os.sysconf("SC_CLK_TCK")
     loads = {}
     for cpus in ((0,), (1,), (0, 1), (0, 7)):
-        monkeypatch.setattr(disturbance, "_allowed", lambda cpus=cpus: list(cpus))
+        monkeypatch.setattr(quiet, "_allowed", lambda cpus=cpus: list(cpus))
         for user, stolen in ((0, 0), (3 * tick, tick)):
             stat.write_text(STAT.format(user=user, stolen=stolen))
-            loads[cpus, user] = dataclasses.replace(disturbance.Load.now(stat), own=0.0, at=user / tick)
+            loads[cpus, user] = dataclasses.replace(quiet.Load.now(stat), own=0.0, at=user / tick)
     taken = {cpus: loads[cpus, 3 * tick].taken_since(loads[cpus, 0]) for cpus, _ in loads}
     assert taken == pytest.approx({(0,): 4 / 3, (1,): 0.0, (0, 1): 4 / 3, (0, 7): 0.0})
     assert loads[(0,), 3 * tick].others_since(loads[(0,), 0]) == pytest.approx(1.0)
-    assert disturbance.Load.now(tmp_path / "nowhere").taken is None
+    assert quiet.Load.now(tmp_path / "nowhere").taken is None
 
 
 def test_a_watch_judges_no_shorter_interval_than_the_clock_of_the_kernel_can():
     looks = iter([(0.0, 0.0), (0.01, 0.01), (0.1, 0.05), (0.1, 0.05), (1.1, 0.1), (1.1, 0.1)])
 
-    def look() -> disturbance.Load:
+    def look() -> quiet.Load:
         at, used = next(looks)
-        return disturbance.Load(None, total=1, busy=1, stolen=0, own=0, at=at, cpus=2, taken=used)
+        return quiet.Load(None, total=1, busy=1, stolen=0, own=0, at=at, taken=used)
 
-    watch = disturbance.Watch(look)
+    watch = quiet.Watch(look)
     assert not watch.disturbed()            # 1 CPU, but for 10 ms only
     assert watch.disturbed()                # half a CPU
     assert not watch.disturbed()

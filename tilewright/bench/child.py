@@ -24,10 +24,10 @@ from tilewright.bench.cases import Case
 from tilewright.bench.peer import CPU, GPU, OURS, Peer, Setting, Unfit, Way
 from tilewright.bench.results import BESIDE, Result, Row
 from tilewright.bench.suites import never_lose
-from tilewright.measure.disturbance import Load
 from tilewright.measure.gpu_rules import GpuRules
 from tilewright.measure.measure import Call, Clock, Rules, Sample
 from tilewright.measure.operands import Operands
+from tilewright.measure.quiet import Load
 
 Emit = Callable[..., None]
 States = dict[str, dict[str, Any]]  # of a GPU while a peer ran alone

@@ -12,9 +12,9 @@ from tilewright.bench.peer import OURS, Way
 from tilewright.bench.results import ABSENT
 from tilewright.measure import machine, measure, operands, quiet
 from tilewright.measure.check import Reference
-from tilewright.measure.disturbance import Watch
 from tilewright.measure.measure import Call, Clock, Sample
 from tilewright.measure.operands import Operands
+from tilewright.measure.quiet import Watch
 
 FEWEST = 8  # rows of A per thread: the least that a slow peer is given
 SLOW = 10e9  # operations a second: less is a loop without vectors or blocks, whose rows of A all cost the same

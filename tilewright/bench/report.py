@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.bench.cases import size
 from tilewright.bench.peer import OURS
 from tilewright.bench.results import ABSENT, BESIDE, Report, Result, Session
-from tilewright.measure.ceilings import OUT_OF_DATE, exceeded
-from tilewright.measure.disturbance import BUSY, words
 from tilewright.measure.measure import Spread, geomean, spread
+from tilewright.measure.probes import OUT_OF_DATE, exceeded
+from tilewright.measure.quiet import BUSY, words
 from tilewright.text import plural
 from tilewright.text import size as bytes_of
 

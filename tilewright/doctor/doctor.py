@@ -13,12 +13,12 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from tilewright import extras
-from tilewright.measure.disturbance import BUSY, words
+from tilewright.measure.quiet import BUSY, words
 from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
 from tilewright.text import size
 
 if TYPE_CHECKING:
-    from tilewright.measure.ceilings import Measured
+    from tilewright.measure.probes import Measured
 
 ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
                "TILEWRIGHT_TUNE_DB")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.measure.ceilings import DTYPES, OUT_OF_DATE, exceeded
+from tilewright.measure.probes import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
 from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.choose import ranked
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tilewright.explanation.gpu import GpuExplanation
-    from tilewright.measure.ceilings import Measured
     from tilewright.measure.measure import Sample, Spread
-    from tilewright.measure.probes import Basis
+    from tilewright.measure.probes import Basis, Measured
     from tilewright.problem import Gemm
 
 REJECTED = 4            # plans that are shown beside the one that runs
@@ -336,8 +335,8 @@ def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
 
     from tilewright.compiled.compile import compile
     from tilewright.measure import check, operands, quiet
-    from tilewright.measure.disturbance import Watch
     from tilewright.measure.measure import Rules, interleave
+    from tilewright.measure.quiet import Watch
     from tilewright.problem import Gemm
     p = problem
     kernel = compile(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), target, plan)

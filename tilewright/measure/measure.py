@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice, repeat
 from typing import Any, NamedTuple, Protocol
 
-from tilewright.measure.disturbance import BLOCK_S
+from tilewright.measure.quiet import BLOCK_S
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 Clock = Callable[[], float]
@@ -180,7 +180,7 @@ def interleave(
     """Time every peer, a turn each per round, and return its seconds per call, round by round.
 
     `settle` is called before every turn: quiet.settle waits there for the previous peer's threads to sleep.
-    `disturbed` says whether others disturbed what ran since it was asked last: disturbance.Watch.disturbed. It is asked
+    `disturbed` says whether others disturbed what ran since it was asked last: quiet.Watch.disturbed. It is asked
     of blocks of rounds, since rounds may be too short to be judged.
     `heard` is called with every turn that will be in the result, once its block is judged: the tuner passes it on.
     `track` makes a turn of calls; by default they are made one after the other on this CPU.

@@ -1,10 +1,12 @@
-"""Keeping the rest of this process still while one peer is timed, and where to run it.
+"""A quiet machine: did other processes disturb a measurement, are this process's own threads asleep, where to run.
 
-What other processes do meanwhile is measure/disturbance.py's part.
+The rule for every measurement of this package: one that was disturbed is repeated, kept apart or refused; it is never
+averaged with others. `tilewright doctor`, `bench`, `tune` and `explain --measure` all judge by `BUSY`. CPU times come
+from /proc/stat (proc(5)), in ticks of 10 ms.
 
 A BLAS keeps its idle threads spinning in case the next call comes soon: OpenBLAS for about 0.1 s, MKL's OpenMP for
-0.2 s (both seen in /proc here).  Whoever is timed next shares the cores with them; at 2 threads on 2 cores that halves
-the result.  `settle` watches for those threads to fall asleep and waits no longer than that.
+0.2 s (both seen in /proc). The peer that is timed next shares the cores with them; at 2 threads on 2 cores that halves
+the result. `settle` waits until those threads sleep, and no longer.
 """
 
 from __future__ import annotations
@@ -14,11 +16,108 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.targets.machine import cpus
 
-TASKS = Path("/proc/self/task")
+STAT, TASKS = Path("/proc/stat"), Path("/proc/self/task")
+BUSY = 0.3  # CPUs that others keep busy from which on a measurement is disturbed
+BLOCK_S = 0.2  # of an interval worth judging: 20 ticks, so that one more or less is 0.05 CPUs
+SHORTEST_S = 0.05  # of one that can be judged at all
+
+# ---- other processes
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the machine is: the load average, and the CPU time used so far, in seconds."""
+
+    average: float | None
+    total: float  # CPU time there was, of all CPUs
+    busy: float  # of it, used by any process
+    stolen: float  # of it, given to other virtual machines by the hypervisor
+    own: float  # CPU time this process has used
+    at: float  # by the monotonic clock
+    taken: float | None = None  # of the CPUs that the process may run on: used by any process, or stolen; None: unknown
+
+    @classmethod
+    def now(cls, stat: Path | None = None) -> Load:
+        average: float | None = None
+        with suppress(OSError):
+            average = os.getloadavg()[0]
+        times = _times(stat or STAT)
+        busy, idle, stolen = times.pop("cpu", (0.0, 0.0, 0.0))
+        here = [f"cpu{n}" for n in _allowed()]
+        taken = sum(times[name][0] + times[name][2] for name in here) if times.keys() >= set(here) else None
+        return cls(average, busy + idle + stolen, busy, stolen, time.process_time(), time.monotonic(), taken)
+
+    def stolen_since(self, earlier: Load) -> float:
+        """The share of CPU time that the hypervisor gave to others between two looks, 0 to 1."""
+        total = self.total - earlier.total
+        return (self.stolen - earlier.stolen) / total if total > 0 else 0.0
+
+    def others_since(self, earlier: Load) -> float:
+        """How many CPUs of the machine other processes have kept busy between two looks."""
+        return self._others(earlier, self.busy - earlier.busy) if self.total else 0.0
+
+    def taken_since(self, earlier: Load) -> float:
+        """How many of the CPUs that this process may run on others had between two looks: other processes, and other
+        machines by way of the hypervisor."""
+        if self.taken is None or earlier.taken is None:
+            return 0.0
+        return self._others(earlier, self.taken - earlier.taken)
+
+    def _others(self, earlier: Load, used: float) -> float:
+        return max(0.0, used - (self.own - earlier.own)) / max(self.at - earlier.at, 1e-9)
+
+
+def _allowed() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _times(stat: Path) -> dict[str, tuple[float, float, float]]:
+    """{"cpu" or "cpu0", ...: seconds busy, idle, stolen}; nothing where there is no /proc/stat."""
+    found = {}
+    try:
+        tick = 1 / os.sysconf("SC_CLK_TCK")
+        for line in stat.read_text().splitlines():
+            name, *counts = line.split()
+            if not name.startswith("cpu"):
+                break
+            user, nice, system, idle, waiting, hard, soft, stolen = (int(count) * tick for count in counts[:8])
+            found[name] = user + nice + system + hard + soft, idle + waiting, stolen
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+class Watch:
+    """Says from time to time how many CPUs others had since it was asked last."""
+
+    def __init__(self, look: Callable[[], Load] = Load.now) -> None:
+        self.look = look
+        self.last = look()
+
+    def taken(self) -> float:
+        """CPUs that others had since the last question, of those that this process may run on."""
+        before, self.last = self.last, self.look()
+        return self.last.taken_since(before)
+
+    def disturbed(self) -> bool:
+        """Whether others disturbed what was measured since the last question. Too short an interval is judged together
+        with the next one."""
+        return self.look().at - self.last.at >= SHORTEST_S and self.taken() > BUSY
+
+
+def words(others: float, cpus: int) -> str:
+    """What every report says of a disturbed measurement."""
+    return f"other processes used {others:.1f} of {cpus} CPU{'s' * (cpus != 1)} while this was measured"
+
+
+# ---- this process's own threads
 
 
 def running_threads(tasks: Path = TASKS) -> int | None:
@@ -29,14 +128,11 @@ def running_threads(tasks: Path = TASKS) -> int | None:
     except OSError:
         return None
     for entry in entries:
-        if entry == me:
-            continue
-        try:
-            stat = (tasks / entry / "stat").read_text()
-        except OSError:
-            continue  # it ended meanwhile
-        # The name in parentheses may hold anything, so the state is found from the right.
-        count += stat[stat.rindex(")") + 2] == "R"
+        if entry != me:
+            with suppress(OSError):  # it ended meanwhile
+                stat = (tasks / entry / "stat").read_text()
+                # The name in parentheses may hold anything, so the state is found from the right.
+                count += stat[stat.rindex(")") + 2] == "R"
     return count
 
 
@@ -65,15 +161,14 @@ def settle(
     return clock() - start
 
 
-def fastest_cpu() -> int:
-    """Where to pin a one-thread run: a CPU of the highest clock; of those the last, as CPU 0 serves interrupts."""
-    return fastest_cpus(1)[0]
+# ---- where to run
 
 
 def fastest_cpus(count: int) -> list[int]:
     """Where to pin a run of `count` threads, the best CPU first; all of them, if there are not so many.
 
-    A core has one of the threads before any has two.
+    The highest clock first; a core has one of the threads before any has two; CPU 0 is the last choice, as it serves
+    interrupts.
     """
     system = Path("/sys/devices/system/cpu")
 
@@ -90,9 +185,10 @@ def fastest_cpus(count: int) -> list[int]:
 
 
 @contextmanager
-def pinned(cpu: int | None = None) -> Iterator[int]:
-    """The calling thread on one CPU, and back afterwards.  Threads started inside would inherit it: start none."""
-    cpu = fastest_cpu() if cpu is None else cpu
+def pinned() -> Iterator[int]:
+    """The calling thread on the fastest CPU, and back afterwards.  Threads started inside would inherit it: start
+    none."""
+    (cpu,) = fastest_cpus(1)
     if not hasattr(os, "sched_setaffinity"):
         yield cpu
         return

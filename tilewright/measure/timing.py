@@ -20,10 +20,10 @@ import numpy as np
 
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import probes
+from tilewright.measure.probes import DTYPES
 from tilewright.targets.base import CpuTarget
 
 PAGE = 4096
-ITEMSIZE = {"f32": 4, "f64": 8}
 
 Probe = tuple[Callable[[int], Any], float]          # call(rounds), and the work of one round
 
@@ -110,8 +110,8 @@ def fma(target: CpuTarget, dtype: str) -> Probe:
     """Work: floating-point operations, two to a multiply-add."""
     function = load(probes.emit_fma_probe, target, dtype).function(
         "fma_probe", None, ctypes.c_int64, ctypes.c_void_p)
-    count, lanes = probes.chains(target), target.lanes(ITEMSIZE[dtype])
-    raw = np.random.default_rng(0).standard_normal((target.registers + 1) * lanes).astype(f"f{ITEMSIZE[dtype]}")
+    count, lanes = probes.chains(target), target.lanes(DTYPES[dtype])
+    raw = np.random.default_rng(0).standard_normal((target.registers + 1) * lanes).astype(f"f{DTYPES[dtype]}")
     x = raw[-raw.ctypes.data % target.vector_bytes // raw.itemsize:]
     return lambda rounds: function(rounds, x.ctypes.data), 2.0 * count * lanes
 

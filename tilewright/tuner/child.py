@@ -24,8 +24,8 @@ from typing import Any
 
 from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import check, measure, operands, quiet
-from tilewright.measure.disturbance import Watch
 from tilewright.measure.measure import Rules
+from tilewright.measure.quiet import Watch
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine, small

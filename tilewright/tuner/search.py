@@ -208,7 +208,7 @@ def _measure(job: Job, listen: Listener) -> _Run:
 
 def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
     """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
-    pin = quiet.fastest_cpu() if job.threads == 1 and hasattr(os, "sched_setaffinity") else -1
+    pin = quiet.fastest_cpus(1)[0] if job.threads == 1 and hasattr(os, "sched_setaffinity") else -1
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "TILEWRIGHT_NUM_THREADS": str(job.threads), "TILEWRIGHT_TARGET": job.target.name,
                    "TILEWRIGHT_TUNE_DB": store.OFF}

@@ -21,8 +21,8 @@ import numpy as np
 from tilewright.bench import commands, results
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.measure import check, measure, quiet
-from tilewright.measure.disturbance import BUSY, Load, Watch, words
 from tilewright.measure.measure import Call, Rules, Spread
+from tilewright.measure.quiet import BUSY, Load, Watch, words
 from tilewright.targets import CpuTarget
 from tilewright.targets.machine import cpus
 
