@@ -151,8 +151,8 @@ def test_teams(ways, kc):
 
 
 def operands(name: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    """Floats are multiples of 1/8 up to 2: f32 holds every sum of their products, in whatever order the plan of a layout
-    adds them up, and narrower formats round it."""
+    """Floats are multiples of 1/8 up to 2: f32 holds every sum of their products, in whatever order the plan of a
+    layout adds them up, and narrower formats round it."""
     if isinstance(FORMATS[name], Integer):
         return [RNG.integers(0, 1 << 16, shape).astype(FORMATS[name].dtype) for shape in shapes]
     return [(RNG.integers(-16, 17, shape) / 8).astype(FORMATS[name].dtype) for shape in shapes]
