@@ -18,7 +18,7 @@ from bench import readme
 from tilewright.bench import child, commands, peer, plot, progress, report, results, session
 from tilewright.bench.cases import Case, Product
 from tilewright.bench.peer import Setting
-from tilewright.bench.peers import _blas, blis
+from tilewright.bench.peers import blis, cblas
 from tilewright.bench.peers import mkl as mkl_peer
 from tilewright.bench.peers import numpy as numpy_peer
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
@@ -384,12 +384,12 @@ def test_a_thunk_hands_every_kind_of_argument_over() -> None:
     address = ctypes.cast(callback, ctypes.c_void_p).value
     assert address
     values = (-5, -(1 << 40), 1 << 50, 1.5, -2.25, *range(100, 112))
-    call = _blas.bind(address, "ilpfd" + "l" * 12, values)
+    call = cblas.bind(address, "ilpfd" + "l" * 12, values)
     assert call() is None
     call()
     assert got == [values, values]
     with pytest.raises(ValueError, match="takes 2 values, got 1"):
-        _blas.bind(address, "ii", (1,))
+        cblas.bind(address, "ii", (1,))
 
 
 def test_a_thunk_keeps_what_it_is_told_to_and_lets_go_of_it() -> None:
@@ -403,7 +403,7 @@ def test_a_thunk_keeps_what_it_is_told_to_and_lets_go_of_it() -> None:
     address = ctypes.cast(callback, ctypes.c_void_p).value
     kept = Kept()
     alive = weakref.ref(kept)
-    call = _blas.bind(address or 0, "", (), keep=kept)
+    call = cblas.bind(address or 0, "", (), keep=kept)
     del kept
     gc.collect()
     assert alive() is not None
@@ -456,11 +456,11 @@ def test_narrow_kernels_are_called_narrow_where_the_cpu_has_wider_ones(
 ) -> None:
     maps = tmp_path / "maps"
     maps.write_text("7f00 /lib/libmkl_rt.so.3\n7f01 /lib/libmkl_vml_def.so.3\n7f02 /lib/libmkl_def.so.3\n")
-    monkeypatch.setattr(_blas, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
-    assert (_blas.named("Haswell"), mkl_peer.kernels(maps)) == ("Haswell", "libmkl_def")
-    monkeypatch.setattr(_blas, "cpu_flags", lambda: frozenset({"avx2", "fma", *AVX512}))
-    assert _blas.named("SkylakeX") == "SkylakeX"
-    assert _blas.named("Haswell") == "Haswell: narrower than this CPU"
+    monkeypatch.setattr(cblas, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
+    assert (cblas.named("Haswell"), mkl_peer.kernels(maps)) == ("Haswell", "libmkl_def")
+    monkeypatch.setattr(cblas, "cpu_flags", lambda: frozenset({"avx2", "fma", *AVX512}))
+    assert cblas.named("SkylakeX") == "SkylakeX"
+    assert cblas.named("Haswell") == "Haswell: narrower than this CPU"
     assert mkl_peer.kernels(maps) == "libmkl_def: narrower than this CPU"
     maps.write_text("7f02 /lib/libmkl_avx512.so.3")
     assert mkl_peer.kernels(maps) == "libmkl_avx512"
@@ -483,7 +483,7 @@ def test_narrow_kernels_are_called_narrow_where_the_cpu_has_wider_ones(
 def test_blis_is_tried_with_all_kernels_that_the_cpu_runs(
     monkeypatch: pytest.MonkeyPatch, flags: set[str], own: str, avx2_only: bool, names: list[str]
 ) -> None:
-    for module in (_blas, blis):
+    for module in (cblas, blis):
         monkeypatch.setattr(module, "cpu_flags", lambda: frozenset(flags))
     assert blis.kernels(own, avx2_only) == names
 

@@ -212,10 +212,9 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
     cases = suite.cases(options.only, options.quick, device)
     if device == GPU:
         from tilewright.bench.gpu_device import require
-        from tilewright.bench.peers import cublas
 
         check_outputs(options)
-        wanted = peer.required(options.peers, GPU) or [cublas.NAME]
+        wanted = peer.required(options.peers, GPU) or ["cuBLAS"]
         require()
     else:
         wanted = _checked(options) or []

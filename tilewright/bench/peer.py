@@ -6,7 +6,7 @@ formats: how operands are handed over, what one timed call is, whether B is pack
 underscore are what several peers share.  A new peer is one such file: nothing else lists their names.
 
 NumPy and torch are called as their users call them.  OpenBLAS, MKL and BLIS are C libraries: they are called through
-a compiled wrapper with all arguments ready (peers/_blas.py), gemv where m or n is 1, so that neither ctypes nor any
+a compiled wrapper with all arguments ready (peers/cblas.py), gemv where m or n is 1, so that neither ctypes nor any
 argument checking is held against them.  tilewright is called as `tilewright.matmul(a, b, out)`, argument checking
 included.  Each library runs the widest kernels that it has and this CPU can run; versions say which.
 """
@@ -109,7 +109,8 @@ def libraries() -> tuple[Library, ...]:
     from tilewright.bench import peers
 
     names = [module.name for module in pkgutil.iter_modules(peers.__path__) if not module.name.startswith("_")]
-    found = [import_module(f"tilewright.bench.peers.{name}").PEER for name in names]
+    defined = [vars(import_module(f"tilewright.bench.peers.{name}")).values() for name in names]
+    found = [value for values in defined for value in values if isinstance(value, Library)]
     return tuple(sorted(found, key=lambda library: library.order))
 
 

@@ -161,7 +161,7 @@ class Reference:
         with np.errstate(all="ignore"):
             if self.bits:
                 at = _worst(off, np.zeros(off.shape))
-                missed = self._at(c, at) if at else self.probe and self.probe.missed(c, 0.0, self.bits)
+                missed = self._at(c, at) if at else self.probe.missed(c, 0.0, self.bits) if self.probe else None
                 return missed and f"{missed} modulo 2^{self.bits}"
             exact, size = np.abs(self.exact[among]).astype(np.float64), self.size[among]
             rounding = 1.5 * exact if rounded_once else RANDOM * size
@@ -169,7 +169,7 @@ class Reference:
             if (at := _worst(off, allowed)) is not None:
                 return f"{self._at(c, at)} (tolerance {allowed[at]:.2g})"
             own = (1 if rounded_once else RANDOM) * self.rounding / max(c.shape[1], 1) ** 0.5
-            return self.probe and self.probe.missed(c, self.sums_of_row + own)
+            return self.probe.missed(c, self.sums_of_row + own) if self.probe else None
 
     def _off(self, c: Array) -> tuple[Array, Array]:
         """|C - A B| of the rows compared, and which of self.rows they are: those that c has."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.bench.cases import REAL, Product
 from tilewright.bench.peer import AVX2, Library, Peer, Setting, Unavailable, Way
-from tilewright.bench.peers import _blas
+from tilewright.bench.peers import cblas
 from tilewright.measure import check, measure, operands
 from tilewright.measure.machine import cpu_flags
 from tilewright.measure.measure import Call, Clock, Rules
@@ -34,7 +34,7 @@ def load(setting: Setting) -> Peer:
         raise Unavailable("blis is not installed")
     if setting.threads != 1:
         raise Unavailable("the blis wheel is built without threads")
-    library = _blas.shared_library(Path(spec.origin).parent.glob("cy.*.so"))
+    library = cblas.shared_library(Path(spec.origin).parent.glob("cy.*.so"))
     try:
         library.bli_init()
         library.bli_arch_string.restype = library.bli_info_get_version_str.restype = ctypes.c_char_p
@@ -80,7 +80,7 @@ def kernels(own: str, avx2_only: bool) -> list[str]:
     """
     mine = [] if avx2_only or own == "generic" else [own]
     avx2 = ["haswell", "zen2"] if cpu_flags() >= {"avx2", "fma"} else []
-    avx512 = ["skx"] if _blas.has_avx512() and not avx2_only else []
+    avx512 = ["skx"] if cblas.has_avx512() and not avx2_only else []
     return list(dict.fromkeys([*mine, *avx2, *avx512])) or [own]
 
 
@@ -94,7 +94,7 @@ def fastest(calls: Mapping[str, Call], clock: Clock = time.perf_counter) -> str:
 def _bli(gemm: Any, gemv: Any, context: int, o: Operands) -> Call:
     """bli_?gemm_ex(transa, transb, m, n, k, &alpha, a, rsa, csa, b, rsb, csb, &beta, c, rsc, csc, context, NULL)."""
     p, size = o.problem, o.c.itemsize
-    _blas.require_one(o)
+    cblas.require_one(o)
     scalars = np.array([1.0, 0.0], o.c.dtype)
     one, zero = scalars.ctypes.data, scalars.ctypes.data + size
     # Row and column strides say how a matrix is stored, so nothing is ever "transposed" (0, 0).
@@ -104,9 +104,9 @@ def _bli(gemm: Any, gemv: Any, context: int, o: Operands) -> Call:
         # bli_?gemv_ex(transa, conjx, rows, columns, &alpha, matrix, rs, cs, x, incx, &beta, y, incy, context, NULL)
         rows, (at, rs, cs), x, step = (p.m, a, b, b[1]) if p.n == 1 else (p.n, (b[0], b[2], b[1]), a, a[2])
         values = (0, 0, rows, p.k, one, at, rs, cs, x[0], step, zero, c[0], 1, context, 0)
-        return _blas.bind(_blas.address(gemv), "iillppllplpplpp", values, keep=(o, scalars)), ()
+        return cblas.bind(gemv, "iillppllplpplpp", values, keep=(o, scalars)), ()
     values = (0, 0, p.m, p.n, p.k, one, *a, *b, zero, *c, context, 0)
-    return _blas.bind(_blas.address(gemm), "iilllppllpllppllpp", values, keep=(o, scalars)), ()
+    return cblas.bind(gemm, "iilllppllpllppllpp", values, keep=(o, scalars)), ()
 
 
 PEER = Library("blis", load, "blis", compiled=True, order=20, threads="BLIS", steered_by=("BLIS_",))

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import formats
 from tilewright.bench.cases import Product
 from tilewright.bench.peer import Library, Peer, Setting, Way
-from tilewright.bench.peers import _blas
+from tilewright.bench.peers import cblas
 from tilewright.formats import Integer
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
@@ -41,7 +41,7 @@ def kernels() -> str | None:
         if hasattr(library, name):
             corename = library[name]
             corename.restype = ctypes.c_char_p
-            return _blas.named(corename().decode())
+            return cblas.named(corename().decode())
     return None
 
 

@@ -1,10 +1,14 @@
-"""torch on CPUs: torch.mm with the MKL linked into it, and oneDNN, which it brings along, with B packed beforehand."""
+"""torch on CPUs: torch.mm with the MKL linked into it, and oneDNN, which it brings along, with B packed beforehand; and
+cuBLAS, as torch calls it on a GPU in full f32: the reference that every ratio there is against.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,7 +16,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.bench.cases import Product
-from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Way
+from tilewright.bench.peer import GPU, Library, Peer, Setting, Unavailable, Way, single
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Array, Operands
 
@@ -84,3 +88,21 @@ def _array(dtype: np.dtype[Any], tensor: Any) -> Array:
 
 PEER = Library("torch", load, "torch", order=30, steered_by=("ONEDNN_", "DNNL_", "ATEN_"),
                avx2={"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"})
+
+
+def load_cublas(setting: Setting) -> Peer:
+    """TorchDevice has turned tf32 off."""
+    assert setting.on is not None
+    torch = setting.on.torch
+    version = f"of torch {torch.__version__}"
+    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            version = f"{importlib.metadata.version(package)} ({version})"
+
+    def bind(o: Operands) -> Call:
+        return partial(torch.mm if o.problem.batch == 1 else torch.bmm, o.a, o.b, out=o.c), ()
+
+    return single("cuBLAS", version, "torch.mm(a, b, out=), tf32 off", bind)
+
+
+CUBLAS_PEER = Library("cuBLAS", load_cublas, device=GPU, order=0)

@@ -14,7 +14,6 @@ from typing import Any
 from tilewright.bench import gpu_device, peer
 from tilewright.bench.cases import Product
 from tilewright.bench.peer import GPU, Setting
-from tilewright.bench.peers import cublas
 from tilewright.bench.results import Report
 from tilewright.bench.suites import gpu as suites
 from tilewright.measure.gpu_rules import host_cost
@@ -57,7 +56,7 @@ def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float
     for each in found[1:]:
         for way in each.ways(Product("f32", "f32", "f32")):
             fn, arguments = way.bind(o)
-            calls["torch.mm" if each.name == cublas.NAME else each.name] = partial(fn, *arguments)
+            calls["torch.mm" if each.name == "cuBLAS" else each.name] = partial(fn, *arguments)
     for call in calls.values():
         call()
     return {name: list(sample.seconds) for name, sample in host_cost(calls, on.wait).items()}

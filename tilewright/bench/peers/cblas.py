@@ -1,4 +1,5 @@
-"""What the C libraries share: a call without Python's overhead, CBLAS's arguments, and how their kernels are named.
+"""OpenBLAS by the wheel scipy-openblas64, and what it shares with the other C libraries: CBLAS's arguments, a call
+without Python's overhead, and how their kernels are named.
 
 A BLAS reached through ctypes pays some 700 ns for converting fourteen arguments, which at 64 x 64 is a tenth of the
 work.  So that this is not held against the peers, each signature gets a small compiled wrapper that costs 20 ns: a
@@ -13,15 +14,18 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilewright import forks
-from tilewright.bench.peer import Unavailable, Unfit
+from tilewright.bench.cases import REAL, Product
+from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Unfit, Way
 from tilewright.measure.machine import cpu_flags
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
@@ -31,7 +35,37 @@ ROW_MAJOR, NO_TRANS, TRANS = 101, 111, 112  # the CBLAS enumerations
 COMPLEX = {"c64-c64-c64": "cblas_cgemm", "c128-c128-c128": "cblas_zgemm"}
 AVX2_KERNELS = ("Haswell", "Zen", "libmkl_def", "libmkl_avx2")  # OpenBLAS's names and MKL's: 256 bits at most
 
-# ---- CBLAS
+# ---- OpenBLAS, whose wheel has 64-bit integers and names of its own
+
+
+def load(setting: Setting) -> Peer:
+    """It is not imported: that would make its functions global, under names that NumPy's own OpenBLAS has as well."""
+    spec = importlib.util.find_spec("scipy_openblas64")
+    if spec is None or spec.origin is None:
+        raise Unavailable("scipy-openblas64 is not installed")
+    library = shared_library((Path(spec.origin).parent / "lib").glob("libscipy_openblas64_*"))
+    library.scipy_openblas_set_num_threads64_(setting.threads)
+    library.scipy_openblas_get_config64_.restype = library.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
+    number = library.scipy_openblas_get_config64_().decode().split()[1]
+    version = f"{number} ({named(library.scipy_openblas_get_corename64_().decode())})"
+    return Peer("openblas", version, CBLAS, partial(ways, "openblas", library, "l", "scipy_{}64_"))
+
+
+PEER = Library("openblas", load, "scipy-openblas64", compiled=True, order=10, threads="OPENBLAS",
+               steered_by=("OPENBLAS_",), avx2={"OPENBLAS_CORETYPE": "Haswell"})
+
+
+def ways(name: str, library: ctypes.CDLL, integer: str, symbol: str, product: Product) -> Iterator[Way]:
+    """The products that every CBLAS has; `symbol` makes a function's name, `integer` is the width of its sizes."""
+    if product.formats in REAL:
+        letter = "s" if product.a == "f32" else "d"
+        gemm, gemv = (library[symbol.format(f"cblas_{letter}{kind}")] for kind in ("gemm", "gemv"))
+        yield Way(name, CBLAS, partial(real, gemm, gemv, integer))
+    elif function := COMPLEX.get(product.formats):
+        yield Way(name, f"{function}, compiled call", partial(complex_gemm, library[symbol.format(function)], integer))
+
+
+# ---- CBLAS's arguments
 
 
 def require_one(o: Operands) -> None:
@@ -53,10 +87,10 @@ def real(gemm: Any, gemv: Any, integer: str, o: Operands) -> Call:
         rows, columns = p.shape_a if p.n == 1 else p.shape_b
         step = (o.b.strides[0] if p.n == 1 else o.a.strides[1]) // o.a.itemsize
         values = (ROW_MAJOR, TRANS if trans else NO_TRANS, rows, columns, 1.0, matrix, ld, x, step, 0.0, c, 1)
-        return bind(address(gemv), f"ii{i}{i}{number}p{i}p{i}{number}p{i}", values, keep=o), ()
+        return bind(gemv, f"ii{i}{i}{number}p{i}p{i}{number}p{i}", values, keep=o), ()
     trans_a, trans_b = (NO_TRANS if letter == "n" else TRANS for letter in p.layout)
     values = (ROW_MAJOR, trans_a, trans_b, p.m, p.n, p.k, 1.0, a, lda, b, ldb, 0.0, c, ldc)
-    return bind(address(gemm), f"iii{i}{i}{i}{number}p{i}p{i}{number}p{i}", values, keep=o), ()
+    return bind(gemm, f"iii{i}{i}{i}{number}p{i}p{i}{number}p{i}", values, keep=o), ()
 
 
 def complex_gemm(function: Any, integer: str, o: Operands) -> Call:
@@ -67,7 +101,7 @@ def complex_gemm(function: Any, integer: str, o: Operands) -> Call:
     one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     a, b, c = (x.ctypes.data for x in (o.a, o.b, o.c))
     values = (ROW_MAJOR, NO_TRANS, NO_TRANS, m, n, k, one, a, k, b, n, zero, c, n)
-    return bind(address(function), f"iii{i}{i}{i}pp{i}p{i}pp{i}", values, keep=(o, scalars)), ()
+    return bind(function, f"iii{i}{i}{i}pp{i}p{i}pp{i}", values, keep=(o, scalars)), ()
 
 
 def require_plain(o: Operands) -> None:
@@ -75,10 +109,6 @@ def require_plain(o: Operands) -> None:
     require_one(o)
     if o.problem.layout != "nn" or o.leading != (o.sizes[2], o.sizes[1], o.sizes[1]):
         raise Unfit("only row-major matrices without gaps are timed with it")
-
-
-def address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 # ---- libraries and their kernels
@@ -172,15 +202,15 @@ def _method(signature: str) -> _MethodDef:
         return _compiled[signature][1]
 
 
-def bind(address: int, signature: str, values: tuple[float, ...], keep: object = None) -> Callable[[], None]:
-    """A callable without arguments that calls the void C function at `address` with `values`.
+def bind(function: Any, signature: str, values: tuple[float, ...], keep: object = None) -> Callable[[], None]:
+    """A callable without arguments that calls the void C function (of ctypes) with `values`.
 
     What the pointers among the values point to must outlive the callable; `keep` is kept alive with it.
     """
     if len(values) != len(signature):
         raise ValueError(f"signature {signature!r} takes {len(signature)} values, got {len(values)}")
     codes = "=Q" + "".join(FIELDS[letter][1] for letter in signature)
-    block = struct.pack(codes, address, *values)
+    block = struct.pack(codes, ctypes.cast(function, ctypes.c_void_p).value, *values)
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     # The last argument is what the builtin reports as its module: any object, and it holds a reference.
