@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from tilewright import simulator
-from tilewright.compiler import llvm
+from tilewright.compiler import llvm, loader
 from tilewright.ir import Function, Pointer
 from tilewright.simulator.memory import extent
 from tilewright.targets import detect
 
 
-def native(functions: Sequence[Function]) -> llvm.Loaded:
-    return llvm.Loaded(llvm.object_code(functions, detect()), detect())
+def native(functions: Sequence[Function]) -> loader.Loaded:
+    return loader.load(llvm.object_code(functions, detect()), detect())
 
 
 def c_type(t: Any) -> Any:
@@ -37,7 +37,7 @@ def same_bits(x: Any, y: Any) -> bool:
 
 def both(function: Function, *args: Any, arrays: dict[str, np.ndarray] | None = None, also: Sequence[Function] = (),
          externals: dict[str, Callable] | None = None, memory: simulator.AddressSpace | None = None,
-         code: llvm.Loaded | None = None) -> tuple[simulator.Report, dict[str, Any]]:
+         code: loader.Loaded | None = None) -> tuple[simulator.Report, dict[str, Any]]:
     """(report, arguments and `arrays` by name, as both readings left them).
 
     Arrays are copied for each reading. An argument that is a Python function makes an array of pointers: each reading

@@ -20,14 +20,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright import forks
-from tilewright.compiler import cache, sources
+from tilewright.compiler import cache, loader, sources
 from tilewright.compiler.manifest import Entry, entry, manifest
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.base import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
-    from tilewright.compiler.llvm import Loaded
+    from tilewright.compiler.loader import Loaded
     from tilewright.ir import Function
 
 Emitter = str | Callable[..., Any]
@@ -111,8 +111,7 @@ def _ready(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tu
 
 
 def _loaded(code: bytes, target: CpuTarget) -> Loaded:
-    from tilewright.compiler import llvm
-    loaded = llvm.Loaded(code, target)
+    loaded = loader.load(code, target)
     # Never freed, not even when the interpreter ends: a daemon thread or a worker may be in this code.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
     return loaded

@@ -1,7 +1,6 @@
-"""LLVM's part: recorded functions → optimised module → assembly, object code, or addresses in this process."""
+"""LLVM's part: recorded functions → optimised module → assembly or object code."""
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -111,21 +110,10 @@ def object_code(functions: Function | Iterable[Function], target: CpuTarget | Am
     return bytes(tm.emit_object(module))
 
 
-class Loaded:
-    """Object code placed in this process; it stays as long as this object lives."""
-
-    def __init__(self, code: bytes, target: CpuTarget) -> None:
-        tm = machine(target, jit=True)
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(f'target triple = "{target.triple}"'), tm)
-        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        self.engine.finalize_object()
-
-    def address(self, name: str) -> int:
-        address = self.engine.get_function_address(name)
-        if not address:
-            raise KeyError(f"the object has no function {name}")
-        return address
-
-    def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """The function as a ctypes callable, which releases the GIL while it runs."""
-        return ctypes.CFUNCTYPE(result, *arguments)(self.address(name))
+def placed(code: bytes, target: CpuTarget) -> Any:
+    """LLVM's engine with an object in this process, for machines that compiler/loader.py does not know."""
+    empty = llvm.parse_assembly(f'target triple = "{target.triple}"')
+    engine = llvm.create_mcjit_compiler(empty, machine(target, jit=True))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine

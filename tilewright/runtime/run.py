@@ -50,10 +50,10 @@ def _on_cpu(function: Function, args: Sequence[Any]) -> Any:
 
 @cache
 def _compiled(function: Function) -> Callable[..., Any]:
-    from tilewright.compiler.llvm import Loaded, object_code
+    from tilewright.compiler import llvm, loader
 
     target = targets.detect().extended
-    code = Loaded(object_code(function, target), target)
+    code = loader.load(llvm.object_code(function, target), target)
     result = None if function.result is None else _ctype(function.result)
     call: Callable[..., Any] = code.function(function.name, result, *(_ctype(v.type) for _, v in function.params))
     call.code = code  # type: ignore[attr-defined]

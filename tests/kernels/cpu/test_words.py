@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tests.helpers.readings import both, c_type
 from tilewright import simulator
-from tilewright.compiler import llvm
+from tilewright.compiler import llvm, loader
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, f32, i32, i64, ptr, vec
 from tilewright.ir.exact import flushing_multiply_add
@@ -154,8 +154,8 @@ def apply(chip, method: str, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.
     return after["c"]
 
 
-def compiled(function, chip) -> llvm.Loaded:
-    return llvm.Loaded(llvm.object_code([function], chip.extended), chip.extended)
+def compiled(function, chip) -> loader.Loaded:
+    return loader.load(llvm.object_code([function], chip.extended), chip.extended)
 
 
 @pytest.mark.parametrize("kind", KINDS)

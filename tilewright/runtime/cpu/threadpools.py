@@ -1,8 +1,8 @@
 """tilewright in threadpoolctl: `threadpool_info()` lists it, `threadpool_limits(n)` limits it, under user_api "blas".
 
-threadpoolctl finds thread pools by the files of loaded shared libraries. tilewright has none: its code is written and
-placed in memory by LLVM. What it is found by is therefore the library that placed it, llvmlite's: its path is what
-`filepath` shows. So the entry appears once tilewright has compiled or loaded something, and not before.
+threadpoolctl finds thread pools by the files of loaded shared libraries. tilewright has none, since its code is written
+at run time. It is found by NumPy's core instead, which is loaded wherever tilewright multiplies: `filepath` is that of
+NumPy's core.
 The limit that is set applies to the calling thread, as threadpoolctl asks of a controller where possible.
 
 Registered as soon as both modules are imported and tilewright's threads are used or configured; `register()` does it
@@ -16,6 +16,7 @@ from functools import cache
 @cache
 def register() -> None:
     """Make tilewright known to threadpoolctl, once."""
+    import numpy as np  # noqa: F401    its core is the library that is found
     import threadpoolctl
 
     from tilewright.runtime.cpu import pool
@@ -23,7 +24,7 @@ def register() -> None:
     class Controller(threadpoolctl.LibController):
         user_api = "blas"
         internal_api = "tilewright"
-        filename_prefixes = ("libllvmlite",)
+        filename_prefixes = ("_multiarray_umath",)
 
         def get_num_threads(self) -> int:
             return pool.get_num_threads()
