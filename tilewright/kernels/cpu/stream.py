@@ -21,8 +21,8 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
     DEPTH rows of B at a time, and ROWS x DEPTH elements of A in registers meanwhile. B's and C's rows are contiguous.
 
     The rows that come next are prefetched into L2, except for one row of C on AVX2. On a Zen 3 B of 4096 x 4096 and
-    4096 x 11008 ran at 0.83 and 0.98 of OpenBLAS with prefetches and runs of 16 KB, at 0.93 and 1.07 without prefetches,
-    by whole cache lines, in runs of 64 KB.
+    4096 x 11008 ran at 0.83 and 0.98 of OpenBLAS with prefetches and runs of 16 KB, at 0.93 and 1.07 without them, by
+    whole cache lines, in runs of 64 KB.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
