@@ -4,7 +4,8 @@
 
 check      products of every kind against float64 through tilewright's own door, each family in a process of its own
 sanitize   compute-sanitizer's memcheck and racecheck over every kernel family (bench/sanitized.py)
-squares odd skinny f64 overhead emission    suites of `tilewright bench gpu`, together in DIR/gpu.json
+squares odd skinny f64    suites of `tilewright bench gpu`, together in DIR/gpu.json
+overhead emission         the host's time of a call, and of emitting a kernel (bench/gpu_costs.py): DIR/costs.json
 article    the article's sweep, every 256 (article:128 for all of it): DIR/article.json and .png
 ladder     the teaching steps: DIR/ladder.json
 tune       the plans of --plans FILE, a line each, on its lines "case MxNxK:LAYOUT", or those the model ranks first on
@@ -50,10 +51,11 @@ GAPS = [(0, 0), (3, 1), (4, 4)]         # elements between rows, elements before
 def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
     import tilewright as tw
-    from tilewright.bench.gpu_device import Reference, TorchDevice
+    from tilewright.bench import gpu_device
     from tilewright.measure.operands import Operands
     from tilewright.problem import Gemm
-    on, kind, count = TorchDevice(), DTYPES[dtype], 0
+    gpu_device.TorchDevice()                # tf32 off
+    kind, count = DTYPES[dtype], 0
 
     def stored(rows: int, cols: int, gap: int, before: int, whole: bool) -> tuple[Any, Any]:
         """A matrix inside of a larger one, and that one."""
@@ -77,8 +79,12 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
                         tw.matmul(a, b, c)
                     else:
                         tw.gemm(alpha, a, b, beta, c)
-                    reference = Reference(on, Operands(problem, a, b, c), exact=whole, alpha=alpha, beta=beta, old=old)
-                    wrong, got = reference.wrong(c), c.clone()
+                    wanted, allowed = gpu_device.reference(Operands(problem, a, b, c))
+                    wanted, allowed = alpha * wanted, abs(alpha) * allowed
+                    if beta:
+                        wanted += beta * old.double()
+                        allowed += gpu_device.RANDOM * torch.finfo(kind).eps * abs(beta) * old.abs()
+                    wrong, got = gpu_device.wrong(c, wanted, 0.0 * allowed if whole else allowed), c.clone()
                     c.copy_(old)
                     around[:m, before:before + n] = old
                     if wrong is None and not torch.equal(outer, around):
@@ -134,15 +140,14 @@ def _outcome(code: int, said: str) -> dict[str, Any]:
 
 # ---- suites of the package
 
-SUITES = {"squares": "square", "odd": "odd", "skinny": "skinny", "f64": "f64", "overhead": "overhead",
-          "emission": "emission"}
+SUITES = {"squares": "square", "odd": "odd", "skinny": "skinny", "f64": "f64"}
+COSTS = ("overhead", "emission")
 
 
 def prebuild(names: list[str]) -> str:
     """Compile what the suites need into the kernel cache, with all cores."""
-    from tilewright.bench.suites import gpu as gpu_suites
-    products = [SUITES[name] for name in names if SUITES[name] in gpu_suites.SUITES]
-    problems = list(dict.fromkeys(case.problem for case in gpu_suites.cases(products)))
+    from tilewright.bench.suites import shapes
+    problems = list(dict.fromkeys(case.problem for case in shapes.gpu_cases([SUITES[name] for name in names])))
     began = time.perf_counter()
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         errors = [said for said in pool.map(_compiled, problems) if said]
@@ -200,7 +205,7 @@ def main() -> int:
         return 1 if len(lines) > 1 else 0
     names = [job.partition(":")[0] for job in asked.jobs]
     for name in names:
-        if name not in (*SUITES, "check", "sanitize", "article", "ladder", "tune"):
+        if name not in (*SUITES, *COSTS, "check", "sanitize", "article", "ladder", "tune"):
             parser.error(f"there is no job {name!r}")
     began, table = time.monotonic(), []
 
@@ -224,6 +229,9 @@ def main() -> int:
         print(prebuild(suites), flush=True)
         ran(" ".join(suites), *bench(["gpu", "-s", ",".join(SUITES[name] for name in suites), *quick,
                                       "--json", str(asked.out / "gpu.json")], left()))
+    if costs := [name for name in names if name in COSTS]:
+        ran(" ".join(costs), *child([sys.executable, str(ROOT / "bench/gpu_costs.py"), *costs, "--json",
+                                     str(asked.out / "costs.json")], left()))
     for job, name in zip(asked.jobs, names):
         if name == "article":
             step = (sizes_of(job) or [256])[0]

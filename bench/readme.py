@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tilewright.bench import plot
-from tilewright.bench import report as tables
+from tilewright.bench import plot, tables
 from tilewright.bench.peer import OURS
-from tilewright.bench.report import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
+from tilewright.bench.report import gpu_where, heading
 from tilewright.bench.results import Report, Result, load
-from tilewright.measure.measure import Sample, geomean
+from tilewright.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
+from tilewright.measure.measure import Sample, geomean, spread
+from tilewright.text import plural
 
 # At the start of a line: an indented pair is an example, as above.
 _FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?) -->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)
@@ -87,7 +90,7 @@ def summary(report: Report, options: dict[str, str]) -> str:
 def machine(report: Report, options: dict[str, str]) -> str:
     """Where and when, in a paragraph."""
     del options
-    where = tables.heading(report)[1]
+    where = heading(report)[1]
     commit = f", commit {report.commit}" if report.commit else ""
     everybody = [c for session in report.sessions for c in session.peers if c["name"] != OURS]
     # the ladder's steps are no libraries and have no version
@@ -117,22 +120,40 @@ def tiles(report: Report, options: dict[str, str]) -> str:
 
 def counts(report: Report, options: dict[str, str]) -> str:
     """What the simulator counted of every GPU step: of=memory or of=multiprocessor."""
-    from tilewright.bench.suites import ladder_simulated
+    from tilewright.bench.suites import ladders
 
-    columns = {"memory": ladder_simulated.MEMORY, "multiprocessor": ladder_simulated.MULTIPROCESSOR}.get(options["of"])
+    columns = {"memory": ladders.MEMORY, "multiprocessor": ladders.MULTIPROCESSOR}.get(options["of"])
     if columns is None:
         raise FigureError(f"of={options['of']}: it is memory or multiprocessor")
-    rows = [[c.title, *(cell(c) for _, cell in columns)] for c in ladder_simulated.counted(report)]
+    rows = [[c.title, *(cell(c) for _, cell in columns)] for c in ladders.counted(report)]
     return markdown(["step", *(heading for heading, _ in columns)], rows)
+
+
+def sentence(c: Any) -> str:
+    """What the simulator counts of one step, in words."""
+    agrees = "exactly" if c.loads == c.expected else f"{c.expected:,} expected"
+    what, share = c.bound
+    said = [
+        f"**Simulated, n = {c.n}:** {c.loads:,} loads from global memory ({c.formula}: {agrees}) in {c.load_sectors:,} "
+        f"sectors of 32 bytes, of which {c.load_efficiency:.0%} is used; C is stored in {c.store_sectors:,} sectors "
+        f"({c.store_efficiency:.0%} used)."
+    ]
+    if c.shared_loads:
+        conflicts = f"{c.conflicts:,} of them conflicts" if c.conflicts else "none of them a conflict"
+        said.append(f"{c.shared_loads:,} loads from shared memory; {c.passes:,} passes over its banks, {conflicts}.")
+    moves = f"{c.moves / c.fmas:.3f} loads, stores, copies and barriers per FMA"
+    used = "" if c.registers is None else f"; {c.registers} registers, {plural(c.ctas or 0, 'CTA')} per multiprocessor"
+    said.append(f"{moves}{used}. Bound by {what}: at most {share:.1%} of the peak.")
+    return "\n".join(textwrap.fill(s, 120) for s in said)
 
 
 def step(report: Report, options: dict[str, str]) -> str:
     """The same of one step, in a sentence or two."""
-    from tilewright.bench.suites import ladder_simulated
+    from tilewright.bench.suites import ladders
 
-    for found in ladder_simulated.counted(report):
+    for found in ladders.counted(report):
         if found.step == options["step"]:
-            return ladder_simulated.sentence(found) + "\n"
+            return sentence(found) + "\n"
     raise FigureError(f"there is no step {options['step']}")
 
 
@@ -142,7 +163,8 @@ def tflops(report: Report, options: dict[str, str]) -> str:
     from tilewright.bench.suites import ladders
 
     head, *rows = ladders.table(report.results)
-    return f"{report.extra['device']['name']}, {report.created[:10]}.\n\n{markdown(head, rows)}"
+    device = report.machine.get("gpu") or report.extra["device"]
+    return f"{device['name']}, {report.created[:10]}.\n\n{markdown(head, rows)}"
 
 
 def gpu_rates(report: Report, options: dict[str, str]) -> str:
@@ -171,14 +193,14 @@ def gpu_machine(report: Report, options: dict[str, str]) -> str:
     del options
     commit = f", commit {report.commit}" if report.commit else ""
     clocks = report.extra.get("clocks", "unknown")
-    where = tables.gpu_where(report)
+    where = gpu_where(report)
     return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}. Clocks: {clocks}.\n"
 
 
 def gpu_costs(report: Report, options: dict[str, str]) -> str:
     """of=overhead: microseconds per call; of=emission: seconds per kernel."""
     if options["of"] == "overhead":
-        spreads = tables.overheads(report)
+        spreads = {name: spread(seconds) for name, seconds in report.extra["overhead"].items()}
         rows = [[name, f"{s.median * 1e6:.2f} ({s.q1 * 1e6:.2f} to {s.q3 * 1e6:.2f})"] for name, s in spreads.items()]
         return markdown(["a call from Python", "µs"], rows)
     if options["of"] == "emission":

@@ -16,13 +16,12 @@ import pytest
 import tilewright as tw
 from bench import readme
 from tilewright import formats
-from tilewright.bench import child, commands, cpu_device, peer, plot, report, results, session
-from tilewright.bench.cases import Case, Product
-from tilewright.bench.child import Job
+from tilewright.bench import commands, contest, peer, plot, report, results, session, tables
+from tilewright.bench.cases import Case, Job, Product
 from tilewright.bench.peer import Peer, Setting, Way
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
-from tilewright.bench.suites import formats as suite
-from tilewright.bench.suites.formats import PRODUCTS
+from tilewright.bench.suites import shapes
+from tilewright.bench.suites.shapes import PRODUCTS
 from tilewright.measure import check, operands
 from tilewright.measure.check import Reference
 from tilewright.measure.measure import Rules, Sample
@@ -47,7 +46,7 @@ def make(key: str, m: int, n: int, k: int) -> Operands:
 
 def test_words_choose_products() -> None:
     def keys(*words: str) -> list[str]:
-        return [p.key for p in suite.chosen(words)]
+        return [p.key for p in shapes.chosen(words)]
 
     assert keys() == [p.key for p in PRODUCTS]
     assert keys("i8") == ["i8-i8-i8", "i8-i8-i32", "u8-i8-i32", "i8-i4-i32"]
@@ -241,16 +240,11 @@ def job(*cases: Case, **options: Any) -> Job:
 
 
 def case(key: str, n: int) -> Case:
-    return suite.cases([product(key)], [n])[0]
+    return shapes.format_cases([product(key)], [n])[0]
 
 
 def alone(*more: Peer) -> list[Peer]:
     return [peer.ours(Setting()), *more]
-
-
-def test_a_job_survives_json() -> None:
-    asked = job(case("u8-i8-i32", 64), case("f32-f32-f32:bf16_bf16_f32_x6", 128), peers=["numpy"], call_s=1.0)
-    assert Job.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +258,11 @@ def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.Monkey
 
             return call, ()
 
-        slow, device = Way(who, "", bind), cpu_device.Cpu(job(call_s=1.0), lambda: now[0])
-        part, _ = device._part(slow, make("f32-f32-f32", 1000, 8, 8))
-        return len(part.a)
+        slow, device = Way(who, "", bind), contest.Cpu(job(call_s=1.0), lambda: now[0])
+        o, timed = make("f32-f32-f32", 1000, 8, 8), case("f32-f32-f32", 8)
+        timed = replace(timed, problem=o.problem)
+        _, rows, _ = device.checked(slow, timed, [o], device.reference(timed, o))
+        return rows or 1000
 
     who = "numpy"
     assert bench(1e-6) == 1000
@@ -276,7 +272,7 @@ def test_slow_peers_are_given_fewer_rows_and_we_never(monkeypatch: pytest.Monkey
     assert bench(1e-2, once=0.01) == pytest.approx(100, abs=1)
     assert bench(1e-2, once=0.2) == pytest.approx(400, abs=1)  # once is no more than a twentieth of the call
     assert bench(1e-6, once=100.0) == 1000
-    monkeypatch.setattr(cpu_device, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
+    monkeypatch.setattr(contest, "SLOW", 128 / 0.01 * 0.99)  # operations a row, and what is fast from 10 ms a row
     assert bench(1e-2) == 1000
     assert bench(2e-2) == pytest.approx(50, abs=1)
     assert bench(lambda rows: 1e-2 if rows > 16 else 4e-2) == 1000  # a few rows at a time are no fair sample
@@ -289,7 +285,7 @@ def test_what_is_absent_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError(f"algorithm must be None\n  in this version, not {options['algorithm']!r}")
 
     monkeypatch.setattr(tw, "matmul", refuses)
-    timed = child.Bench(job(), alone()).run(case("f32-f32-f32:bf16_bf16_f32_x6", 32))
+    timed = contest.Bench(job(), alone()).run(case("f32-f32-f32:bf16_bf16_f32_x6", 32))
     (row,) = timed.rows
     assert row.error == "absent: algorithm must be None in this version, not 'bf16_bf16_f32_x6'"
     assert commands.status(report_of(timed)) == 0
@@ -303,7 +299,7 @@ def test_a_wrong_or_broken_peer_is_not_timed(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no such\ninstruction")
 
     everybody = alone(peer.single("zeros", "", "", zeros), peer.single("breaks", "", "", breaks))
-    timed = child.Bench(job(), everybody).run(case("i8-i8-i32", 32))
+    timed = contest.Bench(job(), everybody).run(case("i8-i8-i32", 32))
     rows = {row.name: row for row in timed.rows}
     assert str(rows["zeros"].error).startswith("wrong result: C[")
     assert rows["breaks"].error == "RuntimeError: no such instruction"
@@ -398,14 +394,14 @@ def test_ratios_count_rows_and_are_taken_round_by_round() -> None:
 def test_the_table() -> None:
     absent = Result(case("f32-f32-f32:bf16_bf16_f32_x6", 1024), 1, "native",
                     (Row("tilewright", error="absent: no such algorithm"),))
-    head, *lines = report.format_lines([canned("bf16-bf16-f32"), canned("i8-i8-i32"), absent])
-    assert head == [*report.FORMATS_HEAD, "remark"]
+    head, *lines = tables.format_lines([canned("bf16-bf16-f32"), canned("i8-i8-i32"), absent])
+    assert head == [*tables.FORMATS_HEAD, "remark"]
     assert lines == [
         ["bf16 → f32", "215", "3.00", "100 (64 rows)", "1.50 mkl", "1.20 mkl packed", "0.25", "0.75", ""],
         ["i8 → i32", "215", "3.00", "100 (64 rows)", "1.50 mkl", "1.20 mkl packed", "exact", "exact", ""],
         ["f32 by bf16_bf16_f32_x6", *["-"] * 7, "absent: no such algorithm"],
     ]
-    assert report.format_lines([canned("bf16-bf16-f32")])[0] == report.FORMATS_HEAD
+    assert tables.format_lines([canned("bf16-bf16-f32")])[0] == tables.FORMATS_HEAD
 
 
 def test_the_terminal_and_the_documents_show_it(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 import tilewright as tw
-from tilewright.bench import child, commands, peer, report, results
-from tilewright.bench.cases import Case
-from tilewright.bench.peer import GPU, Setting
-from tilewright.bench.results import OURS, Report, Result, Row
+from tilewright.bench import commands, contest, peer, report, results, session
+from tilewright.bench.cases import GPU, Case, Job
+from tilewright.bench.peer import OURS, Setting
+from tilewright.bench.results import Report, Result, Row
 from tilewright.bench.suites import never_lose as suite
 from tilewright.measure.measure import Rules, Sample
 
@@ -83,8 +83,8 @@ def test_cells_below_one_are_listed_with_their_bound_worst_first(tmp_path: Path)
 @pytest.mark.parametrize("name", ["views", "batches"])
 def test_cells_of_views_and_batches_are_right_and_say_their_bound(name: str) -> None:
     cases = sorted(suite.cases([name, "f32"]), key=lambda c: c.problem.flops)[:3]
-    job = child.Job(1, "native", cases, SHORT, call_s=0.5, bounds=True)
-    bench = child.Bench(job, peer.find(Setting(), ["numpy"])[0])
+    job = Job(1, "native", cases, SHORT, call_s=0.5, bounds=True)
+    bench = contest.Bench(job, peer.find(Setting(), ["numpy"])[0])
     for case in cases:
         result = bench.run(case)
         assert [(row.name, row.error) for row in result.rows] == [(OURS, None), ("numpy", None)]
@@ -135,19 +135,17 @@ def dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("dropped")
 def test_a_file_in_the_folder_is_a_peer_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.bench import session
-
     assert "einsum" in peer.names()
     assert peer.required(["einsum"]) == ["einsum"]
     monkeypatch.setenv("EINSUM_SLOW", "1")
     assert "EINSUM_SLOW" not in session.environment(1, "native")
 
-    def process(job: child.Job, heard: Any) -> None:
-        child.run(job, lambda event, **details: heard({"event": event, **details}))
+    def process(job: Job, heard: Any) -> None:
+        session.work(job, lambda event, **details: heard({"event": event, **details}))
 
     monkeypatch.setattr(session, "_process", process)
     monkeypatch.setattr(commands, "measured_peaks", lambda *_: {})
-    monkeypatch.setattr(commands.cpu_suites, "SQUARE", (8, 16))
+    monkeypatch.setattr(commands.shapes, "SQUARE", (8, 16))
     monkeypatch.setattr(commands.Rules, "choose", lambda *_: SHORT)
     quiet: Any = Console(quiet=True)
     path = tmp_path / "r.json"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.test_cli import call, refused
 from tilewright import targets
-from tilewright.bench.suites import ladder_simulated
+from tilewright.bench.suites import ladders
 from tilewright.compiler import lld
 from tilewright.ladder import STEPS
 from tilewright.ladder.amd_steps import AMD_STEPS
@@ -97,14 +97,14 @@ def test_the_cpu_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_gpu_ladder_prints_thirteen_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = {}
 
-    def count(name: str, n: int, target: object) -> ladder_simulated.Counts:
+    def count(name: str, n: int, target: object) -> ladders.Counts:
         step = GPU_STEPS[name]
         counted[name] = n
         moved: tuple[Any, ...] = (1,) * 12
         busy = {"multiply-adds": 1.0}
-        return ladder_simulated.Counts(name, step.title, step.idea, step.formula, n, *moved, busy=busy)
+        return ladders.Counts(name, step.title, step.idea, step.formula, n, *moved, busy=busy)
 
-    monkeypatch.setattr(ladder_simulated, "count", count)
+    monkeypatch.setattr(ladders, "count", count)
     done = call("ladder", "gpu", "--size", 64)
     assert done.exit_code == 0, done.output
     assert [*counted] == [*GPU_STEPS]

@@ -10,7 +10,7 @@ from bench import readme
 from tilewright import simulator, targets
 from tilewright.bench import gpu_device, results
 from tilewright.bench.cases import Case
-from tilewright.bench.suites import ladder_simulated, ladders
+from tilewright.bench.suites import ladders
 from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.llvm import assembly
@@ -20,6 +20,7 @@ from tilewright.ladder import gpu11_texture
 from tilewright.ladder.gpu13_dispatch import choose
 from tilewright.ladder.gpu_gemm import column_major
 from tilewright.ladder.gpu_steps import GPU_STEPS
+from tilewright.ladder.names import GPU_LADDER
 from tilewright.measure import measure
 from tilewright.problem import Gemm
 
@@ -238,7 +239,7 @@ def test_asynchronous_copies_need_ampere():
 def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     """The command itself, with three steps to be quick; from its JSON come the tables of docs/gpu-ladder.md."""
     three = {name: GPU_STEPS[name] for name in ("naive", "shared", "texture")}
-    monkeypatch.setattr(ladder_simulated, "GPU_STEPS", three)
+    monkeypatch.setattr(ladders, "GPU_STEPS", three)
     monkeypatch.setenv("COLUMNS", "160")
     json, plot = tmp_path / "ladder.json", tmp_path / "ladder.png"
     asked = ["bench", "ladder", "--device", "simulate", "--sizes", "256", "--json", str(json), "--plot", str(plot)]
@@ -253,7 +254,7 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
         assembler = "none, since ptxas is not installed"
     assert f"Registers and CTAs per SM: {assembler}." in said.output
     assert results.load(json).extra["ptxas"] == assembler
-    naive, shared, _ = ladder_simulated.counted(results.load(json))
+    naive, shared, _ = ladders.counted(results.load(json))
     assert naive.bound[0] == "L1"
     assert shared.conflicts > 0
     sentence = readme.step(results.load(json), {"step": "shared"})
@@ -302,11 +303,33 @@ def test_timing_needs_a_device():
     assert "no NVIDIA GPU here" in said.output
 
 
-@pytest.mark.parametrize("name", ladders.titles())
+@pytest.mark.parametrize("name", GPU_LADDER)
 def test_every_step_on_a_device(name):
+    """Whole numbers come out exact in every shape, with rows apart, alpha and beta, and nothing is written beside C."""
     if reason := gpu_device.why_not():
         pytest.skip(reason)
-    assert ladders.wrong(name) == ""
+    import torch
+
+    from tilewright.ladder import run_nvidia
+
+    for m, n, k in ((1, 1, 1), (127, 130, 9), (129, 131, 65), (300, 5, 17), (256, 512, 64), (255, 260, 0)):
+        for alpha, beta, gap in ((1.0, 0.0, 0), (-2.0, 3.0, 4)):
+            a, b = (torch.randint(-4, 5, size, device="cuda").float() for size in ((m, k + gap), (k, n + gap)))
+            whole = torch.randint(-4, 5, (m, n + 1), device="cuda").float()
+            a, b, c = a[:, :k], b[:, :n], whole[:, :n]
+            beside, before = whole[:, n].clone(), c.double()
+            if beta == 0:
+                c.fill_(float("nan"))
+            where = [at for x in (a, b, c) for at in (x.data_ptr(), x.stride(0))]
+            try:
+                launch = run_nvidia.prepare(name, m, n, k, *where, alpha=alpha, beta=beta)
+            except ValueError:
+                continue  # textures cannot look at these
+            launch(torch.cuda.current_stream().cuda_stream)
+            torch.cuda.synchronize()
+            wanted = alpha * (a.double() @ b.double()) + (beta * before if beta else 0)
+            assert torch.equal(c.double(), wanted), (m, n, k, alpha, beta)
+            assert torch.equal(whole[:, n], beside), (m, n, k, alpha, beta)
 
 
 def test_the_device_is_one_of_three():

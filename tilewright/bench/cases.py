@@ -1,14 +1,19 @@
-"""What is timed, as plain data: a product of number formats, and a case: such a product of given sizes and layout."""
+"""What is timed, as plain data: a product of number formats; a case, which is such a product of given sizes and layout;
+a job, which is what one process measures.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright import formats
 from tilewright.formats import Complex, Integer
+from tilewright.measure.measure import Rules
 from tilewright.problem import Gemm
 
+NATIVE, AVX2 = "native", "avx2"  # instruction sets that a job may use
+CPU, GPU = "cpu", "gpu"
 REAL = ("f32-f32-f32", "f64-f64-f64")  # what every BLAS has
 
 
@@ -53,9 +58,6 @@ class Product:
 
     def gemm(self, m: int, n: int, k: int, layout: str = "nn", batch: int = 1) -> Gemm:
         return Gemm(m, n, k, self.a, self.b, self.out, layout, batch)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,27 @@ class Case:
         return cls(data["suite"], _problem(data), data["cold"], None if beside is None else _problem(beside),
                    data.get("algorithm"), data.get("gap", 0))
 
-    def of(self, suite: str) -> Case:
-        return replace(self, suite=suite)
+
+@dataclass(frozen=True)
+class Job:
+    """What one process measures."""
+
+    threads: int
+    isa: str
+    cases: list[Case]
+    rules: Rules
+    device: str = CPU
+    number: int = 0  # of the GPU
+    ladder: bool = False  # the teaching steps too
+    peers: list[str] | None = None  # None: all that are installed
+    plans: list[str] = field(default_factory=list)  # on a GPU: tilewright by these plans too
+    prepared: bool = False  # peers that find B packed beforehand too
+    bounds: bool = False  # say what bounds our plans, by the cost model
+    flush: bool = False  # in the article's protocol: empty the GPU's L2 before every launch
+    call_s: float | None = None  # a slow peer is given as many rows of A as it does in that time
+    max_call_s: float = 60.0  # a peer that would need longer for one call sits the case out
+    max_case_s: float | None = None  # the slowest sit a case out that would take longer, down to three peers
+    deadline_s: float | None = None  # no case is begun that would end after this
 
 
 def size(problem: Gemm) -> str:

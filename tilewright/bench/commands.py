@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.bench import peer, results, session
+from tilewright.bench import peer, results, session, tables
 from tilewright.bench import plot as plots
 from tilewright.bench import report as reports
-from tilewright.bench.child import Job
-from tilewright.bench.peer import GPU, NATIVE, OURS
+from tilewright.bench.cases import AVX2, CPU, GPU, NATIVE, Job
+from tilewright.bench.peer import OURS
 from tilewright.bench.progress import Progress, progress
-from tilewright.bench.results import ABSENT, Report, Result
-from tilewright.bench.suites import cpu as cpu_suites
-from tilewright.bench.suites import formats as formats_suite
-from tilewright.bench.suites import gpu as gpu_suites
+from tilewright.bench.results import ABSENT, CUBLAS, Report, Result
+from tilewright.bench.suites import shapes
 from tilewright.measure.gpu_rules import GpuRules
 from tilewright.measure.measure import Rules
 from tilewright.text import plural
@@ -27,12 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUICK_S = 53.0  # what --quick promises is a minute, and there is a plot to draw
-COSTS = ("overhead", "emission")  # suites on a GPU that are no products
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line; an empty list means the default."""
+    """The options of the command line; an empty list means the default."""
 
     suites: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
@@ -53,24 +49,11 @@ class Options:
         """For the JSON: what changes the figures, not where they are written."""
         return {name: value for name, value in self.__dict__.items() if name not in ("json", "plot")}
 
-
-def register_tile() -> tuple[int, int]:
-    """(mr, nr) of the plan tilewright would choose, which the sizes "one past a tile" are made from."""
-    import tilewright as tw
-
-    plan = tw.plan(tw.Gemm(1024, 1024, 1024), tw.detect())
-    return int(plan.mr), int(plan.nr)
-
-
-def measured_peaks(dtypes: Iterable[str], threads: Iterable[int], isa: str) -> dict[str, float]:
-    """{"f32 1 native": GFLOP/s, ...}: what loops of nothing but multiply-adds reach, for "percent of peak"."""
-    from tilewright.measure import probes
-
-    found = probes.ceilings()
-    if found.disturbed:
-        return {}
-    name = "x86-avx2" if isa == peer.AVX2 else None
-    return {f"{d} {n} {isa}": round(found.peak_flops(d, n, name) / 1e9, 2) for d in dtypes for n in threads}
+    def required(self, device: str = CPU) -> list[str] | None:
+        """Mistakes are errors now, not in ten minutes; returns the peers as peer.find takes them."""
+        check_outputs(self)
+        session.environment(1, self.isa)
+        return peer.required(self.peers, device)
 
 
 def all_threads() -> int:
@@ -80,15 +63,35 @@ def all_threads() -> int:
     return int(tw.get_num_threads())
 
 
-# ---- the studies
+def register_tile() -> tuple[int, int]:
+    """(mr, nr) of the plan tilewright would choose, which the sizes "one past a tile" are made from."""
+    import tilewright as tw
+
+    plan = tw.plan(tw.Gemm(1024, 1024, 1024), tw.detect())
+    return int(plan.mr), int(plan.nr)
+
+
+def measured_peaks(dtypes: Iterable[str], options: Options) -> dict[str, float]:
+    """{"f32 1 native": GFLOP/s, ...}: what loops of nothing but multiply-adds reach, for "percent of peak"."""
+    from tilewright.measure import probes
+
+    found = probes.ceilings()
+    if found.disturbed:
+        return {}
+    name = "x86-avx2" if options.isa == AVX2 else None
+    return {f"{d} {n} {options.isa}": round(found.peak_flops(d, n, name) / 1e9, 2)
+            for d in dtypes for n in options.threads}
+
+
+# ---- on a CPU
 
 
 def bench(options: Options, console: Console) -> int:
     """The comparison with the peers; returns the exit status."""
-    wanted = _checked(options)
-    suites = options.suites or (["square"] if options.quick else list(cpu_suites.DEFAULT_SUITES))
-    dtypes = options.dtypes or (["f32"] if options.quick else list(cpu_suites.DTYPES))
-    cases = cpu_suites.cases(suites, dtypes, register_tile())
+    wanted = options.required()
+    suites = options.suites or (["square"] if options.quick else list(shapes.DEFAULT_SUITES))
+    dtypes = options.dtypes or (["f32"] if options.quick else list(shapes.DTYPES))
+    cases = shapes.cases(suites, dtypes, register_tile())
     began = time.monotonic()
 
     def jobs() -> Iterator[Job]:
@@ -103,53 +106,31 @@ def bench(options: Options, console: Console) -> int:
                 deadline_s=(left if remaining == 1 else 1.2 * left / remaining) if options.quick else None,
             )
 
-    report = _run("bench", jobs(), len(cases) * len(options.threads), options, console)
-    report.extra["peak_gflops"] = measured_peaks(dtypes, options.threads, options.isa)
-    return _finish(report, options, began, console)
+    return _run("bench", jobs(), len(cases) * len(options.threads), options, console, dtypes)
 
 
 def ladder(options: Options, console: Console) -> int:
     """The teaching steps over the article's sizes."""
-    wanted = _checked(options)
-    began = time.monotonic()
-    sizes = options.sizes or (cpu_suites.LADDER_QUICK if options.quick else cpu_suites.LADDER)
-    cases = [case for dtype in options.dtypes or ["f32"] for case in cpu_suites.squares("ladder", sizes, dtype)]
+    wanted = options.required()
+    sizes = options.sizes or (shapes.LADDER_QUICK if options.quick else shapes.LADDER)
+    dtypes = options.dtypes or ["f32"]
+    cases = [case for dtype in dtypes for case in shapes.squares("ladder", sizes, dtype)]
     rules = {threads: replace(Rules.choose(threads, options.quick), min_rounds=3) for threads in options.threads}
     jobs = [Job(n, options.isa, cases, rule, ladder=True, peers=wanted) for n, rule in rules.items()]
-    report = _run("ladder", jobs, len(cases) * len(jobs), options, console)
-    report.extra["peak_gflops"] = measured_peaks(options.dtypes or ["f32"], options.threads, options.isa)
-    return _finish(report, options, began, console)
-
-
-def gpu_ladder(options: Options, console: Console) -> int:
-    """The steps of the GPU ladder beside cuBLAS."""
-    from tilewright.bench.gpu_device import require
-    from tilewright.bench.suites import ladders
-
-    check_outputs(options)
-    require()
-    began = time.monotonic()
-    cases = cpu_suites.squares("ladder", options.sizes or ladders.GPU_SIZES, "f32")
-    job = Job(1, NATIVE, cases, replace(_gpu_rules(options), watch_s=0.0), GPU, options.device, ladder=True,
-              peers=options.peers)
-    report = _run("ladder cuda", [job], len(cases), options, console)
-    report.extra["device"] = report.machine.get("gpu", {})
-    return _finish(report, options, began, console)
+    return _run("ladder", jobs, len(cases) * len(jobs), options, console, dtypes)
 
 
 def formats(options: Options, console: Console) -> int:
     """Every number format beside the peers that have it."""
-    wanted = _checked(options)
-    products = formats_suite.chosen(options.only)
-    cases = formats_suite.cases(products, options.sizes or (formats_suite.QUICK if options.quick else
-                                                            formats_suite.SIZES))
-    began = time.monotonic()
+    wanted = options.required()
+    sizes = options.sizes or (shapes.FORMAT_QUICK if options.quick else shapes.FORMAT_SIZES)
+    cases = shapes.format_cases(shapes.chosen(options.only), sizes)
     jobs = [
         Job(n, options.isa, cases, format_rules(n, options.quick), peers=wanted, prepared=True,
             call_s=0.25 if options.quick else 1.0)
         for n in options.threads
     ]
-    return _finish(_run("formats", jobs, len(cases) * len(jobs), options, console), options, began, console)
+    return _run("formats", jobs, len(cases) * len(jobs), options, console)
 
 
 def format_rules(threads: int, quick: bool) -> Rules:
@@ -158,50 +139,66 @@ def format_rules(threads: int, quick: bool) -> Rules:
     return usual if quick else replace(usual, min_rounds=3, budget_s=2.0)
 
 
+# ---- on a GPU
+
+
 def gpu(options: Options, console: Console) -> int:
     """`tilewright bench gpu`: suites on a GPU beside cuBLAS and Triton."""
+    check_outputs(options)
+    dtypes = options.dtypes or ["f32"]
+    named = [case for dtype in dtypes for case in shapes.named(options.cases, dtype)]
+    suites = options.suites or ([] if options.cases else ["sweep"])
+    cases = shapes.gpu_cases(suites, dtypes, options.sizes, options.quick) + named
+    wanted = _require_gpu(options)
+    job = Job(1, NATIVE, cases, _gpu_rules(options), GPU, options.device, peers=wanted, plans=options.plans,
+              flush=options.flush, max_call_s=10.0)
+    return _run("gpu", [job], len(cases), replace(options, peers=wanted), console)
+
+
+def gpu_ladder(options: Options, console: Console) -> int:
+    """The steps of the GPU ladder beside cuBLAS."""
+    from tilewright.bench.suites import ladders
+
+    wanted = _require_gpu(options)
+    cases = shapes.squares("ladder", options.sizes or ladders.GPU_SIZES, "f32")
+    job = Job(1, NATIVE, cases, replace(_gpu_rules(options), watch_s=0.0), GPU, options.device, ladder=True,
+              peers=wanted)
+    return _run("ladder cuda", [job], len(cases), options, console)
+
+
+def _require_gpu(options: Options) -> list[str] | None:
+    """The peers; NoGpu without a GPU."""
     from tilewright.bench.gpu_device import require
 
-    check_outputs(options)
-    suites = options.suites or ([] if options.cases else ["sweep"])
-    unknown = [name for name in suites if name not in (*gpu_suites.SUITES, *COSTS)]
-    if unknown:
-        known = ", ".join((*gpu_suites.SUITES, *COSTS))
-        raise ValueError(f"unknown suite {unknown[0]!r} on a GPU; it may be {known}")
-    dtypes = options.dtypes or ["f32"]
-    named = [case for dtype in dtypes for case in gpu_suites.named(options.cases, dtype)]
-    wanted = peer.required(options.peers, GPU)
+    wanted = options.required(GPU)
     require()
-    products = [name for name in suites if name not in COSTS]
-    cases = gpu_suites.cases(products, dtypes, options.sizes, options.quick) + named
-    return _finish(measure_gpu(replace(options, peers=wanted), suites, cases, console), options, None, console)
-
-
-def measure_gpu(options: Options, suites: list[str], cases: list[results.Case], console: Console) -> Report:
-    """Everything that was asked for.  What was found until Ctrl-C or an error is kept."""
-    if "emission" in suites:  # which times the driver's assembler, not the driver's cache
-        os.environ["CUDA_CACHE_DISABLE"] = "1"
-    began = time.monotonic()
-    job = Job(1, NATIVE, cases, _gpu_rules(options), GPU, options.device, peers=options.peers, plans=options.plans,
-              flush=options.flush, max_call_s=10.0)
-    report = _run("gpu", [job] if cases else [], len(cases), options, console)
-    costs = [name for name in COSTS if name in suites]
-    if costs and not any("interrupted" in note for s in report.sessions for note in s.notes):
-        from tilewright.bench.suites import gpu_costs
-
-        try:
-            gpu_costs.measure(report, costs, options.device)
-        except (KeyboardInterrupt, Exception) as end:  # an hour of measuring is worth more than its last minute
-            if not report.results:
-                raise
-            why = f"{type(end).__name__}: {end}" if isinstance(end, Exception) else "what comes after is missing"
-            report.sessions[-1].notes.append(f"interrupted: {why}")
-    report.extra["seconds"] = round(time.monotonic() - began, 1)
-    return report
+    return wanted
 
 
 def _gpu_rules(options: Options) -> GpuRules:
     return GpuRules.quick() if options.quick else GpuRules()
+
+
+def simulate(n: int, target_name: str, options: Options, console: Console) -> int:
+    """The GPU ladder's steps as the simulator counts them; returns the exit status."""
+    from tilewright import targets
+    from tilewright.bench.suites import ladders as study
+
+    check_outputs(options)
+    target: Any = targets.target(target_name)
+    report, found = Report.start("ladder simulated", n=n, target=target.name), []
+    with progress(console) as bar:
+        task = bar.add_task("simulating", total=len(study.GPU_STEPS))
+        for name, step in study.GPU_STEPS.items():
+            bar.update(task, description=step.title)
+            found.append(study.count(name, n, target))
+            bar.advance(task)
+    report.extra["simulated"] = [asdict(c) for c in found]
+    report.extra["ptxas"] = study.assembler()
+    return _finish(report, options, console)
+
+
+# ---- on either
 
 
 def never_lose(options: Options, device: str, minutes: float | None, console: Console) -> int:
@@ -211,15 +208,10 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
     began = time.monotonic()
     cases = suite.cases(options.only, options.quick, device)
     if device == GPU:
-        from tilewright.bench.gpu_device import require
-
-        check_outputs(options)
-        wanted = peer.required(options.peers, GPU) or ["cuBLAS"]
-        require()
+        wanted, counts = _require_gpu(options) or [CUBLAS], [1]
     else:
-        wanted = _checked(options) or []
-        wanted = wanted if options.peers else peer.names()
-    counts = options.threads if device != GPU else [1]
+        wanted, counts = options.required(), options.threads
+        wanted = (wanted or []) if options.peers else peer.names()
 
     def jobs() -> Iterator[Job]:
         for number, threads in enumerate(counts):
@@ -230,7 +222,7 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
                 deadline_s=None if left is None else left / (len(counts) - number),
             )
 
-    return _finish(_run("never-lose", jobs(), len(cases) * len(counts), options, console), options, began, console)
+    return _run("never-lose", jobs(), len(cases) * len(counts), options, console)
 
 
 def never_lose_rules(device: str, threads: int, quick: bool) -> Rules:
@@ -245,50 +237,21 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     """Import and first result, from outside."""
     from tilewright.bench.suites import startup as study
 
-    options = Options(json=json)
-    check_outputs(options)
+    check_outputs(Options(json=json))
     report = Report.start("startup", rounds=rounds)
     with progress(console) as bar:
         task = bar.add_task("starting processes", total=rounds * len(study.PROGRAMS))
         samples = study.run(rounds, lambda: bar.advance(task))
-    rows = [(name, reports.quoted(sample.spread, 3)) for name, sample in samples.items()]
-    console.print(reports.shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"),
-                                rows, left=("process",)))
+    rows = [(name, tables.quoted(sample.spread, 3)) for name, sample in samples.items()]
+    console.print(tables.shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"),
+                               rows, left=("process",)))
     report.extra["startup"] = {name: list(sample.seconds) for name, sample in samples.items()}
     if json:
         results.save(report, json)
     return 0
 
 
-def simulate(n: int, target_name: str, options: Options, console: Console) -> int:
-    """The GPU ladder's steps as the simulator counts them; returns the exit status."""
-    from tilewright import targets
-    from tilewright.bench.suites import ladder_simulated as study
-    from tilewright.targets import GpuTarget
-
-    check_outputs(options)
-    target = targets.target(target_name)
-    assert isinstance(target, GpuTarget)
-    report, found = Report.start("ladder simulated", n=n, target=target.name), []
-    with progress(console) as bar:
-        task = bar.add_task("simulating", total=len(study.GPU_STEPS))
-        for name, step in study.GPU_STEPS.items():
-            bar.update(task, description=step.title)
-            found.append(study.count(name, n, target))
-            bar.advance(task)
-    report.extra["simulated"] = [asdict(c) for c in found]
-    report.extra["ptxas"] = study.assembler()
-    return _finish(report, options, None, console)
-
-
 # ---- what they share
-
-
-def _checked(options: Options) -> list[str] | None:
-    """Mistakes are errors now, not in ten minutes; returns the peers as peer.find takes them."""
-    check_outputs(options)
-    session.environment(1, options.isa)
-    return peer.required(options.peers)
 
 
 def check_outputs(options: Options) -> None:
@@ -300,10 +263,17 @@ def check_outputs(options: Options) -> None:
         raise ValueError(plots.MISSING)
 
 
-def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: Console) -> Report:
+def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: Console,
+         peaks: Iterable[str] = ()) -> int:
+    """Measure, show and write; returns the exit status.  `peaks`: the formats whose peaks the report states."""
+    began = time.monotonic()
     with progress(console) as bar:
         task = bar.add_task("starting", total=total)
-        return session.run(kind, jobs, listener(bar, task), **options.recorded())
+        report = session.run(kind, jobs, listener(bar, task), **options.recorded())
+    if peaks:
+        report.extra["peak_gflops"] = measured_peaks(peaks, options)
+    report.extra["seconds"] = round(time.monotonic() - began, 1)
+    return _finish(report, options, console)
 
 
 def listener(bar: Progress, task: Any) -> Callable[[Job, dict[str, Any]], None]:
@@ -312,21 +282,19 @@ def listener(bar: Progress, task: Any) -> Callable[[Job, dict[str, Any]], None]:
     def listen(job: Job, event: dict[str, Any]) -> None:
         where = "GPU" if job.device == GPU else plural(job.threads, "thread")
         if event["event"] == "peers":
-            bar.update(task, description=f"{where}: {', '.join(c['name'] for c in event['peers'])}")
+            bar.update(task, description=f"{where}: {', '.join(p['name'] for p in event['session']['peers'])}")
         elif event["event"] == "case":
             bar.update(task, description=f"{where}: {event['label']}")
         elif event["event"] in ("result", "left_out"):
             bar.advance(task)
             if event["event"] == "result":
-                bar.say(reports.line(Result.from_json(event["result"])))
+                bar.say(tables.line(Result.from_json(event["result"])))
 
     return listen
 
 
-def _finish(report: Report, options: Options, began: float | None, console: Console) -> int:
+def _finish(report: Report, options: Options, console: Console) -> int:
     """Show and write; returns the exit status."""
-    if began is not None:
-        report.extra["seconds"] = round(time.monotonic() - began, 1)
     reports.show(report, console)
     if "seconds" in report.extra:
         console.print(f"took {report.extra['seconds']:.0f} s", highlight=False)
@@ -351,5 +319,4 @@ def status(report: Report) -> int:
     failed = any(row.error and not row.error.startswith(("left out", ABSENT)) for row in rows)
     notes = [note for s in report.sessions for note in s.notes]
     broken = any(words in note for note in notes for words in ("ended early", "interrupted", "not tried"))
-    studies = (*COSTS, "simulated")
-    return 1 if failed or broken or not (rows or any(name in report.extra for name in studies)) else 0
+    return 1 if failed or broken or not (rows or "simulated" in report.extra) else 0

@@ -1,8 +1,8 @@
-"""A GPU as child.Bench measures on it, by torch: operands, answers compared, graphs in turns, the device's state.
+"""A GPU as contest.Bench measures on it, by torch: operands, answers compared, graphs in turns, the device's state.
 
-torch, because cuBLAS is called through it: all peers run on its current stream and in its graphs.  An answer is
-compared with torch's product of float64 copies, every element: whole numbers must come out exactly, random data may be
-off by 8 eps |A| |B|, as on CPUs (check.py).
+torch, because cuBLAS is called through it: all peers run on its current stream and in its graphs.  Every element of an
+answer is compared with torch's product of float64 copies, from which it may be off by 8 eps |A| |B|, as on CPUs
+(check.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from tilewright.bench import peer
-from tilewright.bench.cases import Case
-from tilewright.bench.child import Job, Left, Lost, States, attempt
+from tilewright.bench.cases import Case, Job
+from tilewright.bench.contest import Checked, Left, Lost, States, Timed, attempt
 from tilewright.bench.peer import OURS, Way
 from tilewright.measure import gpu_rules, gpu_state, measure
 from tilewright.measure.check import RANDOM
@@ -121,19 +121,16 @@ class TorchDevice:
 # ---- operands and answers
 
 
-def make(on: TorchDevice, problem: Gemm, *, whole: bool = False, gap: int = 0) -> Operands:
-    """Fresh random operands: normal, or `whole` numbers so small that any order of adding gives the same.
-
-    C starts as nan, so that an element that was not written cannot pass for right.
-    """
+def make(on: TorchDevice, problem: Gemm, gap: int = 0) -> Operands:
+    """Fresh random normal operands.  C starts as nan, so that an element that was not written cannot pass for
+    right."""
     torch = on.torch
     dtype = {"f32": torch.float32, "f64": torch.float64}[problem.a]
     batch = () if problem.batch == 1 else (problem.batch,)
 
     def matrix(stored: tuple[int, int], letter: str) -> Tensor:
         shape = (*batch, stored[0], stored[1] + gap)
-        x = torch.randint(-3, 4, shape, device=on.name) if whole else torch.randn(shape, device=on.name, dtype=dtype)
-        x = x.to(dtype)[..., : stored[1]]
+        x = torch.randn(shape, device=on.name, dtype=dtype)[..., : stored[1]]
         return x if letter == "n" else x.transpose(-1, -2)
 
     a, b = matrix(problem.shape_a, problem.layout[0]), matrix(problem.shape_b, problem.layout[1])
@@ -146,31 +143,22 @@ def sets(problem: Gemm, l2: int) -> int:
     return max(2, min(MOST_SETS, 1 + 2 * l2 // max(problem.min_bytes, 1) + 1))
 
 
-class Reference:
-    """alpha A B + beta old in float64, to hold results against.  `old` is C as it was before."""
+def reference(o: Operands) -> tuple[Tensor, Tensor]:
+    """A B in float64, and how far each element may be off."""
+    wanted = o.a.double() @ o.b.double()
+    eps = 2.0 ** (-23 if o.problem.a == "f32" else -52)
+    return wanted, RANDOM * eps * (o.a.abs() @ o.b.abs())
 
-    def __init__(
-        self, on: TorchDevice, o: Operands, *, exact: bool = False, alpha: float = 1.0, beta: float = 0.0,
-        old: Any = None,
-    ) -> None:
-        torch = on.torch
-        self.wanted = alpha * (o.a.double() @ o.b.double())
-        share = 0.0 if exact else RANDOM * float(torch.finfo(o.c.dtype).eps)
-        self.allowed = share * abs(alpha) * (o.a.abs() @ o.b.abs())
-        if beta:
-            before = old.double()
-            self.wanted += beta * before
-            self.allowed += share * abs(beta) * before.abs()
 
-    def wrong(self, c: Any) -> str | None:
-        """None if c is right, else a sentence that says where it is not.  nan is wrong."""
-        close = (c - self.wanted).abs() <= self.allowed  # c is widened to float64 here
-        if bool(close.all()):
-            return None
-        count = int((~close).sum())
-        at = tuple(int(x) for x in (~close).nonzero()[0])
-        got, wanted, place = float(c[at]), float(self.wanted[at]), ", ".join(map(str, at))
-        return f"{count} of {c.numel()} elements are off, the first C[{place}] = {got:.9g}, float64 gives {wanted:.9g}"
+def wrong(c: Tensor, wanted: Tensor, allowed: Tensor) -> str | None:
+    """None if c is right, else a sentence that says where it is not.  nan is wrong."""
+    close = (c - wanted).abs() <= allowed  # c is widened to float64 here
+    if bool(close.all()):
+        return None
+    count = int((~close).sum())
+    at = tuple(int(x) for x in (~close).nonzero()[0])
+    got, exact, place = float(c[at]), float(wanted[at]), ", ".join(map(str, at))
+    return f"{count} of {c.numel()} elements are off, the first C[{place}] = {got:.9g}, float64 gives {exact:.9g}"
 
 
 # ---- the device of a job
@@ -193,7 +181,7 @@ class Gpu:
         return self.on.on.target
 
     def describe(self) -> dict[str, Any]:
-        return {"gpu": self.on.describe(), "state": self.settings}
+        return self.on.describe() | self.settings
 
     def close(self) -> str:
         """How the clocks behaved, in words."""
@@ -205,40 +193,36 @@ class Gpu:
     def operands(self, case: Case) -> list[Operands]:
         return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem, self.on.on.target.l2))]
 
-    def reference(self, case: Case, first: Operands) -> Reference:
-        return Reference(self.on, first)
+    def reference(self, case: Case, first: Operands) -> tuple[Tensor, Tensor]:
+        return reference(first)
 
-    def absent(self, way: Way, case: Case) -> str | None:
-        return None  # what a GPU lacks is an error like others
-
-    def checked(self, way: Way, sets: list[Operands], reference: Reference) -> tuple[list[Call], int, float | None]:
+    def checked(self, way: Way, case: Case, sets: list[Operands], reference: Any) -> Checked:
         try:
             calls = attempt(lambda: [way.bind(o) for o in sets])
-            wrong = attempt(lambda: self._wrong([partial(fn, *args) for fn, args in calls], sets, reference))
+            said = attempt(lambda: self._wrong([partial(fn, *args) for fn, args in calls], sets, reference))
         except Left as reason:
             try:
                 self.on.wait()
             except RuntimeError:
                 raise Lost(str(reason)) from None
             raise
-        if wrong:
-            raise Left(f"wrong result: {wrong}")
+        if said:
+            raise Left(f"wrong result: {said}")
         return calls, 0, None
 
-    def _wrong(self, launches: Sequence[Launch], sets: list[Operands], reference: Reference) -> str | None:
+    def _wrong(self, launches: Sequence[Launch], sets: list[Operands], reference: Any) -> str | None:
         """Every C poisoned, everything launched: is the first C right, and is no nan left in the others?"""
         for o in sets:
             o.c.fill_(float("nan"))
         for launch in launches:
             launch()
         self.on.wait()
-        if wrong := reference.wrong(sets[0].c):
-            return wrong
+        if said := wrong(sets[0].c, *reference):
+            return said
         unwritten = [i for i, o in enumerate(sets) if bool(o.c.isnan().any())]
         return f"C of operands {unwritten[0]} is not written everywhere" if unwritten else None
 
-    def time(self, case: Case, calls: dict[str, list[Call]], reference: Reference,
-             sets: list[Operands]) -> tuple[dict[str, Sample], States, dict[str, str]]:
+    def time(self, case: Case, calls: dict[str, list[Call]], reference: Any, sets: list[Operands]) -> Timed:
         """Time, watch, and check what the timed launches write."""
         launches: dict[str, list[Launch]] = {
             name: [partial(fn, *args) for fn, args in made] for name, made in calls.items()
@@ -247,8 +231,8 @@ class Gpu:
         samples, states, again = timed(case, launches)
         errors = {}
         for name in samples:
-            if wrong := self._wrong(again[name], sets, reference):
-                errors[name] = f"wrong result after timing: {wrong}"
+            if said := self._wrong(again[name], sets, reference):
+                errors[name] = f"wrong result after timing: {said}"
         if OURS in states:
             states[OURS]["plan"] = peer.plan_of(case.problem, self.on.on.target)
         return samples, states, errors

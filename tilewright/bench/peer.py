@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright import formats
-from tilewright.bench.cases import Product
+from tilewright.bench.cases import CPU, GPU, NATIVE, Product
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Array, Operands
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 OURS = "tilewright"
 NONE = "none"  # of --peers: tilewright alone
-NATIVE, AVX2 = "native", "avx2"
-CPU, GPU = "cpu", "gpu"
 
 
 class Unavailable(Exception):

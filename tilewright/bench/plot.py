@@ -7,14 +7,15 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tilewright import extras
 from tilewright.bench.peer import OURS
-from tilewright.bench.report import NUMPY, format_groups, groups, names, peak_of, state, times, title, warnings
-from tilewright.bench.results import BESIDE, Report, Result
-from tilewright.text import plural
+from tilewright.bench.report import on_gpu, warnings
+from tilewright.bench.results import BESIDE, NUMPY, Report, Result
+from tilewright.bench.tables import format_groups, groups, names, peak_of, setting, state, times, title
 
 MISSING = f"plots need matplotlib: {extras.install('plot')}"
 # Readable for the colour-blind (Okabe and Ito) and stable from plot to plot: a library keeps its colour.
@@ -31,11 +32,37 @@ COLOURS = {
 CYCLE = ("#e69f00", "#f0e442", "#000000", "#8c564b", "#7f7f7f", "#bcbd22", "#17becf")
 
 
-def provenance(report: Report, path: Path, title: str) -> dict[str, str | None] | None:
-    """What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run."""
-    if path.suffix != ".png":
-        return None
-    return {"Title": title, "Source": digest(report), "Software": None}
+def available() -> bool:
+    return find_spec("matplotlib") is not None
+
+
+def draw(report: Report, path: Path, n: int | None = None) -> None:
+    """Write a plot of the report to `path`, whose suffix chooses the format: of its suites of squares, or of number
+    formats at the size n (of those measured the largest).  ValueError if there is nothing to plot, or no matplotlib."""
+    if not available():
+        raise ValueError(MISSING)
+    import matplotlib
+
+    matplotlib.use("Agg")  # a file is all that is wanted, with or without a display
+    import matplotlib.pyplot as plt
+
+    named = ""
+    if report.kind == "formats":
+        n = n or max((r.case.problem.n for r in report.results if r.gflops()), default=0)
+        figure, named = formats_figure(report, n), f"m = n = k = {n}"
+    elif report.kind == "ladder cuda":
+        figure = _steps(report)
+    elif report.kind == "ladder simulated":
+        figure = _simulated(report)
+    else:
+        figure = _against_size(report)
+        named = "" if on_gpu(report) else _where(report)
+    # What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run.
+    said = {"Title": named, "Source": digest(report), "Software": None} if named and path.suffix == ".png" else None
+    try:
+        figure.savefig(path, dpi=144, metadata=said)
+    finally:
+        plt.close(figure)
 
 
 def digest(report: Report) -> str:
@@ -43,53 +70,14 @@ def digest(report: Report) -> str:
     return hashlib.sha256(json.dumps(report.to_json(), sort_keys=True).encode()).hexdigest()
 
 
-def warning(report: Report) -> str:
+def _where(report: Report) -> str:
+    machine = report.machine["gpu"].get("name", "a GPU") if on_gpu(report) else report.machine["cpu"]
+    return f"tilewright {report.tilewright} on {machine}, {report.created[:10]}"
+
+
+def _busy(report: Report) -> str:
     """A line for the title where other processes kept the machine busy."""
     return "".join(f"\n{line}" for line in warnings(report)[:1])
-
-
-class PlotUnavailable(Exception):
-    """matplotlib is not installed; the message says what to do."""
-
-
-def available() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("matplotlib") is not None
-
-
-def draw(report: Report, path: Path, suites: Sequence[str] | None = None, n: int | None = None) -> None:
-    """Write a plot of the report to `path`, whose suffix chooses the format: of its square-like suites (or those
-    named), of number formats at the size n (of those measured the largest).  ValueError if there is nothing to plot."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise PlotUnavailable(MISSING) from None
-    matplotlib.use("Agg")  # a file is all that is wanted, with or without a display
-    import matplotlib.pyplot as plt
-
-    if report.kind == "formats":
-        n = n or max((r.case.problem.n for r in report.results if r.gflops()), default=0)
-        figure, named = formats_figure(report, n), f"m = n = k = {n}"
-    elif report.kind == "ladder cuda":
-        figure, named = _steps(report), ""
-    elif report.kind == "ladder simulated":
-        figure, named = _simulated(report), ""
-    elif "gpu" in report.machine:
-        figure, named = _on_gpu(report), ""
-    else:
-        figure, named = _rates(report, suites)
-    metadata = provenance(report, path, named) if named else None
-    try:
-        figure.savefig(path, dpi=144, metadata=metadata)
-    finally:
-        plt.close(figure)
-
-
-def _colours(names: Iterable[str]) -> dict[str, str]:
-    """One for all panels: a line has one colour in the common legend."""
-    spare = iter(CYCLE * 4)
-    return {name: COLOURS.get(name) or next(spare) for name in names}
 
 
 def _legend(figure: Any, axes: Iterable[Any], ncols: int, first: Callable[[str], Any] = lambda label: 0,
@@ -100,44 +88,66 @@ def _legend(figure: Any, axes: Iterable[Any], ncols: int, first: Callable[[str],
     figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=ncols, **options)
 
 
-# ---- on a CPU: rate against size, one panel per format and thread count
+# ---- against size: a column for each suite of squares; rows are rate, and on a GPU power and SM clock
+
+GPU_ROWS = (("power, W", "watts"), ("SM clock, MHz", "sm_mhz"))
 
 
-def _rates(report: Report, suites: Sequence[str] | None) -> tuple[Any, str]:
+def _against_size(report: Report) -> Any:
     import matplotlib.pyplot as plt
 
-    panels = [(group, results) for group, results in groups(report.results) if _drawable(results, suites)]
-    if not panels:
+    gpu = on_gpu(report)
+    suites = [(group, results) for group, results in groups(report.results) if _drawable(results)]
+    if not suites:
         raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
-    figure, axes = plt.subplots(1, len(panels), figsize=(6.2 * len(panels), 4.4), squeeze=False, layout="constrained")
-    colours = _colours(dict.fromkeys(name for _, results in panels for name in names(results)))
-    for axis, (group, results) in zip(axes[0], panels):
-        _panel(axis, results, peak_of(report, group), colours)
-        axis.set_title(title(group))
-    _legend(figure, axes[0], 4 * len(panels))
-    where = f"tilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}"
-    figure.suptitle(where + warning(report), fontsize=9)
-    return figure, where
+    more = [row for row in GPU_ROWS if any(_states(results, name, row[1]) for _, results in suites
+                                           for name in names(results))]
+    figure, axes = plt.subplots(1 + len(more), len(suites), figsize=(6.8 * len(suites), 4.4 + 2.6 * len(more)),
+                                squeeze=False, sharex="col", layout="constrained")
+    spare = iter(CYCLE * 4)
+    drawn = dict.fromkeys(name for _, results in suites for name in names(results))
+    colours = {name: COLOURS.get(name) or next(spare) for name in drawn}  # one for all panels
+    for column, (group, results) in zip(axes.T, suites):
+        _rates(column[0], results, peak_of(report, group), colours, ("TFLOP/s", 1e12) if gpu else ("GFLOP/s", 1e9))
+        column[0].set_title(title(group))
+        for axis, (label, what) in zip(column[1:], more):
+            for name in names(results):
+                if points := _states(results, name, what):
+                    axis.plot(*zip(*points), marker="o", markersize=2.5, **_style(name, colours))
+            axis.set_ylabel(label)
+            axis.grid(alpha=0.3)
+        column[-1].set_xlabel("m = n = k")
+    _legend(figure, axes.flat, min(8, 3 * len(suites) + 2))
+    clocks = f"; clocks {report.extra.get('clocks', 'unknown')}" if gpu else ""
+    figure.suptitle(_where(report) + clocks + _busy(report), fontsize=9)
+    return figure
 
 
-def _drawable(results: list[Result], suites: Sequence[str] | None) -> bool:
-    square = all(r.case.size.isdecimal() for r in results)
-    wanted = results[0].case.suite in suites if suites else results[0].case.suite != "overhead"
-    return wanted and square and len(results) > 1 and not any(r.case.beside for r in results)
+def _drawable(results: list[Result]) -> bool:
+    """Squares of two or more sizes, in one layout."""
+    sizes = [r.case.size for r in results]
+    calls = results[0].case.suite == "overhead"
+    return len(sizes) > 1 and len(set(sizes)) == len(sizes) and all(map(str.isdecimal, sizes)) and not calls \
+        and not any(r.case.beside for r in results)
 
 
-def _panel(axis: Any, results: list[Result], peak: float | None, colours: dict[str, str]) -> None:
+def _style(name: str, colours: dict[str, str]) -> dict[str, Any]:
+    ours = name == OURS
+    return {"color": colours[name], "linewidth": 2.2 if ours else 1.2, "zorder": 3 if ours else 2}
+
+
+def _rates(axis: Any, results: list[Result], peak: float | None, colours: dict[str, str],
+           unit: tuple[str, float]) -> None:
     """Lines of medians with quartiles shaded; the sizes that were measured are the ticks, while they are few."""
+    label, scale = unit
     for name in names(results):
-        points = [(r.case.problem.n, r.operations(), s.spread) for r in results if (s := r.sample(name))]
-        if not points:
-            continue
-        x = [n for n, _, _ in points]
-        colour, ours = colours[name], name == OURS
-        style = {"color": colour, "linewidth": 2.2 if ours else 1.2, "zorder": 3 if ours else 2}
-        axis.plot(x, [f / s.median / 1e9 for _, f, s in points], marker="o", markersize=3, label=name, **style)
-        low, high = [f / s.q3 / 1e9 for _, f, s in points], [f / s.q1 / 1e9 for _, f, s in points]
-        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        points = [(r.case.problem.n, r.operations() / scale, s.spread) for r in results if (s := r.sample(name))]
+        if points:
+            x = [n for n, _, _ in points]
+            medians, low, high = ([work / seconds for (_, work, _), seconds in zip(points, column)]
+                                  for column in zip(*((s.median, s.q3, s.q1) for _, _, s in points)))
+            axis.plot(x, medians, marker="o", markersize=3, label=name, **_style(name, colours))
+            axis.fill_between(x, low, high, color=colours[name], alpha=0.15, linewidth=0)
     if peak:
         axis.axhline(peak, color="black", linestyle=":", linewidth=1, label="measured peak")
     sizes = sorted({r.case.problem.n for r in results})
@@ -145,57 +155,14 @@ def _panel(axis: Any, results: list[Result], peak: float | None, colours: dict[s
         axis.set_xscale("log", base=2)
         axis.set_xticks(sizes, [str(n) for n in sizes])
         axis.minorticks_off()
-    axis.set_xlabel("m = n = k")
-    axis.set_ylabel("GFLOP/s")
+    axis.set_ylabel(label)
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
 
 
-# ---- on a GPU: a column for each suite of squares, a row each for rate, power and SM clock
-
-GPU_PANELS = (("TFLOP/s", None), ("power, W", "watts"), ("SM clock, MHz", "sm_mhz"))
-
-
-def _on_gpu(report: Report) -> Any:
-    import matplotlib.pyplot as plt
-
-    suites = [(g, r) for g, r in groups(report.results) if len(r) > 1 and all(x.case.size.isdecimal() for x in r)]
-    suites = [(g, r) for g, r in suites if len({x.case.size for x in r}) == len(r)]  # one layout
-    if not suites:
-        raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
-    rows = [panel for panel in GPU_PANELS if panel[1] is None or any(_points(r, n, panel[1]) for _, r in suites
-            for n in names(r))]
-    figure, axes = plt.subplots(len(rows), len(suites), figsize=(7.5 * len(suites), 1.4 + 2.6 * len(rows)),
-                                squeeze=False, sharex="col", layout="constrained")
-    colours = _colours(dict.fromkeys(name for _, results in suites for name in names(results)))
-    for column, (group, results) in enumerate(suites):
-        for row, (label, what) in enumerate(rows):
-            axis = axes[row][column]
-            for name in names(results):
-                if points := _points(results, name, what):
-                    axis.plot(*zip(*points), marker="o", markersize=2.5, label=name, color=colours[name],
-                              linewidth=2.0 if name == OURS else 1.2, zorder=3 if name == OURS else 2)
-            if what is None:
-                axis.set_ylim(bottom=0)
-            axis.grid(alpha=0.3)
-            axis.set_ylabel(label)
-        axes[0][column].set_title(title(group))
-        axes[-1][column].set_xlabel("m = n = k")
-    _legend(figure, axes.flat, min(5, 3 * len(suites) + 2))
-    gpu, clocks = report.machine["gpu"], report.extra.get("clocks", "unknown")
-    figure.suptitle(f"tilewright {report.tilewright} on {gpu.get('name', 'a GPU')}, {report.created[:10]}; "
-                    f"clocks {clocks}", fontsize=9)
-    return figure
-
-
-def _points(results: list[Result], name: str, what: str | None) -> list[tuple[int, float]]:
-    found = []
-    for r in results:
-        rate = r.gflops(name)
-        value = (None if rate is None else rate / 1e3) if what is None else state(r, name, what)
-        if value is not None:
-            found.append((r.case.problem.n, float(value)))
-    return found
+def _states(results: list[Result], name: str, what: str) -> list[tuple[int, float]]:
+    """(n, a figure of the GPU's state) where it is known."""
+    return [(r.case.problem.n, float(value)) for r in results if (value := state(r, name, what)) is not None]
 
 
 # ---- number formats at one size: a point for each peer's rate, a line for each product, a panel per thread count, and
@@ -222,10 +189,9 @@ def formats_figure(report: Report, n: int) -> Any:
     )
     for axis, ((threads, isa, _), found) in zip(axes[0], panels.items()):
         _products(axis, {r.case.product: r for r in found}, products)
-        axis.set_title(plural(threads, "thread") + ("" if isa == "native" else f", {isa}"), fontsize=9)
+        axis.set_title(setting(threads, isa), fontsize=9)
     _legend(whole, axes[0], 5, lambda label: label != OURS, fontsize=8)
-    where = f"m = n = k = {n}\ntilewright {report.tilewright} on {report.machine['cpu']}, {report.created[:10]}"
-    whole.suptitle(where + warning(report), fontsize=9)
+    whole.suptitle(f"m = n = k = {n}\n{_where(report)}{_busy(report)}", fontsize=9)
     return whole
 
 
@@ -300,9 +266,9 @@ def _simulated(report: Report) -> Any:
     Points, not bars: on a logarithmic axis a bar's length depends on where the axis begins.
     """
     from tilewright import targets
-    from tilewright.bench.suites import ladder_simulated
+    from tilewright.bench.suites import ladders
 
-    found = ladder_simulated.counted(report)
+    found = ladders.counted(report)
     figure, axis = _ladder([c.title for c in found], 0.55)
     what = list(found[0].busy)
     for i, name in enumerate(what):

@@ -33,6 +33,7 @@ from tilewright.measure.measure import Sample, Spread, ratios, spread
 
 SCHEMA = 2
 BESIDE = "tilewright beside"  # the row of Case.beside
+NUMPY, CUBLAS = "numpy", "cuBLAS"  # the peers that tables compare with, whichever is the fastest
 ABSENT = "absent"  # how the error begins where this version or machine does not have a product
 
 

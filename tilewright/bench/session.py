@@ -1,9 +1,19 @@
-"""Starts a measuring process per thread count and ISA, listens to it, and gathers its results into a report."""
+"""Measuring processes: one per thread count and instruction set, started, listened to, and what runs in it.
+
+A process of its own, because thread counts, CPU affinity and the instruction sets of the peers are settled when their
+libraries are loaded, because a library that crashes must not take the results of the others with it, and because one
+illegal access by a kernel makes a GPU unusable for the process it happened in.
+
+The process reads its Job from standard input and writes one JSON object a line, an event: "peers", "device", "case",
+"result", "left_out", "clocks" or "done".  Its "session", "machine" and "extra" are fields of the report.  What
+libraries print goes to standard error.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,9 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import child, peer
-from tilewright.bench.child import Job
-from tilewright.bench.peer import AVX2, CPU, GPU, NATIVE, OURS
+from tilewright.bench import peer
+from tilewright.bench.cases import AVX2, CPU, GPU, NATIVE, Job
+from tilewright.bench.peer import OURS, Setting
 from tilewright.bench.results import Report, Result, Row, Session
 from tilewright.measure import quiet
 
@@ -40,8 +50,8 @@ Listener = Callable[[dict[str, Any]], None]
 
 
 def environment(threads: int, isa: str) -> dict[str, str]:
-    """The child's environment: `threads` for every library, the ISA they may use, and nothing else that steers them:
-    what a shell or a container tells the libraries (OPENBLAS_CORETYPE=Haswell, say) must not narrow them unseen."""
+    """The process's environment: `threads` for every library, the ISA they may use, and nothing else that steers them:
+    a variable of a shell or a container (OPENBLAS_CORETYPE=Haswell, say) must not narrow them unseen."""
     if isa not in (NATIVE, AVX2):
         raise ValueError(f"isa must be one of {NATIVE}, {AVX2}, got {isa!r}")
     libraries = peer.libraries()
@@ -55,40 +65,26 @@ def environment(threads: int, isa: str) -> dict[str, str]:
     return {**inherited, **counts, **narrow}
 
 
-class _Heard:
-    """What one measuring process has said, into the report: the case it is at, whether that one is over, and whether
-    all is."""
+# ---- the parent
 
-    def __init__(self, session: Session, report: Report, listen: Listener) -> None:
-        self.session, self.report, self.listen = session, report, listen
-        self.at, self.label, self.over, self.done = -1, "", False, False
 
-    def __call__(self, event: dict[str, Any]) -> None:
-        kind, session = event["event"], self.session
-        if kind == "peers":
-            session.peers, session.left_out, session.load_before = event["peers"], event["left_out"], event["load"]
-        elif kind == "device":
-            self.report.machine["gpu"] = {**event["gpu"], **event["state"]}
-        elif kind == "case":
-            self.at, self.label, self.over = event["number"], event["label"], False
-        elif kind == "result":
-            self.report.results.append(Result.from_json(event["result"]))
-            self.over = True
-        elif kind == "left_out":
-            session.notes.append(f"{event['label']} was left out: {event['reason']}")
-        elif kind == "clocks":
-            self.report.extra["clocks"] = event["setting"]
-        elif kind == "done":
-            session.load_after, session.stolen, session.others = event["load"], event["stolen"], event["others"]
-            self.done = True
-        self.listen(event)
+def run(kind: str, jobs: Iterable[Job], listen: Callable[[Job, dict[str, Any]], None], **options: Any) -> Report:
+    """All jobs, one process after the other.  Ctrl-C keeps what was found until then and says so in a note."""
+    report = Report.start(kind, **options)
+    for job in jobs:
+        try:
+            measure(job, report, lambda event, job=job: listen(job, event))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            report.sessions[-1].notes.append("interrupted: the cases after this point are missing")
+            break
+    return report
 
 
 def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> Session:
-    """Run one job in a child process and add what it finds to `report`; returns the last process's session.
+    """Run one job in a process and add what it finds to `report`; returns the last process's session.
 
     A process that dies leaves its results so far, and a note saying what it was doing; the case that broke it is an
-    error row, and another process goes on with the case after.  KeyboardInterrupt ends the child.
+    error row, and another process goes on with the case after.  KeyboardInterrupt ends the process.
     """
     left, began = job, time.monotonic()
     for _ in range(MOST_STARTS):
@@ -110,22 +106,45 @@ def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> 
     return session
 
 
+class _Heard:
+    """Puts one process's events into the report: the case it is at, whether that one is over, and whether all is."""
+
+    def __init__(self, session: Session, report: Report, listen: Listener) -> None:
+        self.session, self.report, self.listen = session, report, listen
+        self.at, self.label, self.over, self.done = -1, "", False, False
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind, session, report = event["event"], self.session, self.report
+        for name, value in event.get("session", {}).items():
+            setattr(session, name, value)
+        report.machine |= event.get("machine", {})
+        report.extra |= event.get("extra", {})
+        if kind == "case":
+            self.at, self.label, self.over = event["number"], event["label"], False
+        elif kind == "result":
+            report.results.append(Result.from_json(event["result"]))
+            self.over = True
+        elif kind == "left_out":
+            session.notes.append(f"{event['label']} was left out: {event['reason']}")
+        self.done = kind == "done"
+        self.listen(event)
+
+
 def _process(job: Job, heard: _Heard) -> None:
-    """One child process, kept on as many CPUs as it has threads, unless it measures on a GPU."""
+    """One process, kept on as many CPUs as it has threads, unless it measures on a GPU."""
     pin = job.device == CPU and hasattr(os, "sched_setaffinity")
     cpus = quiet.fastest_cpus(job.threads) if pin else []
     root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, ",".join(map(str, cpus)), root, child.__name__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            env=environment(job.threads, job.isa),
+            [sys.executable, "-c", _START, ",".join(map(str, cpus)), root, __name__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment(job.threads, job.isa),
         )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             try:
-                json.dump(job.to_json(), process.stdin)
+                pickle.dump(job, process.stdin)
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # it died before it read its job; its exit status says why
@@ -140,24 +159,57 @@ def _process(job: Job, heard: _Heard) -> None:
         if not heard.done:
             errors.seek(0)
             doing = f"timing {heard.label}" if heard.label else "starting"
-            why = _why(code, errors.read())
+            last = (errors.read().strip().splitlines() or ["it said nothing"])[-1]
+            why = f"{signal.Signals(-code).name} ({last})" if code < 0 else last
             heard.session.notes.append(f"the measuring process ended early while {doing}: {why}")
 
 
-def _why(code: int, errors: str) -> str:
-    last = errors.strip().splitlines()[-1:] or ["it said nothing"]
-    if code < 0:
-        return f"{signal.Signals(-code).name} ({last[0]})"
-    return last[0]
+# ---- the process
 
 
-def run(kind: str, jobs: Iterable[Job], listen: Callable[[Job, dict[str, Any]], None], **options: Any) -> Report:
-    """All jobs, one process after the other.  Ctrl-C keeps what was found until then and says so in a note."""
-    report = Report.start(kind, **options)
-    for job in jobs:
-        try:
-            measure(job, report, lambda event, job=job: listen(job, event))  # type: ignore[misc]
-        except KeyboardInterrupt:
-            report.sessions[-1].notes.append("interrupted: the cases after this point are missing")
-            break
-    return report
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # a library's chatter must not end up between the events
+
+    def emit(event: str, **details: Any) -> None:
+        out.write(json.dumps({"event": event, **details}) + "\n")
+
+    work(pickle.load(sys.stdin.buffer), emit)
+
+
+def work(job: Job, emit: Callable[..., None]) -> None:
+    """Measure everything the job asks for, an event for each step."""
+    from tilewright.bench.contest import Bench
+
+    began, before = time.perf_counter(), quiet.Load.now()
+    device, setting = None, Setting(job.threads, job.isa)
+    if job.device == GPU:
+        from tilewright.bench.gpu_device import Gpu
+
+        device = Gpu(job)
+        setting = Setting(job.threads, job.isa, device.on)
+    if job.ladder:
+        from tilewright.bench.suites import ladders
+
+        peers, left_out = ladders.peers(setting, job.peers, job.device)
+    else:
+        peers, left_out = peer.find(setting, job.peers, job.device)
+        peers[1:1] = map(peer.planned, job.plans)
+    described = [{"name": p.name, "version": p.version, "how": p.how} for p in peers]
+    emit("peers", session={"peers": described, "left_out": left_out, "load_before": before.average})
+    if device is not None:
+        emit("device", machine={"gpu": device.describe()})
+    bench = Bench(job, peers, device, began=began)
+    for number, case in enumerate(job.cases):
+        if late := bench.too_late(case):
+            emit("left_out", number=number, label=case.label, reason=late)
+            continue
+        emit("case", number=number, label=case.label)
+        emit("result", number=number, result=bench.run(case).to_json())
+        if device is not None:
+            device.on.wait()  # RuntimeError if the device is lost: this process ends here
+    if device is not None:
+        emit("clocks", extra={"clocks": device.close()})
+    after = quiet.Load.now()
+    found = {"load_after": after.average, "stolen": after.stolen_since(before), "others": after.others_since(before)}
+    emit("done", session=found)

@@ -152,7 +152,7 @@ def gpu(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
     suite: Annotated[
         list[str] | None,
-        typer.Option("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, f64, overhead, emission.",
+        typer.Option("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, f64.",
                      metavar="LIST", show_default="sweep"),
     ] = None,
     sizes: Annotated[

@@ -11,12 +11,11 @@ A *launch* is a function without arguments that puts one multiplication into the
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.measure.measure import Rules, Sample, rotated
+from tilewright.measure.measure import Rules, Sample
 
 Launch = Callable[[], Any]
 
@@ -147,29 +146,3 @@ def replay(device: Device, calls: Sequence[Launch], count: int, flush: bool = Fa
         marks.append((start, device.mark()))
     found = [device.seconds(*pair) for pair in marks[first:]]
     return Sample((sum(found) / len(found),), count)
-
-
-# ---- what a call costs the host
-
-
-def host_cost(
-    calls: Mapping[str, Launch], wait: Callable[[], Any], rounds: int = 15, burst: int = 200,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Sample]:
-    """Seconds that a call takes to come back, in bursts that fit into the device's queue, in turns.
-
-    `wait` lets the device finish before the next burst, untimed: a full queue would time the kernel.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds):
-        for name in rotated(list(calls), number):
-            call, count = calls[name], range(burst)
-            for _ in range(burst // 10):
-                call()
-            wait()
-            start = clock()
-            for _ in count:
-                call()
-            seconds[name].append((clock() - start) / burst)
-            wait()
-    return {name: Sample(tuple(found), burst) for name, found in seconds.items()}

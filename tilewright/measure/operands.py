@@ -55,6 +55,11 @@ class Operands:
         part = Gemm(rows, p.n, p.k, p.a, p.b, p.out, p.layout, p.batch)
         return Operands(part, self.a[..., :rows, :], self.b, self.c[..., :rows, :])
 
+    def single(self, i: int) -> Operands:
+        """One product of a batch."""
+        p = self.problem
+        return Operands(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), self.a[i], self.b[i], self.c[i])
+
     def poison(self) -> None:
         """Bytes of ones in C: nan, -1 or the largest, so that an element that was not written cannot pass for right."""
         self.c.view(np.uint8).fill(0xFF)

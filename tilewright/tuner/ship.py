@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.bench import session
-from tilewright.bench.cases import Case
-from tilewright.bench.child import Job
-from tilewright.bench.peer import AVX2, NATIVE
+from tilewright.bench.cases import AVX2, NATIVE, Case, Job
 from tilewright.bench.results import Report
-from tilewright.bench.suites import cpu as suites
+from tilewright.bench.suites import shapes as suites
 from tilewright.cli import common
 from tilewright.measure import machine
 from tilewright.measure.measure import Rules

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.bench.cases import REAL, Product
-from tilewright.bench.peer import AVX2, Library, Peer, Setting, Unavailable, Way
+from tilewright.bench.cases import AVX2, REAL, Product
+from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Way
 from tilewright.bench.peers import cblas
 from tilewright.measure import check, measure, operands
 from tilewright.measure.machine import cpu_flags

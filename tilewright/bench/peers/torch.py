@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.bench.cases import Product
-from tilewright.bench.peer import GPU, Library, Peer, Setting, Unavailable, Way, single
+from tilewright.bench.cases import GPU, Product
+from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Way, single
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Array, Operands
 

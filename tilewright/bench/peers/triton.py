@@ -6,7 +6,8 @@ import importlib.metadata
 import importlib.util
 from functools import partial
 
-from tilewright.bench.peer import GPU, Library, Peer, Setting, Unavailable, Unfit, single
+from tilewright.bench.cases import GPU
+from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Unfit, single
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
 

@@ -1,25 +1,37 @@
-"""The teaching ladders, step against step: every step as a peer, beside NumPy and OpenBLAS, or on a GPU cuBLAS."""
+"""The teaching ladders, step against step: every step as a peer, beside NumPy and OpenBLAS, or on a GPU cuBLAS; and the
+GPU ladder as the simulator counts it, for which no GPU is needed.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tilewright import simulator, targets
 from tilewright.bench import peer
-from tilewright.bench.cases import Product
-from tilewright.bench.peer import CPU, GPU, Peer, Setting, Unfit, Way, single
+from tilewright.bench.cases import CPU, GPU, Product
+from tilewright.bench.peer import Peer, Setting, Unfit, Way, single
+from tilewright.bench.results import CUBLAS, Report, Result
+from tilewright.bench.tables import shown
+from tilewright.ladder import STEPS, run_nvidia
+from tilewright.ladder.gpu13_dispatch import choose
+from tilewright.ladder.gpu_steps import GPU_STEPS
+from tilewright.ladder.names import DISPATCH, GPU_LADDER
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
 
 if TYPE_CHECKING:
-    from tilewright.bench.results import Result
+    from rich.table import Table
+
+    from tilewright.targets import GpuTarget
 
 UNBLOCKED = ("naive", "registers", "padded")  # what they do to a cache makes minutes of a large product
 MAX_CALL_S = 2.0
 GPU_SIZES = (1024, 2048, 4096)
-AWKWARD = ((1, 1, 1), (127, 130, 9), (129, 131, 65), (300, 5, 17), (256, 512, 64), (255, 260, 0))
-CUBLAS = "cuBLAS"
 
 
 def peers(
@@ -28,12 +40,8 @@ def peers(
     """tilewright, then the steps in their order, then the peers; on CPUs with several threads only the step that uses
     them."""
     if device == GPU:
-        from tilewright.ladder.names import GPU_LADDER
-
         found, left_out = peer.find(setting, (CUBLAS,) if wanted is None else wanted, device)
         return [found[0], *(_gpu_step(name, step) for name, step in GPU_LADDER.items()), *found[1:]], left_out
-    from tilewright.ladder import STEPS
-
     threads = setting.threads
     found, left_out = peer.find(setting, ("numpy", "openblas") if wanted is None else wanted)
     here = {name: step for name, step in STEPS.items() if step.parallel == (threads > 1)}
@@ -59,28 +67,15 @@ def peers(
 # ---- on a GPU
 
 
-def titles() -> dict[str, str]:
-    """{step's name: its title}, the choice by size among them."""
-    from tilewright.ladder.names import GPU_LADDER
-
-    return {name: step.title for name, step in GPU_LADDER.items()}
-
-
 def _gpu_step(name: str, step: Any) -> Peer:
-    """A step on torch's tensors, after its products of awkward shapes were compared."""
-    from tilewright.bench.child import Left
-
-    checked: list[str] = []
+    """A step on torch's tensors."""
 
     def bind(o: Operands) -> Call:
         import torch
 
-        if not checked:
-            checked.append(wrong(name))
-        if checked[0]:
-            raise Left(f"wrong result: {checked[0]}")
+        where = [at for x in (o.a, o.b, o.c) for at in (x.data_ptr(), x.stride(0))]
         try:
-            launch = prepared(name, o.a, o.b, o.c)
+            launch = run_nvidia.prepare(name, *o.sizes, *where)
         except ValueError as refused:
             raise Unfit(str(refused)) from None
         return lambda: launch(torch.cuda.current_stream().cuda_stream), ()
@@ -91,47 +86,9 @@ def _gpu_step(name: str, step: Any) -> Peer:
     return Peer(step.title, "", step.idea, ways)
 
 
-def prepared(name: str, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Callable[[int], None]:
-    """`launch(stream)` of a step on torch's tensors."""
-    from tilewright.ladder import run_nvidia
-
-    (m, k), n = a.shape, b.shape[1]
-    where = (a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), c.data_ptr(), c.stride(0))
-    launch = run_nvidia.prepare(name, m, n, k, *where, alpha=alpha, beta=beta)
-
-    def run(stream: int, _keep: object = (a, b, c)) -> None:
-        launch(stream)
-
-    return run
-
-
-def wrong(name: str) -> str:
-    """What is wrong with a step's products on this device: "" if whole numbers come out exact in every shape, with
-    rows apart, alpha and beta, and nothing is written beside C."""
-    import torch
-
-    for m, n, k in AWKWARD:
-        for alpha, beta, gap in ((1.0, 0.0, 0), (-2.0, 3.0, 4)):
-            a, b = (torch.randint(-4, 5, size, device="cuda").float() for size in ((m, k + gap), (k, n + gap)))
-            whole = torch.randint(-4, 5, (m, n + 1), device="cuda").float()
-            a, b, c = a[:, :k], b[:, :n], whole[:, :n]
-            beside, before = whole[:, n].clone(), c.double()
-            if beta == 0:
-                c.fill_(float("nan"))
-            try:
-                prepared(name, a, b, c, alpha, beta)(torch.cuda.current_stream().cuda_stream)
-            except ValueError:
-                continue  # textures cannot look at these
-            torch.cuda.synchronize()
-            wanted = alpha * (a.double() @ b.double()) + (beta * before if beta else 0)
-            if not torch.equal(c.double(), wanted) or not torch.equal(whole[:, n], beside):
-                return f"{m} x {n} x {k} with alpha {alpha:g}, beta {beta:g} is wrong"
-    return ""
-
-
 def table(results: list[Result]) -> list[list[str]]:
     """Heading and a row for each step on a GPU: TFLOP/s at each size, and the share of cuBLAS's."""
-    wanted = (CUBLAS, *titles().values(), peer.OURS)
+    wanted = (CUBLAS, *(step.title for step in GPU_LADDER.values()), peer.OURS)
     there = [name for name in wanted if any(r.row(name) for r in results)]
     head = ["TFLOP/s at m = n = k =", *(r.case.size for r in results)]
     return [head, *([name, *(_cell(r, name) for r in results)] for name in there)]
@@ -143,3 +100,161 @@ def _cell(r: Result, name: str) -> str:
         return "-" if row is None or "not aligned" in (row.error or "") else "wrong"
     said = f"{rate / 1e3:.2f}" if rate < 1e4 else f"{rate / 1e3:.1f}"
     return said if best is None or name == CUBLAS else f"{said} ({rate / best:.3f})"
+
+
+# ---- in the simulator
+
+L1_LINE = 128
+SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of a warp per clock
+MOVES = ("load", "store", "load shared", "store shared", "texture", "cp.async", "barrier")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the simulator counts of one step for n x n x n, all CTAs together, and what follows for a multiprocessor.
+
+    `busy` has clocks of one multiprocessor, had it to do everything: 128 multiply-adds, or whatever the target's do, in
+    each; an instruction started by each scheduler; a line of L1 looked up; a pass over the banks of shared memory.
+    """
+
+    step: str
+    title: str
+    idea: str
+    formula: str
+    n: int
+    loads: int  # elements from global memory
+    expected: int  # by the formula
+    load_sectors: int
+    load_efficiency: float
+    stores: int
+    store_sectors: int
+    store_efficiency: float
+    shared_loads: int
+    passes: int
+    conflicts: int  # passes beyond the fewest that could deliver the same words
+    fmas: int  # by warps, as are moves
+    moves: int  # loads, stores, copies and barriers
+    busy: dict[str, float]
+    registers: int | None = None
+    spills: int | None = None
+    ctas: int | None = None  # that share a multiprocessor
+
+    @property
+    def bound(self) -> tuple[str, float]:
+        """What keeps a multiprocessor from doing more multiply-adds, and what share of their peak it leaves."""
+        what = max(self.busy, key=self.busy.__getitem__)
+        return what, self.busy["multiply-adds"] / self.busy[what]
+
+
+def count(name: str, n: int, target: GpuTarget) -> Counts:
+    """Simulate a step on whole numbers, check the product, and count."""
+    step, report, by_lines = GPU_STEPS[name], _run(name, n), _run(name, n, L1_LINE)
+    loads, stores = report.of(space="global", verb="load"), report.of("c", "store")
+    shared, from_shared = report.of(space="shared"), report.of(space="shared", verb="load")
+    kinds = report.instructions
+    fmas, moves = kinds["fma"], sum(kinds[kind] for kind in MOVES)
+    busy = {
+        "multiply-adds": fmas * target.warp / target.fma_f32,
+        "instructions": (fmas + moves) / SCHEDULERS,
+        "L1": float(by_lines.of(space="global").moved),
+        "shared memory": float(shared.moved),
+    }
+    return Counts(
+        name, step.title, step.idea, step.formula, n, loads.elements, step.moves(n, n, n)[0], loads.moved,
+        loads.efficiency, stores.elements, stores.moved, stores.efficiency, from_shared.elements,
+        shared.moved, shared.moved - shared.ideal, fmas, moves, busy, **_assembled(name, target),
+    )
+
+
+def dispatched(found: list[Counts], target: GpuTarget) -> Counts:
+    """Step 13, which is no kernel: the counts of the one that it chooses for these sizes."""
+    n, last = found[0].n, GPU_LADDER[DISPATCH]
+    chosen = choose(target, n, n, n, 0, n, 0, n)
+    (counts,) = (c for c in found if c.step == chosen)
+    return replace(counts, step=DISPATCH, title=last.title, idea=f"{last.idea}; here {counts.title}")
+
+
+def _run(name: str, n: int, granule: int | None = None) -> simulator.Report:
+    step = GPU_STEPS[name]
+    a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
+    c = np.full((n, n), np.nan, np.float32)
+    a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
+    report = simulator.run(run_nvidia.function(name), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
+                           grid=step.grid(n, n), granule=granule)
+    if not np.array_equal(c, a @ b):
+        raise RuntimeError(f"{step.title} gives a wrong product")
+    return report
+
+
+def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
+    """Registers, spills and CTAs per multiprocessor, where there is an assembler."""
+    from tilewright.compiler import ptxas
+
+    try:
+        ptxas.find()
+    except ptxas.Missing:
+        return {}
+    function = run_nvidia.function(name)
+    used = ptxas.assemble(run_nvidia.ptx(name, target), target.name)[1][function.name]
+    assert function.threads is not None
+    ctas = target.occupancy(function.threads[0] * function.threads[1], used.registers, used.shared)
+    return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}
+
+
+def assembler() -> str:
+    """Whose registers the tables show: those depend on the assembler's version."""
+    from tilewright.compiler import ptxas
+
+    try:
+        return f"ptxas {ptxas.version()}"
+    except ptxas.Missing:
+        return "none, since ptxas is not installed"
+
+
+Column = tuple[str, Callable[[Counts], str]]
+MEMORY: tuple[Column, ...] = (
+    ("global loads", lambda c: f"{c.loads:,}"),
+    ("formula", lambda c: c.formula),
+    ("says", lambda c: "the same" if c.loads == c.expected else f"{c.expected:,}"),
+    ("sectors", lambda c: f"{c.load_sectors:,}"),
+    ("useful", lambda c: f"{c.load_efficiency:.0%}"),
+    ("stores", lambda c: f"{c.stores:,}"),
+    ("sectors", lambda c: f"{c.store_sectors:,}"),
+    ("useful", lambda c: f"{c.store_efficiency:.0%}"),
+)
+MULTIPROCESSOR: tuple[Column, ...] = (
+    ("shared loads", lambda c: f"{c.shared_loads:,}"),
+    ("passes", lambda c: f"{c.passes:,}"),
+    ("conflicts", lambda c: f"{c.conflicts:,}"),
+    ("moves per FMA", lambda c: f"{c.moves / c.fmas:.3f}"),
+    ("registers", lambda c: "-" if c.registers is None else str(c.registers)),
+    ("CTAs per SM", lambda c: "-" if c.ctas is None else str(c.ctas)),
+    ("bound by", lambda c: c.bound[0]),
+    ("of peak", lambda c: f"{c.bound[1]:.1%}"),
+)
+WORDS = ("idea", "formula", "bound by")  # columns of words, on the left
+LEGEND = (
+    "V = 8, L = 128. Useful: what share of the sectors of 32 bytes. Passes over the banks of shared memory, and how "
+    "many of them are conflicts. Moves: loads, stores, copies and barriers, by warps. Bound by: what a "
+    "multiprocessor is busy with longest, and the share of its multiply-adds that this allows at most. Waiting is not "
+    "predicted."
+)
+
+
+def counted(report: Report) -> list[Counts]:
+    """The counts of a report that `simulate` has written."""
+    return [Counts(**c) for c in report.extra["simulated"]]
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """Ideas, memory, multiprocessor: for a terminal."""
+    target: Any = targets.target(report.options["target"])
+    found = counted(report)
+    found.append(dispatched(found, target))
+    title = f"m = n = k = {found[0].n}, simulated; a multiprocessor of {target.model}"
+    idea: Column = ("idea", lambda c: c.idea)
+    for columns, caption in (((idea,), ""), (MEMORY, ""), (MULTIPROCESSOR, LEGEND)):
+        head = ["step", *(heading for heading, _ in columns)]
+        rows = [[c.title, *(cell(c) for _, cell in columns)] for c in found]
+        yield shown(title, caption, head, rows, left=("step", *WORDS), wrap=True)
+        title = ""

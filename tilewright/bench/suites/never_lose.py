@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright.bench.cases import Case, Product
-from tilewright.bench.peer import GPU, OURS
-from tilewright.bench.suites import formats
+from tilewright.bench import tables
+from tilewright.bench.cases import CPU, GPU, Case, Product
+from tilewright.bench.peer import OURS
+from tilewright.bench.results import Result
+from tilewright.bench.suites.shapes import chosen
 from tilewright.measure.measure import geomean
-
-if TYPE_CHECKING:
-    from tilewright.bench.results import Report, Result
 
 Shape = tuple[str, int, int, int, str, int, int]  # group, m, n, k, layout, batch, gap
 SQUARES = (16, 32, 48, 64, 96, 128, 160, 192, 240, 256, 320, 384, 512, 640, 768, 1024, 1500, 2048, 3072, 4096, 6000)
@@ -40,7 +39,6 @@ PRODUCTS = (*(Product(x, x, x) for x in ("f32", "f64")), Product("bf16", "bf16",
             Product("f16", "f16", "f32"), Product("c64", "c64", "c64"))
 PLAIN = PRODUCTS[:2]  # with --quick, and what GPUs are compared in
 STRIDE = 41  # of the order in which shapes are timed: whenever time is over, every group has had its share
-WORST = 10
 
 
 def shapes() -> list[Shape]:
@@ -62,8 +60,8 @@ def _shapes() -> Iterator[Shape]:
     yield from (("batches", m, n, k, "nt", batch, 0) for batch, m, n, k in ATTENTION)
 
 
-def cases(words: Sequence[str] = (), quick: bool = False, device: str = "cpu") -> list[Case]:
-    """Every shape in every format, or what the words name: groups of shapes, and products as formats.chosen takes them.
+def cases(words: Sequence[str] = (), quick: bool = False, device: str = CPU) -> list[Case]:
+    """Every shape in every format, or what the words name: groups of shapes, and products as shapes.chosen takes them.
 
     Neighbours in the list are of different groups.
     """
@@ -71,7 +69,7 @@ def cases(words: Sequence[str] = (), quick: bool = False, device: str = "cpu") -
     among = PLAIN if device == GPU else PRODUCTS
     named = [word for word in words if word not in GROUPS]
     also = f", or a group of shapes ({', '.join(GROUPS)})"
-    products = formats.chosen(named, among, also) if named or not quick else list(PLAIN[:1])
+    products = chosen(named, among, also) if named or not quick else list(PLAIN[:1])
     every = [shape for shape in shapes() if shape[0] in groups or not groups]
     step = next(step for step in range(STRIDE, 2 * STRIDE) if math.gcd(step, len(every)) == 1)
     mixed = [every[i * step % len(every)] for i in range(len(every))]
@@ -81,70 +79,37 @@ def cases(words: Sequence[str] = (), quick: bool = False, device: str = "cpu") -
 
 # ---- what is shown
 
+MEANS = ["format", "threads", "cells", "geometric mean", "least", "below 1.00", "below 0.95"]
+LOST = ["case", "threads", "ratio", "peer", "G/s", "bound by (model)", "share of the model"]
 
-def cells(results: Sequence[Result]) -> list[tuple[float, str, Result]]:
+
+def _compared(results: Sequence[Result]) -> list[tuple[float, str, Result]]:
     """(the fastest peer's time over ours, that peer, its result) of every cell that has both, the worst first."""
-    found = []
-    for r in results:
-        peer = r.fastest_peer()
-        ratio = r.ratio(peer) if peer else None
-        if peer and ratio:
-            found.append((ratio.median, peer, r))
+    found = [(best[1].median, best[0], r) for r in results if (best := tables.best_ratio(r))]
     return sorted(found, key=lambda cell: cell[0])
 
 
 def means(results: Sequence[Result]) -> list[list[str]]:
     """A line for each format and thread count: cells, geometric mean, least, how many are below 1, and below 0.95."""
-    kinds: dict[tuple[str, int], list[float]] = {}
-    for ratio, _, r in cells(results):
-        kinds.setdefault((r.case.product.label, r.threads), []).append(ratio)
-    rows = [["all", "", *_numbers([ratio for found in kinds.values() for ratio in found])]] if kinds else []
-    return rows + [[label, str(threads), *_numbers(found)] for (label, threads), found in kinds.items()]
-
-
-def _numbers(found: list[float]) -> list[str]:
-    below = [sum(ratio < limit for ratio in found) for limit in (1.0, 0.95)]
-    return [str(len(found)), f"{geomean(found):.3f}", f"{min(found):.2f}", *map(str, below)]
-
-
-MEANS = ["format", "threads", "cells", "geometric mean", "least", "below 1.00", "below 0.95"]
-LOST = ["case", "threads", "ratio", "peer", "G/s", "bound by (model)", "share of the model"]
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for ratio, _, r in _compared(results):
+        kinds.setdefault(("all", ""), []).append(ratio)
+        kinds.setdefault((r.case.product.label, str(r.threads)), []).append(ratio)
+    return [[*kind, str(len(found)), f"{geomean(found):.3f}", f"{min(found):.2f}",
+             *(str(sum(ratio < limit for ratio in found)) for limit in (1.0, 0.95))] for kind, found in kinds.items()]
 
 
 def lost(results: Sequence[Result], limit: float = 1.0) -> list[list[str]]:
     """A line, as LOST heads it, for each cell whose ratio is below the limit, the worst first."""
     rows = []
-    for ratio, peer, r in cells(results):
-        if ratio >= limit:
-            break
-        row = r.row(OURS)
-        assert row is not None
-        assert row.sample is not None
-        bound = row.bound or {}
-        share = f"{bound['model_s'] / row.sample.spread.median:.0%}" if bound else "-"
-        rate = r.gflops() or 0.0
-        said = f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
-        rows.append([f"{r.case.suite}: {r.case.label}", str(r.threads), f"{ratio:.3f}", peer, said,
-                     bound.get("what", "-"), share])
+    for ratio, peer, r in _compared(results):
+        row, sample = r.row(OURS), r.sample(OURS)
+        if ratio < limit and row and sample:
+            bound = row.bound or {}
+            share = f"{bound['model_s'] / sample.spread.median:.0%}" if bound else "-"
+            rows.append([f"{r.case.suite}: {r.case.label}", str(r.threads), f"{ratio:.3f}", peer,
+                         tables.short(r.gflops()), bound.get("what", "-"), share])
     return rows
-
-
-def show(report: Report, console: Any) -> None:
-    """Geometric means, the worst ten, and every cell below 1."""
-    from tilewright.bench import report as tables
-
-    results = report.results
-    console.print()
-    console.print(tables.shown("never lose: the fastest peer's time over ours", "", MEANS, means(results),
-                               left=MEANS[:1], bold=("geometric mean",)))
-    found = lost(results)
-    if not found:
-        console.print("No cell is below 1.00.", highlight=False)
-        return
-    for title, rows in ((f"the worst {min(WORST, len(found))}", found[:WORST]),
-                        (f"all {len(found)} cells below 1.00", found if len(found) > WORST else [])):
-        if rows:
-            console.print(tables.shown(title, "", LOST, rows, left=(LOST[0], LOST[3], LOST[5]), bold=("ratio",)))
 
 
 # ---- what bounds a plan

@@ -11,6 +11,7 @@ is the 6x16 here.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.bench import commands, results
+from tilewright.bench import commands, results, tables
+from tilewright.bench.progress import progress
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.measure import check, measure, quiet
 from tilewright.measure.measure import Call, Rules, Spread
@@ -108,8 +110,7 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
     commands.check_outputs(commands.Options(json=json))
     if dtype not in MULTIPLIED:
         raise ValueError(f"dtype must be one of {', '.join(MULTIPLIED)}, got {dtype!r}")
-    if not target.runnable:
-        target.require_runnable()
+    target.require_runnable()
     tiles = legal(target, FORMATS[dtype].itemsize)
     tiles = named(target, tiles) if quick else tiles
     before = Load.now()
@@ -130,7 +131,6 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
 
 def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) -> tuple[list[Measured], Spread]:
     """All tiles, fastest first, and the GFLOP/s of the FMA loop that took turns with them."""
-    from tilewright.bench.progress import progress
     from tilewright.measure import timing
 
     calls: dict[str, list[Call]] = {}
@@ -146,9 +146,8 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
             enter(tile.name, *probe(target, dtype, tile))
             bar.advance(compiling)
         enter(PEAK, *timing.fma(target, dtype))
-        timed = bar.add_task(f"timing {len(calls)} loops in turn", total=None)
+        bar.update(compiling, description=f"timing {len(calls)} loops in turn")
         samples = measure.interleave(calls, RULES, disturbed=Watch().disturbed)
-        bar.remove_task(timed)
     peak = [flops[PEAK] / s / 1e9 for s in samples[PEAK].seconds]
     rates = {t.name: [flops[t.name] / s / 1e9 for s in samples[t.name].seconds] for t in tiles}
     found = [_measured(target, dtype, tile, rates[tile.name], peak) for tile in tiles]
@@ -157,8 +156,9 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
     """(call(rounds), operations per round): a panel of B, and panels of A that fill at most half of L2; checked."""
-    from tilewright.bench.suites.tile_probe import emit_tile_probe
     from tilewright.compiler.artefact import load
+    from tilewright.kernels.cpu.probes import emit_tile_probe
+    from tilewright.measure import timing
 
     number, pointer, form = ctypes.c_int64, ctypes.c_void_p, FORMATS[dtype]
     code = load(emit_tile_probe, target, dtype, tile.mr, tile.vectors)
@@ -167,7 +167,9 @@ def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], No
     panels = max(1, min(16, target.l2 // 2 // (kc * tile.mr * form.itemsize)))
     rng = np.random.default_rng(0)
     shapes = (panels, kc, tile.mr), (kc, tile.nr), (panels * tile.mr, tile.nr)
-    a, b, c = memory = [_aligned(shape, form.dtype) for shape in shapes]
+    # Memory that starts on a page, as a workspace does.
+    a, b, c = memory = [timing.random_memory(math.prod(shape) * form.itemsize).view(form.dtype).reshape(shape)
+                        for shape in shapes]
     a[...], b[...], c[...] = rng.standard_normal(a.shape), rng.standard_normal(b.shape), 0
     addresses = [array.ctypes.data for array in memory]
 
@@ -179,13 +181,6 @@ def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], No
     if wrong:
         raise RuntimeError(f"the tile {tile.name} is wrong: {wrong}")
     return call, 2.0 * panels * tile.mr * tile.nr * kc
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Memory that starts on a page, as a workspace does."""
-    count = int(np.prod(shape))
-    raw = np.empty(count * dtype.itemsize + 4096, np.uint8)
-    return raw[-raw.ctypes.data % 4096 :][: count * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _measured(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], peak: list[float]) -> Measured:
@@ -200,8 +195,6 @@ def _measured(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], pea
 
 
 def table(target: CpuTarget, dtype: str, found: list[Measured]) -> Table:
-    from tilewright.bench import report
-
     head = ["rows x columns", "article", "vectors", "registers\nformula / used", "FMAs per load\nformula / assembly",
             "spills", "GFLOP/s (quartiles)", "of peak"]
     rows = []
@@ -211,7 +204,7 @@ def table(target: CpuTarget, dtype: str, found: list[Measured]) -> Table:
                f"{t.fma_per_load:.2f} / {m.fma_per_load:.2f}", str(m.spills) if m.spills else "-",
                f"{g.median:.1f} ({g.q1:.1f} to {g.q3:.1f})", f"{m.of_peak.median:.1%}"]
         rows.append([f"[bold]{cell}[/]" for cell in row] if t.article else row)
-    return report.shown(f"register tiles, {dtype}, {target.name}, one thread", "", head, rows, left=head[:2])
+    return tables.shown(f"register tiles, {dtype}, {target.name}, one thread", "", head, rows, left=head[:2])
 
 
 def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float, others: float) -> list[str]:

@@ -1,11 +1,11 @@
 """Probes: what one core can do at most. Multiply-adds in registers, bytes from a level of memory, latencies, the clock.
 
-Each is a loop whose only limit is the one that it measures; `runtime.probes` times them.
+Each is a loop whose only limit is the one that it measures; `measure.timing` and `bench.suites.tiles` time them.
 """
 from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, i64, ptr, vec
-from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.targets.base import CpuTarget
 
 FACTORS = 4             # registers of multiplicands; the others are chains of additions
@@ -90,4 +90,16 @@ def emit_call_probe(target: CpuTarget) -> Function:
     """Nothing: what it costs to get here and back."""
     k = Kernel("call_probe", x=i64, result=i64)
     k.ret(k.args[0])
+    return k.function
+
+
+def emit_tile_probe(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
+    """`rounds` times: C[panels*MR, NR] += A @ b1, `panels` packed panels of A and one of B; C's rows are contiguous."""
+    T, NR = TYPES[dtype], NV * target.lanes(TYPES[dtype].bytes)
+    microkernel = emit_microkernel(target, dtype, MR, NV)
+    k = Kernel(f"tile_probe_{dtype}_{MR}x{NR}", rounds=i64, panels=i64, kc=i64, a=ptr(T), b1=ptr(T), c=ptr(T))
+    rounds, panels, kc, a, b1, c = k.args
+    with k.loop(rounds):
+        with k.loop(panels) as ir:
+            k.call(microkernel, kc, a + ir * kc * MR, MR, b1, NR, c + ir * (MR * NR), NR, NR, 1.0, 1.0, b1, 0)
     return k.function

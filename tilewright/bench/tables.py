@@ -1,0 +1,362 @@
+"""The tables of a report: on CPUs, of number formats, on a GPU.
+
+A table is a list of columns, each a heading and a cell of a result, so that terminal and documents show the same.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tilewright.bench.cases import size
+from tilewright.bench.peer import OURS
+from tilewright.bench.results import ABSENT, BESIDE, CUBLAS, NUMPY, Report, Result
+from tilewright.measure.measure import Spread, geomean
+from tilewright.measure.probes import exceeded
+from tilewright.text import plural
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Group = tuple[str, str, int, str]  # suite, dtype, threads, isa
+Column = tuple[str, Callable[[Result], str]]
+
+
+def groups(results: Iterable[Result]) -> Iterator[tuple[Group, list[Result]]]:
+    """Results that belong in one table, in the order they were first seen."""
+    found: dict[Group, list[Result]] = {}
+    for r in results:
+        found.setdefault((r.case.suite, r.case.problem.a, r.threads, r.isa), []).append(r)
+    yield from found.items()
+
+
+def title(group: Group) -> str:
+    suite, dtype, threads, isa = group
+    if isa.startswith("sm_"):
+        return f"{suite}, {dtype}" if suite != dtype else suite
+    return f"{suite}, {dtype}, {setting(threads, isa)}"
+
+
+def setting(threads: int, isa: str) -> str:
+    return plural(threads, "thread") + ("" if isa == "native" else f", limited to {isa}")
+
+
+def names(results: Iterable[Result]) -> list[str]:
+    """Peers in order of first appearance, ours first."""
+    seen = dict.fromkeys(row.name for r in results for row in r.rows if row.name != BESIDE)
+    return sorted(seen, key=lambda name: name != OURS)
+
+
+def shown(
+    title: str, caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = (),
+    bold: Sequence[str] = (OURS,), wrap: bool = False,
+) -> Table:
+    """A table of texts, figures on the right; columns in `left` are words."""
+    from rich import box
+    from rich.table import Table
+
+    found = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    found.box, found.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
+    for heading in head:
+        justify: Any = "left" if heading in left else "right"
+        found.add_column(heading, justify=justify, no_wrap=not wrap, style="bold" * (heading in bold))
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+# ---- cells
+
+
+def word(result: Result, name: str) -> str:
+    """What stands where there is no sample."""
+    row = result.row(name)
+    error = (row.error or "") if row else "left out"
+    return "wrong" if error.startswith("wrong") else "-" if error.startswith(("left out", ABSENT)) else "error"
+
+
+def rate(result: Result, name: str) -> str:
+    """GFLOP/s, or ns per call in the suite that is about calls; a word where there is no sample."""
+    sample = result.sample(name)
+    if sample is None:
+        return word(result, name)
+    if result.case.suite == "overhead":
+        return f"{sample.spread.median * 1e9:.0f}"
+    gflops = result.gflops(name) or 0.0
+    return f"{gflops:.2f}" if gflops < 10 else f"{gflops:.1f}"
+
+
+def short(rate: float | None) -> str:
+    """A rate in three digits or more."""
+    if rate is None:
+        return "-"
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def quoted(ratio: Spread, digits: int = 2) -> str:
+    """1.08 (1.06 to 1.09): the median of per-round ratios and its quartiles."""
+    return f"{ratio.median:.{digits}f} ({ratio.q1:.{digits}f} to {ratio.q3:.{digits}f})"
+
+
+def times(ratio: Spread | None) -> str:
+    """A ratio, in as many digits as it is worth."""
+    if ratio is None:
+        return "-"
+    return f"{ratio.median:.{0 if ratio.median >= 100 else 1 if ratio.median >= 10 else 2}f}"
+
+
+def best_ratio(result: Result) -> tuple[str, Spread] | None:
+    """The fastest peer and how we compare with it; None where other processes disturbed the rounds.  The ladder's steps
+    are no peers: it has shares of the peak."""
+    name = result.fastest_peer() if result.case.suite != "ladder" else None
+    ratio = result.ratio(name) if name else None
+    return (name, ratio) if name and ratio else None
+
+
+def line(result: Result) -> str:
+    """One result as it is measured: "1 thread: f32 nn 512: tilewright 228.0, numpy 226.2 GFLOP/s; 1.01 (...) numpy"."""
+    unit = "ns per call" if result.case.suite == "overhead" else result.case.product.unit
+    rates = ", ".join(f"{name} {rate(result, name)}" for name in names([result]))
+    against = _against(result)
+    where = f"{'' if result.isa.startswith('sm_') else plural(result.threads, 'thread') + ': '}{result.case.label}"
+    return f"{where}: {rates} {unit}" + (f"; {against}" if against != "-" else "")
+
+
+def _size(results: list[Result]) -> str:
+    return "m = n = k" if all(r.case.size.isdecimal() for r in results) else "m x n x k"
+
+
+def _sizes(results: list[Result], heading: str = "") -> Iterator[Column]:
+    """The columns that say which case it is."""
+    yield heading or _size(results), lambda r: r.case.size
+    if len({r.case.problem.layout for r in results}) > 1:
+        yield "layout", lambda r: r.case.problem.layout
+
+
+# ---- the peak of the machine
+
+
+def peak_of(report: Report, group: Group) -> float | None:
+    """GFLOP/s that multiply-adds alone reach on these threads, if that was measured and nothing here was faster."""
+    return None if beyond(report, group) else _measured_peak(report, group)
+
+
+def _measured_peak(report: Report, group: Group) -> float | None:
+    _, dtype, threads, isa = group
+    found: float | None = report.extra.get("peak_gflops", {}).get(f"{dtype} {threads} {isa}")
+    return found
+
+
+def beyond(report: Report, group: Group) -> str:
+    """"tilewright, 512: 203.8 GFLOP/s, beyond the 190.0 that multiply-adds alone reached": then the ceiling is out of
+    date, and no share of it means anything.  "" otherwise."""
+    peak = _measured_peak(report, group)
+    rates = {f"{row.name}, {r.case.size}": r.gflops(row.name) or 0.0 for r in report.results for row in r.rows
+             if (r.case.problem.a, r.threads, r.isa) == group[1:]}
+    top = max(rates, key=rates.__getitem__, default=None)
+    if top is None or peak is None or not exceeded(rates[top], peak):
+        return ""
+    return f"{top}: {rates[top]:.1f} GFLOP/s, beyond the {peak:.1f} that multiply-adds alone reached"
+
+
+# ---- on a CPU
+
+
+def columns(group: Group, results: list[Result], peak: float | None, narrow: bool = False) -> Iterator[Column]:
+    """Heading and cell of every column that this table can fill; `narrow` leaves out spreads and shares."""
+    suite = group[0]
+    yield from _sizes(results, "n" if narrow and _size(results) == "m = n = k" else "")
+    top = peak if suite == "ladder" and not narrow else None
+    for name in names(results):
+        yield name, partial(_rate_and_share, name=name, peak=top)
+    if suite == "skinny":
+        yield f"{OURS} GB/s", _bandwidth
+    if any(r.case.beside for r in results):
+        yield "against itself" if narrow else "against itself at", partial(_beside, narrow=narrow)
+    if any(best_ratio(r) or r.disturbed for r in results) and suite != "ladder":
+        against = "called from Python" if suite == "overhead" else "peer"
+        yield f"against the fastest {against}", partial(_against, narrow=narrow)
+
+
+def table(
+    group: Group, results: list[Result], peak: float | None = None, narrow: bool = False, busy: bool = False
+) -> Table:
+    """`busy`: other processes kept CPUs busy meanwhile, so that no mean over sizes is worth stating."""
+    caption = ["ns per call" if group[0] == "overhead" else "GFLOP/s"]
+    if peak and group[0] != "overhead":
+        caption.append(f"multiply-adds alone reach {peak:.1f}")
+    if not busy and not any(r.disturbed for r in results):
+        against = [best[1].median for best in map(best_ratio, results) if best]
+        beside = [ratio.median for ratio in (r.ratio(BESIDE) for r in results) if ratio]
+        caption += [f"{what} {geomean(found):.3f}, least {min(found):.3f}" for what, found in (
+            ("geometric mean of the ratios", against), ("against itself", beside)) if len(found) > 1]
+    cells = list(columns(group, results, peak, narrow))
+    heads = [textwrap.fill(heading, 6 if narrow else 12, break_long_words=False) for heading, _ in cells]
+    rows = []
+    for r in results:
+        best, texts = best_ratio(r), [cell(r) for _, cell in cells]
+        colour = "green" if best and best[1].median >= 1 else "red"
+        rows.append([*texts[:-1], f"[{colour}]{texts[-1]}[/]" if best else texts[-1]])
+    left = [head for head, (heading, _) in zip(heads, cells) if heading.startswith("against")]
+    return shown(title(group), "; ".join(caption), heads, rows, left=left)
+
+
+def _rate_and_share(r: Result, name: str, peak: float | None) -> str:
+    gflops = r.gflops(name)
+    return rate(r, name) + (f" ({gflops / peak:.0%})" if gflops and peak else "")
+
+
+def _bandwidth(r: Result) -> str:
+    """What had to move at the least, per second: to be held against the bandwidth of memory."""
+    sample = r.sample(OURS)
+    return f"{r.case.problem.min_bytes / sample.spread.median / 1e9:.1f}" if sample else "-"
+
+
+def _against(r: Result, narrow: bool = False) -> str:
+    best = best_ratio(r)
+    if best is None:
+        return "disturbed" if r.disturbed else "-"
+    return f"{best[1].median:.2f} {best[0]}" if narrow else f"{quoted(best[1])} {best[0]}"
+
+
+def _beside(r: Result, narrow: bool) -> str:
+    """Our rate here over our rate on the neighbouring case: 0.98 of 512."""
+    ratio, other = r.ratio(BESIDE), r.case.beside
+    if other is None or ratio is None:
+        return "disturbed" if r.disturbed and r.sample(BESIDE) else "-"
+    layout = "" if other.layout == r.case.problem.layout else f" {other.layout}"
+    return f"{ratio.median:.2f}" if narrow else f"{ratio.median:.2f} of {size(other)}{layout}"
+
+
+# ---- of number formats: a table per thread count, ISA and size
+
+FORMATS_HEAD = ["product", "G/s", "x our f32", "x NumPy", "x fastest peer", "x prepacked peer", "error", "peer's error"]
+REMARK = "remark"  # one more column where a product has no figures
+# What the head is too short for.
+FORMATS_CAPTION = (
+    "G/s: 10^9 operations per second, 2 m n k a product, 8 m n k of complex numbers. x: our rate over the "
+    "other's, median over the rounds. x prepacked peer: over the fastest peer that was given B packed in advance; "
+    "tilewright packs B in each call. error: max |C - A B| / (u |A| |B|), ours and the fastest peer's, where u is half "
+    "the distance from 1 to the next number of the result's format; the documented bound is k. Integers are exact "
+    "modulo 2^bits"
+)
+
+
+def format_groups(results: Iterable[Result]) -> dict[tuple[int, str, int], list[Result]]:
+    """{(threads, isa, n): what belongs in one table}, in the order in which it was measured."""
+    found: dict[tuple[int, str, int], list[Result]] = {}
+    for r in results:
+        found.setdefault((r.threads, r.isa, r.case.problem.n), []).append(r)
+    return found
+
+
+def format_lines(results: list[Result]) -> list[list[str]]:
+    """The head and the lines of one table."""
+    body = [_format_cells(r) for r in results]
+    width = max(map(len, body), default=0)
+    return [[*FORMATS_HEAD, REMARK][:width], *([*line, ""][:width] for line in body)]
+
+
+def _format_cells(r: Result) -> list[str]:
+    """One line of the table, in the order of FORMATS_HEAD; with a remark where there is nothing else to say."""
+    ours = r.row(OURS)
+    if ours is None or ours.sample is None:
+        reason = (ours.error or "") if ours else "not timed"
+        said = reason if reason.startswith((ABSENT, "wrong")) else f"error: {reason}"
+        return [r.case.product.label, *["-"] * (len(FORMATS_HEAD) - 1), said]
+    fastest, packed = r.peers()[:1], r.peers(prepared=True)[:1]
+    return [
+        r.case.product.label,
+        short(r.gflops()),
+        times(r.ratio(BESIDE)) if r.row(BESIDE) else "1",
+        times(r.ratio(NUMPY)) + _part(r, NUMPY),
+        *(f"{times(r.ratio(name[0]))} {name[0]}{_part(r, name[0])}" if name else "-" for name in (fastest, packed)),
+        _deviation(r, OURS),
+        _deviation(r, fastest[0]) if fastest else "-",
+    ]
+
+
+def _part(r: Result, name: str) -> str:
+    """A remark where a peer was given fewer rows of A."""
+    row = r.row(name)
+    return f" ({plural(row.m, 'row')})" if row and row.sample and row.m else ""
+
+
+def _deviation(r: Result, name: str) -> str:
+    row = r.row(name)
+    if row is None or row.sample is None or row.deviation is None:
+        return "-"
+    if r.case.product.exact:
+        return "exact" if row.deviation == 0 else f"off by {row.deviation:.0f}"
+    return f"{row.deviation:.2g}" if math.isfinite(row.deviation) else "inf"
+
+
+# ---- on a GPU
+
+
+def tflops(r: Result, name: str) -> str:
+    """Median TFLOP/s, or a word where there is no sample."""
+    return f"{(r.gflops(name) or 0.0) / 1e3:.1f}" if r.sample(name) else word(r, name)
+
+
+def _gpu_ratio(r: Result, name: str) -> str:
+    found, sample = r.ratio(name), r.sample(OURS)
+    if found is None or sample is None:
+        return "-"
+    return f"{found.median:.3f}" if len(sample.seconds) == 1 else quoted(found, 3)
+
+
+def state(r: Result, name: str, what: str) -> Any:
+    """A figure of gpu_state.summary for one peer; None if it is not known."""
+    row = r.row(name)
+    return row.gpu.get(what) if row and row.gpu else None
+
+
+def held_back(found: dict[str, float] | None) -> str:
+    """power cap (100%), or "nothing"; reasons that were given in less than a tenth of the readings do not count."""
+    if found is None:
+        return "-"
+    said = [f"{text} ({share:.0%})" for text, share in found.items() if share >= 0.1 and text != "idle"]
+    return ", ".join(said) or "nothing"
+
+
+def _figure(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _pair(r: Result, what: str, digits: int = 0) -> str:
+    """Ours / cuBLAS's."""
+    return " / ".join(_figure(state(r, name, what), digits) for name in (OURS, CUBLAS))
+
+
+def rate_columns(results: list[Result]) -> Iterator[Column]:
+    """Size, layout, TFLOP/s of tilewright and each peer, our ratios."""
+    yield from _sizes(results)
+    peers = names(results)
+    yield from ((name, partial(tflops, name=name)) for name in peers)
+    yield from ((f"x {name}", partial(_gpu_ratio, name=name)) for name in peers if name in (CUBLAS, "triton"))
+
+
+def power_columns(results: list[Result]) -> Iterator[Column]:
+    """The state of the GPU while tilewright, and cuBLAS, ran alone."""
+    yield _size(results), lambda r: r.case.size
+    for heading, what, digits in (("W", "watts", 0), ("SM MHz", "sm_mhz", 0), ("memory MHz", "memory_mhz", 0),
+                                  ("°C", "celsius", 0), ("J per multiply", "joules", 3)):
+        yield heading, partial(_pair, what=what, digits=digits)
+    yield "J x cuBLAS", lambda r: _figure(joules_ratio(r), 3)
+    yield "held back by", lambda r: held_back(state(r, OURS, "held_back"))
+
+
+def joules_ratio(r: Result) -> float | None:
+    """Our energy per multiply over cuBLAS's: below 1 we need less."""
+    ours, theirs = state(r, OURS, "joules"), state(r, CUBLAS, "joules")
+    return ours / theirs if ours and theirs else None
+
+
+def gpu_ratios(results: list[Result]) -> tuple[str, str] | None:
+    """Geometric mean and least of our ratios to cuBLAS."""
+    found = [ratio.median for r in results if (ratio := r.ratio(CUBLAS))]
+    return (f"{geomean(found):.3f}", f"{min(found):.3f}") if found else None
