@@ -210,8 +210,8 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
     if device == GPU:
         wanted, counts = _require_gpu(options) or [CUBLAS], [1]
     else:
-        wanted, counts = options.required(), options.threads
-        wanted = (wanted or []) if options.peers else peer.names()
+        required, counts = options.required(), options.threads
+        wanted = (required or []) if options.peers else peer.names()
 
     def jobs() -> Iterator[Job]:
         for number, threads in enumerate(counts):

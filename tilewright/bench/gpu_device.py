@@ -100,7 +100,7 @@ class TorchDevice:
 
     @property
     def bus_id(self) -> str:
-        """As NVML and nvidia-smi know the device."""
+        """As NVML knows the device."""
         domain, bus, number = (self.on.attribute(f"PCI_{part}_ID") for part in ("DOMAIN", "BUS", "DEVICE"))
         return f"{domain:08x}:{bus:02x}:{number:02x}.0"
 

@@ -1,21 +1,19 @@
 """What state a GPU is in while something runs on it: clocks, power, temperature, energy, what holds its clocks back.
 
-A thread asks NVML (package nvidia-ml-py) every few milliseconds; without that package nvidia-smi is asked; without both
-every field says None and the state says why.  Nothing here changes a setting.  `Reading` is one look, `summary` what is
-reported of many, `clock_setting` whether the clocks look locked.
+A thread asks NVML (package nvidia-ml-py) every few milliseconds; without that package every field is None and the state
+says why.  Nothing here changes a setting.  `Reading` is one look, `summary` what is reported of many, `clock_setting`
+whether the clocks look locked.
 """
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 # The bits of nvmlClocksEventReasons (older drivers: nvmlClocksThrottleReasons), in words.
 IDLE = "idle"
@@ -53,20 +51,6 @@ class Reading:
     celsius: float | None = None
     mask: int | None = None  # of REASONS
     joules: float | None = None  # since the driver was loaded
-
-
-class Source(Protocol):
-    """A source of readings."""
-
-    name: str
-
-    def readings(self) -> Iterator[Reading]:
-        """One after the other, for as long as it is asked."""
-
-    def describe(self) -> dict[str, Any]:
-        """Settings and limits, as JSON has them."""
-
-    def close(self) -> None: ...
 
 
 # ---- what is made of many readings
@@ -147,17 +131,15 @@ class Watch:
     A thread, since the one that launches kernels must not wait for answers; NVML's calls leave the interpreter to it.
     """
 
-    def __init__(self, source: Source | None, interval: float = INTERVAL_S, sleep: Callable[[float], Any] = time.sleep):
-        self.source, self.interval, self.sleep = source, interval, sleep
+    def __init__(self, source: Nvml | None, interval: float = INTERVAL_S) -> None:
+        self.source, self.interval = source, interval
         self.readings: list[Reading] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Watch:
-        self.readings = []
         if self.source is not None:
-            self._stop.clear()
-            self._thread = threading.Thread(target=self._read, args=(self.source,), daemon=True)
+            self._thread = threading.Thread(target=self._read, args=(self.source.read,), daemon=True)
             self._thread.start()
         return self
 
@@ -167,12 +149,10 @@ class Watch:
             self._thread.join()
             self._thread = None
 
-    def _read(self, source: Source) -> None:
-        for reading in source.readings():
-            self.readings.append(reading)
-            if self._stop.is_set():
-                return
-            self.sleep(self.interval)
+    def _read(self, read: Callable[[], Reading]) -> None:
+        self.readings.append(read())
+        while not self._stop.wait(self.interval):
+            self.readings.append(read())
 
     def later_half(self) -> list[Reading]:
         """Those of the second half of the time: clocks and power have settled by then."""
@@ -182,23 +162,19 @@ class Watch:
         return [r for r in self.readings if r.at >= middle]
 
 
-# ---- sources of readings
+# ---- where readings come from
 
 
-def find(bus_id: str | None = None) -> tuple[Source | None, str]:
-    """NVML, or nvidia-smi, for the device with this PCI bus id ("00000000:65:00.0"); None and why without both."""
+def find(bus_id: str | None = None) -> tuple[Nvml | None, str]:
+    """NVML for the device with this PCI bus id ("00000000:65:00.0"); None and why without it."""
     try:
         import pynvml
     except ImportError:
-        missing = "nvidia-ml-py is not installed"
-    else:
-        try:
-            return Nvml(pynvml, bus_id), ""
-        except pynvml.NVMLError as error:
-            missing = f"NVML: {error}"
-    if shutil.which("nvidia-smi"):
-        return Smi(bus_id), ""
-    return None, f"{missing}, and there is no nvidia-smi"
+        return None, "nvidia-ml-py is not installed"
+    try:
+        return Nvml(pynvml, bus_id), ""
+    except pynvml.NVMLError as error:
+        return None, f"NVML: {error}"
 
 
 class Nvml:
@@ -209,132 +185,60 @@ class Nvml:
     def __init__(self, nvml: Any, bus_id: str | None = None) -> None:
         self.nvml = nvml
         nvml.nvmlInit()
-        by_bus = None if bus_id is None else self._ask(lambda: nvml.nvmlDeviceGetHandleByPciBusId(bus_id))
+        by_bus = None if bus_id is None else self._ask("nvmlDeviceGetHandleByPciBusId", bus_id)
         self.handle = nvml.nvmlDeviceGetHandleByIndex(0) if by_bus is None else by_bus
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _ask(self, function: str, *arguments: Any) -> Any:
         """The answer, or None where the device, the driver or this version of the package has none."""
         try:
-            return question()
+            return getattr(self.nvml, function)(*arguments)
         except (self.nvml.NVMLError, AttributeError):
             return None
 
-    def readings(self) -> Iterator[Reading]:
-        while True:
-            yield self.read()
+    def _device(self, name: str, *arguments: Any, unit: float | None = None) -> Any:
+        """The answer of nvmlDeviceGetNAME, in multiples of `unit`."""
+        found = self._ask(f"nvmlDeviceGet{name}", self.handle, *arguments)
+        return found if found is None or unit is None else found / unit
 
     def read(self) -> Reading:
-        n, h, ask = self.nvml, self.handle, self._ask
-        milliwatts, millijoules = self._instant_power(), ask(lambda: n.nvmlDeviceGetTotalEnergyConsumption(h))
-        if milliwatts is None:
-            milliwatts = ask(lambda: n.nvmlDeviceGetPowerUsage(h))
-        mask = ask(lambda: n.nvmlDeviceGetCurrentClocksEventReasons(h))
-        if mask is None:
-            mask = ask(lambda: n.nvmlDeviceGetCurrentClocksThrottleReasons(h))
+        n, instant = self.nvml, self._instant_power()
+        mask = self._device("CurrentClocksEventReasons")
         return Reading(
             time.perf_counter(),
-            ask(lambda: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
-            ask(lambda: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
-            None if milliwatts is None else milliwatts / 1e3,
-            ask(lambda: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
-            mask,
-            None if millijoules is None else millijoules / 1e3,
+            self._device("ClockInfo", n.NVML_CLOCK_SM),
+            self._device("ClockInfo", n.NVML_CLOCK_MEM),
+            self._device("PowerUsage", unit=1e3) if instant is None else instant / 1e3,
+            self._device("Temperature", n.NVML_TEMPERATURE_GPU),
+            self._device("CurrentClocksThrottleReasons") if mask is None else mask,
+            self._device("TotalEnergyConsumption", unit=1e3),
         )
 
     def _instant_power(self) -> int | None:
-        found = self._ask(lambda: self.nvml.nvmlDeviceGetFieldValues(self.handle, [POWER_INSTANT]))
+        found = self._device("FieldValues", [POWER_INSTANT])
         if not found or found[0].nvmlReturn != 0 or found[0].value.uiVal == 0:
             return None
         return int(found[0].value.uiVal)
 
     def describe(self) -> dict[str, Any]:
-        n, h, ask = self.nvml, self.handle, self._ask
-        limit = ask(lambda: n.nvmlDeviceGetEnforcedPowerLimit(h))
-        default = ask(lambda: n.nvmlDeviceGetPowerManagementDefaultLimit(h))
-        memory = ask(lambda: n.nvmlDeviceGetMemoryInfo(h).total)
+        """Settings and limits, as JSON has them."""
+        n, memory, ecc = self.nvml, self._device("MemoryInfo"), self._device("EccMode")
+        persistence = self._device("PersistenceMode")
         return {
-            "name": _text(ask(lambda: n.nvmlDeviceGetName(h))),
-            "driver": _text(ask(n.nvmlSystemGetDriverVersion)),
-            "memory": memory,
-            "power_limit_watts": None if limit is None else limit / 1e3,
-            "power_limit_default_watts": None if default is None else default / 1e3,
-            "max_sm_mhz": ask(lambda: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM)),
-            "max_memory_mhz": ask(lambda: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM)),
-            "application_sm_mhz": ask(lambda: n.nvmlDeviceGetApplicationsClock(h, n.NVML_CLOCK_SM)),
-            "persistence": _yes(ask(lambda: n.nvmlDeviceGetPersistenceMode(h))),
-            "ecc": _yes(ask(lambda: n.nvmlDeviceGetEccMode(h)[0])),
+            "name": _text(self._device("Name")),
+            "driver": _text(self._ask("nvmlSystemGetDriverVersion")),
+            "memory": memory and memory.total,
+            "power_limit_watts": self._device("EnforcedPowerLimit", unit=1e3),
+            "power_limit_default_watts": self._device("PowerManagementDefaultLimit", unit=1e3),
+            "max_sm_mhz": self._device("MaxClockInfo", n.NVML_CLOCK_SM),
+            "max_memory_mhz": self._device("MaxClockInfo", n.NVML_CLOCK_MEM),
+            "application_sm_mhz": self._device("ApplicationsClock", n.NVML_CLOCK_SM),
+            "persistence": None if persistence is None else bool(persistence),
+            "ecc": None if ecc is None else bool(ecc[0]),
         }
 
     def close(self) -> None:
-        self._ask(self.nvml.nvmlShutdown)
+        self._ask("nvmlShutdown")
 
 
 def _text(value: Any) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _yes(value: Any) -> bool | None:
-    return None if value is None else bool(value)
-
-
-class Smi:
-    """The program nvidia-smi, which answers slower, and says nothing of energy."""
-
-    name = "nvidia-smi"
-    QUERY = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_throttle_reasons.active"
-    ABOUT = "name,driver_version,memory.total,power.limit,power.default_limit,clocks.max.sm,clocks.max.mem"
-
-    def __init__(self, bus_id: str | None = None) -> None:
-        self.chosen = [f"--id={bus_id}"] if bus_id else []
-        self._process: subprocess.Popen[str] | None = None
-
-    def _command(self, query: str, *more: str) -> list[str]:
-        return ["nvidia-smi", *self.chosen, f"--query-gpu={query}", "--format=csv,noheader,nounits", *more]
-
-    def readings(self) -> Iterator[Reading]:
-        self.close()
-        every = f"--loop-ms={max(int(INTERVAL_S * 1e3), 20)}"
-        self._process = subprocess.Popen(self._command(self.QUERY, every), stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        try:
-            for line in self._process.stdout:
-                yield parse_smi(line, time.perf_counter())
-        finally:
-            self.close()
-
-    def describe(self) -> dict[str, Any]:
-        try:
-            done = subprocess.run(self._command(self.ABOUT), capture_output=True, text=True, timeout=30, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return {}
-        name, driver, *rest = (field.strip() for field in done.stdout.splitlines()[0].split(","))
-        mib, limit, default, sm, mem = (*map(_number, rest), *[None] * 5)[:5]
-        return {
-            "name": name, "driver": driver, "memory": None if mib is None else int(mib) << 20,
-            "power_limit_watts": limit, "power_limit_default_watts": default, "max_sm_mhz": sm, "max_memory_mhz": mem,
-        }
-
-    def close(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
-
-def parse_smi(line: str, at: float) -> Reading:
-    """A line that nvidia-smi writes for Smi.QUERY.  Fields it cannot answer are in brackets, or words."""
-    fields = [field.strip() for field in line.split(",")]
-    sm, memory, watts, celsius = (*map(_number, fields[:4]), *[None] * 4)[:4]
-    mask = None
-    if len(fields) > 4 and fields[4].startswith("0x"):
-        mask = int(fields[4], 16)
-    return Reading(at, sm, memory, watts, celsius, mask)
-
-
-def _number(field: str) -> float | None:
-    try:
-        return float(field)
-    except ValueError:
-        return None

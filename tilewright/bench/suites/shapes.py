@@ -117,7 +117,8 @@ def named(texts: Sequence[str], dtype: str) -> list[Case]:
         parts = sizes.split("x")
         if len(parts) != 3 or not all(p.isdecimal() and int(p) > 0 for p in parts) or layout not in ("", *LAYOUTS):
             raise ValueError(f"a case is written MxNxK or MxNxK:LAYOUT, such as 64x4096x4096:nt, not {text!r}")
-        found.append(Case("case", Gemm(*map(int, parts), dtype, layout=layout or "nn")))
+        m, n, k = map(int, parts)
+        found.append(Case("case", Gemm(m, n, k, dtype, layout=layout or "nn")))
     return found
 
 
