@@ -39,7 +39,6 @@ LAYERS = [
     ["bench"],
     ["explanation"],
     ["cli", "__main__"],
-    ["tuner.ship"],  # a command of its own, for those who make tilewright
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

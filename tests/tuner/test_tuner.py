@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright as tw
+from bench import ship_tables
 from tilewright import cli
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
-from tilewright.plans.measured import store, tables
+from tilewright.plans.measured import store
 from tilewright.plans.measured.row import KEY, Row
 from tilewright.runtime.cpu import engine, small
 from tilewright.tuner import child, contest, search
@@ -35,13 +36,13 @@ ELSE = dataclasses.replace(OTHER, mc=48)
 def own_store(tmp_path, monkeypatch):
     """A file per test; no tables; and recipes that know nothing of them afterwards."""
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.sqlite"))
-    monkeypatch.setattr(tables, "FOLDER", tmp_path / "tables")
-    tables._plans.cache_clear()
+    monkeypatch.setattr(store, "TABLES", tmp_path / "tables")
+    store._shipped.cache_clear()
     store._warn_once.cache_clear()
     engine.forget()
     yield tmp_path / "tuning.sqlite"
     monkeypatch.undo()
-    tables._plans.cache_clear()
+    store._shipped.cache_clear()
     engine.forget()
 
 
@@ -636,8 +637,8 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
         row(third, shape=SHAPE._replace(m=10), model="another", l2=HERE.l2 * 2),
         row(),
     ]
-    tables.write(folder / f"{HERE.name}.jsonl", rows)
-    tables._plans.cache_clear()
+    (folder / f"{HERE.name}.jsonl").write_text(ship_tables.table(rows))
+    store._shipped.cache_clear()
     assert store.best(SHAPE, HERE) == OTHER  # the same processor counts more than the same caches
     assert store.best(SHAPE._replace(m=9), HERE) == third
     assert store.best(SHAPE._replace(m=10), HERE) is None
@@ -652,11 +653,10 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
 
 def test_tables_are_aligned_and_read_back(tmp_path):
     rows = [row(shape=SHAPE._replace(m=m), seconds=s) for m, s in ((5, 1.0), (1000, 0.001234))]
-    tables.write(tmp_path / "t.jsonl", rows)
+    (tmp_path / "t.jsonl").write_text(ship_tables.table(rows))
     lines = (tmp_path / "t.jsonl").read_text().splitlines()
     assert len({line.index('"rounds"') for line in lines}) == 1
-    assert tables.read(tmp_path / "t.jsonl") == rows
-    assert tables.read(tmp_path / "none.jsonl") == []
+    assert ship_tables.read(tmp_path / "t.jsonl") == rows
 
 
 def test_making_tables(monkeypatch, tmp_path):
@@ -666,7 +666,6 @@ def test_making_tables(monkeypatch, tmp_path):
     from tilewright.bench.results import Result
     from tilewright.bench.results import Row as BenchRow
     from tilewright.measure.measure import Sample
-    from tilewright.tuner import ship
 
     calls = []
 
@@ -687,38 +686,37 @@ def test_making_tables(monkeypatch, tmp_path):
             hear({"event": "result"})
 
     monkeypatch.setattr(search, "tune", tune)
-    monkeypatch.setattr(ship.session, "measure", measure)
-    monkeypatch.setattr(ship.machine, "commit", lambda: "c0ffee")
+    monkeypatch.setattr(ship_tables.session, "measure", measure)
+    monkeypatch.setattr(ship_tables.machine, "commit", lambda: "c0ffee")
     problems, console = [tw.Gemm(n, n, n) for n in (64, 128, 256)], Console(quiet=True)
-    rows = ship.tune_all(problems, [1], HERE, 1.0, False, console)
+    rows = ship_tables.tune_all(problems, [1], HERE, 1.0, False, console)
     assert [(r.m, r.best) for _, r in rows] == [(128, True), (256, False)]  # 64 is the builtin's, which has no plan
     assert [p for p, _ in calls] == problems
     assert calls[0][1] < calls[2][1] < 2
-    assert ship.tune_all(problems, [1], HERE, 1.0, False, console) == rows
+    assert ship_tables.tune_all(problems, [1], HERE, 1.0, False, console) == rows
     assert len(calls) == 3
-    rows = ship.compare(rows, [1], HERE, console)
+    rows = ship_tables.compare(rows, [1], HERE, console)
     assert {(r.vendor, r.vendor_ratio) for _, r in rows} == {("mkl", 1.25)}
     file = tmp_path / "tables" / f"{HERE.name}.jsonl"
-    ship.write([(problems[1], row(shape=shape_of(problems[1]), seconds=9.0)), (problems[0], row())], file)
-    ship.write(rows, file)
-    assert sorted(r.m for r in tables.read(file)) == [70, 128, 256]
-    assert 9.0 not in {r.seconds for r in tables.read(file)}
+    ship_tables.write([(problems[1], row(shape=shape_of(problems[1]), seconds=9.0)), (problems[0], row())], file)
+    ship_tables.write(rows, file)
+    assert sorted(r.m for r in ship_tables.read(file)) == [70, 128, 256]
+    assert 9.0 not in {r.seconds for r in ship_tables.read(file)}
     store.clear()
-    tables._plans.cache_clear()
+    store._shipped.cache_clear()
     assert store.best(shape_of(problems[1]), HERE) == OTHER
     assert store.best(shape_of(problems[2]), HERE) is None
 
 
-SHIPPED = sorted((search.Path(tables.__file__).parents[1] / "tables").glob("*.jsonl"))
+SHIPPED = sorted(store.TABLES.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
-def test_shipped_tables(file, tmp_path):
+def test_shipped_tables(file):
     """Every row can run on its target, has its provenance, and is the only one of its problem and processor."""
-    rows = tables.read(file)
-    tables.write(tmp_path / file.name, rows)
-    assert (tmp_path / file.name).read_text() == file.read_text()
-    assert len({(r.model, tables.machine_class(r), r.shape) for r in rows}) == len(rows)
+    rows = ship_tables.read(file)
+    assert ship_tables.table(rows) == file.read_text()
+    assert len({(r.model, store.machine_class(r), r.shape) for r in rows}) == len(rows)
     for r in rows:
         target = dataclasses.replace(tw.target(file.stem), l1d=r.l1d, l2=r.l2, l3=r.l3)
         assert r.target == file.stem

@@ -1,10 +1,14 @@
-"""Tuning results in one SQLite file: written by the tuner, read by the engine, moved between machines as JSON lines.
+"""Measured plans: tuning results in one SQLite file, and the tables that come with tilewright.
 
 `best(shape, target)` is on the way of a user's first product of each kind. It imports sqlite3 only if there is a file,
 reads that once, and again when it has changed; whatever is wrong with it costs a warning and never a product.
 
 The file is TILEWRIGHT_TUNE_DB, by default beside the compiled kernels. "off" means that no measured plan is used,
-neither from there nor from the tables that come with tilewright.
+neither from there nor from the tables. The tuner writes it; JSON lines carry its rows to other machines.
+
+plans/tables/ has a file of JSON lines for each target (bench/ship_tables.py makes them). A row whose role is "best"
+counts for the processor on which it was measured, and for others with the same target and caches; the other rows only
+record what was measured. The user's own results come first.
 """
 from __future__ import annotations
 
@@ -14,13 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
+from math import log2
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import cache as kernels
 from tilewright.compiler import owned
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.measured import tables
 from tilewright.targets.base import CpuTarget
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from tilewright.plans.measured.row import Row
 
 OFF = "off"
+TABLES = Path(__file__).parents[1] / "tables"
 SCHEMA = 1
 PATIENCE_S = 30.0               # how long a process that writes waits for another one that does
 GLANCE_S = 0.1                  # how long a product waits for it
@@ -54,14 +60,14 @@ def path() -> Path | None:
 # ---- what the engine asks
 
 def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
-    """The plan that was measured to be best for this problem on this kind of machine, here or by whoever made the
-    tables that come with tilewright; None if nobody measured."""
+    """The plan that was measured to be the fastest for this problem on this kind of machine, by the user or in the
+    tables; None without a measurement, or where the model's choice was the fastest."""
     file = path()
     if file is None:
         return None
     text = _plans(file).get((target.name, target.model), {}).get(shape)
     if text is None:
-        text = tables.best(shape, target)
+        text = shipped(target).get(shape)
     return _usable(text, shape, target)
 
 
@@ -79,9 +85,32 @@ def _usable(text: str | None, shape: Shape, target: CpuTarget) -> CpuPlan | None
 def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
     """All that `best` may answer, for the problems that are wanted."""
     file = path()
-    found = {} if file is None else {**tables.plans(target), **_plans(file).get((target.name, target.model), {})}
+    found = {} if file is None else {**shipped(target), **_plans(file).get((target.name, target.model), {})}
     usable = ((shape, _usable(text, shape, target)) for shape, text in found.items() if text and wanted(shape))
     return {shape: plan for shape, plan in usable if plan is not None}
+
+
+def shipped(target: CpuTarget) -> dict[Shape, str]:
+    """The plans in the tables for this kind of machine."""
+    return _shipped(target.name, target.model, machine_class(target))
+
+
+def machine_class(of: CpuTarget | Row | SimpleNamespace) -> tuple[int, int, int]:
+    """Caches in KiB. L3 by powers of two: what a virtual machine sees of it differs from one to the next."""
+    return of.l1d >> 10, of.l2 >> 10, 1 << round(log2(of.l3 / 1024)) if of.l3 else 0
+
+
+@cache
+def _shipped(name: str, model: str, caches: tuple[int, int, int]) -> dict[Shape, str]:
+    file = TABLES / f"{name}.jsonl"
+    if not file.exists():
+        return {}
+    import json
+    rows = [SimpleNamespace(**json.loads(line)) for line in file.read_text().splitlines()]      # a Row takes longer
+    alike, same = ({Shape.of_key(row.dtype, row.m, row.n, row.k, row.a, row.b, row.threads): row.plan
+                    for row in rows if row.role == "best" and fits(row)}
+                   for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
+    return alike | same
 
 
 _read: tuple[object, Plans] = None, {}
@@ -237,7 +266,7 @@ def _open(file: Path, write: bool = True, patience: float = PATIENCE_S) -> Itera
             owned.create(file)
         uri = f"{file.absolute().as_uri()}?mode=rwc"
     else:
-        # Readers of a file in WAL mode write beside it, too; where nobody can, it does not change either.
+        # Readers of a file in WAL mode write beside it, too; where that is not possible, it does not change either.
         uri = f"{file.absolute().as_uri()}?{'mode=ro' if os.access(file.parent, os.W_OK) else 'immutable=1'}"
     _check_owned(file)
     try:

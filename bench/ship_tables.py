@@ -1,7 +1,7 @@
-"""Makes the tables that come with tilewright, on the machine they are for.
+"""Makes the tables of measured plans that come with tilewright, on the machine they are for.
 
-    python -m tilewright.tuner.ship --quick         # squares of both formats, about ten minutes on two cores
-    python -m tilewright.tuner.ship                 # also skinny problems, layouts and awkward sizes
+    python bench/ship_tables.py --quick         # squares of both formats, about ten minutes on two cores
+    python bench/ship_tables.py                 # also skinny problems, layouts and awkward sizes
 
 Every problem is tuned (what this commit has already tuned is not done again), then tilewright with these results is
 compared with every BLAS that is installed. plans/tables/ gets a row per problem and kind of machine: the plan, its
@@ -11,10 +11,15 @@ choice its row has the role "model" and is not used: it says what was measured, 
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright.bench import session
 from tilewright.bench.cases import AVX2, NATIVE, Case, Job
@@ -25,7 +30,7 @@ from tilewright.measure import machine
 from tilewright.measure.measure import Rules
 from tilewright.plans import shape_of
 from tilewright.plans.choose import choose
-from tilewright.plans.measured import store, tables
+from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.targets import CpuTarget, detect
@@ -62,7 +67,7 @@ def main(
         rows = tune_all(problems, counts, chip, seconds or (4.0 if quick else 10.0), again, console)
         if vendor:
             rows = compare(rows, counts, chip, console)
-        file = tables.FOLDER / f"{chip.name}.jsonl"
+        file = store.TABLES / f"{chip.name}.jsonl"
         write(rows, file)
         better = [row for _, row in rows if row.best]
         console.print(f"{file}: {len(rows)} rows written, {len(better)} of them better than the model's choice",
@@ -133,13 +138,35 @@ def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTar
     return compared
 
 
-def write(rows: Iterable[tuple[Gemm, Row]], file: tables.Path) -> None:
+def write(rows: Iterable[tuple[Gemm, Row]], file: Path) -> None:
     """Put these rows in the table, in place of older ones of the same problem and kind of machine."""
+
     def key(row: Row) -> object:
-        return row.model, tables.machine_class(row), row.shape
-    merged = {key(row): row for row in tables.read(file)} | {key(row): row for _, row in rows}
+        return row.model, store.machine_class(row), row.shape
+
+    old = read(file) if file.exists() else []
+    merged = {key(row): row for row in old} | {key(row): row for _, row in rows}
     file.parent.mkdir(exist_ok=True)
-    tables.write(file, list(merged.values()))
+    file.write_text(table(list(merged.values())))
+
+
+def read(file: Path) -> list[Row]:
+    return [Row.from_json(line) for line in file.read_text().splitlines()]
+
+
+def table(rows: list[Row]) -> str:
+    """One line per row, columns aligned, by problem."""
+    rows = sorted(rows, key=lambda r: (r.target, r.model, r.dtype, r.threads, r.m * r.n * r.k, r.shape))
+    cells = [[f'"{name}": {json.dumps(_rounded(value))}' for name, value in dataclasses.asdict(row).items()]
+             for row in rows]
+    widths = [max(map(len, column)) + 1 for column in zip(*cells)]
+    lines = (" ".join((cell + ",").ljust(w) for cell, w in zip(row[:-1], widths)) + f" {row[-1]}" for row in cells)
+    return "".join(f"{{{line}}}\n" for line in lines)
+
+
+def _rounded(value: object) -> object:
+    """Four digits are more than a measurement has."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
