@@ -26,9 +26,9 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.prepack import Prepacking
 from tilewright.runtime.cpu.recipe import Recipe, Strides, order

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.cuda.device import detect
     from tilewright.simulator.product import simulate
     from tilewright.targets import target
-    from tilewright.tuner import tune
+    from tilewright.tuner.search import tune
 
 __all__ = [
     "Gemm",
@@ -91,7 +91,7 @@ _HOME = {
     "simulate": "tilewright.simulator.product",
     "target": "tilewright.targets",
     "threads": "tilewright.runtime.cpu.pool",
-    "tune": "tilewright.tuner",
+    "tune": "tilewright.tuner.search",
 }
 
 

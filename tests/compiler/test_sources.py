@@ -20,8 +20,9 @@ EDITS = {
     "kernels/nvidia/operand.py": {NVIDIA}, "kernels/amd/scales.py": {AMD}, "kernels/gpu/split_k.py": {NVIDIA, AMD},
     "ir/builder.py": EVERYBODY, "ir/lower.py": EVERYBODY, "ir/ops/core.py": EVERYBODY, "ir/ops/nvidia.py": EVERYBODY,
     "compiler/llvm.py": EVERYBODY, "compiler/artefact.py": EVERYBODY, "compiler/gate.py": EVERYBODY,
-    "targets/isa.py": EVERYBODY, "forks.py": EVERYBODY,
-    "plans/amx.py": {X86}, "atoms/mfma.py": {AMD}, "formats/records.py": {X86, AMD}, "ladder/cpu4_blocked.py": {LADDER},
+    "targets/cpu.py": EVERYBODY, "forks.py": EVERYBODY,
+    "plans/words.py": {X86}, "atoms/mfma.py": {AMD}, "formats/records.py": {X86, AMD},
+    "ladder/cpu4_blocked.py": {LADDER},
     # nobody's
     "ladder/cpu5_micro.py": set(), "ladder/gpu08_buffered.py": set(), "kernels/cpu/small.py": set(),
     "kernels/nvidia/gemv.py": set(), "cli/kernels.py": set(), "tuner/search.py": set(), "simulator/machine.py": set(),

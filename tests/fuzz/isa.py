@@ -14,13 +14,13 @@ from tests.fuzz import products
 from tests.fuzz.children import in_child
 from tests.fuzz.driver import Case, Fuzzer
 from tilewright import targets
-from tilewright.targets import isa
+from tilewright.targets import cpu
 
 EACH = 12  # products of a case: a child compiles, or reads, its kernels anew
 
 
 def runnable() -> list[str]:
-    return [row.name for row in isa.ISAS if targets.target(row.name).runnable]
+    return [row.name for row in cpu.ISAS if targets.target(row.name).runnable]
 
 
 def draw(rng: Random) -> Case:
@@ -35,10 +35,10 @@ def check(case: Case) -> None:
 
 def _products(case: Case) -> None:
     os.environ["TILEWRIGHT_TARGET"] = case["target"]
-    isa.ISAS = tuple(replace(row, extensions=tuple(x for x in row.extensions if x not in case["without"]))
-                     for row in isa.ISAS)
+    cpu.ISAS = tuple(replace(row, extensions=tuple(x for x in row.extensions if x not in case["without"]))
+                     for row in cpu.ISAS)
     targets.detect.cache_clear()
-    targets._target.cache_clear()
+    cpu.record.cache_clear()
     assert targets.detect().name == case["target"]
     for number in range(EACH):
         product = products.draw(Random(f"{case['seed']} {number}"))

@@ -17,7 +17,7 @@ from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.stream import emit_stream
 from tilewright.ladder.gpu12_async import emit_async
-from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
+from tilewright.plans.choose import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
 
 # how A and B may lie: what runtime.code compiles

@@ -15,11 +15,20 @@ from tilewright import targets as chips
 from tilewright.compiled.plan import plan
 from tilewright.plans import CpuPlan, Shape, asked, choose, lowering, shape_of
 from tilewright.plans.amd import AmdPlan
-from tilewright.plans.choose import candidates, ranked, splits
+from tilewright.plans.choose import (
+    DOT_ROWS,
+    FEW_COLUMNS,
+    FEW_ROWS,
+    PACKED,
+    STREAM_DEPTH,
+    TILES,
+    candidates,
+    ranked,
+    splits,
+)
 from tilewright.plans.common import total
 from tilewright.plans.model import Ceilings, cost
 from tilewright.plans.nvidia import NvidiaPlan
-from tilewright.plans.tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES
 
 AVX2, AVX512, NEON = TARGETS = [tw.target(name) for name in ("x86-avx2", "x86-avx512", "neon")]
 # A machine that is the same whoever runs the tests: the figures below can be checked by hand.

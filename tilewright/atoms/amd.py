@@ -12,8 +12,17 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tilewright.atoms.amd_layouts import eights_of_a, fours_of_c, ones_of_c, rows_of_a, transposed
-from tilewright.atoms.mfma import LANES, SCALE, Fragment, Mfma
+from tilewright.atoms.mfma import (
+    LANES,
+    SCALE,
+    Fragment,
+    Mfma,
+    eights_of_a,
+    fours_of_c,
+    ones_of_c,
+    rows_of_a,
+    transposed,
+)
 from tilewright.ir.types import Type, bf16, f16, f32, f64, i32, i64, vec
 from tilewright.targets.amd import MANUALS
 

@@ -23,7 +23,7 @@ from tilewright import forks
 from tilewright.compiler import cache, loader, sources
 from tilewright.compiler.manifest import Entry, entry, manifest
 from tilewright.targets.amd import AmdTarget
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:

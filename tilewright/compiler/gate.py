@@ -13,8 +13,7 @@ from tilewright.ir.ops.core import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import Texture, Type
 from tilewright.targets.amd import AmdTarget
-from tilewright.targets.base import CpuTarget
-from tilewright.targets.isa import INSTRUCTIONS, find
+from tilewright.targets.cpu import INSTRUCTIONS, NEEDS, CpuTarget
 
 if TYPE_CHECKING:
     from tilewright.targets import Target
@@ -58,7 +57,7 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
         operation, types = _types(node)
         needed = operation.needs.split(" or ") if operation else ()
         if INSTRUCTIONS.intersection(needed):
-            if not {*find(target.name).needs, *target.features.replace("+", "").split(",")}.intersection(needed):
+            if not {*NEEDS[target.name], *target.features.replace("+", "").split(",")}.intersection(needed):
                 yield f"{function.name}, {_place(node)}: {target.name} has no {operation.needs}, so no {operation.name}"
         elif operation and operation.needs not in ("", "cpu"):
             yield f"{function.name}, {_place(node)}: {operation.name} is for GPUs, and {target.name} is a CPU"

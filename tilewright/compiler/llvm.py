@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 
 from tilewright import forks
 from tilewright.targets.amd import AmdTarget
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:

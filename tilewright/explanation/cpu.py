@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.measure.probes import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
-from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.choose import ranked
 from tilewright.plans.common import Cost, total
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
 from tilewright.plans.lowering import taken_operands
 from tilewright.plans.model import cost
-from tilewright.plans.words import BY_NAME
+from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import engine
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
 from tilewright.targets.machine import MOST_THREADS

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilewright.targets import isa
+from tilewright.targets import cpu
 from tilewright.targets.machine import CPUINFO, caches, cpus, processor
 
 # Flags worth a word in a report, of the hundred or so that /proc/cpuinfo lists.
@@ -47,7 +47,7 @@ def cpu_model() -> str:
 
 def _caches() -> dict[str, int]:
     """{"l1d": bytes, "l2": bytes, "l3": bytes} as the first CPU we may use sees them."""
-    found = caches(cpus().allowed[0], isa.ISAS[0].caches)
+    found = caches(cpus().allowed[0], cpu.ISAS[0].caches)
     return {name: level.size for name, level in found.items()}
 
 

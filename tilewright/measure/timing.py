@@ -21,7 +21,7 @@ import numpy as np
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import probes
 from tilewright.measure.probes import DTYPES
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 PAGE = 4096
 

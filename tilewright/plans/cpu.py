@@ -13,13 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.common import Plan
-from tilewright.plans.words import BY_NAME
-from tilewright.targets.base import CpuTarget
+from tilewright.plans.words import BY_NAME, TILE_WORDS
+from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
 
 MOST_BLOCK = {"A": 64 << 20, "B": 1 << 30}      # bytes of a block: far beyond any L2, and any L3
+SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
 Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
@@ -74,7 +74,7 @@ class Shape(NamedTuple):
     plans/lowering.py makes it from operands, or from a problem. Complex operands have become one real product, of twice
     as many columns and steps of k.
     """
-    dtype: str          # what is multiplied: a number format, or a word of plans/words.py or plans/amx.py
+    dtype: str          # what is multiplied: a number format, or a word of plans/words.py
     m: int
     n: int
     k: int              # steps: of elements, or of words; for AMX, rows of B's panels
@@ -117,12 +117,12 @@ class Shape(NamedTuple):
 
     @property
     def tiles(self) -> bool:
-        """Whether AMX multiplies: plans.amx."""
+        """Whether AMX multiplies."""
         return self.dtype.startswith("amx")
 
     @property
     def words(self) -> bool:
-        """Whether vectors of words are multiplied: plans.words."""
+        """Whether vectors of words are multiplied."""
         return self.dtype in BY_NAME and not self.tiles
 
     @property

@@ -14,12 +14,11 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from tilewright.formats.table import NARROW
-from tilewright.plans.amx import TILE_WORDS, faster, pays
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
-from tilewright.plans.words import WORDS, Word
+from tilewright.plans.words import TILE_WORDS, WORDS, Word, faster, pays
 from tilewright.problem import Gemm
 from tilewright.targets import coerce
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import thread_count
 
 _INTEGERS = ("i8", "u8", "i16", "u16")
@@ -119,7 +118,7 @@ def word(sums: str, sources: tuple[str, str], target: CpuTarget, large: bool = T
 
 
 def algorithm_word(algorithm: str, a: str, b: str, m: int, n: int, k: int, threads: int, target: CpuTarget) -> str:
-    """The word of plans.amx by which `algorithm=` multiplies operands of these formats; "" for the native product,
+    """The word by which `algorithm=` multiplies operands of these formats; "" for the native product,
     which is as accurate: where AMX is missing, or splitting elements would not pay."""
     if a != b or "amx-bf16" not in target.extensions:
         return ""
@@ -131,7 +130,7 @@ def algorithm_word(algorithm: str, a: str, b: str, m: int, n: int, k: int, threa
 
 
 def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> Lowered:
-    """What to multiply for these operands. word_name: that of a word (plans.words, plans.amx), "" for none, None for
+    """What to multiply for these operands. word_name: that of a word of plans.words, "" for none, None for
     the one that suits the target."""
     p, sums = product, product.sums
     out = p.out if p.out != sums else ""

@@ -9,13 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
-from tilewright.plans.amx import CALL as AMX_CALL
-from tilewright.plans.amx import GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import PARTS, CpuPlan, Shape
-from tilewright.plans.tiles import SHORT
-from tilewright.plans.words import BY_NAME
-from tilewright.targets.base import CpuTarget
+from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
+from tilewright.targets.cpu import CpuTarget
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
     return _cost(found.vectors, found.traffic, (
         ("products of tiles", rows * cols * depth * products / TILE_RATE / threads),
         ("splitting and packing", (rows + cols) * depth * word.terms / SPLITTING / threads),
-        ("the call", AMX_CALL)))
+        ("the call", TILE_CALL)))
 
 
 def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:

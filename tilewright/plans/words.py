@@ -1,12 +1,18 @@
 """Words: several steps of k in 32 bits, for the instructions that multiply and add two or four numbers at a time.
 
-plans/lowering.py takes the first row of the table for the formats of A and B, that of the sums, and what the chip has.
+plans/lowering.py takes the first row of WORDS for the formats of A and B, that of the sums, and what the chip has.
 Without one, packing brings each number into the format of the sums. A word counts as an element of 32 bits in plans,
 panels and register tiles, and the k of such a shape counts words.
+
+AMX multiplies words in tiles (TILE_WORDS). An element is one term there, or the sum of several, each in tiles of its
+own: three bf16 hold an f32, two an f16, four bytes an i32 modulo 2^32. A panel is packed group by group, a group being
+16 words of k; in a group the terms follow each other, each as two tiles: 32 rows of 16 words of A, 16 rows of 32 words
+of B. So k is counted in rows of B's panel, 16 for each term of a group.
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tilewright.formats.records import Float
 from tilewright.formats.table import FORMATS, NARROW
@@ -23,7 +29,7 @@ class Word(NamedTuple):
 
     @property
     def tiles(self) -> bool:
-        """Whether AMX multiplies it: plans.amx says how."""
+        """Whether AMX multiplies it: TILE_WORDS says how."""
         return self.name.startswith("amx")
 
 
@@ -43,3 +49,88 @@ WORDS = (
     Word("bf16x2", 2, "f32", _BF16, _BF16, ("avx512bf16",), slow="Intel"),
 )
 BY_NAME = {word.name: word for word in WORDS}
+
+
+# ---- AMX
+
+GROUP = 16              # words of k that a tile holds
+SIDE = 32               # rows and columns of C that four accumulators hold
+Pairs = tuple[tuple[int, int], ...]             # (term of A, term of B)
+
+
+@dataclass(frozen=True)
+class TileWord:
+    dot: str                        # as ir.ops.x86 spells it
+    steps: int                      # elements of k in a word
+    accumulates: str = "f32"
+    terms: int = 1                  # the first one holds the most of an element
+    passes: tuple[Pairs, ...] = (((0, 0),),)    # what each pass over the panels multiplies, the smallest products first
+    shifts: tuple[int, ...] = (0,)  # by how many bits the sum of each pass is shifted when it is added to C
+    wider: str = ""                 # C's format, if tiles add up in another: their sums are then whole and positive
+
+    @property
+    def sums(self) -> str:
+        """The format of C."""
+        return self.wider or self.accumulates
+
+    @property
+    def rows(self) -> int:
+        """Of B's panel in one group, which is what k is counted in."""
+        return GROUP * self.terms
+
+    def source_step(self, p: Any) -> Any:   # numbers, or values inside a kernel
+        """The element of k at which row p of B's panel begins, for whole groups."""
+        return p * self.steps // self.terms
+
+    def depth(self, k: int) -> int:
+        """Rows of B's panel for k elements, the last group filled up with zeros."""
+        return -(-k // (GROUP * self.steps)) * self.rows
+
+
+def _smallest_first(terms: int, most: int) -> Pairs:
+    """Pairs of terms whose numbers add up to at most `most`: the larger the sum, the smaller the product."""
+    return tuple((total - b, b) for total in range(most, -1, -1) for b in range(terms) if 0 <= total - b < terms)
+
+
+def _bytes(size: int) -> TileWord:
+    """Integers of `size` bytes modulo 2^(8*size), byte by byte without signs: products of bytes i and j weigh
+    2^(8(i+j)), and those that weigh more than the result holds do not count."""
+    passes = tuple(tuple((i, total - i) for i in range(total + 1)) for total in range(size))
+    shifts = tuple(8 * total for total in range(size))
+    return TileWord("uu", 4, "i32", size, passes, shifts, wider="i64" if size > 4 else "")
+
+
+TILE_WORDS = {
+    "amx_bf16": TileWord("bf16", 2),
+    "amx_i8i8": TileWord("ss", 4, "i32"), "amx_i8u8": TileWord("su", 4, "i32"),
+    "amx_u8i8": TileWord("us", 4, "i32"), "amx_u8u8": TileWord("uu", 4, "i32"),
+    "amx_f16": TileWord("bf16", 2, "f32", 2, (_smallest_first(2, 2),)),
+    "amx_bf16_x3": TileWord("bf16", 2, "f32", 2, (_smallest_first(2, 1),)),
+    "amx_bf16_x6": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 2),)),
+    "amx_bf16_x9": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 4),)),
+    "amx_i32": _bytes(4),
+    "amx_i64": _bytes(8),       # eight products of bytes, 512 steps of k: less than 2^32
+}
+
+# Multiply-adds per second of one core, with tiles from L2 and in f32; elements split into terms per second; seconds of
+# a call. Their ratios matter. Measured on a Xeon with AMX: `python bench/amx.py`.
+TILE_RATE, NATIVE_RATE, SPLITTING, TILE_CALL = 0.82e12, 0.078e12, 5e9, 20e-6
+# Of the time of the native product over that of the split one, as predicted, from which on "fastest" splits: AMX on
+# shared cores slumps to two thirds of its rate for minutes, f32 does not (a Xeon with 16 CPUs, bench/results).
+SURE = 1.5
+
+
+def faster(word: str, m: int, n: int, k: int, threads: int) -> bool:
+    """Whether "fastest" splits: only where that is faster whatever state the machine is in. With several threads it is
+    not: 16 of them split and multiply at 4.6 times the rate of one, where the native product reaches 9.2 times its."""
+    return threads == 1 and pays(word, m, n, k, SURE)
+
+
+def pays(word: str, m: int, n: int, k: int, gain: float = 1.0) -> bool:
+    """Whether the products of a word with several terms take less time than one native product of f32 on one thread, by
+    this factor."""
+    tile = TILE_WORDS[word]
+    products = sum(map(len, tile.passes))
+    rows, cols, depth = (-(-x // side) * side for x, side in ((m, SIDE), (n, SIDE), (k, GROUP * tile.steps)))
+    tiles = rows * cols * depth * products / TILE_RATE + (rows + cols) * depth * tile.terms / SPLITTING
+    return (tiles + TILE_CALL) * gain < m * n * k / NATIVE_RATE

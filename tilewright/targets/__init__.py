@@ -7,42 +7,30 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
 
-from tilewright.targets import amd, isa, machine, nvidia
+from tilewright.targets import amd, cpu, machine, nvidia
 from tilewright.targets.amd import AmdTarget
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.nvidia import GpuTarget
 
 __all__ = ["AmdTarget", "CpuTarget", "GpuTarget", "Target", "coerce", "detect", "names", "target"]
 Target = CpuTarget | GpuTarget | AmdTarget
-T = TypeVar("T")
-CpuName = Literal["x86-avx512", "x86-avx2", "neon"]
-GpuName = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]
-AmdName = Literal["gfx942", "gfx950"]
 
 
-@overload
-def names(kind: Literal["cpu"]) -> list[CpuName]: ...
-@overload
-def names(kind: Literal["gpu"]) -> list[GpuName]: ...
-@overload
-def names(kind: Literal["amd"]) -> list[AmdName]: ...
-@overload
-def names(kind: None = None) -> list[str]: ...
-def names(kind: str | None = None) -> Any:
+def names(kind: str | None = None) -> list[str]:
     """Every name that `target` takes, aliases and chips left out: of CPUs ("cpu"), of NVIDIA's GPUs ("gpu"), of AMD's
     ("amd"), or all of them."""
-    every = {"cpu": [row.name for row in isa.ISAS], "gpu": [*nvidia.TARGETS], "amd": [*amd.TARGETS]}
+    every = {"cpu": [row.name for row in cpu.ISAS], "gpu": [*nvidia.TARGETS], "amd": [*amd.TARGETS]}
     return every[kind] if kind else [name for some in every.values() for name in some]
 
 
 @overload
-def target(name: CpuName) -> CpuTarget: ...
+def target(name: Literal["x86-avx512", "x86-avx2", "neon"]) -> CpuTarget: ...
 @overload
-def target(name: GpuName) -> GpuTarget: ...
+def target(name: Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90a"]) -> GpuTarget: ...
 @overload
-def target(name: AmdName) -> AmdTarget: ...
+def target(name: Literal["gfx942", "gfx950"]) -> AmdTarget: ...
 @overload
 def target(name: Target | str) -> Any: ...
 def target(name: Target | str) -> Any:
@@ -51,16 +39,20 @@ def target(name: Target | str) -> Any:
     a chip, such as "mi325x").
 
     A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
-    chip and one core; a GPU's has the numbers of a well-known chip. `.runnable` says whether this
-    machine can run it. A record is returned as it is. ValueError for any other name, TypeError for other types.
+    chip and one core; a GPU's has the numbers of a well-known chip. `.runnable` says whether this machine can run
+    it. A record is returned as it is. ValueError for any other name, TypeError for other types.
     """
     if isinstance(name, Target):
         return name
     if not isinstance(name, str):
         raise TypeError(f"target must be a name, such as 'x86-avx2', 'sm_90a' or 'gfx950', or a record, as "
                         f"tilewright.target and tilewright.detect give it, not {type(name).__name__} {name!r}")
-    gpu = nvidia.find(name) or amd.find(name)
-    return gpu if gpu is not None else _target(isa.find(name).name)
+    for maker in (cpu, nvidia, amd):
+        if found := maker.find(name):
+            return found
+    known = "; ".join([*(f"{row.name} (or {', '.join(row.aliases)})" for row in cpu.ISAS), *nvidia.TARGETS,
+                       *amd.TARGETS, *amd.CHIPS])
+    raise ValueError(f"there is no target {name!r}; there are: {known}")
 
 
 @cache
@@ -77,7 +69,7 @@ def detect() -> CpuTarget:
                              f"CPU targets are: {', '.join(names('cpu'))}")
         return chosen
     here = machine.processor()
-    found = [target(row.name) for row in isa.ISAS if row.family == here.family]
+    found = [target(row.name) for row in cpu.ISAS if row.family == here.family]
     for candidate in found:
         if candidate.runnable:
             return candidate
@@ -88,12 +80,6 @@ def detect() -> CpuTarget:
                        f"{', '.join(names('cpu'))}.")
 
 
-@overload
-def coerce(what: Target | str | None) -> Target: ...
-@overload
-def coerce(what: Target | str | None, kind: type[T]) -> T: ...
-@overload
-def coerce(what: Target | str | None, kind: Any) -> Any: ...
 def coerce(what: Target | str | None, kind: Any = Target) -> Any:
     """The record that an argument stands for: a record, the name of one, or None for this machine's processor.
 
@@ -110,37 +96,3 @@ def coerce(what: Target | str | None, kind: Any = Target) -> Any:
         raise ValueError(f"target must be {' or '.join(name for name, _ in wanted)}, and {found.name} is "
                          f"{families[type(found)][0]}; there are: {', '.join(x for _, some in wanted for x in some)}")
     return found
-
-
-@cache
-def _target(name: str) -> CpuTarget:
-    row, here = isa.find(name), machine.processor()
-    numbers: dict[str, Any] = {}
-    sources = [(field, row.manual) for field in ("vector_bytes", "registers", "masked", "arithmetic")]
-    sources.append(("spare_registers", "measured: tests/inspect/test_resources.py"))
-    if row.family == here.family:
-        cpus = machine.cpus()
-        missing = tuple(flag for flag in row.needs if flag not in here.flags)
-        spelled = {flag.replace("_", "") for flag in here.flags}
-        numbers["extensions"] = tuple(name for name in row.extensions if name.replace("-", "") in spelled)
-        sources += [("missing", f"/proc/cpuinfo against {row.level}"), ("extensions", "/proc/cpuinfo")]
-        sources.append(("cores", cpus.why))
-        found = machine.caches(cpus.allowed[0], row.caches)
-        for level, cache_ in found.items():
-            numbers |= {level: cache_.size, f"{level}_ways": cache_.ways, f"{level}_cpus": cache_.cpus}
-            sources.append((level, cache_.source))
-        numbers["line"], numbers["cores"], numbers["smt"] = found["l1d"].line, cpus.count, cpus.smt
-        if "l3" not in found:
-            numbers["l3"] = 0
-            sources.append(("l3", "none: neither sysfs nor cpuid names one"))
-        numbers.pop("l1d_cpus")
-    else:
-        missing = (f"an {row.family} processor",)
-        for level in ("l1d", "l2", "l3"):
-            numbers |= {level: getattr(row.caches, level), f"{level}_ways": getattr(row.caches, f"{level}_ways")}
-            sources.append((level, f"default: {row.caches.source}"))
-        numbers["cores"] = 1
-        sources.append(("cores", "default: one"))
-    return CpuTarget(row.name, row.triple, row.cpu, row.features, row.vector_bytes, row.registers, row.masked,
-                     spare_registers=row.spare_registers, missing=missing, model=here.model, sources=tuple(sources),
-                     **numbers)

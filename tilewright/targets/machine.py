@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.targets.isa import Caches
-
 CPUS = "/sys/devices/system/cpu"
 MOST_THREADS = 1024             # of the pool, of a plan, and of what a caller may ask for
 CPUINFO = Path("/proc/cpuinfo")
@@ -72,17 +70,13 @@ class Cache:
     source: str
 
 
-def caches(cpu: int, default: Caches) -> dict[str, Cache]:
+def caches(cpu: int, default: dict[str, Cache]) -> dict[str, Cache]:
     """"l1d", "l2" and "l3" as this CPU sees them: from sysfs, else from glibc, which asks cpuid, else the default."""
     found = _caches_from_sysfs(cpu)
     for level, (size, ways) in _caches_from_glibc().items():
         if level not in found and size > 0:
             found[level] = Cache(size, max(ways, 1), 1, 64, "cpuid, through glibc's sysconf")
-    for level in ("l1d", "l2"):             # both exist on every chip of these families
-        if level not in found:
-            size, ways = getattr(default, level), getattr(default, f"{level}_ways")
-            found[level] = Cache(size, ways, 1, 64, f"default, as the machine hides it: {default.source}")
-    return found
+    return {**{level: default[level] for level in ("l1d", "l2")}, **found}     # every chip of these families has both
 
 
 def _caches_from_sysfs(cpu: int) -> dict[str, Cache]:

@@ -7,27 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tilewright.targets.base import KIB, MIB, Chip
+
 _GUIDE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications"
 _THROUGHPUT = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions"
 _PTX = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
-KIB = 1 << 10
 THREADS = 1024      # of a CTA, at most, on every chip; of AMD's workgroups too
 CLUSTER = 8         # CTAs of a cluster that every chip can hold which has clusters
-
-
 LEAST_REGISTERS = 16    # to which ptxas can be told to keep a thread
 
 
 @dataclass(frozen=True)
-class GpuTarget:
-    """One architecture on one chip. Sizes in bytes.
-
-    As with CpuTarget, two records are equal when they lead to the same plans and the same code.
-    """
-    name: str                   # "sm_90a": LLVM's and ptxas' name, and what `target(name)` takes
+class GpuTarget(Chip):
+    """One architecture on one chip."""
     capability: tuple[int, int]
     instructions: tuple[str, ...]                   # those beyond the first Turing's, by the names that the gate uses
-    arithmetic: tuple[str, ...]                     # number formats that have an FMA
     smem_sm: int                # shared memory of a multiprocessor
     smem_cta: int               # most of it that one CTA can have
     threads_sm: int             # most threads, and most CTAs, that a multiprocessor holds
@@ -41,12 +35,12 @@ class GpuTarget:
     registers_sm: int = 65536   # of 32 bits
     registers_thread: int = 255
     warp: int = 32
-    triple: str = "nvptx64-nvidia-cuda"
-    features: str = "+ptx87"    # the newest PTX that LLVM 22 writes for sm_90a and every driver since 12.9 reads
     smem_reserved: int = 1 * KIB                    # of each CTA's shared memory, for the system (0 before sm_80)
-    model: str = field(default="", compare=False)
-    missing: tuple[str, ...] = field(default=("an NVIDIA GPU of this architecture",), compare=False)
-    sources: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+    triple: str = field(default="nvptx64-nvidia-cuda", kw_only=True)
+    features: str = field(default="+ptx87", kw_only=True)       # the newest PTX that LLVM 22 writes for sm_90a, and
+    #                                                             that every driver since 12.9 reads
+    arithmetic: tuple[str, ...] = field(default=("f32", "f64", "f16", "bf16"), kw_only=True)
+    missing: tuple[str, ...] = field(default=("an NVIDIA GPU of this architecture",), compare=False, kw_only=True)
 
     @property
     def cpu(self) -> str: return self.name
@@ -60,10 +54,6 @@ class GpuTarget:
         """Of multiply-adds on the CUDA cores, per second."""
         return 2 * (self.fma_f32 if dtype == "f32" else self.fma_f64) * self.sms * self.clock
 
-    def source(self, name: str) -> str:
-        """Where the number in this field comes from."""
-        return dict(self.sources).get(name, "given by the caller")
-
     def occupancy(self, threads: int, registers: int, shared: int) -> int:
         """CTAs that a multiprocessor holds, each of so many threads, registers per thread and bytes of shared memory.
 
@@ -75,16 +65,6 @@ class GpuTarget:
         size = -(-(shared + self.smem_reserved) // 128) * 128
         return max(0, min(self.threads_sm // (warps * self.warp), self.ctas_sm, by_registers,
                           self.smem_sm // size if size else self.ctas_sm))
-
-    @property
-    def runnable(self) -> bool:
-        """Whether this machine can run the code. Emitting and simulating it is always possible."""
-        return not self.missing
-
-    def require_runnable(self) -> None:
-        if self.missing:
-            raise RuntimeError(f"{self.name} code cannot run on this machine: it lacks {', '.join(self.missing)}. Such "
-                               "code can be planned, emitted, read as PTX and simulated here (tilewright.simulate).")
 
 
 _AMPERE = ("cp.async", "mma", "mma.f64", "mbarrier", "fence", "tf32", "bf16")
@@ -101,20 +81,20 @@ def _chip(datasheet: str) -> tuple[tuple[str, str], ...]:
 _DATA_CENTER = "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
 _GEFORCE = "https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/"
 TARGETS: dict[str, GpuTarget] = {t.name: t for t in (
-    GpuTarget("sm_75", (7, 5), ("mma",), ("f32", "f64", "f16"), 64*KIB, 64*KIB, 1024, 16, 64, 2, 40, 1.59e9, 4 << 20,
-              320e9, smem_reserved=0, features="+ptx87", model="NVIDIA T4",
+    GpuTarget("sm_75", (7, 5), ("mma",), 64*KIB, 64*KIB, 1024, 16, 64, 2, 40, 1.59e9, 4*MIB,
+              320e9, smem_reserved=0, arithmetic=("f32", "f64", "f16"), model="NVIDIA T4",
               sources=_chip("https://www.nvidia.com/en-us/data-center/tesla-t4/")),
-    GpuTarget("sm_80", (8, 0), _AMPERE, ("f32", "f64", "f16", "bf16"), 164*KIB, 163*KIB, 2048, 32, 64, 32, 108, 1.41e9,
-              40 << 20, 1555e9, model="NVIDIA A100",
+    GpuTarget("sm_80", (8, 0), _AMPERE, 164*KIB, 163*KIB, 2048, 32, 64, 32, 108, 1.41e9,
+              40*MIB, 1555e9, model="NVIDIA A100",
               sources=_chip(_DATA_CENTER + "nvidia-ampere-architecture-whitepaper.pdf")),
-    GpuTarget("sm_86", (8, 6), _AMPERE, ("f32", "f64", "f16", "bf16"), 100*KIB, 99*KIB, 1536, 16, 128, 2, 82, 1.695e9,
-              6 << 20, 936e9, model="NVIDIA GeForce RTX 3090",
+    GpuTarget("sm_86", (8, 6), _AMPERE, 100*KIB, 99*KIB, 1536, 16, 128, 2, 82, 1.695e9,
+              6*MIB, 936e9, model="NVIDIA GeForce RTX 3090",
               sources=_chip(_GEFORCE + "ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf")),
-    GpuTarget("sm_89", (8, 9), (*_AMPERE, "fp8"), ("f32", "f64", "f16", "bf16"), 100*KIB, 99*KIB, 1536, 24, 128, 2, 128,
-              2.52e9, 72 << 20, 1008e9, model="NVIDIA GeForce RTX 4090",
+    GpuTarget("sm_89", (8, 9), (*_AMPERE, "fp8"), 100*KIB, 99*KIB, 1536, 24, 128, 2, 128,
+              2.52e9, 72*MIB, 1008e9, model="NVIDIA GeForce RTX 4090",
               sources=_chip(_GEFORCE + "ada/ada-gpu-architecture.pdf")),
-    GpuTarget("sm_90a", (9, 0), _HOPPER, ("f32", "f64", "f16", "bf16"), 228*KIB, 227*KIB, 2048, 32, 128, 64, 132,
-              1.98e9, 50 << 20, 4800e9, model="NVIDIA H200",
+    GpuTarget("sm_90a", (9, 0), _HOPPER, 228*KIB, 227*KIB, 2048, 32, 128, 64, 132,
+              1.98e9, 50*MIB, 4800e9, model="NVIDIA H200",
               sources=_chip("https://www.nvidia.com/en-us/data-center/h200/")),
 )}
 # Chips whose numbers are not those of the architecture's record above.

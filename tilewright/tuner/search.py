@@ -99,9 +99,20 @@ class Result:
         return "\n".join([*lines, *self.notes, self.verdict])
 
 
-def tune(problem: Gemm, target: CpuTarget | str | None, *, threads: int | None, time_limit: float, candidates: int,
-         listen: Listener | None) -> Result:
-    """See tilewright.tune."""
+def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int | None = None, time_limit: float = 30.0,
+         candidates: int = 12, listen: Listener | None = None) -> Result:
+    """Measure the plans for a problem that the model ranks best; tilewright.matmul uses the fastest from then on.
+
+    target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives
+    threads      how many threads the products use; by default tilewright.get_num_threads()
+    time_limit   seconds. Measuring stops then, and the results so far count
+    candidates   how many plans are tried, beside the one in use
+    listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
+
+    A plan replaces the one in use only if it is faster by more than the noise. The results go to `store.path()`, with
+    the machine, date and versions; print the Result to see them. RuntimeError if the target cannot run here or nothing
+    could be measured.
+    """
     asked.problem(problem)
     target = coerce(target, CpuTarget)
     target.require_runnable()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.plans.amx import TILE_WORDS, faster, pays
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape, Strides, order
+from tilewright.plans.words import TILE_WORDS, faster, pays
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.prepack import Prepacking
 from tilewright.simulator.memory import AddressSpace

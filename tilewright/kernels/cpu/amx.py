@@ -15,8 +15,8 @@ from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
-from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, Pairs
-from tilewright.targets.base import CpuTarget
+from tilewright.plans.words import GROUP, SIDE, TILE_WORDS, Pairs
+from tilewright.targets.cpu import CpuTarget
 
 AHEAD = 4               # rows of `ahead` that are asked for in a step, for each term
 LEAD = 8                # steps from the last prefetch of C to its use

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, i8, i64, ptr
 from tilewright.kernels.cpu.jobs import BATCH, PACKED, offsets
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_batch(target: CpuTarget) -> Function:

@@ -8,7 +8,7 @@ from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import DOTS
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilewright.ir import Function, Kernel, Value, i8, i16, i32, i64, ptr
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 # The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64.
 PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL = 0, 8, 16, 24, 32, 40, 48, 56

@@ -16,7 +16,7 @@ from tilewright.kernels.cpu.jobs import SCALE, finish_name, scale_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.narrow import memory_type
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_finish(target: CpuTarget, NR: int, RESULT: str) -> Function:

@@ -32,7 +32,7 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, SHARED, driver_na
 from tilewright.kernels.cpu.panels import panels_of
 from tilewright.kernels.cpu.pool import emit_barrier, emit_wait
 from tilewright.plans.cpu import PARTS
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 COLUMNS = 128           # of A that are packed at a time where they are contiguous
 FEW = 2                 # threads over rows up to which these are dealt out, not claimed

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from tilewright.ir import Function, Kernel, Type, Value, i8, i64, ptr
 from tilewright.kernels.cpu.jobs import IN_PLACE, offsets
 from tilewright.kernels.cpu.microkernel import TYPES
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:

@@ -10,7 +10,7 @@ from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, 
 from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.kernels.cpu.out import Out
 from tilewright.plans.words import WORDS
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 PACKED_WORDS = {word.name: word.steps for word in WORDS}    # panels of which hold so many steps of k in 32 bits
 _SUMS = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}

@@ -10,7 +10,7 @@ from tilewright.ir import Function, Kernel, Type, Value, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.narrow import memory_type, widened
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 ROWS = 32                # of lines that lie side by side, by which the prefetch runs ahead: each is in another page
 AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too, and into the next

@@ -15,7 +15,7 @@ from tilewright.ir import Function, Kernel, Value, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import complex_packing_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import AHEAD, transpose
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_pack_complex(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, ROLE: str, CONJ: str = "") -> Function:

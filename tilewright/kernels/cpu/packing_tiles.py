@@ -1,6 +1,6 @@
 """Packing for AMX: 32 rows of A or columns of B in groups of tiles, each element converted, and split into its terms.
 
-A's panel is dst[group][term][line i][word w], B's dst[group][term][word w][line j], as plans/amx.py says.
+A's panel is dst[group][term][line i][word w], B's dst[group][term][word w][line j], as plans/words.py says.
 Words come 16 at a time: of one line where lines are contiguous along k, else of 16 lines that lie side by side. Where
 the panel wants the other order, 16 such vectors are transposed. Steps of k that do not exist are 0; lines that do not
 exist hold anything, since what is computed from them is never stored.
@@ -13,8 +13,8 @@ from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.narrow import memory_type, widened
-from tilewright.plans.amx import GROUP, SIDE, TILE_WORDS, TileWord
-from tilewright.targets.base import CpuTarget
+from tilewright.plans.words import GROUP, SIDE, TILE_WORDS, TileWord
+from tilewright.targets.cpu import CpuTarget
 
 WORDS = vec(i32, GROUP)
 UPPER = -0x10000                # of an f32's bits: sign, exponent and seven more, which are a bf16

@@ -13,7 +13,7 @@ from tilewright.kernels.cpu.jobs import packing_name
 from tilewright.kernels.cpu.microkernel import PACKED_WORDS
 from tilewright.kernels.cpu.packing import ahead, side_by_side, transpose
 from tilewright.kernels.narrow import memory_type
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 SIGNS = 0x80808080 - (1 << 32)
 

@@ -19,8 +19,8 @@ from tilewright.kernels.cpu.amx import AHEAD
 from tilewright.kernels.cpu.jobs import PACKED, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, TYPES
 from tilewright.kernels.narrow import memory_type
-from tilewright.plans.amx import TILE_WORDS
-from tilewright.targets.base import CpuTarget
+from tilewright.plans.words import TILE_WORDS
+from tilewright.targets.cpu import CpuTarget
 
 CALLS = 8               # of the tiles' micro-kernel, in which it asks for a whole panel that comes next
 

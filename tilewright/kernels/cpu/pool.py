@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 LINE = 128                                      # two cache lines: the hardware fetches them in pairs
 LOCK, LAST, CLAIM, DONE, SETTINGS = 0, 4, LINE, 2 * LINE, 3 * LINE

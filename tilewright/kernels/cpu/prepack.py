@@ -12,7 +12,7 @@ from tilewright.ir import Function, Kernel, i8, i64, ptr
 from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import PACKED, prepack_name
 from tilewright.kernels.cpu.panels import panels_of
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_prepack(target: CpuTarget, dtype: str, MR: int, NV: int, SOURCE: str, ROLE: str) -> Function:

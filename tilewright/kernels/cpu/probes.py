@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, i64, ptr, vec
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 FACTORS = 4             # registers of multiplicands; the others are chains of additions
 UNROLL = 16             # vectors in one round of a memory loop

@@ -8,7 +8,7 @@ from tilewright.kernels.cpu.in_place import kernel_index
 from tilewright.kernels.cpu.jobs import IN_PLACE, SMALL
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.pool import LIMIT
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 
 def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:

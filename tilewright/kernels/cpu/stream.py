@@ -7,7 +7,7 @@ from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
 from tilewright.kernels.cpu.in_place import job_fields, split
 from tilewright.kernels.cpu.jobs import STREAM
 from tilewright.kernels.cpu.microkernel import TYPES
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 COLUMNS = 16 << 10           # bytes of a row of C that stay in L1 while all of B's rows pass
 ONE_ROW = 64 << 10           # of C's only row, in L2: longer runs of B's rows are worth more than L1

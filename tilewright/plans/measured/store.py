@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.compiler import cache as kernels
 from tilewright.compiler import owned
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from functools import cache
 
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA = 158, 0x1023, 18
 

@@ -39,7 +39,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
-    word: of plans.words or plans.amx, "" for none; by default the one that suits the target, and none with a plan.
+    word: of plans.words, "" for none; by default the one that suits the target, and none with a plan.
     Where it stands for elements by several terms c means nothing if the result is true: some element has no such terms.
     """
     m, k = a.shape

@@ -15,7 +15,7 @@ from tilewright.plans.cpu import itemsize
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import pool
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function

@@ -9,12 +9,12 @@ from array import array
 from dataclasses import replace
 
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.amx import TILE_WORDS
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import DRIVER, Host, host
 from tilewright.runtime.cpu.pool import pool
 from tilewright.runtime.cpu.recipe import SWAPPED, blocks, packing
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 WAKE_BYTES = 1 << 20            # of panels, for which waking other threads pays
 SHARES = 4                      # of the panels for each thread to claim

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.amx import TILE_WORDS
-from tilewright.plans.cpu import CpuPlan, Shape, Strides, order
-from tilewright.plans.tiles import SHORT
+from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
+from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import Host, host
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
 WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds

@@ -7,10 +7,9 @@ from typing import Any
 from tilewright import forks
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
-from tilewright.plans.choose import small_elements, stays_in_cache
+from tilewright.plans.choose import TILES, small_elements, stays_in_cache, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
-from tilewright.plans.tiles import TILES, tiles_of
 from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import pool
 from tilewright.targets import CpuTarget, detect
