@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tilewright.targets.base import CpuTarget
+from tilewright.targets.cpu import CpuTarget
 
 SYMBOLS, RELOCATIONS = 2, 4                     # types of sections
 WRITABLE, PLACED = 0x1, 0x2                     # flags of sections
