@@ -144,7 +144,7 @@ class CpuTarget(Chip):
 def find(name: str) -> CpuTarget | None:
     """The record of the instruction set with this name or alias, or None if there is none."""
     row = next((row for row in ISAS if name in (row.name, *row.aliases)), None)
-    return row and record(row)
+    return record(row) if row else None
 
 
 @cache

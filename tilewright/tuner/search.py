@@ -114,8 +114,8 @@ def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int |
     could be measured.
     """
     asked.problem(problem)
-    target = coerce(target, CpuTarget)
-    target.require_runnable()
+    chip: CpuTarget = coerce(target, CpuTarget)
+    chip.require_runnable()
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
     if not time_limit > 0:
@@ -123,13 +123,13 @@ def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int |
     if problem.blocks:
         raise ValueError(f"{problem} has block-scaled operands, which matmul decodes before it multiplies: tune the "
                          f"product of {taken_operands(problem).a} instead")
-    now = engine.plan_problem(problem, target, threads)
+    now = engine.plan_problem(problem, chip, threads)
     shape, threads = now.shape, now.shape.threads
     store.check_writable()
     model = choose(shape, now.target)
     plans = dict.fromkeys((model, now.plan if now.tuned else model, *promising(shape, now.target, candidates)))
-    run = _measure(Job(problem, target, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
-    result = _result(problem, target, shape, str(model), run)
+    run = _measure(Job(problem, chip, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
+    result = _result(problem, chip, shape, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
         engine.forget()
