@@ -82,7 +82,7 @@ def operands(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any]:
 def launch() -> None:
     import tilewright as tw
     from tilewright.ladder import run_nvidia
-    from tilewright.runtime.cuda import memory, module
+    from tilewright.runtime.cuda import module
 
     on, stream = module.device(), module.Stream()
     for case in cases():
@@ -90,10 +90,11 @@ def launch() -> None:
         a, b = operands(m, n, k, case.get("dtype", "f32"))
         if "step" in case:
             c = np.full((m, n), np.nan, a.dtype)
-            blocks = [memory.upload(on, x, stream) for x in (a, b, c)]
+            blocks = [module.Memory.upload(on, x) for x in (a, b, c)]
             run_nvidia.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, n, blocks[2].pointer, n)(
                 stream.handle)
-            memory.download(blocks[2], c)
+            stream.synchronize()
+            blocks[2].download(c)
         else:
             problem = tw.Gemm(m, n, k, case["dtype"], layout=case["layout"])
             kernel: Any = tw.compile(problem, module.target(), plan_of(case, problem, module.target()))

@@ -122,7 +122,7 @@ def emission(
 def _loaded(text: str) -> None:
     from tilewright.runtime.cuda import module
 
-    module.Module(text)
+    module.Module(text.encode())
 
 
 def lines(report: Report) -> Iterator[str]:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from bench.variants import DMMA, SIMT, Built, Variant, build, variants
-from tilewright.runtime.cuda import memory, module
+from tilewright.runtime.cuda import module
 
 Shape = tuple[int, int, int]
 SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 256, 64))
@@ -94,10 +94,10 @@ def _tried(found: tuple[Variant, ...], layout: str, dtype: Any, shapes: tuple[Sh
                 lda, ldb = k if layout[0] == "n" else m, n if layout[1] == "n" else k
                 elements, counters = v.workspace(m, n, k)
                 on = module.device()
-                space = [memory.upload(on, np.zeros(count, d), stream)
+                space = [module.Memory.upload(on, np.zeros(count, d))
                          for count, d in ((elements, dtype), (counters, np.int32)) if count]
                 args = (m, n, k, 1.0, a, lda, b, ldb, 0.0, c, n, *(block.pointer for block in space))
-                module.launch(here.function, v.grid(m, n, k), here.threads, here.shared, stream, args)
+                module.Prepared(here.function, v.grid(m, n, k), args)(stream)
 
             yield f"{here.name} {shape}: {_wrong(launch, shape, layout, dtype)}"
 
@@ -108,9 +108,10 @@ def _wrong(launch: Callable[..., None], shape: Shape, layout: str, dtype: Any) -
     on, stream = module.device(), module.Stream()
     stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), layout)]
     c = np.full(wanted.shape, np.nan, dtype)
-    blocks = [memory.upload(on, x, stream) for x in (*stored, c)]
+    blocks = [module.Memory.upload(on, x) for x in (*stored, c)]
     launch(*shape, *(block.pointer for block in blocks), stream)
-    memory.download(blocks[2], c)
+    stream.synchronize()
+    blocks[2].download(c)
     return "" if np.array_equal(c, wanted) else f"{int((c != wanted).sum())} of {c.size} elements are wrong"
 
 

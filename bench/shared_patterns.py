@@ -102,20 +102,20 @@ def emit_access(WIDTH: int, STORE: bool) -> Any:
 
 
 def launch() -> None:
-    from tilewright.compiler import llvm
-    from tilewright.runtime.cuda import memory, module
+    from tilewright.compiler import artefact
+    from tilewright.runtime.cuda import module
 
     on, stream = module.device(), module.Stream()
-    y = memory.upload(on, np.ones(4096, np.float32), stream)
+    y = module.Memory.upload(on, np.ones(4096, np.float32))
     functions = {}
     for width in WIDTHS:
         for store in (False, True):
-            function = emit_access(width, store)
-            functions[width, store] = module.Module(llvm.assembly(function, module.target())).function(function.name)
+            code = artefact.compiled(emit_access(width, store), module.target())
+            functions[width, store] = module.load(code.image, on).function(code.manifest)
     for width, pattern in patterns():
-        where = memory.upload(on, np.array(pattern, np.int32), stream)
+        where = module.Memory.upload(on, np.array(pattern, np.int32))
         for store in (False, True):
-            module.launch(functions[width, store], (1, 1, 1), 32, 0, stream, (where.pointer, y.pointer))
+            module.Prepared(functions[width, store], (1,), (where.pointer, y.pointer))(stream)
         stream.synchronize()
 
 

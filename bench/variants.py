@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tilewright.compiler import llvm
+from tilewright.compiler import artefact
 from tilewright.runtime.cuda import module as cuda
 from tilewright.targets import target
 
@@ -28,21 +28,20 @@ class Variant:
     workspace: Callable[[int, int, int], tuple[int, int]] = lambda m, n, k: (0, 0)  # elements of C's type, counters
 
 
-def build(emitter: str, options: tuple[tuple[str, Any], ...]) -> tuple[str, str, int, tuple[int, int], float]:
-    """(name, PTX, bytes of shared memory that a launch has to ask for, threads, seconds)."""
+def build(emitter: str, options: tuple[tuple[str, Any], ...]) -> tuple[artefact.Code, float]:
+    """PTX with its manifest, and the seconds that it took."""
     began = time.perf_counter()
     module, _, name = emitter.partition(":")
-    function = getattr(import_module(module), name)(**dict(options))
-    text = llvm.assembly(function, TARGET)
-    return function.name, text, function.dynamic_bytes, function.threads or (1, 1), time.perf_counter() - began
+    code = artefact.compiled(getattr(import_module(module), name)(**dict(options)), TARGET)
+    return code, time.perf_counter() - began
 
 
 class Built:
     """The same on the device."""
 
-    def __init__(self, name: str, text: str, shared: int, threads: tuple[int, int], seconds: float) -> None:
-        self.name, self.shared, self.threads, self.seconds = name, shared, threads, seconds
-        self.function = cuda.Module(text).function(name)
+    def __init__(self, code: artefact.Code, seconds: float) -> None:
+        self.name, self.seconds = code.entry.name, seconds
+        self.function = cuda.Module(code.image).function(code.manifest)
 
 
 def variants(emitter: str, layout: str, *options: dict[str, Any]) -> tuple[Variant, ...]:

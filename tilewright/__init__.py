@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
     from tilewright.runtime.cpu.packed import Packed
     from tilewright.runtime.cpu.pool import get_num_threads, set_num_threads, threads
-    from tilewright.runtime.cuda.device import detect
+    from tilewright.runtime.cuda.driver import detect
     from tilewright.simulator.product import simulate
     from tilewright.targets import target
     from tilewright.tuner.search import tune
@@ -79,7 +79,7 @@ _HOME = {
     "Scaled": "tilewright.formats.scaled",
     "compile": "tilewright.compiled.compile",
     "dequantize": "tilewright.formats.quantized",
-    "detect": "tilewright.runtime.cuda.device",
+    "detect": "tilewright.runtime.cuda.driver",
     "explain": "tilewright.explanation.cpu",
     "gemm": "tilewright.api.products",
     "get_num_threads": "tilewright.runtime.cpu.pool",

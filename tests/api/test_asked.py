@@ -161,12 +161,12 @@ def test_detect_takes_the_vendors_names(monkeypatch):
     def nothing():
         raise driver.Unavailable("no HIP here")
 
-    monkeypatch.setattr("tilewright.runtime.hip.device.count", nothing)
+    monkeypatch.setattr("tilewright.runtime.hip.driver.library.count", nothing)
     for family in ("amd", "rocm"):
         with pytest.raises(RuntimeError, match="no HIP here"):
             tw.detect(family)
-    monkeypatch.setattr("tilewright.runtime.cuda.device.count", nothing)
-    monkeypatch.setattr("tilewright.runtime.cuda.device.device.found", {})
+    monkeypatch.setattr("tilewright.runtime.cuda.driver.library.count", nothing)
+    monkeypatch.setattr("tilewright.runtime.cuda.driver.device.found", {})
     for family in ("nvidia", "cuda"):
         with pytest.raises(RuntimeError, match="no HIP here"):
             tw.detect(family)

@@ -443,7 +443,7 @@ def test_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     said = call("plan", 256, 256, 256, "--target", "cuda").output
     assert "on sm_90a (NVIDIA fake H200, 132 multiprocessors)" in said
     monkeypatch.setattr(driver.library, "api", lambda: nothing())
-    monkeypatch.setattr("tilewright.runtime.cuda.device.device.found", {})
+    monkeypatch.setattr("tilewright.runtime.cuda.driver.device.found", {})
     assert "no driver" in refused("plan", 8, 8, 8, "--target", "cuda")
 
 

@@ -24,7 +24,6 @@ from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
 from tilewright.ladder.amd_steps import AMD_STEPS
 from tilewright.plans.amd import RATES, AmdPlan, choose, shape_of
-from tilewright.runtime.hip import device as hip_devices
 from tilewright.runtime.hip import module
 
 CDNA3, CDNA4 = (
@@ -451,7 +450,7 @@ def test_the_gpu_of_the_report(fake):
     assert list(selftest.heading(found)) == [f"AMD Instinct MI300X (gfx942): {said}"]
     assert f"gfx942, {said}" in "\n".join(doctor._amd_lines(found))
     fake.arch = "gfx1100"
-    hip_devices.device.found.clear()
+    module.device.found.clear()
     (gpu,) = doctor.amd()["devices"]
     assert "tilewright has kernels for" in gpu["why_not"]
     fake.devices = 0

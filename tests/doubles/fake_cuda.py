@@ -44,13 +44,6 @@ H200 = {
 }
 
 
-ASSEMBLED = """ptxas info    : Compiling entry function '{0}' for 'sm_90a'
-ptxas info    : Function properties for {0}
-    0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
-ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem, 400 bytes cmem[0]
-"""
-
-
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_uint
 # What cuGetProcAddress gives: the types of arguments, and of the result that goes where the last of them points.
 ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -194,8 +187,6 @@ class Functions:
             words = b"ptxas application ptx input, line 3; fatal   : Parsing error near 'bad': syntax error"
             given[real.CUjit_option.CU_JIT_ERROR_LOG_BUFFER][: len(words)] = words
             return BAD_PTX, None
-        words = ASSEMBLED.format(_entries(image)[0]).encode()
-        given[real.CUjit_option.CU_JIT_INFO_LOG_BUFFER][: len(words)] = words
         handle = self.new()
         self.modules[handle], self.homes[handle] = image, self.contexts[-1]
         return real.CUmodule(handle)
@@ -216,7 +207,7 @@ class Functions:
 
     def cuFuncGetAttribute(self: Any, which: Any, function: Any) -> int:
         shared = self.functions[int(function)][2]
-        found = {"NUM_REGS": 40, "SHARED_SIZE_BYTES": shared, "LOCAL_SIZE_BYTES": 0}
+        found = {"NUM_REGS": 40, "SHARED_SIZE_BYTES": shared, "LOCAL_SIZE_BYTES": 0, "MAX_THREADS_PER_BLOCK": 1024}
         return found[which.name.removeprefix("CU_FUNC_ATTRIBUTE_")]
 
     def cuFuncSetAttribute(self: Any, function: Any, which: Any, value: int) -> Any:
@@ -225,9 +216,6 @@ class Functions:
     def cuFuncGetParamInfo(self: Any, function: Any, index: int) -> Any:
         places = self.functions[int(function)][1]
         return (SUCCESS, *places[index]) if index < len(places) else (INVALID, 0, 0)
-
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self: Any, function: Any, threads: int, dynamic: int) -> int:
-        return 2048 // threads
 
     def cuLaunchKernelEx(self: Any, config: int, f: Any, params: int, extra: int) -> Any:
         if not self.contexts:
@@ -460,7 +448,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     """The fake instead of the driver for one test, and no memory of what there was before."""
     import cuda.bindings
 
-    from tilewright.runtime.cuda import driver, memory, module
+    from tilewright.runtime.cuda import driver, module
     from tilewright.runtime.gpu import fast_path, nvidia
 
     gc.collect()  # blocks of an earlier fake have addresses that this one will give again
@@ -469,8 +457,9 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
     monkeypatch.setattr(driver.library, "loaded", None)
     monkeypatch.setattr(driver.library, "entries", {})
-    for kept in (module.device, module._modules, nvidia.ENGINE.recipes, nvidia.ENGINE.copy_kernels, memory.workspaces):
+    for kept in (module.device, module.Module.kept, module.workspaces, nvidia.ENGINE.recipes,
+                 nvidia.ENGINE.copy_kernels):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(fast_path, "_entries", {})
-    memory._pool.cache_clear()
+    module._pool.cache_clear()
     return fake

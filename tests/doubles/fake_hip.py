@@ -437,7 +437,7 @@ def _argument(t: Any, block: bytes) -> Any:
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
     from tilewright.runtime.gpu import amd, fast_path
-    from tilewright.runtime.hip import driver, memory, module
+    from tilewright.runtime.hip import driver, module
 
     gc.collect()
     fake = FakeHip(arch, devices, old)
@@ -446,7 +446,7 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setitem(sys.modules, "hip", package)
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
     monkeypatch.setattr(driver.library, "loaded", None)
-    for kept in (module.device, module._modules, amd.ENGINE.recipes, amd.ENGINE.copy_kernels, memory.workspaces):
+    for kept in (module.device, module.Module.kept, amd.ENGINE.recipes, amd.ENGINE.copy_kernels, module.workspaces):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(fast_path, "_entries", {})
     return fake

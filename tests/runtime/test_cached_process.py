@@ -32,7 +32,7 @@ platform = arrays.{platform}
 on = platform.driver.device(0)
 a, b = (arrays.DeviceArray(platform, on, shape, "f4") for shape in ((72, 40), (40, 64)))
 for x in (a, b):
-    x.memory = platform.driver.upload(on, np.ones(x.shape, "f4"))
+    x.memory = platform.driver.Memory.upload(on, np.ones(x.shape, "f4"))
 """
 PRODUCT = """
 import sys

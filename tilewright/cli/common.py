@@ -159,9 +159,9 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str | None) -> Gemm:
 
 def target(name: str) -> Any:
     if name in ("nvidia", "cuda", "amd", "rocm"):
-        from tilewright.runtime.cuda import device
+        from tilewright.runtime.cuda import driver
 
-        return device.detect(name)
+        return driver.detect(name)
     from tilewright import targets
 
     return targets.detect() if name == "native" else targets.target(name)

@@ -74,14 +74,14 @@ def _without() -> str:
 
 def _devices() -> list[dict[str, Any]]:
     """What CUDA shows of each device."""
-    from tilewright.runtime.cuda import device
+    from tilewright.runtime.cuda import driver
     if _without():
         return []
     found = []
-    for here in map(device.device, range(device.count())):
+    for here in map(driver.device, range(driver.count())):
         try:
             record = _gpu(here.target)
-        except device.Unavailable as old:
+        except driver.Unavailable as old:
             record = {"name": "", "model": here.name, "why_not": str(old)}
         found.append({**record, "capability": list(here.capability), "memory": here.memory})
     return found

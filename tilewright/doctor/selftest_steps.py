@@ -42,7 +42,7 @@ def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
             found["cases"] += [_simulated(case, launch, what) for case, what in cases]
             continue
         loaded = module.Module(image, hardware).function(manifest)
-        code["loaded"] = {"registers": loaded.registers, "lds": loaded.lds, "scratch": loaded.scratch}
+        code["loaded"] = {"registers": loaded.registers, "lds": loaded.shared, "scratch": loaded.stack}
         found["cases"] += [_on_hardware(loaded, case, what) for case, what in _cases(entry, launch, shape, DATA)]
         if shape == entry.large:
             found["time"] = _timed(loaded, entry.case(launch, shape, "random", np.random.default_rng(0)), shape)
@@ -123,13 +123,13 @@ class _Guarded:
         self.like = content
         whole = np.full(content.nbytes + 2 * GUARD, PATTERN, np.uint8)
         whole[GUARD : GUARD + content.nbytes] = content.reshape(-1).view(np.uint8)
-        self.memory = module.upload(on, whole)
+        self.memory = module.Memory.upload(on, whole)
         self.pointer = self.memory.pointer + GUARD
 
     def read(self) -> tuple[NDArray[Any], bool]:
         """What is there now, and whether the pattern around it is as it was."""
         whole = np.empty(self.memory.size, np.uint8)
-        module.download(self.memory, whole)
+        self.memory.download(whole)
         inside = whole[GUARD : self.memory.size - GUARD].copy()
         intact = bool(np.all(whole[:GUARD] == PATTERN) and np.all(whole[self.memory.size - GUARD :] == PATTERN))
         return inside.view(self.like.dtype).reshape(self.like.shape), intact

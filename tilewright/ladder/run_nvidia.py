@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from tilewright.ir import Function
 from tilewright.ladder.gpu11_texture import aligned, texels
@@ -11,9 +12,11 @@ from tilewright.ladder.gpu13_dispatch import choose
 from tilewright.ladder.gpu_steps import GPU_STEPS
 from tilewright.ladder.names import DISPATCH
 from tilewright.runtime.cuda import module
-from tilewright.runtime.cuda.module import Device
-from tilewright.runtime.cuda.texture import TEXEL, LinearTexture
+from tilewright.runtime.cuda.module import TEXEL, Device, LinearTexture
 from tilewright.targets import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.compiler.artefact import Code
 
 
 def prepare(
@@ -34,8 +37,9 @@ def prepare(
         raise ValueError(f"there is no step {step!r}; the steps are {', '.join(GPU_STEPS)} and {DISPATCH}")
     if 0 in (m, n):
         return lambda stream: None
-    chosen, recorded = GPU_STEPS[step], function(step)
-    kernel = module.load(ptx(step, device.target), device).function(recorded.name)
+    chosen = GPU_STEPS[step]
+    compiled = code(step, device.target)
+    kernel = module.load(compiled.image, device).function(compiled.manifest)
     keep, operands = [], [a, b]
     if chosen.textures:
         if not aligned(m, n, k, a, lda, b, ldb):
@@ -44,8 +48,7 @@ def prepare(
         keep = [LinearTexture(device, x, TEXEL * size) for x, size in zip(operands, sizes)]
         operands = [texture.handle for texture in keep]
     args = m, n, k, float(alpha), operands[0], lda, operands[1], ldb, float(beta), c, ldc
-    assert recorded.threads is not None
-    launch = module.Prepared(kernel, chosen.grid(m, n), args, recorded.threads)
+    launch = module.Prepared(kernel, chosen.grid(m, n), args)
 
     def run(stream: int = 0, _keep: object = keep) -> None:
         launch(stream)
@@ -60,8 +63,8 @@ def function(step: str) -> Function:
 
 
 @cache
-def ptx(step: str, target: GpuTarget) -> str:
-    """The step's code for a target."""
-    from tilewright.compiler.llvm import assembly
+def code(step: str, target: GpuTarget) -> Code:
+    """The step's PTX for a target, with its manifest."""
+    from tilewright.compiler.artefact import compiled
 
-    return assembly(function(step), target)
+    return compiled(function(step), target)

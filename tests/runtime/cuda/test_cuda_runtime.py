@@ -11,11 +11,11 @@ import pytest
 
 import tilewright as tw
 from tests.doubles.fake_cuda import install, real
-from tilewright.compiler import llvm
+from tests.helpers.graphs import capture
+from tilewright.compiler import artefact
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
-from tilewright.runtime.cuda import driver, memory, module
-from tilewright.runtime.cuda import texture as textures
-from tilewright.runtime.cuda.stream import Answers, handle_of, is_capturing
+from tilewright.runtime.cuda import driver, module
+from tilewright.runtime.cuda.module import Answers, handle_of
 from tilewright.runtime.gpu import workspaces
 
 TARGET = tw.target("sm_90a")
@@ -40,13 +40,17 @@ def scaled(shared=0):
 
 
 def loaded(shared=0):
-    function = scaled(shared)
-    return module.Module(llvm.assembly(function, TARGET)).function(function.name)
+    code = artefact.compiled(scaled(shared), TARGET)
+    return module.Module(code.image).function(code.manifest)
+
+
+def launch(kernel, args, stream=None):
+    module.Prepared(kernel, (1,), args)(stream)
 
 
 def run(kernel, fake, stream=None, n=5, alpha=2.0):
     x = np.arange(8, dtype=np.float32)
-    module.launch(kernel, (1,), 32, 0, stream, (n, alpha, 0.5, fake.array(x), 1))
+    launch(kernel, (n, alpha, 0.5, fake.array(x), 1), stream)
     return x
 
 
@@ -121,7 +125,7 @@ def test_the_callers_context_stays(fake):
     assert fake.contexts == []
     fake.contexts = [0x55]  # somebody else's
     run(kernel, fake)
-    module.device().synchronize()
+    module.synchronize(module.device(), 0)
     assert fake.contexts == [0x55]
     fake.contexts = [0x70]  # the primary one is current already: nothing to push
     fake.log.clear()
@@ -144,31 +148,30 @@ def test_the_context_comes_back_after_an_error(fake):
 def test_a_launch(fake):
     x = run(loaded(), fake)
     assert x[0] == 0  # nothing has waited for it
-    module.device().synchronize()
+    module.synchronize(module.device(), 0)
     np.testing.assert_array_equal(x, [0.5, 2.5, 4.5, 6.5, 8.5, 5, 6, 7])
 
 
-def test_what_the_assembler_says(fake):
+def test_what_the_driver_counts(fake):
     kernel = loaded()
-    assert (kernel.usage.registers, kernel.usage.spill_stores, kernel.usage.spill_loads) == (40, 4, 8)
-    assert kernel.usage.barriers == 1
+    assert (kernel.registers, kernel.shared, kernel.stack) == (40, 0, 0)
     assert kernel.sizes == (4, 4, 8, 8, 8)
-    assert kernel.occupancy(256) == 8
+    assert "40 registers, 0 bytes of shared memory" in repr(kernel)
 
 
 def test_dynamic_shared_memory_is_asked_for_once(fake):
     kernel = loaded(shared=64 << 10)
-    for bytes in (64 << 10, 64 << 10):
+    for _ in range(2):
         x = np.zeros(8, np.float32)
-        module.launch(kernel, (1,), 32, bytes, None, (0, 1.0, 1.0, fake.array(x), 1))
+        launch(kernel, (0, 1.0, 1.0, fake.array(x), 1))
     assert fake.names().count("cuFuncSetAttribute") == 1
     with pytest.raises(module.CudaError, match=r"CUDA_ERROR_INVALID_VALUE.*scaled_65536"):
         kernel.allow_shared(300 << 10)
 
 
 def test_arguments_are_counted(fake):
-    with pytest.raises(TypeError, match="scaled_0 takes 5 arguments, not 2"):
-        module.launch(loaded(), (1,), 32, 0, None, (1, 2))
+    with pytest.raises(TypeError, match=r"scaled_0 takes 5 arguments \(n, alpha, beta, x, step\), not 2"):
+        launch(loaded(), (1, 2))
 
 
 def test_numbers_of_any_kind(fake):
@@ -178,17 +181,18 @@ def test_numbers_of_any_kind(fake):
     x = np.arange(8, dtype=np.float32)
     here = fake.array(x) + 4 * 7
     for n, alpha, beta in ((np.int32(3), np.float32(2), np.float64(1)), (ctypes.c_int(3), ctypes.c_float(1), 0.0)):
-        module.launch(loaded(), (1,), (32, 1), 0, 0, (n, alpha, beta, here, -1))
-    module.device().synchronize()
+        launch(loaded(), (n, alpha, beta, here, -1), 0)
+    module.synchronize(module.device(), 0)
     np.testing.assert_array_equal(x, [0, 1, 2, 3, 4, 11, 13, 15])
 
 
 def test_bad_ptx_is_said_in_the_assemblers_words(fake):
     words = r"(?s)CUDA_ERROR_INVALID_PTX \(218\): CUDA's words.*kernel broken.*line 3; fatal.*Parsing error near 'bad'"
     with pytest.raises(module.CudaError, match=words):
-        module.Module(".visible .entry broken() bad")
+        module.Module(b".visible .entry broken() bad")
+    code = artefact.compiled(scaled(), TARGET)
     with pytest.raises(module.CudaError, match=r"CUDA_ERROR_NOT_FOUND.*kernel missing"):
-        module.Module(llvm.assembly(scaled(), TARGET)).function("missing")
+        module.Module(code.image).function(code.manifest | {"symbol": "missing"})
 
 
 def test_a_refused_launch_names_the_kernel_and_its_grid(fake):
@@ -209,7 +213,7 @@ def test_a_status_that_the_bindings_do_not_know(fake):
 
 
 def test_code_is_loaded_once(fake):
-    ptx = llvm.assembly(scaled(), TARGET)
+    ptx = artefact.compiled(scaled(), TARGET).image
     assert module.load(ptx) is module.load(ptx)
     assert fake.names().count("cuModuleLoadDataEx") == 1
 
@@ -256,7 +260,7 @@ def test_a_stream_waits_for_itself_only(fake):
 def test_events_order_streams(fake):
     kernel, first, second = loaded(), module.Stream(), module.Stream()
     x = run(kernel, fake, first)
-    second.wait(module.Event().record(first))
+    module.Event().record(first).before(second)
     assert x[1] == 1
     second.synchronize()
     assert x[1] == 2.5
@@ -271,10 +275,10 @@ def test_events_tell_the_time(fake):
 
 def test_a_graph(fake):
     kernel, stream = loaded(), module.Stream()
-    with stream.capture() as graph:
-        assert is_capturing(module.device(), stream.handle)
+    with capture(stream) as graph:
+        assert Answers().is_capturing(stream.handle)
         x = run(kernel, fake, stream)
-    assert not is_capturing(module.device(), stream.handle)
+    assert not Answers().is_capturing(stream.handle)
     stream.synchronize()
     assert x[1] == 1
     for _ in range(2):
@@ -287,7 +291,7 @@ def test_a_graph(fake):
 
 def test_a_failing_capture_leaves_the_stream_usable(fake):
     stream = module.Stream()
-    with pytest.raises(KeyError), stream.capture():
+    with pytest.raises(KeyError), capture(stream):
         raise KeyError
     run(loaded(), fake, stream)
     stream.synchronize()
@@ -297,13 +301,13 @@ def test_a_failing_capture_leaves_the_stream_usable(fake):
 
 def test_waiting_for_a_stream_that_records_is_cudas_error(fake):
     stream = module.Stream()
-    with stream.capture(), pytest.raises(module.CudaError, match="CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
+    with capture(stream), pytest.raises(module.CudaError, match="CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"):
         stream.synchronize()
 
 
 def test_a_kernel_may_be_loaded_while_a_graph_is_recorded(fake):
     stream = module.Stream()
-    with stream.capture() as graph:
+    with capture(stream) as graph:
         x = run(loaded(), fake, stream)
     graph.launch(stream)
     stream.synchronize()
@@ -315,62 +319,49 @@ def test_a_kernel_may_be_loaded_while_a_graph_is_recorded(fake):
 
 
 def test_numpy_there_and_back(fake):
-    here, stream = module.device(), module.Stream()
     x = np.arange(12.0).reshape(3, 4).T
-    block, y = memory.upload(here, x, stream), np.zeros((4, 3))
-    memory.download(block, y)
+    there, y = module.Memory.upload(module.device(), x), np.zeros((4, 3))
+    there.download(y)
     np.testing.assert_array_equal(x, y)
     with pytest.raises(ValueError, match="C-contiguous"):
-        memory.download(block, y.T)
-    block.free()
-    block.free()
-    del block
+        there.download(y.T)
+    there.free()
+    there.free()
+    del there
     assert not fake.blocks
 
 
-def test_blocks_go_in_the_order_of_their_stream(fake):
+def test_a_block_is_freed_by_hand_in_the_order_of_its_stream(fake):
     here, stream = module.device(), module.Stream()
-    block = memory.Block(here, 64, stream)
-    address = block.pointer
-    module.launch(loaded(), (1,), 32, 0, stream, (0, 1.0, 1.0, address, 1))
-    del block
+    with module.Block(here, 64, stream.handle) as block:
+        launch(loaded(), (0, 1.0, 1.0, block.pointer, 1), stream)
+    assert not fake.blocks
     stream.synchronize()  # the fake raises if the kernel finds the block freed
     with pytest.raises(AssertionError, match="freed"):
-        fake.alive(address)
-
-
-def test_blocks_keep_their_stream(fake):
-    """In whatever order names go: the fake raises if a stream is used that is destroyed, the driver crashes."""
-    here = module.device()
-    stream = module.Stream()
-    block = memory.Block(here, 64, stream)
-    del stream
-    assert not fake.gone
-    del block
-    assert not fake.blocks
-    assert fake.gone
-    knot = [module.Stream()]  # a cycle is taken apart in any order
-    knot.append(memory.Block(here, 64, knot[0]))
-    knot[0].knot = knot[1].knot = knot
-    del knot
-    gc.collect()
-    assert len(fake.gone) == 2
-
-
-def test_a_block_on_somebody_elses_stream_is_freed_by_hand(fake):
-    here, stream = module.device(), module.Stream()
-    with memory.Block(here, 64, stream.handle):
-        assert fake.blocks
-    assert not fake.blocks
-    lost = memory.Block(here, 64, stream.handle)
+        fake.alive(block.pointer)
+    lost = module.Block(here, 64, stream.handle)
     del stream
     with pytest.warns(ResourceWarning, match="64 bytes on NVIDIA fake H200 were never freed"):
         del lost
     assert len(fake.blocks) == 1  # which is better than a crash
 
 
+def test_what_another_driver_made_is_left_alone(fake, monkeypatch):
+    """Its functions would follow the handles to anywhere."""
+    kernel, stream = loaded(), module.Stream()
+    kept = [kernel, stream, module.Event(), module.Memory(module.device(), 64), module.Block(module.device(), 64, 0)]
+    other = install(monkeypatch)
+    module.device()
+    fake.log.clear()
+    del kernel, stream
+    kept.clear()
+    gc.collect()
+    assert not fake.log
+    assert not {name for name in other.names() if "Destroy" in name or "Free" in name or "Unload" in name}
+
+
 def space(stream, workspace, counters=0):
-    return memory.workspaces.get(module.device(), workspace, counters, handle_of(stream), Answers())
+    return module.workspaces.get(module.device(), workspace, counters, handle_of(stream), Answers())
 
 
 def test_a_space_per_stream(fake):
@@ -397,17 +388,17 @@ def test_a_space_outlives_its_stream(fake, monkeypatch):
     stream = module.Stream()
     number = Answers().number(stream.handle)
     launched = space(stream, 100)
-    module.launch(loaded(), (1,), 32, 0, stream, (0, 1.0, 1.0, launched.workspace, 1))
+    launch(loaded(), (0, 1.0, 1.0, launched.workspace, 1), stream)
     address = launched.workspace
     del launched
     other = module.Stream()
     kept = space(other, 100)
-    module.launch(loaded(), (1,), 32, 0, other, (0, 1.0, 1.0, kept.workspace, 1))
+    launch(loaded(), (0, 1.0, 1.0, kept.workspace, 1), other)
     del stream
     for _ in range(20):
         assert len(fake.blocks) <= 5
         space(module.Stream(), 100)  # streams that are gone before their space is
-    assert number not in {key[1] for key in memory.workspaces.found}
+    assert number not in {key[1] for key in module.workspaces.found}
     with pytest.raises(AssertionError, match="freed"):
         fake.alive(address)
     assert len(fake.launches) == 2  # to free has waited for both; the fake raises if one finds its memory freed
@@ -418,7 +409,7 @@ def test_spaces_come_and_go_while_a_graph_is_recorded(fake, monkeypatch):
     monkeypatch.setattr(workspaces, "MOST", 1)
     fake.contexts = [0x70]
     stream, other = module.Stream(), module.Stream()
-    with stream.capture():
+    with capture(stream):
         assert space(stream, 100) is None
         space(other, 100)
         space(module.Stream(), 100)
@@ -429,11 +420,11 @@ def test_what_a_graph_needs_is_recorded_with_it(fake):
     here, stream = module.device(), module.Stream()
     fake.fail["cuMemsetD32Async"] = 1
     with pytest.raises(module.CudaError):
-        memory.workspaces.recorded(here, 100, 4, stream.handle)
+        module.workspaces.recorded(here, 100, 4, stream.handle)
     assert not fake.blocks
     fake.fail.clear()
-    with stream.capture() as graph:
-        block, counters = memory.workspaces.recorded(here, 100, 4, stream.handle)
+    with capture(stream) as graph:
+        block, counters = module.workspaces.recorded(here, 100, 4, stream.handle)
         with block:
             assert counters - block.pointer == 256
         assert not fake.blocks
@@ -445,17 +436,15 @@ def test_what_a_graph_needs_is_recorded_with_it(fake):
 def test_errors_of_functions_by_address(fake):
     answers = Answers()
     fake.contexts = [0x70]
-    assert answers.context() == 0x70
-    for name, ask in (("cuCtxGetCurrent", answers.context), ("cuStreamGetId", lambda: answers.number(1)),
-                      ("cuStreamIsCapturing", lambda: answers.is_capturing(1))):
+    for name, ask in (("cuStreamGetId", answers.number), ("cuStreamIsCapturing", answers.is_capturing)):
         fake.fail[name] = 906
         with pytest.raises(module.CudaError, match=rf"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT \(906\).*\[{name}\]"):
-            ask()
+            ask(1)
 
 
 def test_textures(fake):
     here = module.device()
-    texture = textures.LinearTexture(here, 512 * 9, 1600)
+    texture = module.LinearTexture(here, 512 * 9, 1600)
     assert fake.textures[texture.handle] == (512 * 9, 1600)
     del texture
     assert not fake.textures
@@ -466,7 +455,7 @@ def test_textures(fake):
         (512, 16 << 28, "1 to 134217728 texels"),
     ):
         with pytest.raises(ValueError, match=why):
-            textures.LinearTexture(here, pointer, size)
+            module.LinearTexture(here, pointer, size)
 
 
 def test_threads_launch_at_once(fake):
@@ -478,14 +467,14 @@ def test_threads_launch_at_once(fake):
 
     def work(i):
         for _ in range(5):
-            module.launch(kernel, (1,), 32, 0, None, (32, 1.0, float(i), addresses[i], 1))
+            launch(kernel, (32, 1.0, float(i), addresses[i], 1), None)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    module.device().synchronize()
+    module.synchronize(module.device(), 0)
     for i, x in enumerate(arrays):
         np.testing.assert_array_equal(x, 5.0 * i)
 

@@ -12,6 +12,7 @@ import tilewright as tw
 from tests.doubles.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, torch
 from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
+from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
@@ -297,7 +298,7 @@ def test_in_a_graph(fake):
     stream = module.Stream()
     sys.modules["cupy"].current = stream.handle
     a, b, out = integers(6, 10)[:, ::2], integers(5, 6, seed=1), np.zeros((6, 6), np.float32)
-    with stream.capture() as graph:
+    with capture(stream) as graph:
         tw.matmul(CuPyArray(a), CuPyArray(b), CuPyArray(out), beta=1, c=2.0)
     stream.synchronize()
     assert not out.any()
@@ -320,7 +321,7 @@ def test_workspaces(fake, monkeypatch, captured):
             tw.matmul(CuPyArray(a), CuPyArray(a), CuPyArray(out))
 
     if captured:
-        with stream.capture() as graph:
+        with capture(stream) as graph:
             multiply()
         graph.launch(stream)
     else:

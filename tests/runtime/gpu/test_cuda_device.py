@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
-from tilewright.compiler import llvm
+from tilewright.compiler import artefact
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
-from tilewright.runtime.cuda.texture import LinearTexture
 from tilewright.runtime.gpu import fast_path, nvidia, workspaces
 from tilewright.runtime.gpu.recipe import NVIDIA
 
@@ -86,6 +86,12 @@ def test_the_record_agrees_with_torch(torch):
     assert target.model == properties.name
 
 
+def loaded(function):
+    """The kernel of a recorded function on the first device."""
+    code = artefact.compiled(function, cuda.target())
+    return cuda.Module(code.image).function(code.manifest)
+
+
 def scaled(shared=0):
     k = Kernel(f"scaled_{shared}", threads=128, n=i32, alpha=f32, x=ptr(f32))
     n, alpha, x = k.args
@@ -103,16 +109,15 @@ def scaled(shared=0):
 @pytest.mark.parametrize("shared", [0, 4096, 64 << 10])
 def test_a_kernel(torch, shared):
     function = scaled(shared)
-    kernel = cuda.Module(llvm.assembly(function, cuda.target())).function(function.name)
+    kernel = loaded(function)
     print(f"\n{kernel}")
     assert kernel.sizes == (4, 4, 8)
-    assert 0 < kernel.usage.registers < 64
-    assert kernel.usage.stack == kernel.usage.spill_stores == 0
+    assert 0 < kernel.registers < 64
+    assert kernel.stack == 0
     x = torch.arange(1000, dtype=torch.float32, device="cuda")
     dynamic = shared if shared > 48 << 10 else 0
-    assert kernel.usage.shared == shared - dynamic
-    assert kernel.occupancy(128, dynamic) > 0
-    cuda.launch(kernel, (8,), 128, dynamic, torch.cuda.current_stream(), (1000, 2.0, x.data_ptr()))
+    assert kernel.shared == shared - dynamic
+    cuda.Prepared(kernel, (8,), (1000, 2.0, x.data_ptr()))(torch.cuda.current_stream())
     assert torch.equal(x, 2 * torch.arange(1000, device="cuda"))
 
 
@@ -121,13 +126,14 @@ def test_a_cubin(torch):
 
     function = scaled()
     try:
-        cubin, usage = ptxas.assemble(llvm.assembly(function, cuda.target()), cuda.target().name)
+        code = artefact.compiled(function, cuda.target())
+        cubin, usage = ptxas.assemble(code.text, cuda.target().name)
     except ptxas.Missing as missing:
         pytest.skip(str(missing))
-    kernel = cuda.Module(cubin).function(function.name)
-    assert kernel.usage.registers == usage[function.name].registers
+    kernel = cuda.Module(cubin).function(code.manifest)
+    assert kernel.registers == usage[function.name].registers
     x = torch.ones(128, device="cuda")
-    cuda.launch(kernel, (1,), 128, 0, None, (128, 3.0, x.data_ptr()))
+    cuda.Prepared(kernel, (1,), (128, 3.0, x.data_ptr()))()
     torch.cuda.synchronize()
     assert (x == 3).all()
 
@@ -138,10 +144,10 @@ def test_textures(torch):
     texel = k.fetch(texture, k.thread[0])
     for e in range(4):
         out[k.thread[0] * 4 + e] = texel[e]
-    kernel = cuda.Module(llvm.assembly(k.function, cuda.target())).function("fetch")
+    kernel = loaded(k.function)
     x, y = torch.arange(64.0, device="cuda"), torch.full((128,), -1.0, device="cuda")
-    looked = LinearTexture(cuda.device(), x.data_ptr(), 256)
-    cuda.launch(kernel, (1,), 32, 0, None, (looked.handle, y.data_ptr()))
+    looked = cuda.LinearTexture(cuda.device(), x.data_ptr(), 256)
+    cuda.Prepared(kernel, (1,), (looked.handle, y.data_ptr()))()
     torch.cuda.synchronize()
     assert torch.equal(y[:64], x)
     assert not y[64:].any()  # past the end are zeros
@@ -354,7 +360,7 @@ def test_a_graph_of_ours(torch):
     b = torch.tensor(B, device="cuda")
     run = NVIDIA.bind(Split(tw.Gemm(70, 90, 50), cuda.target()), torch.tensor(A, device="cuda"), b)
     torch.cuda.synchronize()
-    with stream.capture() as graph:
+    with capture(stream) as graph:
         run(stream)
     start = cuda.Event().record(stream)
     for _ in range(10):
@@ -393,7 +399,7 @@ def test_spaces_outlive_their_streams(torch, monkeypatch):
         runs[0]()  # waits in its stream while its workspace is forgotten
     for run in runs[1:20]:
         run(cuda.Stream())
-    with recording.capture() as graph:
+    with capture(recording) as graph:
         runs[39](recording)
         for run in runs[20:39]:
             run(cuda.Stream())
@@ -439,7 +445,7 @@ def test_a_second_device(torch):
 
 
 def test_bad_ptx_is_said_in_the_assemblers_words():
-    text = llvm.assembly(scaled(), cuda.target()).replace("mul.rn.f32", "mul.wrong.f32")
+    text = artefact.compiled(scaled(), cuda.target()).image.replace(b"mul.rn.f32", b"mul.wrong.f32")
     with pytest.raises(
         cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_PTX \(218\).*kernel scaled_0.*mul\.wrong|\.wrong"
     ):
@@ -447,18 +453,18 @@ def test_bad_ptx_is_said_in_the_assemblers_words():
 
 
 def test_a_kernel_that_is_not_there():
-    module = cuda.Module(llvm.assembly(scaled(), cuda.target()))
+    code = artefact.compiled(scaled(), cuda.target())
     with pytest.raises(cuda.CudaError, match=r"CUDA_ERROR_NOT_FOUND.*kernel missing"):
-        module.function("missing")
+        cuda.Module(code.image).function(code.manifest | {"symbol": "missing"})
 
 
 def test_a_launch_that_cannot_be(torch):
     function = scaled()
-    kernel = cuda.Module(llvm.assembly(function, cuda.target())).function(function.name)
+    kernel = loaded(function)
     with pytest.raises(
         cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_VALUE.*cuLaunchKernelEx, kernel scaled_0.*\(4096, 1, 1\)"
     ):
-        cuda.launch(kernel, (1,), 4096, 0, None, (0, 1.0, 0))
+        cuda.Prepared(kernel, (1,), (0, 1.0, 0), 4096)()
     torch.ones(1, device="cuda").cpu()  # CUDA goes on
 
 
@@ -469,10 +475,10 @@ def run_in_a_process(code):
 def test_an_illegal_address_is_cudas_error():
     """Whoever waits for the stream is told. In a process of its own, whose CUDA is of no more use."""
     done = run_in_a_process("""
-from tests.runtime.gpu.test_cuda_device import cuda, llvm, scaled
-kernel = cuda.Module(llvm.assembly(scaled(), cuda.target())).function("scaled_0")
+from tests.runtime.gpu.test_cuda_device import cuda, loaded, scaled
+kernel = loaded(scaled())
 stream = cuda.Stream()
-cuda.launch(kernel, (1,), 128, 0, stream, (128, 1.0, 64))
+cuda.Prepared(kernel, (1,), (128, 1.0, 64))(stream)
 try:
     stream.synchronize()
 except cuda.CudaError as error:
@@ -501,6 +507,7 @@ def test_torch_is_not_needed():
 import sys
 import numpy as np
 import tilewright as tw
+from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.gpu.recipe import NVIDIA

@@ -54,46 +54,11 @@ def ones(n=4):
     return np.ones(n, np.float32)
 
 
-def test_a_tensor_is_used_on_torchs_stream(fake, kernel):
-    stream = module.Stream()
-    theirs = stream.handle
-    sys.modules["torch"].current = theirs
-    x = fake_arrays.Tensor(ones())
-    assert arrays.library_of(x) is arrays.TORCH_HIP
-    module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
-    assert fake.launches == []
-    fake.run(theirs)
-    assert (x.host.tolist(), fake.launches) == ([3] * 4, [("scaled", (1, 1, 1), theirs)])
-
-
-@pytest.mark.parametrize("versions", [True, False])
-def test_an_array_by_dlpack_is_made_ready_for_the_stream(fake, kernel, versions):
-    x, stream = Exporter(ones(), versions=versions), module.Stream()
-    module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1), stream)
-    module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
-    assert x.asked == [stream.handle, 0]
-    fake.run(stream.handle)
-    fake.run(0)
-    assert x.host.tolist() == [9] * 4
-
-
-def test_arrays_elsewhere(fake, kernel):
-    tensor = fake_arrays.Tensor(ones())
-    tensor.is_cuda = False
-    for x in (tensor, ones(), 4096, None):
-        assert arrays.library_of(x) is None
-        assert arrays.located(x, arrays.HIP, None) is None
-    for x in (np.array([4096]), ones()):
-        with pytest.raises(TypeError, match="x is ptr: it cannot be an array"):
-            module.launch(kernel, (1,), (4, 3.0, 0.0, x, 1))
-    with pytest.raises(ValueError, match="x is on AMD GPU 1, and scaled was loaded for 0"):
-        module.launch(kernel, (1,), (4, 3.0, 0.0, Exporter(ones(), device=1), 1))
-
-
 def test_a_function_of_your_own_runs_where_its_arrays_are(fake):
     stream = module.Stream()
     sys.modules["torch"].current = stream.handle
     x = fake_arrays.Tensor(ones())
+    assert arrays.library_of(x) is arrays.TORCH_HIP
     run(SCALED, 4, 3.0, 0.5, x, 1)
     assert fake.launches == []
     fake.run(stream.handle)
@@ -101,7 +66,26 @@ def test_a_function_of_your_own_runs_where_its_arrays_are(fake):
     assert fake.launches == [("scaled", (1, 1, 1), stream.handle)]
 
 
-def test_our_own_arrays_are_handed_over(fake, kernel):
+@pytest.mark.parametrize("versions", [True, False])
+def test_an_array_by_dlpack_is_made_ready_for_the_stream(fake, versions):
+    x = Exporter(ones(), versions=versions)
+    run(SCALED, 4, 3.0, 0.0, x, 1)
+    assert x.asked == [0]
+    fake.run(0)
+    assert x.host.tolist() == [3] * 4
+
+
+def test_arrays_elsewhere(fake, kernel):
+    tensor = fake_arrays.Tensor(ones())
+    tensor.is_cuda = False
+    for x in (tensor, ones(), 4096, None):
+        assert arrays.library_of(x) is None
+    for x in (np.array([4096]), ones()):
+        with pytest.raises(TypeError, match="x is ptr: it cannot be an array"):
+            module.Prepared(kernel, (1,), (4, 3.0, 0.0, x, 1))
+
+
+def test_our_own_arrays_are_handed_over(fake):
     x = arrays.DeviceArray(arrays.HIP, module.device(), (2, 3), np.float32)
     assert x.memory.size == 24
     assert arrays.library_of(x) is arrays.DLPACK_HIP

@@ -20,7 +20,7 @@ from tilewright.plans.amd import AmdPlan
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import HIP, DeviceArray
 from tilewright.runtime.gpu.recipe import Recipe
-from tilewright.runtime.hip import memory, module
+from tilewright.runtime.hip import module
 
 Tensor = fake_arrays.Tensor
 SMALL = "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2"
@@ -143,10 +143,10 @@ def test_parts_of_k_have_a_workspace_for_each_stream(fake):
         finish(fake)
         np.testing.assert_array_equal(run.out.host, exact)
         run.out.host[...] = 0
-    assert {number for _, number in memory.workspaces.found} == {s.handle for s in streams}
+    assert {number for _, number in module.workspaces.found} == {s.handle for s in streams}
     assert fake.names().count("hipMalloc") == 2
     launch, _ = k.launches[0], None
-    (first, second) = memory.workspaces.found.values()
+    (first, second) = module.workspaces.found.values()
     assert first.workspace_bytes == second.workspace_bytes == launch.workspace == 3 * 4 * 64 * 64 * 4
     fake.capturing.add(streams[1].handle)  # a graph gets memory of its own, whose counters it clears itself
     run(streams[1])

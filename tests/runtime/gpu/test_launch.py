@@ -116,18 +116,18 @@ def test_nothing_is_given_silently(maker):
 def test_a_manifest_of_other_code_is_refused(monkeypatch):
     fake_cuda.install(monkeypatch)
     machine = compiler.machine(tw.target("sm_90a"))
-    text = machine.emit_assembly(llvm.parse_assembly(f'target triple = "nvptx64-nvidia-cuda"\n{CODE["nvidia"]}'))
+    image = machine.emit_assembly(
+        llvm.parse_assembly(f'target triple = "nvptx64-nvidia-cuda"\n{CODE["nvidia"]}')).encode()
     rows = [{"name": "m", "type": "i32", "offset": 0, "size": 4}]
     manifest = {"symbol": "wide", "workgroup": 64, "shape": [64, 1, 1], "arguments": rows, "shared": 0,
                 "dynamic_shared": 0}
     with pytest.raises(ValueError, match=r"wide: the manifest has parameters at .* they do not belong together"):
-        NVIDIA.driver.load(text, NVIDIA.driver.device(0)).function(manifest)
+        NVIDIA.driver.load(image, NVIDIA.driver.device(0)).function(manifest)
 
 
 @pytest.mark.parametrize(("parameter", "x", "expected"), [
-    (("", "f32"), 1e39, np.float32(np.inf).tobytes()), (("", "i64"), -1, b"\xff" * 8),
-    (("", ""), -2, b"\xfe\xff\xff\xff"), (("", ""), 1.5, np.float32(1.5).tobytes()),
-    (("x", "f16"), 1.5, np.float16(1.5).tobytes()),
+    (("x", "f32"), 1e39, np.float32(np.inf).tobytes()), (("x", "i64"), -1, b"\xff" * 8),
+    (("x", "texture"), -2, b"\xfe\xff\xff\xff"), (("x", "f16"), 1.5, np.float16(1.5).tobytes()),
 ])
 def test_numbers(parameter, x, expected):
     assert Parameter(*parameter, 0, len(expected)).pack(x) == expected

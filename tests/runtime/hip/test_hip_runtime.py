@@ -115,19 +115,19 @@ def test_a_launch(fake, kernel):
     fake.run(0)
     assert x.tolist() == [0.5, 2.5, 4.5, 6.5, 8.5, 5, 6, 7]
     assert fake.launches == [("scaled", (1, 1, 1), 0)]
-    assert (kernel.lds, kernel.scratch) == (0, 0)
+    assert (kernel.shared, kernel.stack) == (0, 0)
     assert kernel.registers > 1
 
 
 def test_numpy_numbers_and_memory_as_arguments(fake, kernel):
     x = np.arange(4, dtype=np.float32)
-    memory, stream = hip.upload(kernel.device, x), hip.Stream()
+    memory, stream = hip.Memory.upload(kernel.device, x), hip.Stream()
     hip.Prepared(kernel, (1,), (np.int32(4), np.float32(-1), np.float64(0), memory, np.int64(1)))(stream)
     got = np.empty_like(x)
-    hip.download(memory, got)
+    memory.download(got)
     assert got.tolist() == x.tolist()  # the copy is the default stream's, which does not wait for ours
     stream.synchronize()
-    hip.download(memory, got)
+    memory.download(got)
     assert got.tolist() == (-x).tolist()
 
 
@@ -146,7 +146,7 @@ def test_a_manifest_of_another_kernel(fake, image):
     module = hip.Module(image)
     with pytest.raises(hip.HipError, match=r"hipErrorNotFound \(500\).*\[hipModuleGetFunction, kernel other\]"):
         module.function(MANIFEST | {"symbol": "other"})
-    with pytest.raises(ValueError, match="workgroups of 256, the code at most 64"):
+    with pytest.raises(ValueError, match="workgroups of 256 threads, the code at most 64"):
         module.function(MANIFEST | {"workgroup": 256, "shape": [256, 1, 1]})
 
 
@@ -163,7 +163,7 @@ def test_a_refused_launch_leaves_no_error_for_others(fake, kernel):
         hip.Prepared(kernel, (0,), (1, 1.0, 0.0, 4096, 1))()
     assert refused.value.name == "hipErrorInvalidConfiguration"
     assert refused.value.kernel == "scaled"
-    assert "grid (0, 1, 1), workgroups of 64 threads" in str(refused.value)
+    assert "grid (0, 1, 1), CTAs of (64, 1, 1) threads" in str(refused.value)
     assert "a text of HIP's [" in str(refused.value)  # and nothing behind its end
     assert fake.hipGetLastError() == (hipError_t.hipSuccess,)
 
@@ -187,22 +187,22 @@ def test_seconds(fake, kernel):
     x = np.ones(1, np.float32)
     stream = hip.Stream()
     launch = hip.Prepared(kernel, (1,), (1, 1.0, 0.0, fake.array(x), 1))
-    assert hip.seconds(launch, stream, turns=3) == pytest.approx(1e-3)
+    assert hip.in_turn({"": launch}, stream, turns=3)[""] == pytest.approx([1e-3] * 3)
     assert len(fake.launches) == 1 + 3 + 3 * 10  # once to warm up, three to see how many fill 10 ms
     assert {stream for _, _, stream in fake.launches} == {stream.handle}
 
 
 def test_memory_goes_with_its_owner(fake):
-    memory = hip.upload(hip.device(), np.ones(3))
+    memory = hip.Memory.upload(hip.device(), np.ones(3))
     assert len(fake.blocks) == 1
     with pytest.raises(ValueError, match="has 32 bytes, and the memory 24"):
-        hip.download(memory, np.ones(4))
+        memory.download(np.ones(4))
     with pytest.raises(ValueError, match="C-contiguous"):
-        hip.download(memory, np.ones(6)[::2])
+        memory.download(np.ones(6)[::2])
     del memory
     assert not fake.blocks
-    empty = hip.upload(hip.device(), np.ones(0))
-    hip.download(empty, np.ones(0))
+    empty = hip.Memory.upload(hip.device(), np.ones(0))
+    empty.download(np.ones(0))
     del empty
     assert fake.names().count("hipFree") == 1
 

@@ -195,7 +195,7 @@ def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
     except ptxas.Missing:
         return {}
     function = run_nvidia.function(name)
-    used = ptxas.assemble(run_nvidia.ptx(name, target), target.name)[1][function.name]
+    used = ptxas.assemble(run_nvidia.code(name, target).text, target.name)[1][function.name]
     assert function.threads is not None
     ctas = target.occupancy(function.threads[0] * function.threads[1], used.registers, used.shared)
     return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}

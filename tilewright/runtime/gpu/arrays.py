@@ -376,19 +376,3 @@ class DeviceArray:
         if stream != -1 and taker != self.stream:
             self.platform.driver.Event(device, timing=False).record(self.stream).before(taker)
         return dlpack.make(self.pointer, self.shape, self.dtype, device.index, self.memory, self.platform.kinds[0])
-
-
-def located(x: Any, platform: Platform, stream: int | None) -> tuple[int, int, int, Any] | None:
-    """Of an array of any dtype in the memory of this platform's GPUs: its address, its device, the stream on which it
-    is ready, which is the library's own where that has one and else `stream` (None: the default one), and whatever
-    keeps its memory. None for anything else."""
-    library = library_of(x)
-    if library is None or library.platform is not platform:
-        return None
-    if isinstance(library, _DLPack):
-        given = platform.default_stream if stream is None else stream
-        capsule = library.capsule(x, given)
-        contents = dlpack.read(capsule)
-        return contents.pointer, contents.device, given, (x, capsule)
-    index = library.device(x)
-    return library.pointer(x), index, library.stream(x, index), x

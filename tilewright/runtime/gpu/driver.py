@@ -1,29 +1,31 @@
 """What NVIDIA's driver and AMD's HIP have in common: calls with a status, devices, streams, events, memory.
 
-`runtime.cuda` and `runtime.hip` are two bindings of the same shape: each has driver.py (the library), device.py,
-stream.py, memory.py and module.py (code, launches, and the names of the other four). The classes here are the halves
-that they share; a binding adds the functions that differ. `Driver` is what recipes and the engine need of a binding.
+`runtime.cuda` and `runtime.hip` are two bindings of one shape: driver.py has the library and its devices, module.py the
+code, launches and memory. The classes here are the halves that they share, with the functions of which both drivers
+have one under their prefix. What the engine and recipes need of a binding's module: `device`, `load`, `Stream`,
+`Event`, `Memory`, `Block`, `Prepared`, `workspaces`, `fill` and `synchronize`.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 from tilewright import forks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from tilewright.runtime.gpu.launch import Prepared
-    from tilewright.runtime.gpu.workspaces import Workspaces
+    from typing_extensions import Self
 
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING and hipStreamNonBlocking: does not wait for the default stream
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING and hipEventDisableTiming
+T = TypeVar("T")
 
 
 class LibraryError(RuntimeError):
@@ -40,25 +42,28 @@ class Unavailable(RuntimeError):
     """There is no such driver, or no such device, here; the message says what is missing."""
 
 
-class Driver(Protocol):
-    """What recipes and the engine need of a binding: the modules runtime.cuda.module and runtime.hip.module have it."""
+class Kept(Generic[T]):
+    """What is made once for a key and kept, at most so many at a time: devices, modules, recipes. A forked child, in
+    which no driver's handle is valid, begins without any."""
 
-    @property
-    def workspaces(self) -> Workspaces: ...
-    @property
-    def device(self) -> Devices[Any]: ...
-    @property
-    def Stream(self) -> Callable[[Any], Any]: ...
-    @property
-    def Block(self) -> Callable[[Any, int, Any], Block]: ...
-    @property
-    def Prepared(self) -> Callable[..., Prepared]: ...
+    def __init__(self, most: int) -> None:
+        self.most, self._lock = most, forks.Lock()
+        self.found: dict[Hashable, T] = {}
+        os.register_at_fork(after_in_child=self.forget)
 
-    def load(self, code: Any, on: Any) -> Any: ...
-    def synchronize(self, on: Any, stream: int) -> None: ...
-    def fill(self, at: int, word: int, size: int, stream: int) -> None: ...
-    def upload(self, on: Any, array: NDArray[Any], stream: Any) -> Any: ...
-    def download(self, memory: Any, array: NDArray[Any]) -> None: ...
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        found = self.found.get(key)
+        if found is None:
+            with self._lock:
+                found = self.found.get(key)
+                if found is None:
+                    if len(self.found) >= self.most:
+                        self.found.clear()
+                    found = self.found[key] = make()
+        return found
+
+    def forget(self) -> None:
+        self.found.clear()
 
 
 class Library:
@@ -68,7 +73,7 @@ class Library:
     with_flags: ClassVar[str]  # what the names of functions that create streams and events end in
     counts: ClassVar[str]  # the function that counts devices
     no_device: ClassVar[str]  # a sentence
-    device: Devices[Any]  # that of the binding's device.py
+    device: Devices[Any]  # the binding's
 
     def __init__(self) -> None:
         self.loaded: Any = None
@@ -92,18 +97,22 @@ class Library:
             raise self.error_of(api, status, function, kernel, more() if callable(more) else more)
         return results[0] if len(results) == 1 else results or None
 
-    def do(self, function: str, *args: Any) -> Any:
+    def do(self, function: str, *args: Any, **context: Any) -> Any:
         """The same for a function that both drivers have, by its name without the prefix."""
-        return self.call(self.prefix + function, *args)
+        return self.call(self.prefix + function, *args, **context)
 
     def error(self, status: int, function: str, kernel: str = "", more: str = "") -> LibraryError:
         """The exception for a status that is not success, in the driver's words and those of `more`."""
         return self.error_of(self.api(), status, function, kernel, more)
 
+    def count(self) -> int:
+        """How many devices this process sees. Unavailable or LibraryError if there is no driver."""
+        return int(self.call(self.counts))
+
     def why_not(self) -> str:
         """Why there is no device to run on; "" if there is one."""
         try:
-            return "" if self.call(self.counts) else self.no_device
+            return "" if self.count() else self.no_device
         except (Unavailable, LibraryError) as error:
             return str(error)
 
@@ -116,13 +125,10 @@ class Library:
         with on.current():
             self.do("StreamSynchronize", stream)
 
-    def destroy(self, owner: Any, function: str) -> None:
-        """Give back the handle of `owner`, once, in the process that made it. Nothing is raised: the interpreter, or
-        the driver, may be going down. What is collected together with the owner may ask for the handle: it is gone."""
-        handle = owner.__dict__.pop("handle", None)
-        if handle is not None and self.loaded is not None:
-            with suppress(Exception), owner.device.current():
-                self.do(function, handle)
+    def fill(self, at: int, word: int, size: int, stream: int) -> None:
+        """Write a word of 32 bits to so many bytes, a multiple of 4. The device must be current."""
+        if size:
+            self.do("MemsetD32Async", at, self.word(word), size // 4, stream)
 
     # ---- a driver's own
 
@@ -131,6 +137,22 @@ class Library:
 
     def error_of(self, api: Any, status: Any, function: str, kernel: str = "", more: str = "") -> LibraryError:
         raise NotImplementedError
+
+    def attribute(self, name: str) -> Any:
+        """The number by which the driver asks for this property of a function, by the end of its name."""
+        raise NotImplementedError
+
+    def copy(self, to: int, source: int, size: int, back: bool) -> None:
+        """Copy so many bytes from the host to the device, or back, and wait for it. The device must be current."""
+        raise NotImplementedError
+
+    def word(self, word: int) -> int:
+        """An unsigned number of 32 bits as `fill`'s function takes it."""
+        return word
+
+    def unrecorded(self) -> AbstractContextManager[None]:
+        """What is done in the block is allowed while a stream records a graph, and is not recorded."""
+        return nullcontext()
 
 
 # ---- devices
@@ -157,29 +179,59 @@ class Device:
         return replace(known, **here, model=self.name, missing=(), sources=(*kept, *((name, source) for name in here)))
 
 
-D = TypeVar("D")
-
-
-class Devices(Generic[D]):
+class Devices(Kept[T]):
     """`devices(index)` is the device of that number, made once. ValueError if there is none of that number."""
 
-    def __init__(self, make: Callable[[int], D], count: Callable[[], int], kind: str) -> None:
-        self.make, self.count, self.kind, self._lock = make, count, kind, forks.Lock()
-        self.found: dict[int, D] = {}
-        os.register_at_fork(after_in_child=self.forget)  # a context does not survive a fork
+    def __init__(self, make: Callable[[int], T], library: Library, kind: str) -> None:
+        super().__init__(1 << 16)
+        self.make, self.library, self.kind = make, library, kind
 
-    def __call__(self, index: int = 0) -> D:
+    def __call__(self, index: int = 0) -> T:
         found = self.found.get(index)
         if found is None:
-            some = self.count()
+            some = self.library.count()
             if not 0 <= index < some:
                 raise ValueError(f"there is no {self.kind} {index}: this process sees {some}")
-            with self._lock:
-                found = self.found.get(index) or self.found.setdefault(index, self.make(index))
+            found = self.get(index, lambda: self.make(index))
         return found
 
-    def forget(self) -> None:
-        self.found.clear()
+
+# ---- what has a handle of the driver's
+
+
+class Owned:
+    """An object of the driver's, given back once: by `free`, or with the Python object.
+
+    A handle is valid in the driver that made it alone. Of a driver that is gone since, by a fork, at the interpreter's
+    end, or since a test has replaced it, handles are left alone: the driver would follow them to anywhere.
+    """
+
+    library: ClassVar[Library]
+    frees: ClassVar[str]  # the function, without the driver's prefix
+    device: Any
+    handle: Any
+
+    def made(self, on: Device | None, make: Callable[[], Any]) -> Any:
+        """The handle that make() gives while the device is current."""
+        self.device = on or self.library.device()
+        with self.device.current(), self.library.unrecorded():
+            self.handle = make()
+        self._maker = self.library.loaded
+        return self.handle
+
+    def free(self) -> None:
+        """Give it back. Nothing happens the second time."""
+        handle = self.__dict__.pop("handle", None)
+        if handle is not None and self._maker is self.library.loaded:
+            with self.device.current():
+                self.release(handle)
+
+    def release(self, handle: Any) -> None:
+        self.library.do(self.frees, handle)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the interpreter, or the driver, may be going down
+            self.free()
 
 
 # ---- streams and events
@@ -192,8 +244,6 @@ def handle_of(stream: Any) -> int:
         return stream
     if stream is None:
         return 0
-    if isinstance(stream, Stream):
-        return stream.handle
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         return int((protocol() if callable(protocol) else protocol)[1])
@@ -207,159 +257,117 @@ def handle_of(stream: Any) -> int:
         raise TypeError(f"stream must be a GPU's stream or its handle, not {type(stream).__name__}") from None
 
 
-class Stream:
+class Stream(Owned):
     """A stream of a device that does not wait for the default stream."""
 
-    library: ClassVar[Library]
     event: ClassVar[type[Event]]
-    handle: int
+    frees = "StreamDestroy"
 
     def __init__(self, on: Device | None = None) -> None:
-        self.device: Any = on or self.library.device()
-        with self.device.current():
-            self.handle = int(self.library.do("StreamCreate" + self.library.with_flags, NON_BLOCKING))
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+        self.made(on, lambda: int(self.library.do("StreamCreate" + self.library.with_flags, NON_BLOCKING)))
 
     def synchronize(self) -> None:
         """Wait until all that was given to the stream is done. The driver's error for what went wrong in it."""
         self.library.synchronize(self.device, self.handle)
 
-    def wait(self, event: Event) -> None:
-        """What is given to the stream from now on begins after the event."""
-        event.before(self.handle)
 
-    def __del__(self) -> None:
-        self.library.destroy(self, "StreamDestroy")
-
-
-class Event:
+class Event(Owned):
     """A moment in a stream."""
 
-    library: ClassVar[Library]
-    handle: Any
+    frees = "EventDestroy"
 
     def __init__(self, on: Device | None = None, *, timing: bool = True) -> None:
-        self.device: Any = on or self.library.device()
+        flags = 0 if timing else NO_TIMING
+        self.made(on, lambda: self.library.do("EventCreate" + self.library.with_flags, flags))
+
+    def _do(self, function: str, *args: Any) -> Any:
         with self.device.current():
-            self.handle = self.library.do("EventCreate" + self.library.with_flags, 0 if timing else NO_TIMING)
+            return self.library.do(function, *args)
 
     def record(self, stream: Any = None) -> Event:
         """The moment when all is done that the stream was given so far."""
-        with self.device.current():
-            self.library.do("EventRecord", self.handle, handle_of(stream))
+        self._do("EventRecord", self.handle, handle_of(stream))
         return self
 
     def before(self, stream: Any) -> None:
         """What a stream is given from now on begins after this moment."""
-        with self.device.current():
-            self.library.do("StreamWaitEvent", handle_of(stream), self.handle, 0)
+        self._do("StreamWaitEvent", handle_of(stream), self.handle, 0)
 
     def synchronize(self) -> None:
         """Wait for it."""
-        with self.device.current():
-            self.library.do("EventSynchronize", self.handle)
+        self._do("EventSynchronize", self.handle)
 
     def since(self, start: Event) -> float:
         """Seconds from `start` to this event, both over."""
-        with self.device.current():
-            return 1e-3 * float(self.library.do("EventElapsedTime", start.handle, self.handle))
-
-    def __del__(self) -> None:
-        self.library.destroy(self, "EventDestroy")
+        return 1e-3 * float(self._do("EventElapsedTime", start.handle, self.handle))
 
 
 # ---- memory
 
 
-class Allocation:
-    """`size` bytes of a device's memory at `pointer`; 0 if the size is. Freed once."""
+class Memory(Owned):
+    """`size` bytes of a device's memory at `pointer` (0 if the size is), for any streams. To free it waits for the
+    device."""
 
-    library: ClassVar[Library]
-    frees: ClassVar[str]  # the function
-    allocate: Callable[[int], Any]
-    release: Callable[[int], None]
+    pointer: int
+    allocates: ClassVar[str]
 
     def __init__(self, on: Device, size: int) -> None:
-        self.device: Any = on
-        self.size, self.pointer = size, 0
-        if size:
-            with on.current():
-                self.pointer = int(self.allocate(size))
+        self.device, self.size = on, size
+        self.pointer = self.made(on, lambda: int(self.allocated(size))) if size else 0
 
-    def free(self) -> None:
-        """Give it back. Nothing happens the second time."""
-        pointer, self.pointer = self.pointer, 0
-        if pointer:
-            with self.device.current():
-                self.release(pointer)
+    def allocated(self, size: int) -> Any:
+        return self.library.do(self.allocates, size)
 
-    def __enter__(self: A) -> A:
+    def release(self, handle: int) -> None:
+        with self.library.unrecorded():
+            super().release(handle)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.free()
 
+    @classmethod
+    def upload(cls, on: Device, array: NDArray[Any]) -> Self:
+        """Memory with the elements of an array, in C order. The copy is over."""
+        whole = np.ascontiguousarray(array)
+        there = cls(on, whole.nbytes)
+        if whole.nbytes:
+            with on.current():
+                cls.library.copy(there.pointer, whole.ctypes.data, whole.nbytes, back=False)
+        return there
 
-A = TypeVar("A", bound=Allocation)
-
-
-class Memory(Allocation):
-    """Memory for any streams, freed with the object. To free it waits for the device."""
-
-    def allocate(self, size: int) -> Any:
-        with self.unrecorded():
-            return self.library.call(self.allocates, size)
-
-    def release(self, pointer: int) -> None:
-        with self.unrecorded():
-            self.library.call(self.frees, pointer)
-
-    def __del__(self) -> None:
-        if getattr(self, "pointer", 0) and self.library.loaded is not None:
-            with suppress(Exception):  # the interpreter, or the driver, may be going down
-                self.free()
-
-    allocates: ClassVar[str]
-
-    def unrecorded(self) -> AbstractContextManager[None]:
-        """What is done in the block is allowed while a stream records a graph, and is not recorded."""
-        return nullcontext()
+    def download(self, array: NDArray[Any]) -> None:
+        """Fill a C-contiguous array with what the memory holds. Wait for the stream that fills it first."""
+        if not array.flags.c_contiguous:
+            raise ValueError(f"the array to fill must be C-contiguous, but its strides are {array.strides} bytes")
+        if array.nbytes > self.size:
+            raise ValueError(f"the array to fill has {array.nbytes} bytes, and the memory {self.size}")
+        if array.nbytes:
+            with self.device.current():
+                self.library.copy(array.ctypes.data, self.pointer, array.nbytes, back=True)
 
 
-class Block(Allocation):
-    """Memory for work on one stream, in whose order it is allocated and freed: neither waits, and a stream that is
-    recording a graph records both.
+class Block(Memory):
+    """Memory for work on the stream with this handle, in whose order it is allocated and freed: neither waits, and a
+    stream that is recording a graph records both.
 
     The drivers follow a stream's handle without a check: to free memory in the order of a stream that is gone crashes
-    the process. So with a Stream, which it keeps, a block is freed with the object; with a handle, whose stream may be
-    gone by then, only `free` or `with` frees it.
+    the process. So `free` or `with` frees a block, while its stream exists, and never the end of the object.
     """
 
-    def __init__(self, on: Device, size: int, stream: Stream | int) -> None:
+    def __init__(self, on: Device, size: int, stream: int) -> None:
         self.stream = stream
         super().__init__(on, size)
 
-    def allocate(self, size: int) -> Any:
-        return self.library.do("MallocAsync", size, handle_of(self.stream))
+    def allocated(self, size: int) -> Any:
+        return self.library.do(self.allocates, size, self.stream)
 
-    def release(self, pointer: int) -> None:
-        self.library.call(self.frees, pointer, handle_of(self.stream))
+    def release(self, handle: int) -> None:
+        self.library.do(self.frees, handle, self.stream)
 
     def __del__(self) -> None:
-        if not getattr(self, "pointer", 0) or self.library.loaded is None:
-            return
-        if isinstance(self.stream, Stream):
-            with suppress(Exception):  # the interpreter, or the driver, may be going down; in a cycle, the stream first
-                self.free()
-        else:
+        if "handle" in self.__dict__ and self._maker is self.library.loaded:
             warnings.warn(f"{self.size} bytes on {self.device.name} were never freed", ResourceWarning, stacklevel=2)
-
-
-def check_download(memory: Allocation, array: NDArray[Any]) -> None:
-    """ValueError for an array that cannot be filled with what the memory holds."""
-    if not array.flags.c_contiguous:
-        raise ValueError(f"the array to fill must be C-contiguous, but its strides are {array.strides} bytes")
-    if array.nbytes > memory.size:
-        raise ValueError(f"the array to fill has {array.nbytes} bytes, and the memory {memory.size}")

@@ -19,7 +19,8 @@ from tilewright.rules import arguments, shapes
 from tilewright.rules.call import Call, Product, decide
 from tilewright.runtime.gpu import fast_path, operands
 from tilewright.runtime.gpu.arrays import Library
-from tilewright.runtime.gpu.launch import Function, Kept
+from tilewright.runtime.gpu.driver import Kept
+from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
 from tilewright.runtime.gpu.product import Run
 from tilewright.runtime.gpu.recipe import Maker, Recipe

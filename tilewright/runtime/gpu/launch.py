@@ -1,4 +1,4 @@
-"""A kernel on a GPU and its arguments: one block of bytes in which every parameter has a name, an offset and a size.
+"""Code on a GPU and its launches, for both drivers: a module, its functions, and one block of bytes with the arguments.
 
 The compiled code says where its parameters are (compiler/manifest.py), so that a launch fills them in by name: numbers,
 addresses, and structures by value of any size, such as a tensor map of 128 bytes.
@@ -8,47 +8,45 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
-import numpy as np
-
-from tilewright import forks
 from tilewright.compiler import manifest
+from tilewright.runtime.gpu.driver import Kept, Library, Owned, handle_of
 
 INTEGERS = {"ptr": "Q", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "i1": "?"}
 FLOATS = {"f64": ctypes.c_double, "f32": ctypes.c_float}
 WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
+MOST_MODULES = 512  # kept loaded at a time
 Launch = Callable[[Any], None]  # on the stream that it is given
 Args = Sequence[Any] | Mapping[str, Any]
 
 
 class Parameter(manifest.Parameter):
-    """One of a kernel's. `type` is "ptr", "i32", "f64" ...; name and type are "" where the code does not say them."""
+    """One of a kernel's. `type` is "ptr", "i32", "f64" ..."""
 
     __slots__ = ()
 
     def pack(self, x: Any) -> bytes:
         """A value as the block has it: a number, an address (an int, or memory of ours), or `size` bytes. TypeError for
-        what does not fit the type; without one, an integer's lowest bytes are taken, and a float's by the size."""
+        what does not fit the type."""
         if isinstance(x, (bytes, bytearray, memoryview, ctypes.Structure, ctypes.Array)):
             if len(found := bytes(x)) != self.size:
-                raise TypeError(f"{self.name or 'a parameter'} takes {self.size} bytes, and the value has {len(found)}")
+                raise TypeError(f"{self.name} takes {self.size} bytes, and the value has {len(found)}")
             return found
         if hasattr(type(x), "__dlpack__"):  # one with a single element would pass for a number
             raise TypeError(f"{self}: it cannot be an array")
         x = getattr(x, "pointer", getattr(x, "value", x))  # memory of ours; ctypes' numbers
         if self.type in INTEGERS:
             return self._by(struct.Struct("<" + INTEGERS[self.type]).pack, x)
-        if self.type in FLOATS or (not self.type and isinstance(x, (float, np.floating))):
-            kind = FLOATS.get(self.type) or (ctypes.c_float if self.size == 4 else ctypes.c_double)
-            return self._by(lambda x: bytes(kind(x)), x)  # by way of ctypes, to which a number beyond its range is inf
+        if self.type in FLOATS:  # by way of ctypes, to which a number beyond its range is inf
+            return self._by(lambda x: bytes(FLOATS[self.type](x)), x)
         if self.type == "f16":
             return self._by(struct.Struct("<e").pack, x)
         if self.size > 8 or not hasattr(type(x), "__index__"):
-            raise TypeError(f"{self.name or 'a parameter'} takes a value of {self.size} bytes, not {x!r}")
+            raise TypeError(f"{self.name} takes a value of {self.size} bytes, not {x!r}")
         return (int(x) & (1 << 8 * self.size) - 1).to_bytes(self.size, "little")
 
     def _by(self, pack: Callable[[Any], bytes], x: Any) -> bytes:
@@ -58,7 +56,7 @@ class Parameter(manifest.Parameter):
             raise TypeError(f"{self}, and {x!r}: {error}") from None
 
     def __str__(self) -> str:
-        return f"{self.name or 'a parameter'} is {self.type}" if self.type else self.name or "a parameter"
+        return f"{self.name} is {self.type}"
 
     def scalar(self) -> Callable[[float], int]:
         """What gives the bits of a factor of the product for this parameter, as an unsigned number of its size."""
@@ -75,23 +73,69 @@ class Parameter(manifest.Parameter):
         return of_integers
 
 
+class Module(Owned):
+    """Code in a device's memory. It stays as long as the object lives."""
+
+    functions: ClassVar[type[Function]]
+    kept: ClassVar[Kept[Any]]  # by `load`
+    frees = "ModuleUnload"
+
+    def __init__(self, code: bytes, on: Any = None) -> None:
+        self.made(on, lambda: self.loaded(code))
+        self._functions: WeakValueDictionary[str, Any] = WeakValueDictionary()  # which hold the module
+
+    def loaded(self, code: bytes) -> Any:
+        """The handle of this code. The device is current."""
+        raise NotImplementedError
+
+    def function(self, described: Mapping[str, Any]) -> Any:
+        """The kernel that this manifest describes."""
+        name = described["symbol"]
+        found = self._functions.get(name)
+        if found is None or found.manifest != described:
+            found = self._functions[name] = self.functions(self, described)
+        return found
+
+    @classmethod
+    def load(cls, code: bytes, on: Any = None) -> Any:
+        """The module of this code on a device, loaded once and kept."""
+        on = on or cls.library.device()
+        return cls.kept.get((on.index, code), lambda: cls(code, on))
+
+
 class Function:
-    """A kernel to launch. `threads` of a CTA and `dynamic` bytes of shared memory are what a launch takes by default;
-    threads are () if the code does not say them."""
+    """A kernel to launch, by a CTA's `threads` and `dynamic` bytes of shared memory unless the launch says others.
 
-    name: str
-    device: Any
-    handle: Any
-    parameters: tuple[Parameter, ...]
-    threads: tuple[int, ...]
-    dynamic: int
+    `registers` of a thread, and bytes of `shared` memory of a CTA and of a thread's `stack`, are what the driver
+    counts. ValueError for the manifest of other code.
+    """
 
-    def __init__(self, module: Any, described: Mapping[str, Any]) -> None:
+    library: ClassVar[Library]
+
+    def __init__(self, module: Module, described: Mapping[str, Any]) -> None:
         """`described`: its manifest, see compiler/manifest.py."""
         self.module, self.device, entry = module, module.device, manifest.entry(described)
         self.name, self.threads, self.dynamic = entry.name, entry.threads, entry.dynamic
         self.manifest = dict(described)
         self.parameters = tuple(Parameter(*p) for p in entry.parameters)
+        with self.device.current(), self.library.unrecorded():
+            self.handle = self.library.do("ModuleGetFunction", module.handle, self.name.encode(), kernel=self.name)
+            self.registers, self.shared, self.stack, most = map(
+                self._attribute, ("NUM_REGS", "SHARED_SIZE_BYTES", "LOCAL_SIZE_BYTES", "MAX_THREADS_PER_BLOCK"))
+            self.check()
+        if (threads := described["workgroup"]) > most > 0:
+            raise ValueError(f"{self.name}: the manifest says workgroups of {threads} threads, the code at most "
+                             f"{most}; they do not belong together")
+
+    def __repr__(self) -> str:
+        return (f"<{type(self).__name__} {self.name} on {self.device.name}: {self.registers} registers, {self.shared} "
+                f"bytes of shared memory, {self.stack} of stack>")
+
+    def _attribute(self, name: str) -> int:
+        return int(self.library.do("FuncGetAttribute", self.library.attribute(name), self.handle, kernel=self.name))
+
+    def check(self) -> None:
+        """ValueError if the code's parameters are not the manifest's, where the driver knows of them."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -100,8 +144,8 @@ class Function:
 
     def pack(self, args: Args) -> bytes:
         """The block of arguments: a value for each parameter, in their order or by their names."""
-        names = ", ".join(p.name for p in self.parameters if p.name)
-        takes = f"{self.name} takes {len(self.parameters)} arguments" + (f" ({names})" if names else "")
+        names = ", ".join(p.name for p in self.parameters)
+        takes = f"{self.name} takes {len(self.parameters)} arguments ({names})"
         if isinstance(args, Mapping):
             missing = [p.name for p in self.parameters if p.name not in args]
             if missing or len(args) > len(self.parameters):
@@ -158,8 +202,8 @@ class Prepared:
 
     def __call__(self, stream: Any = None) -> None:
         """Launch on a stream (None: the default one). The driver's error if it refuses; what goes wrong in the kernel
-        is found by whoever waits for the stream."""
-        raise NotImplementedError
+        is found by whatever waits for the stream."""
+        self.inside(self.launch, handle_of(stream), self._arguments)
 
     def launch(self, stream: int, arguments: Any) -> None:
         """The same with other arguments, on the stream with this handle. The device must be current."""
@@ -167,7 +211,8 @@ class Prepared:
 
     def inside(self, launch: Callable[[int, Any], None], stream: int, arguments: Any) -> None:
         """`launch(stream, arguments)` while the device is current."""
-        raise NotImplementedError
+        with self.function.device.current():
+            launch(stream, arguments)
 
     def holding(self, arguments: Any) -> Any:
         """The same launch with these arguments."""
@@ -184,37 +229,7 @@ def three(extents: Iterable[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-T = TypeVar("T")
-
-
-class Kept(Generic[T]):
-    """What is made once for a key and kept, at most so many at a time: modules, recipes."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self._lock = most, forks.Lock()
-        self.found: dict[Hashable, T] = {}
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        found = self.found.get(key)
-        if found is None:
-            with self._lock:
-                found = self.found.get(key)
-                if found is None:
-                    if len(self.found) >= self.most:
-                        self.found.clear()
-                    found = self.found[key] = make()
-        return found
-
-    def forget(self) -> None:
-        self.found.clear()
-
-
 # ---- time
-
-
-def seconds(launch: Launch, stream: Any, turns: int = 7, least: float = 0.01) -> float:
-    """Of one launch: the median over turns of as many launches as fill `least` seconds, after some that warm up."""
-    return median(in_turn({"": launch}, stream, turns, least)[""])
 
 
 def in_turn(launches: Mapping[str, Launch], stream: Any, turns: int, least: float = 0.01) -> dict[str, list[float]]:

@@ -66,7 +66,7 @@ class Run:
         one = x[tuple(slice(1) if not stride and n > 1 else slice(None) for n, stride in zip(x.shape[:-2], x.strides))]
         by_columns = letter(one[(0,) * (one.ndim - 2)]) == "t"
         stored = np.ascontiguousarray(one.swapaxes(-1, -2) if by_columns else one)
-        self.blocks.append(self.driver.upload(self.on, stored, None))
+        self.blocks.append(self.driver.Memory.upload(self.on, stored))
         there = shadow(self.blocks[-1].pointer, stored.shape, stored.strides, stored.dtype)
         return np.broadcast_to(there.swapaxes(-1, -2) if by_columns else there, x.shape)
 
@@ -74,7 +74,7 @@ class Run:
         """Fill a C-contiguous array of the host's with a temporary, or what was uploaded, once the stream gets here;
         waits for that."""
         self.synchronize()
-        self.driver.download(next(block for block in self.blocks if block.pointer == address(source)), target)
+        next(block for block in self.blocks if block.pointer == address(source)).download(target)
 
     def typed(self, x: Array, dtype: np.dtype[Any]) -> Array:
         return x if arguments.ready(x, dtype) else self.copied(x, dtype)

@@ -21,7 +21,7 @@ from tilewright.formats.operands import check_operand
 from tilewright.formats.quantized import Quantized
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Platform, kind, library_of, shadow
-from tilewright.runtime.gpu.driver import Driver, handle_of
+from tilewright.runtime.gpu.driver import handle_of
 from tilewright.runtime.gpu.launch import Arguments, Function
 from tilewright.runtime.gpu.operands import dtype_of, shapes
 
@@ -33,7 +33,7 @@ class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
     in bytes if they are packed. `more`: the values of further parameters, by name."""
 
-    def __init__(self, driver: Driver, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
+    def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p = kernel.problem
         values = {"m": p.m, "n": p.n, "k": getattr(kernel, "shape", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         self.steps: list[Step] = []
@@ -50,7 +50,7 @@ class Recipe:
 class Step:
     """One launch of a recipe. A block of arguments is one call's at a time, and then kept for others."""
 
-    def __init__(self, driver: Driver, function: Function, launch: Any, values: dict[str, Any]) -> None:
+    def __init__(self, driver: Any, function: Function, launch: Any, values: dict[str, Any]) -> None:
         values = GIVEN_LATER | values | dict(launch.more)
         named = {p.name: p for p in function.parameters}
         self.prepared = driver.Prepared(function, launch.grid, {x: values[x] for x in named if x in values})
@@ -161,7 +161,7 @@ class Bound:
         self._library, self._device = library, library.device(out)
         on = self._on = maker.runnable(kernel, self._device)
         look = library.look(out, "out", library.stream(out, self._device), True)
-        copies = [driver.upload(on, part, None) for x in (a, b) for part in (x.elements, x.scales)]
+        copies = [driver.Memory.upload(on, part) for x in (a, b) for part in (x.elements, x.scales)]
         self._looks = look, *copies
         ldc = operands.operand(kernel, "out", look.shadow)
         self.recipe = _quantized_recipe(driver, kernel, on, a, b, ldc, copies[1].pointer, copies[3].pointer)
@@ -192,10 +192,9 @@ class Maker:
         self.platform = platform
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> Any:
         """The binding, imported when it is first needed."""
-        found: Driver = self.platform.driver
-        return found
+        return self.platform.driver
 
     def runnable(self, kernel: Any, index: int) -> Any:
         """The device of this number, if it can run the kernel's code; else a ValueError."""
@@ -255,7 +254,7 @@ class Maker:
             return
         stream = driver.Stream(on)
         with ExitStack() as stack:
-            there = [stack.enter_context(driver.upload(on, x, stream)) for x in arrays]
+            there = [stack.enter_context(driver.Memory.upload(on, x)) for x in arrays]
             if quantized is not None:
                 scales = there[3].pointer, there[4].pointer
                 recipe = _quantized_recipe(driver, kernel, on, *quantized, product.shape[-1], *scales)
@@ -268,14 +267,14 @@ class Maker:
                 a, b, c = (memory.pointer + i * (x.nbytes // p.batch) for memory, x in zip(there[:3], arrays))
                 recipe.run(a, b, c, alpha, beta, stream.handle)
             stream.synchronize()
-            driver.download(there[2], product)
+            there[2].download(product)
 
 
 NVIDIA = Maker(CUDA)
 AMD = Maker(HIP)
 
 
-def _quantized_recipe(driver: Driver, kernel: Any, on: Any, a: Quantized, b: Quantized, ldc: int, scale_a: int,
+def _quantized_recipe(driver: Any, kernel: Any, on: Any, a: Quantized, b: Quantized, ldc: int, scale_a: int,
                       scale_b: int) -> Recipe:
     """Of packed operands that are stored as Quantized has them, their scales at these addresses."""
     return Recipe(driver, kernel, on, a.elements.shape[-1], b.elements.shape[-1], ldc, scale_a=scale_a, scale_b=scale_b,

@@ -1,6 +1,6 @@
 """Workspaces of kernels, one for each stream: memory, and counters that are zero whenever no kernel runs there.
 
-runtime/cuda/memory.py and runtime/hip/memory.py have one `Workspaces` each, of their own memory.
+runtime/cuda/module.py and runtime/hip/module.py have one `Workspaces` each, of their own memory.
 """
 
 from __future__ import annotations
