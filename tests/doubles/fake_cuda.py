@@ -449,7 +449,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     import cuda.bindings
 
     from tilewright.runtime.cuda import driver, module
-    from tilewright.runtime.gpu import fast_path, nvidia
+    from tilewright.runtime.gpu import engine, fast_path
 
     gc.collect()  # blocks of an earlier fake have addresses that this one will give again
     fake = FakeDriver(devices)
@@ -457,8 +457,8 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)
     monkeypatch.setattr(driver.library, "loaded", None)
     monkeypatch.setattr(driver.library, "entries", {})
-    for kept in (module.device, module.Module.kept, module.workspaces, nvidia.ENGINE.recipes,
-                 nvidia.ENGINE.copy_kernels):
+    for kept in (module.device, module.Module.kept, module.workspaces, engine.NVIDIA.recipes,
+                 engine.NVIDIA.copy_kernels):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(fast_path, "_entries", {})
     module._pool.cache_clear()

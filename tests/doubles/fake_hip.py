@@ -436,7 +436,7 @@ def _argument(t: Any, block: bytes) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
-    from tilewright.runtime.gpu import amd, fast_path
+    from tilewright.runtime.gpu import engine, fast_path
     from tilewright.runtime.hip import driver, module
 
     gc.collect()
@@ -446,7 +446,7 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     monkeypatch.setitem(sys.modules, "hip", package)
     monkeypatch.setitem(sys.modules, "hip.hip", fake)
     monkeypatch.setattr(driver.library, "loaded", None)
-    for kept in (module.device, module.Module.kept, amd.ENGINE.recipes, amd.ENGINE.copy_kernels, module.workspaces):
+    for kept in (module.device, module.Module.kept, engine.AMD.recipes, engine.AMD.copy_kernels, module.workspaces):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(fast_path, "_entries", {})
     return fake

@@ -30,7 +30,6 @@ LAYERS = [
     ["runtime"],
     ["simulator.product", "simulator.run_cpu"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
-    ["runtime.gpu.nvidia", "runtime.gpu.amd"],  # the engines compile what they call
     ["api"],
     ["ladder"],
     ["measure"],  # how to measure: no peers

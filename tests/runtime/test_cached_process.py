@@ -46,8 +46,8 @@ PLACES = {"cpu": {}, "nvidia": {"double": "fake_cuda", "platform": "CUDA", "opti
           "amd": {"double": "fake_hip", "platform": "HIP", "options": {"arch": "gfx942"},
                   "launch": "hipModuleLaunchKernel", "success": "double.hipError_t.hipSuccess"}}
 ENGINES = {"cpu": ("tilewright.runtime.cpu.engine", "tilewright.runtime.cpu.recipe", "tilewright.compiled.cpu"),
-           "nvidia": ("tilewright.runtime.cuda", "tilewright.runtime.gpu.nvidia", "tilewright.compiled.nvidia"),
-           "amd": ("tilewright.runtime.hip", "tilewright.runtime.gpu.amd", "tilewright.compiled.amd")}
+           "nvidia": ("tilewright.runtime.cuda", "tilewright.plans.nvidia", "tilewright.compiled.nvidia"),
+           "amd": ("tilewright.runtime.hip", "tilewright.plans.amd", "tilewright.compiled.amd")}
 COMPILER = ("llvmlite", "tilewright.compiler.llvm", "tilewright.compiler.gate", "tilewright.ir", "tilewright.inspect",
             "tilewright.simulator", "tilewright.ladder", "tilewright.explanation", "tilewright.tuner", "tilewright.cli")
 CONTRACT = ("tilewright.kernels", "tilewright.kernels.cpu", "tilewright.kernels.cpu.jobs")     # no emitter

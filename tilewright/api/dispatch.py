@@ -12,8 +12,6 @@ from tilewright.runtime.gpu.arrays import CUDA, HIP, Platform, library_of
 from tilewright.targets import AmdTarget, GpuTarget
 
 _cpu: Any = None
-_nvidia: Any = None
-_amd: Any = None
 
 
 def cpu() -> Any:
@@ -24,37 +22,19 @@ def cpu() -> Any:
     return _cpu
 
 
-def nvidia() -> Any:
-    """The engine of tilewright.runtime.gpu.nvidia."""
-    global _nvidia
-    if _nvidia is None:
-        _nvidia = forks.imported("tilewright.runtime.gpu.nvidia").ENGINE
-    return _nvidia
-
-
-def amd() -> Any:
-    """The engine of tilewright.runtime.gpu.amd."""
-    global _amd
-    if _amd is None:
-        _amd = forks.imported("tilewright.runtime.gpu.amd").ENGINE
-    return _amd
-
-
 def of_arrays(*arrays: Any) -> Any:
     """The engine of the first of these that is in a GPU's memory; None if none is."""
     for x in arrays:  # it is asked at every product, and a generator takes longer than the question
         library = library_of(x)
         if library is not None:
-            return (_nvidia or nvidia()) if library.platform is CUDA else (_amd or amd())
+            return library.platform.engine
     return None
 
 
 def for_plan(plan: Any) -> Any:
     """For NumPy's arrays: this processor's engine, unless the plan is one for a GPU."""
     platform = None if plan is None else platform_of(plan)
-    if platform is None:
-        return _cpu or cpu()
-    return nvidia() if platform is CUDA else amd()
+    return (_cpu or cpu()) if platform is None else platform.engine
 
 
 def platform_of(plan: Any) -> Platform | None:

@@ -74,11 +74,11 @@ def product(call: Call) -> Any:
 def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
     """The dtypes in which the engine takes a and b and stores the product: others than the sums' where it converts
     operands while it reads them, and rounds while it stores."""
-    if p.sums.kind == "c":  # no imaginary part is made for real operands
-        return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
     cpu = dispatch.cpu()
     if engine is not cpu:
-        return engine.formats_for(p, call.plan)
+        return tuple(engine.formats_for(p))
+    if p.sums.kind == "c":  # no imaginary part is made for real operands
+        return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
     if call.plan is not None:
         return p.sums, p.sums, p.sums
     taken = (

@@ -99,8 +99,11 @@ def _by_scaled_instructions(call: Call) -> Any:
     a, b = (np.broadcast_to(F32.type(0), x.shape) for x in (call.a, call.b))
     out = arguments.output(call.out, call.out_name)
     p = decide(call, a, b, arguments.addend(call.c), out, SCALED)
-    engine = dispatch.amd()
-    found = np.empty(p.shape, engine.scaled_result(p.result))
+    from tilewright.plans.amd import RESULTS
+
+    engine = HIP.engine
+    stored = formats.get(p.result).name in RESULTS["f32"]
+    found = np.empty(p.shape, p.result if stored else F32)
     if p.beta:
         with np.errstate(all="ignore"):
             np.copyto(found, p.c, casting="unsafe")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+from tilewright import formats
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.plans import amd_direct, gpu
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost, peak, traffic
@@ -26,6 +27,28 @@ RESULTS = {                                     # what sums are stored as: the n
     "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
     "i32": ("i32", "i16", "u16", "i8", "u8"),
 }
+
+
+FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
+ARRAYS = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8     # that are converted there
+
+
+def multiplied(target: AmdTarget) -> tuple[str, ...]:
+    """The formats that matrix instructions of a target multiply."""
+    return tuple(RATES[target.name])
+
+
+def taken(a: str, b: str, sums: str, target: AmdTarget) -> tuple[str, str] | None:
+    """The formats in which operands of these are multiplied, with sums in `sums`: their own, if matrix instructions
+    take them; else the narrowest that holds both. None if there is none."""
+    rates = RATES[target.name]
+    if {a, b} <= rates.keys() and (a == b or {a, b} <= FP8) and SUMS.get(a, "f32") == sums:
+        return a, b
+    meeting = formats.promote(formats.FORMATS[a], formats.FORMATS[b]).name
+    for name in (meeting, "f16" if {a, b} <= FP8 | {"f16"} else sums, sums):
+        if name in rates and SUMS.get(name, "f32") == sums:
+            return name, name
+    return None
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
@@ -178,7 +201,7 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
                 known = ", ".join(formats_here)
                 yield f"{target.name} has no matrix instruction for {format}; it has them for {known}."
                 return
-        if shape.a != shape.b and not {shape.a, shape.b} <= {"e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2"}:
+        if shape.a != shape.b and not {shape.a, shape.b} <= FP8:
             yield f"no matrix instruction multiplies {shape.a} by {shape.b}."
             return
     elif shape.layout != "nt" or shape.k % BLOCK:

@@ -5,7 +5,7 @@ addresses and strides. A Gemm alone stands for contiguous operands whose address
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -120,6 +120,24 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
         return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch)
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
     return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=True)
+
+
+def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool) -> tuple[str, str, str]:
+    """The formats in which kernels of a target take A and B and store their product, which is added up in `sums`.
+    TypeError if it has no kernels for that.
+
+    given       formats of a, b, the result, and of c where it is multiplied by beta and added, by these names
+    in_memory   all of these are arrays in the GPU's memory, where ARRAYS of the planner are converted
+    """
+    by = planner(target)
+    found = by.taken(given["a"], given["b"], sums, target)
+    if found is None or (in_memory and not by.ARRAYS.issuperset(given.values())):
+        what = ", ".join(f"{name} = {format}" for name, format in given.items())
+        raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}; it multiplies "
+                        f"{', '.join(by.multiplied(target))}")
+    result = given["result"]
+    exact = given.get("c", result) == result        # else c would be rounded before it is added
+    return (*found, result if exact and result in by.RESULTS[sums] else sums)
 
 
 # ---- what a plan costs

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 FORMATS = "f32", "f64"  # that kernels multiply
+ARRAYS = frozenset(FORMATS)
+RESULTS = {"f32": ("f32",), "f64": ("f64",)}    # what sums are stored as
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
@@ -36,6 +38,16 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     if {p.a, p.b, p.out} <= set(FORMATS):
         return gpu.shape(p.compute, p.compute, p.compute, p.m, p.n, p.k, p.layout, at, p.batch)
     return gpu.shape_of(p, at)
+
+
+def multiplied(target: GpuTarget) -> tuple[str, ...]:
+    """The formats that kernels of a target multiply."""
+    return FORMATS
+
+
+def taken(a: str, b: str, sums: str, target: GpuTarget) -> tuple[str, str] | None:
+    """The formats in which operands of these are multiplied, with sums in `sums`; None if they are not."""
+    return (sums, sums) if sums in FORMATS else None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tilewright.compiler import artefact
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
-from tilewright.runtime.gpu import fast_path, nvidia, workspaces
+from tilewright.runtime.gpu import engine, fast_path, workspaces
 from tilewright.runtime.gpu.recipe import NVIDIA
 
 if not cuda.available():
@@ -28,10 +28,10 @@ if not cuda.available():
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(nvidia.ENGINE, "compile", Compiled)
-    nvidia.ENGINE.forget()
+    monkeypatch.setattr(engine.NVIDIA, "compile", Compiled)
+    engine.NVIDIA.forget()
     yield
-    nvidia.ENGINE.forget()
+    engine.NVIDIA.forget()
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_the_current_stream_of_cupy(cupy):
 @pytest.mark.parametrize("first", [True, False])
 def test_a_graph_of_torchs(torch, monkeypatch, kernel, first):
     """With temporaries, a workspace, and the first call of its kind inside the capture."""
-    monkeypatch.setattr(nvidia.ENGINE, "compile", kernel)
+    monkeypatch.setattr(engine.NVIDIA, "compile", kernel)
     a = torch.tensor(A, device="cuda").repeat_interleave(2, 1)[:, ::2]  # goes through a copy
     b, out = torch.tensor(B, device="cuda"), torch.zeros(70, 90, device="cuda")
     if not first:
@@ -373,7 +373,7 @@ def test_a_graph_of_ours(torch):
 
 def test_a_split_sum_on_many_streams(torch, monkeypatch):
     """Workspaces of streams that run at once are different, and their counters are zero again and again."""
-    monkeypatch.setattr(nvidia.ENGINE, "compile", Split)
+    monkeypatch.setattr(engine.NVIDIA, "compile", Split)
     a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
     torch.cuda.synchronize()
     streams, results = [torch.cuda.Stream() for _ in range(8)], []

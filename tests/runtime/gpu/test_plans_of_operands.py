@@ -14,7 +14,7 @@ from tests.helpers.arrays import small_integers
 from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
 from tilewright import formats
 from tilewright.plans import gpu
-from tilewright.runtime.gpu import amd, nvidia
+from tilewright.runtime.gpu import engine
 
 SIZES = [(13, 12, 24), (1, 16, 8), (40, 1, 33)]
 
@@ -29,13 +29,13 @@ def cuda(monkeypatch):
 
 def compiled(monkeypatch, engine):
     """The kernels that the engine compiles from now on."""
-    found, compile = [], engine.ENGINE.compile
+    found, compile = [], engine.compile
 
     def watched(*args):
         found.append(compile(*args))
         return found[-1]
 
-    monkeypatch.setattr(engine.ENGINE, "compile", watched)
+    monkeypatch.setattr(engine, "compile", watched)
     return found
 
 
@@ -57,7 +57,7 @@ def operands(m, n, k, dtype, layout):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype, layout):
-    made, target = compiled(monkeypatch, nvidia), nvidia.ENGINE.maker.driver.device(0).target
+    made, target = compiled(monkeypatch, engine.NVIDIA), engine.NVIDIA.maker.driver.device(0).target
     for m, n, k in SIZES:
         if 1 in (m, n) and layout != "nn":
             continue  # a row or a column has several layouts
@@ -76,7 +76,7 @@ AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in gpu.planner(tw.
 @pytest.mark.parametrize(("chip", "name"), AMD)
 def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
     machine = started(monkeypatch, chip)
-    made, target = compiled(monkeypatch, amd), amd.ENGINE.maker.driver.device(0).target
+    made, target = compiled(monkeypatch, engine.AMD), engine.AMD.maker.driver.device(0).target
     for layout in ("nn", "tt"):
         a, b = operands(16, 32, 64, formats.get(name).dtype, layout)
         tw.matmul(Tensor(a), Tensor(b))
@@ -90,7 +90,7 @@ def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
 
 def test_columns_of_a_wider_matrix_on_nvidia(cuda, monkeypatch):
     """Rows are an odd number of elements apart: single elements are copied, by a plan for that."""
-    made = compiled(monkeypatch, nvidia)
+    made = compiled(monkeypatch, engine.NVIDIA)
     x, y = small_integers(0, (64, 65), np.float32), aligned(small_integers(1, (64, 64), np.float32))
     c = CuPyArray(np.zeros((64, 64), np.float32))
     tw.matmul(CuPyArray(x[:, :64]), CuPyArray(y), c)

@@ -14,29 +14,25 @@ Nothing here imports a library: whoever passes a torch tensor has imported torch
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
+from tilewright import forks, formats
 from tilewright.forks import cached_property
-from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.runtime.gpu import dlpack
 
 LEGACY = 1  # CUDA's default stream, by the name that DLPack and __cuda_array_interface__ give it
 
 
 class Platform:
-    """A maker's GPUs: what they are called, what is multiplied there, and the kinds of device that DLPack calls so."""
+    """A maker's GPUs: what they are called, the kinds of device that DLPack calls so, and the default stream there."""
 
-    def __init__(self, name: str, article: str, formats: Sequence[str], kinds: tuple[int, ...], default: int,
-                 binding: str) -> None:
-        self.name, self.memory, self.formats, self.kinds = name, f"{article} {name}'s memory", formats, kinds
-        self.default_stream = default  # as DLPack names it
-        self._binding = binding
+    def __init__(self, maker: str, name: str, article: str, kinds: tuple[int, ...], default: int, binding: str) -> None:
+        self.maker, self.name, self.memory = maker, name, f"{article} {name}'s memory"
+        self.kinds, self.default_stream, self._binding = kinds, default, binding
 
     @cached_property
     def driver(self) -> Any:
@@ -44,26 +40,23 @@ class Platform:
         return forks.imported(self._binding)
 
     @cached_property
-    def dtypes(self) -> dict[str, np.dtype[Any]]:
-        """What is multiplied there, by the names that all libraries use."""
-        return {f.numpy_name: f.dtype for f in (FORMATS[name] for name in self.formats)}
-
-    def dtype(self, dtype: Any, name: str) -> np.dtype[Any]:
-        """A library's dtype as NumPy's; TypeError, with the argument's name, for one that is not multiplied there."""
-        words = str(dtype).removeprefix("torch.")
-        if words not in self.dtypes:
-            *most, last = self.dtypes
-            raise TypeError(
-                f"{name} has dtype {words}; on {self.name}s this version multiplies {', '.join(most)} and {last}: "
-                f"convert {name} to one of them"
-            )
-        return self.dtypes[words]
+    def engine(self) -> Any:
+        """The engine of runtime/gpu/engine.py, imported when it is first needed."""
+        return getattr(forks.imported("tilewright.runtime.gpu.engine"), self.maker)
 
 
-CUDA = Platform("CUDA device", "a", MULTIPLIED, (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY,
+CUDA = Platform("NVIDIA", "CUDA device", "a", (dlpack.CUDA, dlpack.CUDA_MANAGED), LEGACY,
                 "tilewright.runtime.cuda.module")
-HIP = Platform("AMD GPU", "an", ("f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2", "i32",
-                                 "i16", "u16", "u8"), (dlpack.HIP,), 0, "tilewright.runtime.hip.module")
+HIP = Platform("AMD", "AMD GPU", "an", (dlpack.HIP,), 0, "tilewright.runtime.hip.module")
+
+
+def dtype_of(dtype: Any, name: str) -> np.dtype[Any]:
+    """A library's dtype as NumPy's; TypeError, with the argument's name, for one that tilewright does not know."""
+    words = str(dtype).removeprefix("torch.")
+    found = formats.find(words)
+    if found is None or found.numpy_name != words:
+        raise TypeError(f"{name} has dtype {words}, which tilewright does not multiply")
+    return found.dtype
 
 
 @dataclass(frozen=True)
@@ -188,7 +181,7 @@ class _Torch:
                 f"{name} requires a gradient, and tilewright's product has no backward pass: pass {name}.detach(), or "
                 "call inside torch.no_grad()"
             )
-        dtype = self.platform.dtype(x.dtype, name)
+        dtype = dtype_of(x.dtype, name)
         if x.is_neg():  # a view of a conjugate: its memory holds the values with the other sign
             if write:
                 raise ValueError(f"{name} is a lazily negated view, which cannot be written to")
@@ -228,7 +221,7 @@ class _CuPy:
         return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
-        dtype = self.platform.dtype(x.dtype, name)
+        dtype = dtype_of(x.dtype, name)
         return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), self.device(x), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
@@ -292,7 +285,7 @@ class _DLPack(_Protocol):
         capsule = self.capsule(x, stream)
         found = dlpack.read(capsule)
         _writable(write and found.readonly, name)
-        dtype = self.platform.dtype(found.dtype, name)
+        dtype = dtype_of(found.dtype, name)
         return Look(shadow(found.pointer, found.shape, found.strides, dtype), found.device, (x, capsule))
 
 
@@ -317,7 +310,7 @@ class _Interface(_Protocol):
             raise TypeError(f"{name} has a mask, which a product cannot honour")
         pointer, readonly = says["data"]
         _writable(write and readonly, name)
-        dtype = self.platform.dtype(np.dtype(says["typestr"]), name)
+        dtype = dtype_of(np.dtype(says["typestr"]), name)
         shape = tuple(says["shape"])
         strides = says.get("strides") or dlpack.contiguous(shape, dtype.itemsize)
         return Look(shadow(pointer, shape, tuple(strides), dtype), self.device(x), x)

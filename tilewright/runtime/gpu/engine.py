@@ -1,23 +1,24 @@
-"""The engine for arrays in GPUs' memory: matmul's semantics over shadows, each product by a recipe found in a table.
+"""The engines for arrays in GPUs' memory: matmul's semantics over shadows, each product by a recipe found in a table.
 
-nvidia.py and amd.py say what differs: the formats that kernels take, and what compiles them. Arrays in the host's
-memory are multiplied by `gemm`, which copies them to the first GPU.
+In which formats a kernel takes operands and leaves the product is the planner's decision (plans.gpu.taken). Arrays in
+the host's memory are multiplied by `gemm`, block-scaled ones by `multiply_scaled`, which copy them to the first GPU.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
+from tilewright import forks, formats
 from tilewright.compiler import artefact
+from tilewright.formats.quantized import Quantized
 from tilewright.plans import gpu as plans
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import fast_path, operands
+from tilewright.runtime.gpu import fast_path, operands, recipe
 from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
@@ -33,10 +34,9 @@ COPY = "tilewright.kernels.gpu.copy:emit_copy"
 class Engine:
     """`matmul` on the GPUs of one maker."""
 
-    compiler: ClassVar[str]  # the module whose `compile` makes kernels; a process whose recipes are there needs none
-
-    def __init__(self, maker: Maker) -> None:
-        self.maker, self.platform = maker, maker.platform
+    def __init__(self, maker: Maker, compiler: str) -> None:
+        """`compiler`: the module whose `compile` makes kernels; a process whose recipes are there needs none."""
+        self.maker, self.platform, self.compiler = maker, maker.platform, compiler
         self.recipes: Kept[Recipe] = Kept(MOST_RECIPES)
         self.copy_kernels: Kept[Function] = Kept(MOST_COPIES)
 
@@ -91,22 +91,26 @@ class Engine:
             run.free()
         return call.out if new is None else library.result(new, call.a)
 
-    # ---- NumPy's arrays, by a plan for the first GPU
+    # ---- operands in the host's memory, by a plan for the first GPU
 
-    def formats_for(self, p: Product, plan: Any) -> tuple[np.dtype[Any], ...]:
-        """The dtypes in which `gemm` takes a and b and stores the product."""
-        self._check_sums(p.sums)
-        run = self.run(0, self.platform.default_stream, plan)
-        return self.takes(run.on, p.a, p.b, p.c if p.beta else None, p.sums, p.result)
+    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False) -> list[np.dtype[Any]]:
+        """The dtypes in which kernels take a and b and store the product, on a device (the first one). TypeError if
+        there is no such kernel. `in_memory`: all arrays are in the GPU's."""
+        arrays = {"a": p.a.dtype, "b": p.b.dtype, "result": p.result}
+        if p.beta:
+            arrays["c"] = p.c.dtype
+        if p.out is not None and p.out.dtype != p.result:
+            arrays["out"] = p.out.dtype
+        target = (on or self.maker.driver.device()).target
+        names = plans.taken(target, {name: format_of(x) for name, x in arrays.items()}, format_of(p.sums), in_memory)
+        return [formats.FORMATS[name].dtype for name in names]
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
              plan: Any = None) -> None:
-        """As tilewright.runtime.cpu.engine.gemm, for stacks of matrices too: operands are copied to the first GPU, and
-        the product is copied back."""
+        """As tilewright.runtime.cpu.engine.gemm, for stacks of matrices too."""
         if a.shape[-1] == 0 or alpha == 0:
             c[...] = c * c.dtype.type(beta) if beta else 0
             return
-        self._check_sums(c.dtype)
         run = self.run(0, self.platform.default_stream, plan)
         try:
             on_device = run.uploaded(c) if beta else run.temporary(c.shape, c.dtype)
@@ -119,11 +123,12 @@ class Engine:
 
     gemm_batched = gemm
 
-    def _check_sums(self, dtype: np.dtype[Any]) -> None:
-        allowed = self.platform.dtypes
-        if dtype not in allowed.values():
-            raise TypeError(f"products that are added up in {dtype} are not supported on {self.platform.name}s, which "
-                            f"multiply {', '.join(allowed)}")
+    def multiply_scaled(self, a: Quantized, b: Quantized, c: Array, alpha: float, beta: float, plan: Any) -> None:
+        """c = alpha * a @ b + beta * c of two matrices with blocks along k."""
+        m, n = c.shape
+        problem = Gemm(m, n, a.shape[1], a.format.name, b.format.name, format_of(c.dtype), "nt")
+        kernel = self.compile(problem, self.maker.driver.device(0).target, plan)
+        self.maker.call(kernel, a, b, c, alpha=alpha, beta=beta)
 
     # ---- recipes and kernels that copy
 
@@ -152,14 +157,6 @@ class Engine:
 
         return self.copy_kernels.get((on.index, source, target), loaded)
 
-    # ---- a maker's own
-
-    def takes(self, on: Any, a: Array, b: Array, c: Any, compute: np.dtype[Any],
-              result: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
-        """The dtypes in which kernels of this device take A and B and leave the product: sums in `compute`, of which
-        the result is `result`. `c` will be multiplied by beta and added; None: nothing will."""
-        raise NotImplementedError
-
 
 def _is_plain(alpha: Any) -> bool:
     """Is it a number of any format of sums as it is?"""
@@ -168,10 +165,7 @@ def _is_plain(alpha: Any) -> bool:
 
 def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
     """The product of shadows. The new array, if there is no out."""
-    allowed = library.platform.dtypes
-    if p.result not in allowed.values():
-        raise TypeError(f"out_dtype must be one of {', '.join(allowed)} in {library.platform.memory}, not {p.result}")
-    taken_a, taken_b, stored = run.engine.takes(run.on, p.a, p.b, p.c if p.beta else None, p.sums, p.result)
+    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True)
     new, target = None, p.out
     if target is None:
         new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
@@ -198,3 +192,7 @@ def _at_least_1d(x: Array, name: str) -> Array:
     if x.ndim == 0:
         raise ValueError(f"{name} must have at least 1 axis, but it is a scalar; to scale a matrix use *")
     return x
+
+
+NVIDIA = Engine(recipe.NVIDIA, "tilewright.compiled.nvidia")
+AMD = Engine(recipe.AMD, "tilewright.compiled.amd")
