@@ -33,6 +33,7 @@ class Platform:
     def __init__(self, maker: str, name: str, article: str, kinds: tuple[int, ...], default: int, binding: str) -> None:
         self.maker, self.name, self.memory = maker, name, f"{article} {name}'s memory"
         self.kinds, self.default_stream, self._binding = kinds, default, binding
+        self.own: Library  # that of DeviceArray
 
     @cached_property
     def driver(self) -> Any:
@@ -110,7 +111,7 @@ def library_of(x: Any) -> Library | None:
     if CUPY.knows(x):
         return CUPY
     if isinstance(x, DeviceArray):
-        return OWN if x.platform is CUDA else DLPACK_HIP
+        return x.platform.own
     try:
         if hasattr(type(x), "__dlpack_device__"):
             on = x.__dlpack_device__()[0]
@@ -325,6 +326,7 @@ class _Own(_Interface):
 
 TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(), _DLPack(CUDA), _Interface(), _Own()
 TORCH_HIP, DLPACK_HIP = _Torch(HIP), _DLPack(HIP)
+CUDA.own, HIP.own = OWN, DLPACK_HIP
 
 
 class DeviceArray:

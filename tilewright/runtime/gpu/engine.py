@@ -76,7 +76,7 @@ class Engine:
                  for name, x in named.items() if x is not None}
         run = self.run(device, stream, call.plan)
         try:
-            a, b = (_at_least_1d(looks[name].shadow, name) for name in "ab")
+            a, b = (arguments.operand(looks[name].shadow, name) for name in "ab")
             a, b = arguments.transposed(a, call.trans_a, "a"), arguments.transposed(b, call.trans_b, "b")
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
@@ -186,12 +186,6 @@ def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)
     return new
-
-
-def _at_least_1d(x: Array, name: str) -> Array:
-    if x.ndim == 0:
-        raise ValueError(f"{name} must have at least 1 axis, but it is a scalar; to scale a matrix use *")
-    return x
 
 
 NVIDIA = Engine(recipe.NVIDIA, "tilewright.compiled.nvidia")

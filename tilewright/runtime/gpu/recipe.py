@@ -9,23 +9,23 @@ of block-scaled operands, and `more`. To a parameter of any other name nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.formats.operands import check_operand
 from tilewright.formats.quantized import Quantized
 from tilewright.runtime.gpu import operands
-from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Platform, kind, library_of, shadow
+from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Look, Platform, kind, shadow
 from tilewright.runtime.gpu.driver import handle_of
 from tilewright.runtime.gpu.launch import Arguments, Function
 from tilewright.runtime.gpu.operands import dtype_of, shapes
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
 GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters"), 0)
 
 
@@ -109,67 +109,54 @@ class Step:
 class Bound:
     """A kernel with its operands: `bound()` multiplies into `bound.out`, on the stream that is the caller's just then.
 
-    The arrays are kept, and what they hold when the kernel runs is what counts. It may be called from several threads.
+    The arrays are kept, and what they hold when the kernel runs is what counts. Operands in the host's memory, NumPy's
+    and Quantized, are copied to the GPU once and stay there. It may be called from several threads.
     """
 
-    def __init__(self, maker: Maker, kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: float) -> None:
-        if out is None and beta:
-            raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
-        self._maker, self._scalars, self._fixed, self._new = maker, (alpha, beta), None, out is None
-        p = kernel.problem
-        steps = [0, 0, 0]  # in bytes, from one matrix of a batch to the next
+    def __init__(self, maker: Maker, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
+                 scalars: tuple[float, float]) -> None:
+        """`out`: an array of the library on the device, or None for a new one."""
+        p, driver, on = kernel.problem, maker.driver, maker.runnable(kernel, device)
+        self._maker, self._library, self._on = maker, library, on
+        self._scalars, self._fixed, self._new = scalars, None, out is None
+        stream = library.stream(a if out is None else out, device)
+        self.out = library.empty(shapes(p)["out"], dtype_of(p, "out"), device, stream) if out is None else out
+        looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
+        self._kept: list[Any] = looks
+        shadows, more = [x.shadow for x in looks], {}
         if p.a in BLOCK_FORMATS:
-            at = self._quantized(kernel, a, b, out)
+            scales = [driver.Memory.upload(on, x.scales) for x in (a, b)]
+            self._kept = [looks, scales]
+            more = {"scale_a": scales[0].pointer, "scale_b": scales[1].pointer, "ld_scale_a": a.scales.shape[-1],
+                    "ld_scale_b": b.scales.shape[-1]}
+            leading = [*(x.shape[-1] for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
-            at, steps = self._in_memory(kernel, a, b, out)
-        self._pointers = [[x + i * step for x, step in zip(at, steps)] for i in range(p.batch if p.m and p.n else 0)]
+            leading = [operands.operand(kernel, name, x) for name, x in zip(("a", "b", "out"), shadows)]
+            operands.no_overlap(*shadows)
+            operands.check(kernel, shadows)
+        self.recipe = Recipe(driver, kernel, on, *leading, **more)
+        steps = [x.strides[0] if p.batch != 1 else 0 for x in shadows]  # from one matrix of a batch to the next
+        self._pointers = [[x.pointer + i * step for x, step in zip(looks, steps)]
+                          for i in range(p.batch if p.m and p.n else 0)]
         if len(self._pointers) == len(self.recipe.steps) == 1:
-            pa, pb, pc = self._pointers[0]
-            self._fixed = self.recipe.steps[0].fixed(pa, pb, pc, alpha, beta)
+            self._fixed = self.recipe.steps[0].fixed(*self._pointers[0], *scalars)
 
-    def _in_memory(self, kernel: Any, a: Any, b: Any, out: Any) -> tuple[list[int], list[int]]:
-        """Arrays in the GPU's memory: their addresses, and their steps through a batch."""
-        platform, p = self._maker.platform, kernel.problem
-        library = operands.library_of_all(a=a, b=b, out=out)
-        if library is None or library.platform is not platform:
-            raise TypeError(f"a must be an array in {platform.memory}, not {kind(a)}")
-        self._library, self._device = library, operands.same_device(library, a=a, b=b, out=out)
-        stream = library.stream(a, self._device)
-        on = self._on = self._maker.runnable(kernel, self._device)
-        self.out = library.empty(shapes(p)["out"], dtype_of(p, "out"), self._device, stream) if out is None else out
-        self._looks = tuple(library.look(x, name, stream, name == "out")
-                            for name, x in (("a", a), ("b", b), ("out", self.out)))
-        leading = [operands.operand(kernel, name, look.shadow) for name, look in zip(("a", "b", "out"), self._looks)]
-        shadows = [look.shadow for look in self._looks]
-        operands.no_overlap(*shadows)
-        operands.check(kernel, shadows)
-        self.recipe = Recipe(self._maker.driver, kernel, on, *leading)
-        return [x.pointer for x in self._looks], [x.strides[0] if p.batch != 1 else 0 for x in shadows]
-
-    def _quantized(self, kernel: Any, a: Any, b: Any, out: Any) -> list[int]:
-        """Quantized operands, which are copied to the GPU once and stay there. `out` is an array in its memory, or None
-        for a new one. Their addresses."""
-        maker, driver = self._maker, self._maker.driver
-        for name, x in (("a", a), ("b", b)):
-            check_operand(name, x, getattr(kernel.problem, name), shapes(kernel.problem)[name], given=kind(x))
-        if out is None:
-            p = kernel.problem
-            out = DeviceArray(maker.platform, driver.device(0), shapes(p)["out"], dtype_of(p, "out"))
-        self.out, library = out, library_of(out)
-        if library is None or library.platform is not maker.platform:
-            raise TypeError(f"out must be an array in {maker.platform.memory}, not {kind(out)}")
-        self._library, self._device = library, library.device(out)
-        on = self._on = maker.runnable(kernel, self._device)
-        look = library.look(out, "out", library.stream(out, self._device), True)
-        copies = [driver.Memory.upload(on, part) for x in (a, b) for part in (x.elements, x.scales)]
-        self._looks = look, *copies
-        ldc = operands.operand(kernel, "out", look.shadow)
-        self.recipe = _quantized_recipe(driver, kernel, on, a, b, ldc, copies[1].pointer, copies[3].pointer)
-        return [copies[0].pointer, copies[2].pointer, look.pointer]
+    def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
+        """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
+        by_columns = name != "out" and p.layout["ab".index(name)] == "t" and not isinstance(x, Quantized)
+        if isinstance(x, Quantized):
+            stored = x.elements
+        elif isinstance(x, np.ndarray):
+            stored = np.ascontiguousarray(x.swapaxes(-1, -2) if by_columns else x)
+        else:
+            return self._library.look(x, name, stream, name == "out")
+        memory = self._maker.driver.Memory.upload(self._on, stored)
+        there = shadow(memory.pointer, stored.shape, stored.strides, stored.dtype)
+        return Look(there.swapaxes(-1, -2) if by_columns else there, self._on.index, memory)
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch, and give `out`; on another stream if one is named."""
-        handle = self._library.stream(self.out, self._device) if stream is None else handle_of(stream)
+        handle = self._library.stream(self.out, self._on.index) if stream is None else handle_of(stream)
         if self._fixed is not None:
             self._fixed(handle)
             return self.out
@@ -181,8 +168,11 @@ class Bound:
     def finished(self, like: Any) -> Any:
         """After a call: the result as an array of the caller's library."""
         if self._library.waits:
-            self._maker.driver.synchronize(self._on, self._library.stream(like, self._device))
+            self.synchronize()
         return self._library.result(self.out, like) if self._new else self.out
+
+    def synchronize(self) -> None:
+        self._maker.driver.synchronize(self._on, self._library.stream(self.out, self._on.index))
 
 
 class Maker:
@@ -209,7 +199,16 @@ class Maker:
         Arrays are given as they are multiplied, as for `call`; out is made if it is None. Operands of a block-scaled
         problem are Quantized, and copied to the GPU.
         """
-        return Bound(self, kernel, a, b, out, float(alpha), float(beta))
+        self._check(kernel, a, b, out, beta)
+        scaled = kernel.problem.a in BLOCK_FORMATS
+        given = {"out": out} if scaled else {"a": a, "b": b, "out": out}
+        first = next(iter(given))
+        new = scaled and out is None  # an array of ours, on the first GPU
+        library = self.platform.own if new else operands.library_of_all(**given)
+        if library is None or library.platform is not self.platform:
+            raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
+        device = 0 if new else operands.same_device(library, **given)
+        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)))
 
     def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
@@ -219,75 +218,44 @@ class Maker:
         where they are, on their library's current stream. NumPy arrays are copied to the first GPU, and the result
         back, as Quantized operands are unless `out` is on a GPU.
         """
-        scaled = kernel.problem.a in BLOCK_FORMATS
-        there = operands.library_of_all(out=out) if scaled else operands.library_of_all(a=a, b=b, out=out)
-        if there is not None:
+        p = kernel.problem
+        scaled = p.a in BLOCK_FORMATS
+        if operands.library_of_all(**({} if scaled else {"a": a, "b": b}), out=out) is not None:
             bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta)
             bound()
             return bound.finished(out if scaled else a)
-        stored = self._stored(kernel, a, b, out)
-        product = _new_product(kernel, out, beta)
-        self._copied(kernel, [*stored[:2], product, *stored[2:]], float(alpha), float(beta), (a, b) if scaled else None)
+        self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
+        product = np.empty(shapes(p)["out"], dtype_of(p, "out"))
+        if beta:
+            np.copyto(product, out)
+        on = self.runnable(kernel, 0)
+        if kernel.launches:
+            there = DeviceArray(self.platform, on, product.shape, product.dtype)
+            if beta:
+                there.memory = self.driver.Memory.upload(on, product)
+            bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)))
+            bound()
+            bound.synchronize()
+            there.memory.download(product)
+        else:
+            product[...] = product * product.dtype.type(beta) if beta else 0
         if out is None:
             return product
         np.copyto(out, product)
         return out
 
-    def _stored(self, kernel: Any, a: Any, b: Any, out: Any) -> list[Array]:
-        """A and B, checked, as the kernel wants them stored: NumPy arrays, or the elements of Quantized operands and
-        then their scales."""
-        p, allowed = kernel.problem, f"a NumPy array or an array in {self.platform.memory}"
+    def _check(self, kernel: Any, a: Any, b: Any, out: Any, beta: float, allowed: str = "") -> None:
+        """TypeError or ValueError for a missing out, and for operands in the host's memory that the problem does not
+        have. `allowed`: what all operands may be, if all are there."""
+        if out is None and beta:
+            raise ValueError(f"out must be given if beta is not 0, and beta is {float(beta)}")
+        p = kernel.problem
         for name, x in (("a", a), ("b", b), ("out", out)):
-            if x is not None or name != "out":
+            if (allowed and x is not None) or (name != "out" and p.a in BLOCK_FORMATS):
                 check_operand(name, x, getattr(p, name), shapes(p)[name], allowed=allowed, given=kind(x))
-        if p.a in BLOCK_FORMATS:
-            return [a.elements, b.elements, a.scales, b.scales]
-        return [np.ascontiguousarray(x.swapaxes(-1, -2) if letter == "t" else x)
-                for x, letter in zip((a, b), p.layout)]
-
-    def _copied(self, kernel: Any, arrays: Sequence[Array], alpha: float, beta: float,
-                quantized: tuple[Quantized, Quantized] | None) -> None:
-        """The product of arrays that lie as the kernel wants them, A, B, C and scales, on the first GPU."""
-        driver, p, on, product = self.driver, kernel.problem, self.runnable(kernel, 0), arrays[2]
-        if not kernel.launches:
-            product[...] = product * product.dtype.type(beta) if beta else 0
-            return
-        stream = driver.Stream(on)
-        with ExitStack() as stack:
-            there = [stack.enter_context(driver.Memory.upload(on, x)) for x in arrays]
-            if quantized is not None:
-                scales = there[3].pointer, there[4].pointer
-                recipe = _quantized_recipe(driver, kernel, on, *quantized, product.shape[-1], *scales)
-            else:
-                stored = [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(there, arrays)]
-                operands.check(kernel, [x.swapaxes(-1, -2) if letter == "t" else x
-                                        for x, letter in zip(stored, p.layout + "n")])
-                recipe = Recipe(driver, kernel, on, *(x.shape[-1] for x in arrays))
-            for i in range(p.batch):
-                a, b, c = (memory.pointer + i * (x.nbytes // p.batch) for memory, x in zip(there[:3], arrays))
-                recipe.run(a, b, c, alpha, beta, stream.handle)
-            stream.synchronize()
-            there[2].download(product)
+        if allowed and out is not None and not out.flags.writeable:
+            raise ValueError("out is read-only; it must be an array that can be written to")
 
 
 NVIDIA = Maker(CUDA)
 AMD = Maker(HIP)
-
-
-def _quantized_recipe(driver: Any, kernel: Any, on: Any, a: Quantized, b: Quantized, ldc: int, scale_a: int,
-                      scale_b: int) -> Recipe:
-    """Of packed operands that are stored as Quantized has them, their scales at these addresses."""
-    return Recipe(driver, kernel, on, a.elements.shape[-1], b.elements.shape[-1], ldc, scale_a=scale_a, scale_b=scale_b,
-                  ld_scale_a=a.scales.shape[-1], ld_scale_b=b.scales.shape[-1])
-
-
-def _new_product(kernel: Any, out: Array | None, beta: float) -> Array:
-    """A new array for the product; with beta, it is what `out` is."""
-    if out is None and beta:
-        raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
-    if out is not None and not out.flags.writeable:
-        raise ValueError("out is read-only; it must be an array that can be written to")
-    product = np.empty(shapes(kernel.problem)["out"], dtype_of(kernel.problem, "out"))
-    if beta:
-        np.copyto(product, out)  # type: ignore[arg-type]
-    return product
