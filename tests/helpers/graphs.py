@@ -8,9 +8,10 @@ from typing import Any
 
 from tilewright.runtime.cuda import module
 from tilewright.runtime.cuda.driver import api, call, library
+from tilewright.runtime.gpu.driver import Owned
 
 
-class Graph(module.driver.Owned):
+class Graph(Owned):
     """Recorded work; `launch` does it."""
 
     library, frees = library, "GraphExecDestroy"

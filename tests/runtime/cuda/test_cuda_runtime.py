@@ -16,7 +16,7 @@ from tilewright.compiler import artefact
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
 from tilewright.runtime.cuda import driver, module
 from tilewright.runtime.cuda.module import Answers, handle_of
-from tilewright.runtime.gpu import workspaces
+from tilewright.runtime.gpu import memory
 
 TARGET = tw.target("sm_90a")
 
@@ -383,7 +383,7 @@ def test_a_space_per_stream(fake):
 
 
 def test_a_space_outlives_its_stream(fake, monkeypatch):
-    monkeypatch.setattr(workspaces, "MOST", 4)
+    monkeypatch.setattr(memory, "MOST_WORKSPACES", 4)
     fake.contexts = [0x70]
     stream = module.Stream()
     number = Answers().number(stream.handle)
@@ -406,7 +406,7 @@ def test_a_space_outlives_its_stream(fake, monkeypatch):
 
 
 def test_spaces_come_and_go_while_a_graph_is_recorded(fake, monkeypatch):
-    monkeypatch.setattr(workspaces, "MOST", 1)
+    monkeypatch.setattr(memory, "MOST_WORKSPACES", 1)
     fake.contexts = [0x70]
     stream, other = module.Stream(), module.Stream()
     with capture(stream):

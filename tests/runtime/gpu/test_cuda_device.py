@@ -19,7 +19,7 @@ from tilewright.compiler import artefact
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
-from tilewright.runtime.gpu import engine, fast_path, workspaces
+from tilewright.runtime.gpu import engine, fast_path, memory
 from tilewright.runtime.gpu.recipe import NVIDIA
 
 if not cuda.available():
@@ -388,7 +388,7 @@ def test_a_split_sum_on_many_streams(torch, monkeypatch):
 
 def test_spaces_outlive_their_streams(torch, monkeypatch):
     """Streams that are gone when their workspace is freed, with work on its way, and while another stream records."""
-    monkeypatch.setattr(workspaces, "MOST", 4)
+    monkeypatch.setattr(memory, "MOST_WORKSPACES", 4)
     a, b = torch.tensor(A, device="cuda"), torch.tensor(B, device="cuda")
     kernel = Split(tw.Gemm(70, 90, 50), cuda.target())
     runs = [NVIDIA.bind(kernel, a, b) for _ in range(40)]

@@ -30,11 +30,11 @@ from tilewright.runtime.cuda.driver import (
     library,
     why_not,
 )
-from tilewright.runtime.gpu import driver
 from tilewright.runtime.gpu import launch as launches
-from tilewright.runtime.gpu.driver import Kept, handle_of
+from tilewright.runtime.gpu import memory
+from tilewright.runtime.gpu.driver import Kept, Owned
 from tilewright.runtime.gpu.launch import MOST_MODULES, Args, in_turn
-from tilewright.runtime.gpu.workspaces import Workspaces
+from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.targets import GpuTarget
 
 __all__ = [
@@ -57,25 +57,25 @@ def target(index: int = 0) -> GpuTarget:
 # ---- streams and memory
 
 
-class Event(driver.Event):
+class Event(memory.Event):
     """A moment in a stream of CUDA's."""
 
     library = library
 
 
-class Stream(driver.Stream):
+class Stream(memory.Stream):
     """A stream of a device that does not wait for the default stream."""
 
     library, event = library, Event
 
 
-class Memory(driver.Memory):
+class Memory(memory.Memory):
     """Memory for any streams, freed with the object. It is of no pool: cuMemFree waits for the device only then."""
 
     library, allocates, frees = library, "MemAlloc", "MemFree"
 
 
-class Block(driver.Block):
+class Block(memory.Block):
     """Memory in the order of a stream of CUDA's, from a pool that keeps what it has been given: neither allocating nor
     freeing ever waits for the device."""
 
@@ -105,7 +105,7 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 workspaces = Workspaces(Memory, Block, fill, prepare=lambda on: _pool(on.index))
 
 
-class LinearTexture(driver.Owned):
+class LinearTexture(Owned):
     """A texture object over `size` bytes at `pointer`; `handle` is what a kernel's Texture parameter takes. Texel i is
     the i-th 16 bytes, and zeros past the end.
 
@@ -126,14 +126,14 @@ class LinearTexture(driver.Owned):
         if not 0 < size <= most * TEXEL:
             raise ValueError(f"a texture holds 1 to {most} texels of {TEXEL} bytes, and the array has {size // TEXEL}")
         driver = api()
-        memory, how = driver.CUDA_RESOURCE_DESC(), driver.CUDA_TEXTURE_DESC()
-        memory.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_LINEAR
-        memory.res.linear.devPtr = driver.CUdeviceptr(pointer)
+        what, how = driver.CUDA_RESOURCE_DESC(), driver.CUDA_TEXTURE_DESC()
+        what.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_LINEAR
+        what.res.linear.devPtr = driver.CUdeviceptr(pointer)
         word = driver.CUarray_format
-        memory.res.linear.format = word.CU_AD_FORMAT_FLOAT if element == "f32" else word.CU_AD_FORMAT_SIGNED_INT32
-        memory.res.linear.numChannels = CHANNELS
-        memory.res.linear.sizeInBytes = size
-        self.made(on, lambda: int(call("cuTexObjectCreate", memory, how, None)))
+        what.res.linear.format = word.CU_AD_FORMAT_FLOAT if element == "f32" else word.CU_AD_FORMAT_SIGNED_INT32
+        what.res.linear.numChannels = CHANNELS
+        what.res.linear.sizeInBytes = size
+        self.made(on, lambda: int(call("cuTexObjectCreate", what, how, None)))
 
 
 # ---- code

@@ -1,30 +1,21 @@
-"""What NVIDIA's driver and AMD's HIP have in common: calls with a status, devices, streams, events, memory.
+"""What NVIDIA's driver and AMD's HIP have in common: calls with a status, devices, handles that are given back.
 
 `runtime.cuda` and `runtime.hip` are two bindings of one shape: driver.py has the library and its devices, module.py the
-code, launches and memory. The classes here are the halves that they share, with the functions of which both drivers
-have one under their prefix. What the engine and recipes need of a binding's module: `device`, `load`, `Stream`,
-`Event`, `Memory`, `Block`, `Prepared`, `workspaces`, `fill` and `synchronize`.
+code, launches and memory. The classes here, in memory.py and in launch.py are the halves that they share, with the
+functions of which both drivers have one under their prefix. What the engine and recipes need of a binding's module:
+`device`, `load`, `Stream`, `Event`, `Memory`, `Block`, `Prepared`, `workspaces`, `fill` and `synchronize`.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
-
-import numpy as np
+from typing import Any, ClassVar, Generic, TypeVar
 
 from tilewright import forks
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from typing_extensions import Self
-
-NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING and hipStreamNonBlocking: does not wait for the default stream
-NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING and hipEventDisableTiming
 T = TypeVar("T")
 
 
@@ -232,142 +223,3 @@ class Owned:
     def __del__(self) -> None:
         with suppress(Exception):  # the interpreter, or the driver, may be going down
             self.free()
-
-
-# ---- streams and events
-
-
-def handle_of(stream: Any) -> int:
-    """The handle of a stream: None and 0 are the default stream, an int is a handle; streams of tilewright, torch and
-    CuPy, and whatever has CUDA's __cuda_stream__, know theirs. torch uses CUDA's names on AMD GPUs too."""
-    if type(stream) is int:
-        return stream
-    if stream is None:
-        return 0
-    if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        return int((protocol() if callable(protocol) else protocol)[1])
-    for name in ("handle", "cuda_stream", "ptr"):
-        found = getattr(stream, name, None)
-        if found is not None:
-            return int(found)
-    try:
-        return int(stream)
-    except (TypeError, ValueError):
-        raise TypeError(f"stream must be a GPU's stream or its handle, not {type(stream).__name__}") from None
-
-
-class Stream(Owned):
-    """A stream of a device that does not wait for the default stream."""
-
-    event: ClassVar[type[Event]]
-    frees = "StreamDestroy"
-
-    def __init__(self, on: Device | None = None) -> None:
-        self.made(on, lambda: int(self.library.do("StreamCreate" + self.library.with_flags, NON_BLOCKING)))
-
-    def synchronize(self) -> None:
-        """Wait until all that was given to the stream is done. The driver's error for what went wrong in it."""
-        self.library.synchronize(self.device, self.handle)
-
-
-class Event(Owned):
-    """A moment in a stream."""
-
-    frees = "EventDestroy"
-
-    def __init__(self, on: Device | None = None, *, timing: bool = True) -> None:
-        flags = 0 if timing else NO_TIMING
-        self.made(on, lambda: self.library.do("EventCreate" + self.library.with_flags, flags))
-
-    def _do(self, function: str, *args: Any) -> Any:
-        with self.device.current():
-            return self.library.do(function, *args)
-
-    def record(self, stream: Any = None) -> Event:
-        """The moment when all is done that the stream was given so far."""
-        self._do("EventRecord", self.handle, handle_of(stream))
-        return self
-
-    def before(self, stream: Any) -> None:
-        """What a stream is given from now on begins after this moment."""
-        self._do("StreamWaitEvent", handle_of(stream), self.handle, 0)
-
-    def synchronize(self) -> None:
-        """Wait for it."""
-        self._do("EventSynchronize", self.handle)
-
-    def since(self, start: Event) -> float:
-        """Seconds from `start` to this event, both over."""
-        return 1e-3 * float(self._do("EventElapsedTime", start.handle, self.handle))
-
-
-# ---- memory
-
-
-class Memory(Owned):
-    """`size` bytes of a device's memory at `pointer` (0 if the size is), for any streams. To free it waits for the
-    device."""
-
-    pointer: int
-    allocates: ClassVar[str]
-
-    def __init__(self, on: Device, size: int) -> None:
-        self.device, self.size = on, size
-        self.pointer = self.made(on, lambda: int(self.allocated(size))) if size else 0
-
-    def allocated(self, size: int) -> Any:
-        return self.library.do(self.allocates, size)
-
-    def release(self, handle: int) -> None:
-        with self.library.unrecorded():
-            super().release(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.free()
-
-    @classmethod
-    def upload(cls, on: Device, array: NDArray[Any]) -> Self:
-        """Memory with the elements of an array, in C order. The copy is over."""
-        whole = np.ascontiguousarray(array)
-        there = cls(on, whole.nbytes)
-        if whole.nbytes:
-            with on.current():
-                cls.library.copy(there.pointer, whole.ctypes.data, whole.nbytes, back=False)
-        return there
-
-    def download(self, array: NDArray[Any]) -> None:
-        """Fill a C-contiguous array with what the memory holds. Wait for the stream that fills it first."""
-        if not array.flags.c_contiguous:
-            raise ValueError(f"the array to fill must be C-contiguous, but its strides are {array.strides} bytes")
-        if array.nbytes > self.size:
-            raise ValueError(f"the array to fill has {array.nbytes} bytes, and the memory {self.size}")
-        if array.nbytes:
-            with self.device.current():
-                self.library.copy(array.ctypes.data, self.pointer, array.nbytes, back=True)
-
-
-class Block(Memory):
-    """Memory for work on the stream with this handle, in whose order it is allocated and freed: neither waits, and a
-    stream that is recording a graph records both.
-
-    The drivers follow a stream's handle without a check: to free memory in the order of a stream that is gone crashes
-    the process. So `free` or `with` frees a block, while its stream exists, and never the end of the object.
-    """
-
-    def __init__(self, on: Device, size: int, stream: int) -> None:
-        self.stream = stream
-        super().__init__(on, size)
-
-    def allocated(self, size: int) -> Any:
-        return self.library.do(self.allocates, size, self.stream)
-
-    def release(self, handle: int) -> None:
-        self.library.do(self.frees, handle, self.stream)
-
-    def __del__(self) -> None:
-        if "handle" in self.__dict__ and self._maker is self.library.loaded:
-            warnings.warn(f"{self.size} bytes on {self.device.name} were never freed", ResourceWarning, stacklevel=2)

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from tilewright.compiler import manifest
-from tilewright.runtime.gpu.driver import Kept, Library, Owned, handle_of
+from tilewright.runtime.gpu.driver import Kept, Library, Owned
+from tilewright.runtime.gpu.memory import handle_of
 
 INTEGERS = {"ptr": "Q", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "i1": "?"}
 FLOATS = {"f64": ctypes.c_double, "f32": ctypes.c_float}

@@ -19,8 +19,8 @@ from tilewright.formats.operands import check_operand
 from tilewright.formats.quantized import Quantized
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Look, Platform, kind, shadow
-from tilewright.runtime.gpu.driver import handle_of
 from tilewright.runtime.gpu.launch import Arguments, Function
+from tilewright.runtime.gpu.memory import handle_of
 from tilewright.runtime.gpu.operands import dtype_of, shapes
 
 if TYPE_CHECKING:

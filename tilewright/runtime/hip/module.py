@@ -14,11 +14,11 @@ import ctypes
 from threading import get_ident
 from typing import Any, ClassVar
 
-from tilewright.runtime.gpu import driver
 from tilewright.runtime.gpu import launch as launches
-from tilewright.runtime.gpu.driver import Kept, handle_of
+from tilewright.runtime.gpu import memory
+from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import MOST_MODULES, in_turn
-from tilewright.runtime.gpu.workspaces import Workspaces
+from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.runtime.hip.driver import (
     Device,
     HipError,
@@ -43,25 +43,25 @@ POINTER, SIZE, END = 1, 2, 3  # HIP_LAUNCH_PARAM_*: what follows in a launch's `
 synchronize, fill = library.synchronize, library.fill
 
 
-class Event(driver.Event):
+class Event(memory.Event):
     """A moment in a stream of HIP's."""
 
     library = library
 
 
-class Stream(driver.Stream):
+class Stream(memory.Stream):
     """A stream of a device that does not wait for the default stream."""
 
     library, event = library, Event
 
 
-class Memory(driver.Memory):
+class Memory(memory.Memory):
     """Memory for any streams, freed with the object."""
 
     library, allocates, frees = library, "Malloc", "Free"
 
 
-class Block(driver.Block):
+class Block(memory.Block):
     """Memory in the order of a stream of HIP's."""
 
     library, allocates, frees = library, "MallocAsync", "FreeAsync"
