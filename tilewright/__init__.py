@@ -33,8 +33,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tilewright.api.packed import pack
     from tilewright.api.products import gemm, matmul
-    from tilewright.compiled.compile import compile
-    from tilewright.compiled.plan import plan
+    from tilewright.compiled.compile import compile, plan
     from tilewright.explanation.cpu import explain
     from tilewright.formats.quantization import quantize
     from tilewright.formats.quantized import Quantized, dequantize
@@ -85,7 +84,7 @@ _HOME = {
     "get_num_threads": "tilewright.runtime.cpu.pool",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",
-    "plan": "tilewright.compiled.plan",
+    "plan": "tilewright.compiled.compile",
     "quantize": "tilewright.formats.quantization",
     "set_num_threads": "tilewright.runtime.cpu.pool",
     "simulate": "tilewright.simulator.product",

@@ -129,6 +129,12 @@ class Gemm:
         return self.flops / self.min_bytes if self.min_bytes else 0.0
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of a, b and out as they are multiplied, by these names; a batch of several has an axis first."""
+        batch = (self.batch,) if self.batch != 1 else ()
+        return {"a": (*batch, self.m, self.k), "b": (*batch, self.k, self.n), "out": (*batch, self.m, self.n)}
+
+    @property
     def shape_a(self) -> tuple[int, int]:
         """The shape A has in memory, rows first."""
         return (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright import targets as chips
-from tilewright.compiled.plan import plan
+from tilewright.compiled.compile import plan
 from tilewright.plans import CpuPlan, Shape, asked, choose, lowering, shape_of
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.choose import (

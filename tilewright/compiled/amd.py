@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled.base import Launch, planned
-from tilewright.compiled.gpu import GpuCode, GpuKernel
+from tilewright.compiled.base import GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
 from tilewright.plans import asked

@@ -1,15 +1,18 @@
 """What compiled kernels of all targets have in common: their code to be read, and how a GEMM is launched and run.
 
 `Compiled` is one or several recorded functions on a target. `CompiledGemm` is a GEMM by one plan, which is recorded
-only if its code is looked at. Nothing but calling a kernel needs the chip that it is for.
+only if its code is looked at; `GpuKernel` is that on a GPU: `nvidia` and `amd` say by which emitter and options, and
+what the code uses. Nothing but calling a kernel needs the chip that it is for.
 """
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 
 if TYPE_CHECKING:
@@ -192,6 +195,61 @@ class CompiledGemm(Compiled):
         """The same on NumPy, with a report of what each line did: see tilewright.simulate."""
         from tilewright.simulator.product import simulate_kernel
         return simulate_kernel(self, a, b, out, alpha, beta)
+
+
+class GpuCode(Compiled):
+    """Recorded kernels for a GPU."""
+
+    @cached_property
+    def loadable(self) -> artefact.Code:
+        """What a driver loads, and the manifests of the kernels."""
+        return artefact.compiled(list(self.functions), self.target)
+
+
+class GpuKernel(CompiledGemm, GpuCode):
+    """A GEMM by one plan on a GPU."""
+
+    emitters: ClassVar[dict[str, str]]              # algorithm → "package.module:function"
+    maker: ClassVar[str]                            # of runtime.gpu.recipe, which calls and binds it
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the plan's emitter is called with."""
+        raise NotImplementedError
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when somebody looks
+        if self.empty:
+            return ()
+        from tilewright.compiler import llvm
+        module, _, name = self.emitters[self.plan.algorithm].partition(":")
+        with llvm.uncollected():
+            return (getattr(import_module(module), name)(**self.options),)
+
+    @cached_property
+    def loadable(self) -> artefact.Code:
+        """The same from the cache, if it is there: then nothing is recorded."""
+        if self.empty:
+            raise ValueError(self._no_code)
+        return artefact.code(self.emitters[self.plan.algorithm], self.target, **self.options)
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        return () if self.empty else (self._launch(),)
+
+    def _launch(self) -> Launch:
+        raise NotImplementedError
+
+    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        return self._maker.call(self, a, b, out, alpha=alpha, beta=beta)
+
+    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        return self._maker.bind(self, a, b, out, alpha=alpha, beta=beta)
+
+    @property
+    def _maker(self) -> Any:
+        from tilewright.runtime.gpu import recipe
+        return getattr(recipe, self.maker)
 
 
 def planned(plan: Any, problem: Gemm, shape: Any, target: Any, choose: Callable[..., Any]) -> Any:

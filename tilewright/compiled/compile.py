@@ -1,11 +1,11 @@
-"""`tilewright.compile`: the kernel for a problem on a target, by the module for that kind of target."""
+"""`tilewright.plan` and `tilewright.compile`: the plan and the kernel for a problem, by a kind of target's modules."""
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import asked
-from tilewright.targets import AmdTarget, GpuTarget, coerce
+from tilewright.targets import CpuTarget, GpuTarget, coerce
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +14,28 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.problem import Gemm
     from tilewright.targets import Target
+
+
+def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None) -> Any:
+    """The plan that tilewright.matmul runs for contiguous operands: a CpuPlan, or for a GPU's target a NvidiaPlan or
+    AmdPlan: the one that the tuner measured to be the fastest, else the one that the model predicts to be.
+
+    target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
+    threads     of a CPU; by default as many as matmul uses, of a CPU that is not this one its cores
+    algorithm   as in matmul, on CPUs
+
+    Of a CPU's plan kc counts what is multiplied: elements, or words of several (tilewright.explain says which).
+
+    TypeError for anything but a Gemm. ValueError for formats that the target has no kernels for, or if no plan fits,
+    with the reasons.
+    """
+    asked.problem(problem)
+    chip = coerce(target)
+    if isinstance(chip, CpuTarget):
+        from tilewright.runtime.cpu import engine
+        return engine.plan_problem(problem, chip, threads, algorithm).plan
+    from tilewright.plans import gpu
+    return gpu.choose(gpu.planner(chip).shape_of(problem), chip)
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm:
@@ -45,5 +67,5 @@ def code_class(target: Target) -> type[Compiled]:
 
 
 def _module(target: Target) -> Any:
-    name = "amd" if isinstance(target, AmdTarget) else "nvidia" if isinstance(target, GpuTarget) else "cpu"
+    name = "cpu" if isinstance(target, CpuTarget) else "nvidia" if isinstance(target, GpuTarget) else "amd"
     return import_module(f"tilewright.compiled.{name}")

@@ -136,15 +136,14 @@ class CpuKernel(CompiledGemm, CpuCode):
         self.target.require_runnable()
         self.check_arrays()
         p = self.problem
-        batch = (p.batch,) if p.batch != 1 else ()
-        a, b = (self._operand(x, name, batch + sizes, stored) for name, x, sizes, stored in (
-            ("a", a, (p.m, p.k), p.shape_a), ("b", b, (p.k, p.n), p.shape_b)))
+        self._operand(a, "a", p.shape_a)
+        self._operand(b, "b", p.shape_b)
         if out is None:
             if beta != 0:
                 raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
-            out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
+            out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
         else:
-            self._check_out(out, (*batch, p.m, p.n), a, b)
+            self._check_out(out, a, b)
         return CpuBound(self, a, b, out, alpha, beta)
 
     def check_arrays(self) -> None:
@@ -183,26 +182,25 @@ class CpuKernel(CompiledGemm, CpuCode):
         run(a, b, c, alpha, beta, threads=self.plan.threads, plan=self.plan, target=self.target, word=self.word,
             conj=conj)
 
-    def _operand(self, x: Any, name: str, shape: tuple[int, ...], stored: tuple[int, int]) -> Array:
+    def _operand(self, x: Any, name: str, stored: tuple[int, int]) -> None:
         letter = self.problem.layout["ab".index(name)]
         is_stored = letter == "t" and getattr(x, "shape", None) == stored
-        self._array(x, name, shape, f"; operands are passed in the shape that is multiplied: pass {name}.T" * is_stored)
-        wanted = order(*lowering.contiguous(shape[-2], shape[-1], letter))
+        self._array(x, name, f"; operands are passed in the shape that is multiplied: pass {name}.T" * is_stored)
+        wanted = order(*lowering.contiguous(x.shape[-2], x.shape[-1], letter))
         if x.size and self._order(x) != wanted:
             raise ValueError(f"{name} must have contiguous {wanted}, as layout {self.problem.layout!r} requires, "
                              f"but its strides are {x.strides} bytes")
-        return x
 
     def _order(self, x: Array) -> str:
         return order(*engine.strides(x[0] if x.ndim == 3 else x))
 
-    def _array(self, x: Any, name: str, shape: tuple[int, ...], hint: str = "") -> None:
-        check_operand(name, x, getattr(self.problem, name), shape, hint=hint)
+    def _array(self, x: Any, name: str, hint: str = "") -> None:
+        check_operand(name, x, getattr(self.problem, name), self.problem.shapes[name], hint=hint)
         if not x.flags.aligned or any(stride % x.itemsize for stride in x.strides):
             raise ValueError(f"{name} must be aligned to its elements, but its strides are {x.strides} bytes")
 
-    def _check_out(self, out: Any, shape: tuple[int, ...], a: Array, b: Array) -> None:
-        self._array(out, "out", shape)
+    def _check_out(self, out: Any, a: Array, b: Array) -> None:
+        self._array(out, "out")
         if not out.flags.writeable:
             raise ValueError("out is read-only")
         if out.size and self._order(out) != "rows":

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled.base import EMPTY, Launch, planned
-from tilewright.compiled.gpu import GpuCode, GpuKernel
+from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
 from tilewright.plans import asked

@@ -59,16 +59,15 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
                     beta: float = 0.0) -> Report:
     """A product by a compiled kernel: see `simulate`."""
     p = kernel.problem
-    batch = (p.batch,) if p.batch != 1 else ()
     if out is None:
         if beta:
             raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
-        out = np.empty((*batch, p.m, p.n), formats.FORMATS[p.out].dtype)
-    for name, x, sizes in ("a", a, (p.m, p.k)), ("b", b, (p.k, p.n)), ("out", out, (p.m, p.n)):
-        check_operand(name, x, getattr(p, name), (*batch, *sizes))
+        out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
+    for name, x in ("a", a), ("b", b), ("out", out):
+        check_operand(name, x, getattr(p, name), p.shapes[name])
     product = CpuProduct(kernel, alpha, beta) if isinstance(kernel.target, CpuTarget) else Launches(kernel, alpha, beta)
     for index in range(p.batch):
-        product.run(*((a[index], b[index], out[index]) if batch else (a, b, out)))
+        product.run(*((a[index], b[index], out[index]) if p.batch != 1 else (a, b, out)))
     product.report.result = out
     return product.report
 

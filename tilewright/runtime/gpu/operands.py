@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.formats.operands import check_operand
 from tilewright.plans import gpu
 from tilewright.plans.common import Plan
 from tilewright.runtime.gpu.arrays import Library, kind, library_of
@@ -49,12 +50,8 @@ def same_device(library: Library, **named: Any) -> int:
 
 def operand(kernel: Any, name: str, shadow: Array) -> int:
     """The leading dimension of an operand, in elements; an exception if the kernel cannot use it as it lies."""
-    p = kernel.problem
-    shape, dtype = shapes(p)[name], dtype_of(p, name)
-    if shadow.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {dtype}, as the problem requires, not {shadow.dtype}")
-    if shadow.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, not {shadow.shape}")
+    p, shape = kernel.problem, kernel.problem.shapes[name]
+    check_operand(name, shadow, getattr(p, name), shape)
     by_rows = name == "out" or p.layout["ab".index(name)] == "n"
     matrix = shadow[0] if p.batch > 1 else shadow
     found = leading(matrix if by_rows else matrix.T)
@@ -108,16 +105,6 @@ def no_overlap(a: Array, b: Array, out: Array) -> None:
     for name, x in (("a", a), ("b", b)):
         if np.may_share_memory(out, x):
             raise ValueError(f"out must not overlap {name}; tilewright.matmul copies operands where they overlap")
-
-
-def shapes(p: Gemm) -> dict[str, tuple[int, ...]]:
-    batch = (p.batch,) if p.batch != 1 else ()
-    return {"a": (*batch, p.m, p.k), "b": (*batch, p.k, p.n), "out": (*batch, p.m, p.n)}
-
-
-def dtype_of(p: Gemm, name: str) -> np.dtype[Any]:
-    """Of a, b or out."""
-    return formats.FORMATS[getattr(p, name)].dtype
 
 
 def letter(x: Array) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.formats import FORMATS
 from tilewright.formats.blocks import BLOCK_FORMATS
 from tilewright.formats.operands import check_operand
 from tilewright.formats.quantized import Quantized
@@ -21,7 +22,6 @@ from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Look, Platform, kind, shadow
 from tilewright.runtime.gpu.launch import Arguments, Function
 from tilewright.runtime.gpu.memory import handle_of
-from tilewright.runtime.gpu.operands import dtype_of, shapes
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -120,7 +120,7 @@ class Bound:
         self._maker, self._library, self._on = maker, library, on
         self._scalars, self._fixed, self._new = scalars, None, out is None
         stream = library.stream(a if out is None else out, device)
-        self.out = library.empty(shapes(p)["out"], dtype_of(p, "out"), device, stream) if out is None else out
+        self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
         self._kept: list[Any] = looks
         shadows, more = [x.shadow for x in looks], {}
@@ -139,7 +139,8 @@ class Bound:
         self._pointers = [[x.pointer + i * step for x, step in zip(looks, steps)]
                           for i in range(p.batch if p.m and p.n else 0)]
         if len(self._pointers) == len(self.recipe.steps) == 1:
-            self._fixed = self.recipe.steps[0].fixed(*self._pointers[0], *scalars)
+            (at_a, at_b, at_c), (alpha, beta) = self._pointers[0], scalars
+            self._fixed = self.recipe.steps[0].fixed(at_a, at_b, at_c, alpha, beta)
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
@@ -225,7 +226,7 @@ class Maker:
             bound()
             return bound.finished(out if scaled else a)
         self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
-        product = np.empty(shapes(p)["out"], dtype_of(p, "out"))
+        product = np.empty(p.shapes["out"], FORMATS[p.out].dtype)
         if beta:
             np.copyto(product, out)
         on = self.runnable(kernel, 0)
@@ -252,7 +253,7 @@ class Maker:
         p = kernel.problem
         for name, x in (("a", a), ("b", b), ("out", out)):
             if (allowed and x is not None) or (name != "out" and p.a in BLOCK_FORMATS):
-                check_operand(name, x, getattr(p, name), shapes(p)[name], allowed=allowed, given=kind(x))
+                check_operand(name, x, getattr(p, name), p.shapes[name], allowed=allowed, given=kind(x))
         if allowed and out is not None and not out.flags.writeable:
             raise ValueError("out is read-only; it must be an array that can be written to")
 
