@@ -14,8 +14,8 @@ Nothing here imports a library: whoever passes a torch tensor has imported torch
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,45 +60,15 @@ def dtype_of(dtype: Any, name: str) -> np.dtype[Any]:
     return found.dtype
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """One array: its shadow, and whatever keeps its memory while the shadow is in use."""
 
     shadow: NDArray[Any]
-    device: int
     keep: Any
 
     @property
     def pointer(self) -> int:
         return self.shadow.__array_interface__["data"][0]
-
-
-class Library(Protocol):
-    name: str
-    platform: Platform
-    waits: bool  # must the host wait for the product, since the caller has no stream that could?
-
-    def device(self, x: Any) -> int:
-        """The device that x is on."""
-
-    def stream(self, x: Any, device: int) -> int:
-        """The handle of the stream on which x's owner works."""
-
-    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
-        """x, ready to be used on this stream; TypeError or ValueError, with `name`, if it cannot be."""
-
-    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        """Of an array that `look` would take as it is: dtype, shape, strides and device, in the library's own terms and
-        whatever is cheapest to compare; and the address of its first element. None if that takes a look."""
-
-    def pointer(self, x: Any) -> int:
-        """The address of a plain array's first element."""
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
-        """A new array in C order."""
-
-    def result(self, new: Any, like: Any) -> Any:
-        """What `empty` has made, filled meanwhile, as an array of the same kind as `like`."""
 
 
 def library_of(x: Any) -> Library | None:
@@ -130,15 +100,9 @@ def kind(x: Any) -> str:
 def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """A NumPy array that is said to be there. It must not be read."""
     if dtype.isbuiltin == 2:  # one of ml_dtypes', which the interface has no word for
-        return np.asarray(_There(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}"))).view(dtype)
-    return np.asarray(_There(pointer, shape, strides, dtype))
-
-
-class _There:
-    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.__array_interface__ = {
-            "data": (pointer, False), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3,
-        }
+        return shadow(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}")).view(dtype)
+    interface = {"data": (pointer, False), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def _writable(readonly: bool, name: str) -> None:
@@ -149,12 +113,45 @@ def _writable(readonly: bool, name: str) -> None:
 # ---- libraries
 
 
-class _Torch:
-    name, waits = "torch", False
+class Library:
+    """What is asked of an array's library."""
+
+    waits: ClassVar[bool] = False  # must the host wait for the product, since the caller has no stream that could?
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
 
+    def device(self, x: Any) -> int:
+        """The device that x is on."""
+        raise NotImplementedError
+
+    def stream(self, x: Any, device: int) -> int:
+        """The handle of the stream on which x's owner works."""
+        raise NotImplementedError
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        """x, ready to be used on this stream; TypeError or ValueError, with `name`, if it cannot be."""
+        raise NotImplementedError
+
+    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
+        """Of an array that `look` would take as it is: dtype, shape, strides and device, in the library's own terms and
+        whatever is cheapest to compare; and the address of its first element. None if that takes a look."""
+        return None
+
+    def pointer(self, x: Any) -> int:
+        """The address of a plain array's first element."""
+        raise NotImplementedError("none of its arrays is plain")
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        """A new array in C order: ours, unless the library makes its own."""
+        return DeviceArray(self.platform, self.platform.driver.device(device), shape, dtype, stream)
+
+    def result(self, new: Any, like: Any) -> Any:
+        """What `empty` has made, filled meanwhile, as an array of the same kind as `like`."""
+        return new
+
+
+class _Torch(Library):
     def knows(self, x: Any) -> bool | None:
         """Is x in a GPU's memory, whoever's? None: it is not torch's."""
         torch = sys.modules.get("torch")
@@ -178,17 +175,15 @@ class _Torch:
         if x.layout != torch.strided:
             raise TypeError(f"{name} is a sparse tensor ({x.layout}); it must be dense")
         if x.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
-                f"{name} requires a gradient, and tilewright's product has no backward pass: pass {name}.detach(), or "
-                "call inside torch.no_grad()"
-            )
+            raise ValueError(f"{name} requires a gradient, and tilewright's product has no backward pass: pass "
+                             f"{name}.detach(), or call inside torch.no_grad()")
         dtype = dtype_of(x.dtype, name)
         if x.is_neg():  # a view of a conjugate: its memory holds the values with the other sign
             if write:
                 raise ValueError(f"{name} is a lazily negated view, which cannot be written to")
             x = x.resolve_neg()
         strides = tuple(s * dtype.itemsize for s in x.stride())
-        return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), self.device(x), x)
+        return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
         if x.requires_grad or x.is_neg() or x.layout != sys.modules["torch"].strided:
@@ -204,13 +199,8 @@ class _Torch:
         its = torch.float32 if dtype.char == "f" else torch.float64 if dtype.char == "d" else getattr(torch, dtype.name)
         return torch.empty(shape, dtype=its, device=torch.device("cuda", device))
 
-    def result(self, new: Any, like: Any) -> Any:
-        return new
 
-
-class _CuPy:
-    name, waits, platform = "cupy", False, CUDA
-
+class _CuPy(Library):
     def knows(self, x: Any) -> bool:
         ndarray = getattr(sys.modules.get("cupy"), "ndarray", None)
         return ndarray is not None and isinstance(x, ndarray)
@@ -223,7 +213,7 @@ class _CuPy:
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         dtype = dtype_of(x.dtype, name)
-        return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), self.device(x), x)
+        return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
         return (x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)
@@ -236,23 +226,9 @@ class _CuPy:
         with cupy.cuda.Device(device):
             return cupy.empty(shape, dtype)
 
-    def result(self, new: Any, like: Any) -> Any:
-        return new
 
-
-class _Protocol:
-    """What libraries have in common that are known by a protocol alone."""
-
-    platform = CUDA
-
-    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        return None
-
-    def pointer(self, x: Any) -> int:
-        raise NotImplementedError("none of its arrays is plain")
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
-        return DeviceArray(self.platform, self.platform.driver.device(device), shape, dtype, stream)
+class _Protocol(Library):
+    """A library that is known by a protocol alone."""
 
     def result(self, new: Any, like: Any) -> Any:
         """By the library's own from_dlpack; as a DeviceArray if it has none."""
@@ -263,37 +239,28 @@ class _Protocol:
 
 
 class _DLPack(_Protocol):
-    name, waits = "DLPack", True
-
-    def __init__(self, platform: Platform) -> None:
-        self.platform = platform
+    waits = True
 
     def device(self, x: Any) -> int:
         return int(x.__dlpack_device__()[1])
 
     def stream(self, x: Any, device: int) -> int:
-        return self.platform.default_stream  # to which the library is told to synchronise x
-
-    def capsule(self, x: Any, stream: int) -> Any:
-        """What DLPack gives for x; what was done to it is done before what this stream is given from now on."""
-        given = stream or self.platform.default_stream
-        try:
-            return x.__dlpack__(stream=given, max_version=dlpack.VERSION)
-        except TypeError:  # from before DLPack had versions
-            return x.__dlpack__(stream=given)
+        return self.platform.default_stream
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
-        capsule = self.capsule(x, stream)
+        given = stream or self.platform.default_stream  # to which x is synchronised
+        try:
+            capsule = x.__dlpack__(stream=given, max_version=dlpack.VERSION)
+        except TypeError:  # from before DLPack had versions
+            capsule = x.__dlpack__(stream=given)
         found = dlpack.read(capsule)
         _writable(write and found.readonly, name)
         dtype = dtype_of(found.dtype, name)
-        return Look(shadow(found.pointer, found.shape, found.strides, dtype), found.device, (x, capsule))
+        return Look(shadow(found.pointer, found.shape, found.strides, dtype), (x, capsule))
 
 
 class _Interface(_Protocol):
     """https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html"""
-
-    name, waits = "__cuda_array_interface__", False
 
     def device(self, x: Any) -> int:
         from tilewright.runtime.cuda.driver import api, call
@@ -314,17 +281,17 @@ class _Interface(_Protocol):
         dtype = dtype_of(np.dtype(says["typestr"]), name)
         shape = tuple(says["shape"])
         strides = says.get("strides") or dlpack.contiguous(shape, dtype.itemsize)
-        return Look(shadow(pointer, shape, tuple(strides), dtype), self.device(x), x)
+        return Look(shadow(pointer, shape, tuple(strides), dtype), x)
 
 
 class _Own(_Interface):
-    name = "tilewright"
+    """DeviceArrays on CUDA devices."""
 
     def result(self, new: Any, like: Any) -> Any:
         return new
 
 
-TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(), _DLPack(CUDA), _Interface(), _Own()
+TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(CUDA), _DLPack(CUDA), _Interface(CUDA), _Own(CUDA)
 TORCH_HIP, DLPACK_HIP = _Torch(HIP), _DLPack(HIP)
 CUDA.own, HIP.own = OWN, DLPACK_HIP
 
@@ -354,10 +321,8 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.platform is not CUDA:
             raise AttributeError(f"an array on an {self.platform.name} has no __cuda_array_interface__")
-        return {
-            "data": (self.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
-            "version": 3, "stream": self.stream,
-        }
+        return {"data": (self.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
+                "version": 3, "stream": self.stream}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.platform.kinds[0], self.memory.device.index

@@ -86,7 +86,7 @@ class Engine:
             if call.plain and not call.beta and _is_plain(call.alpha) and a.ndim == b.ndim == 2:
                 asked = fast_path.signature(call.a, call.b, call.out, call.plan)
                 if asked is not None and len(run.steps) == 1 and run.steps[0]:
-                    fast_path.remember(asked.key, *run.steps[0])
+                    fast_path.remember(asked[0], *run.steps[0])
         finally:
             run.free()
         return call.out if new is None else library.result(new, call.a)

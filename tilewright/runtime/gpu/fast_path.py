@@ -32,18 +32,9 @@ class Entry(NamedTuple):
 _entries: dict[tuple[Any, ...], Entry] = {}
 
 
-class Signature(NamedTuple):
-    """A product of plain arrays of one library: what it has in common with others, and where its matrices are."""
-
-    key: tuple[Any, ...]
-    library: Library
-    a: int
-    b: int
-    out: int  # 0: to be made
-
-
-def signature(a: Any, b: Any, out: Any, plan: Any) -> Signature | None:
-    """None if arrays are not so plain, or of several libraries."""
+def signature(a: Any, b: Any, out: Any, plan: Any) -> tuple[tuple[Any, ...], Library, int, int, int] | None:
+    """Of a product of plain arrays of one library: what it has in common with others, the library, and the addresses of
+    a, b and out; 0 for one that is to be made. None if arrays are not so plain."""
     library = library_of(a)
     if library is None or library_of(b) is not library:
         return None
@@ -51,17 +42,14 @@ def signature(a: Any, b: Any, out: Any, plan: Any) -> Signature | None:
     if x is None or y is None:
         return None
     (what_a, at_a), (what_b, at_b) = x, y
-    if out is None:
-        return Signature((library, what_a, what_b, None, _lowest(at_a, at_b), plan), library, at_a, at_b, 0)
-    z = library.plain(out) if library_of(out) is library else None
-    if z is None:
-        return None
-    what, at = z
-    return Signature((library, what_a, what_b, what, _lowest(at_a, at_b, at), plan), library, at_a, at_b, at)
-
-
-def _lowest(*addresses: int) -> tuple[int, ...]:
-    return tuple(x & ALIGNMENT for x in addresses)
+    what, at = None, 0
+    if out is not None:
+        z = library.plain(out) if library_of(out) is library else None
+        if z is None:
+            return None
+        what, at = z
+    key = library, what_a, what_b, what, at_a & ALIGNMENT, at_b & ALIGNMENT, at & ALIGNMENT, plan
+    return key, library, at_a, at_b, at
 
 
 def remember(key: tuple[Any, ...], recipe: Recipe, transposed_c: bool, device: int, *matrices: NDArray[Any]) -> None:
@@ -72,7 +60,7 @@ def remember(key: tuple[Any, ...], recipe: Recipe, transposed_c: bool, device: i
     _entries[key] = Entry(recipe, transposed_c, device, c.shape, c.dtype, tuple(map(_span, matrices)))
 
 
-def multiply(asked: Signature, a: Any, out: Any, alpha: float) -> Any:
+def multiply(asked: tuple[Any, ...], a: Any, out: Any, alpha: float) -> Any:
     """alpha * a @ b as it went before, into out or a new array; None if it has to go the long way."""
     key, library, at_a, at_b, at_c = asked
     found = _entries.get(key)

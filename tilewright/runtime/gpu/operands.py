@@ -30,10 +30,8 @@ def library_of_all(**named: Any) -> Library | None:
     for name, library in found.items():
         if library is not first:
             other = kind(named[name]) + ("" if library else ", which is not")
-            raise TypeError(
-                f"{which} is {kind(named[which])} in {first.platform.memory}, and {name} is {other}; "
-                "all arrays of a product must be of one library and on one device"
-            )
+            raise TypeError(f"{which} is {kind(named[which])} in {first.platform.memory}, and {name} is {other}; all "
+                            "arrays of a product must be of one library and on one device")
     return first
 
 
@@ -56,11 +54,9 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     matrix = shadow[0] if p.batch > 1 else shadow
     found = leading(matrix if by_rows else matrix.T)
     if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
-        raise ValueError(
-            f"{name} must have contiguous {'rows' if by_rows else 'columns'}"
-            + (f", as layout {p.layout!r} requires" if name != "out" else "")
-            + f", but its strides are {shadow.strides} bytes"
-        )
+        requires = f", as layout {p.layout!r} requires" if name != "out" else ""
+        raise ValueError(f"{name} must have contiguous {'rows' if by_rows else 'columns'}{requires}, but its strides "
+                         f"are {shadow.strides} bytes")
     return found
 
 

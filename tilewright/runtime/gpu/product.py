@@ -90,10 +90,8 @@ class Run:
             return
         for x, name in ((source, "an operand"), (target, "out")):
             if address(x) % x.itemsize or any(stride % x.itemsize for stride in x.strides):
-                raise ValueError(
-                    f"{name} does not lie at whole elements: its address is {address(x):#x}, its strides are "
-                    f"{x.strides} bytes"
-                )
+                raise ValueError(f"{name} does not lie at whole elements: its address is {address(x):#x}, its strides "
+                                 f"are {x.strides} bytes")
         source, target = (x.reshape((1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in (source, target))
         for i in np.ndindex(target.shape[:-2]):
             self._copy(source[i], target[i], scale)

@@ -153,7 +153,7 @@ class Bound:
             return self._library.look(x, name, stream, name == "out")
         memory = self._maker.driver.Memory.upload(self._on, stored)
         there = shadow(memory.pointer, stored.shape, stored.strides, stored.dtype)
-        return Look(there.swapaxes(-1, -2) if by_columns else there, self._on.index, memory)
+        return Look(there.swapaxes(-1, -2) if by_columns else there, memory)
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch, and give `out`; on another stream if one is named."""
