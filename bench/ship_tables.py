@@ -77,17 +77,16 @@ def main(
 def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool,
              console: Console) -> list[tuple[Gemm, Row]]:
     """The row of the best plan of each problem, or of the model's where nothing beat it."""
-    from tilewright.bench.progress import progress
+    from tilewright.bench.progress import Progress
     known = {} if again else _known(target)
     found = []
     todo = [(problem, count) for count in threads for problem in problems]
-    with progress(console) as bar:
-        task = bar.add_task("tuning", total=len(todo))
+    with Progress(console, "tuning", len(todo)) as bar:
         for problem, count in todo:
             shape = shape_of(problem, count)
             row = known.get(shape)
             what = f"{problem}, {count} thread{'s' * (count != 1)}"
-            bar.update(task, description=what)
+            bar.update(what)
             if row is None:
                 limit = seconds + CALLS * cost(shape, choose(shape, target), target).seconds
                 result = search.tune(problem, target, threads=count, time_limit=limit, candidates=12, listen=None)
@@ -96,7 +95,7 @@ def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget
                 bar.say(f"{what}: {row.plan}{faster}")
             if row.role == "best" or row.ratio > BUILTIN:
                 found.append((problem, row))
-            bar.advance(task)
+            bar.advance()
     return found
 
 
@@ -111,15 +110,14 @@ def _known(target: CpuTarget) -> dict[object, Row]:
 def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget,
             console: Console) -> list[tuple[Gemm, Row]]:
     """The same rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
-    from tilewright.bench.progress import progress
+    from tilewright.bench.progress import Progress
     isa = NATIVE if target == detect() else AVX2
     report = Report.start("tables")
-    with progress(console) as bar:
-        task = bar.add_task("comparing", total=len(rows))
+    with Progress(console, "comparing", len(rows)) as bar:
 
         def hear(event: dict[str, object]) -> None:
             if event["event"] == "result":
-                bar.advance(task)
+                bar.advance()
         for count in threads:
             cases = [Case("tables", problem) for problem, row in rows if row.threads == count]
             session.measure(Job(count, isa, cases, Rules.choose(count, quick=True)), report, hear)

@@ -13,7 +13,7 @@ from tilewright.bench import plot as plots
 from tilewright.bench import report as reports
 from tilewright.bench.cases import AVX2, CPU, GPU, NATIVE, Job
 from tilewright.bench.peer import OURS
-from tilewright.bench.progress import Progress, progress
+from tilewright.bench.progress import Progress
 from tilewright.bench.results import ABSENT, CUBLAS, Report, Result
 from tilewright.bench.suites import shapes
 from tilewright.measure.gpu_rules import GpuRules
@@ -187,12 +187,11 @@ def simulate(n: int, target_name: str, options: Options, console: Console) -> in
     check_outputs(options)
     target: Any = targets.target(target_name)
     report, found = Report.start("ladder simulated", n=n, target=target.name), []
-    with progress(console) as bar:
-        task = bar.add_task("simulating", total=len(study.GPU_STEPS))
+    with Progress(console, "simulating", len(study.GPU_STEPS)) as bar:
         for name, step in study.GPU_STEPS.items():
-            bar.update(task, description=step.title)
+            bar.update(step.title)
             found.append(study.count(name, n, target))
-            bar.advance(task)
+            bar.advance()
     report.extra["simulated"] = [asdict(c) for c in found]
     report.extra["ptxas"] = study.assembler()
     return _finish(report, options, console)
@@ -239,9 +238,8 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
 
     check_outputs(Options(json=json))
     report = Report.start("startup", rounds=rounds)
-    with progress(console) as bar:
-        task = bar.add_task("starting processes", total=rounds * len(study.PROGRAMS))
-        samples = study.run(rounds, lambda: bar.advance(task))
+    with Progress(console, "starting processes", rounds * len(study.PROGRAMS)) as bar:
+        samples = study.run(rounds, bar.advance)
     rows = [(name, tables.quoted(sample.spread, 3)) for name, sample in samples.items()]
     console.print(tables.shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"),
                                rows, left=("process",)))
@@ -267,26 +265,25 @@ def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: 
          peaks: Iterable[str] = ()) -> int:
     """Measure, show and write; returns the exit status.  `peaks`: the formats whose peaks the report states."""
     began = time.monotonic()
-    with progress(console) as bar:
-        task = bar.add_task("starting", total=total)
-        report = session.run(kind, jobs, listener(bar, task), **options.recorded())
+    with Progress(console, "starting", total) as bar:
+        report = session.run(kind, jobs, listener(bar), **options.recorded())
     if peaks:
         report.extra["peak_gflops"] = measured_peaks(peaks, options)
     report.extra["seconds"] = round(time.monotonic() - began, 1)
     return _finish(report, options, console)
 
 
-def listener(bar: Progress, task: Any) -> Callable[[Job, dict[str, Any]], None]:
+def listener(bar: Progress) -> Callable[[Job, dict[str, Any]], None]:
     """Shows what a measuring process says."""
 
     def listen(job: Job, event: dict[str, Any]) -> None:
         where = "GPU" if job.device == GPU else plural(job.threads, "thread")
         if event["event"] == "peers":
-            bar.update(task, description=f"{where}: {', '.join(p['name'] for p in event['session']['peers'])}")
+            bar.update(f"{where}: {', '.join(p['name'] for p in event['session']['peers'])}")
         elif event["event"] == "case":
-            bar.update(task, description=f"{where}: {event['label']}")
+            bar.update(f"{where}: {event['label']}")
         elif event["event"] in ("result", "left_out"):
-            bar.advance(task)
+            bar.advance()
             if event["event"] == "result":
                 bar.say(tables.line(Result.from_json(event["result"])))
 

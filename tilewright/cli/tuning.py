@@ -102,9 +102,10 @@ class _Bar:
     """How much of the time is over, and what is being done in it."""
 
     def __init__(self, console: Any, time_limit: float, threads: int) -> None:
-        from tilewright.bench.progress import progress
+        from tilewright.bench.progress import Progress
 
-        self.bar, self.limit, self.threads = progress(console), time_limit, plural(threads, "thread")
+        self.bar = Progress(console, "starting", float(time_limit))
+        self.limit, self.threads = time_limit, plural(threads, "thread")
         self.tried = 0
 
     def __enter__(self) -> _Bar:
@@ -112,7 +113,6 @@ class _Bar:
 
         self.clock, self.began = time.monotonic, time.monotonic()
         self.bar.__enter__()
-        self.task = self.bar.add_task("starting", total=self.limit)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -125,7 +125,7 @@ class _Bar:
             "trying": lambda: f"{self.threads}: plan {self.tried}",
             "phase": lambda: f"{self.threads}: {plural(len(event['names']), 'plan')} in turn",
         }.get(event["event"])
-        self.bar.update(self.task, completed=spent, **({"description": what()} if what else {}))
+        self.bar.update(what() if what else None, spent)
 
 
 FIGURES = ("ms", "GFLOP/s", "times matmul", "rounds")

@@ -57,10 +57,6 @@ class Spread(NamedTuple):
     q1: float
     q3: float
 
-    @property
-    def iqr(self) -> float:
-        return self.q3 - self.q1
-
 
 def spread(values: Sequence[float]) -> Spread:
     """Median and quartiles (inclusive method; of one value, that value three times)."""
@@ -101,7 +97,7 @@ class Sample:
 
 
 class Track(Protocol):
-    """One peer on turn: on a CPU its calls (CallTrack), on a GPU a graph of its launches (gpu.GraphTrack)."""
+    """One peer on turn: on a CPU its calls (CallTrack), on a GPU a graph of its launches (gpu_rules.GraphTrack)."""
 
     reps: int  # calls of a turn
 
@@ -130,9 +126,8 @@ class CallTrack:
         try:
             if len(self.calls) == 1:
                 fn, args = self.calls[0]
-                count = repeat(None, reps)
                 start = clock()
-                for _ in count:
+                for _ in repeat(None, reps):
                     fn(*args)
                 return clock() - start
             batch = list(islice(self.rotation, reps))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.bench import commands, results, tables
-from tilewright.bench.progress import progress
+from tilewright.bench.progress import Progress
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.measure import check, measure, quiet
 from tilewright.measure.measure import Call, Rules, Spread
@@ -69,27 +69,6 @@ class Tile:
         return self.mr * self.vectors / (self.mr + self.vectors)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One tile: what its loop holds, read from the assembly, and how fast it ran."""
-
-    tile: Tile
-    registers: int
-    fma_per_load: float
-    spills: int
-    gflops: Spread
-    of_peak: Spread  # of the FMA loop's rate, turn by turn
-
-    def to_json(self) -> dict[str, Any]:
-        t = self.tile
-        return {
-            "mr": t.mr, "nr": t.nr, "vectors": t.vectors, "article": t.article or None,
-            "registers": {"formula": t.registers, "assembly": self.registers},
-            "fma_per_load": {"formula": round(t.fma_per_load, 3), "assembly": round(self.fma_per_load, 3)},
-            "spills": self.spills, "gflops": self.gflops._asdict(), "of_peak": self.of_peak._asdict(),
-        }
-
-
 def legal(target: CpuTarget, itemsize: int) -> list[Tile]:
     """Every tile that fits the registers, fewest vectors first."""
     have, lanes = target.registers - target.spare_registers, target.lanes(itemsize)
@@ -122,14 +101,16 @@ def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, consol
     if json:
         whole = results.Report.start("tiles", target=target.name, dtype=dtype, quick=quick, kc=KC)
         whole.extra["fma_loop_gflops"] = peak._asdict()
-        whole.extra["tiles"] = [m.to_json() for m in found]
+        whole.extra["tiles"] = found
         whole.extra["load"] = {"before": before.average, "after": after.average, "stolen": after.stolen_since(before)}
         results.save(whole, json)
         console.print(f"results: {json}", highlight=False)
     return 0
 
 
-def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) -> tuple[list[Measured], Spread]:
+def study(
+    target: CpuTarget, dtype: str, tiles: list[Tile], console: Console
+) -> tuple[list[dict[str, Any]], Spread]:
     """All tiles, fastest first, and the GFLOP/s of the FMA loop that took turns with them."""
     from tilewright.measure import timing
 
@@ -140,18 +121,17 @@ def study(target: CpuTarget, dtype: str, tiles: list[Tile], console: Console) ->
         rounds = max(1, round(CALL_FLOPS / per_round))
         calls[name], flops[name] = [(call, (rounds,))], rounds * per_round
 
-    with progress(console) as bar, quiet.pinned():
-        compiling = bar.add_task("compiling", total=len(tiles))
+    with Progress(console, "compiling", len(tiles)) as bar, quiet.pinned():
         for tile in tiles:
             enter(tile.name, *probe(target, dtype, tile))
-            bar.advance(compiling)
+            bar.advance()
         enter(PEAK, *timing.fma(target, dtype))
-        bar.update(compiling, description=f"timing {len(calls)} loops in turn")
+        bar.update(f"timing {len(calls)} loops in turn")
         samples = measure.interleave(calls, RULES, disturbed=Watch().disturbed)
     peak = [flops[PEAK] / s / 1e9 for s in samples[PEAK].seconds]
     rates = {t.name: [flops[t.name] / s / 1e9 for s in samples[t.name].seconds] for t in tiles}
-    found = [_measured(target, dtype, tile, rates[tile.name], peak) for tile in tiles]
-    return sorted(found, key=lambda m: -m.gflops.median), measure.spread(peak)
+    found = [_record(target, dtype, tile, rates[tile.name], peak) for tile in tiles]
+    return sorted(found, key=lambda record: -record["gflops"]["median"]), measure.spread(peak)
 
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
@@ -183,27 +163,34 @@ def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], No
     return call, 2.0 * panels * tile.mr * tile.nr * kc
 
 
-def _measured(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], peak: list[float]) -> Measured:
-    """`rates` and `peak`: GFLOP/s, round by round."""
+def _record(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], peak: list[float]) -> dict[str, Any]:
+    """What --json has of a tile: what its loop holds, read from the assembly, and how fast it ran. `rates` and `peak`:
+    GFLOP/s, round by round."""
     from tilewright.compiler.llvm import assembly
     from tilewright.inspect.resources import hot_loop
     from tilewright.kernels.cpu.microkernel import emit_microkernel
 
     loop = hot_loop(assembly(emit_microkernel(target, dtype, tile.mr, tile.vectors), target))
     of_peak = measure.spread([rate / p for rate, p in zip(rates, peak)])
-    return Measured(tile, loop.registers, loop.fma_per_load, loop.spills, measure.spread(rates), of_peak)
+    return {
+        "mr": tile.mr, "nr": tile.nr, "vectors": tile.vectors, "article": tile.article or None,
+        "registers": {"formula": tile.registers, "assembly": loop.registers},
+        "fma_per_load": {"formula": round(tile.fma_per_load, 3), "assembly": round(loop.fma_per_load, 3)},
+        "spills": loop.spills, "gflops": measure.spread(rates)._asdict(), "of_peak": of_peak._asdict(),
+    }
 
 
-def table(target: CpuTarget, dtype: str, found: list[Measured]) -> Table:
+def table(target: CpuTarget, dtype: str, found: list[dict[str, Any]]) -> Table:
     head = ["rows x columns", "article", "vectors", "registers\nformula / used", "FMAs per load\nformula / assembly",
             "spills", "GFLOP/s (quartiles)", "of peak"]
     rows = []
-    for m in found:
-        t, g = m.tile, m.gflops
-        row = [t.name, t.article, str(t.vectors), f"{t.registers} / {m.registers}",
-               f"{t.fma_per_load:.2f} / {m.fma_per_load:.2f}", str(m.spills) if m.spills else "-",
-               f"{g.median:.1f} ({g.q1:.1f} to {g.q3:.1f})", f"{m.of_peak.median:.1%}"]
-        rows.append([f"[bold]{cell}[/]" for cell in row] if t.article else row)
+    for t in found:
+        registers, loads, rate = t["registers"], t["fma_per_load"], t["gflops"]
+        row = [f"{t['mr']}x{t['nr']}", t["article"] or "", str(t["vectors"]),
+               f"{registers['formula']} / {registers['assembly']}", f"{loads['formula']:.2f} / {loads['assembly']:.2f}",
+               str(t["spills"] or "-"), f"{rate['median']:.1f} ({rate['q1']:.1f} to {rate['q3']:.1f})",
+               f"{t['of_peak']['median']:.1%}"]
+        rows.append([f"[bold]{cell}[/]" for cell in row] if t["article"] else row)
     return tables.shown(f"register tiles, {dtype}, {target.name}, one thread", "", head, rows, left=head[:2])
 
 
