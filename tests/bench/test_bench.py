@@ -440,7 +440,8 @@ def test_torch_is_loaded_before_mkl_however_they_are_asked_for(monkeypatch: pyte
         loaded.append(name)
         return fake(name, Clock(), 1e9)
 
-    known = tuple(replace(x, load=lambda setting, name=x.name: load(name)) for x in peer.libraries())
+    known = tuple(replace(x, load=lambda setting, name=x.name: load(name), is_here=lambda: True)
+                  for x in peer.libraries())
     monkeypatch.setattr(peer, "libraries", lambda: known)
     found, _ = peer.find(Setting(), ["mkl", "torch"])
     assert loaded == ["torch", "mkl"]

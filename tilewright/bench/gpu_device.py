@@ -7,7 +7,6 @@ answer is compared with torch's product of float64 copies, from which it may be 
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from tilewright.bench import peer
 from tilewright.bench.cases import Case, Job
 from tilewright.bench.contest import Checked, Left, Lost, States, Timed, attempt
 from tilewright.bench.peer import OURS, Way
-from tilewright.measure import gpu_rules, gpu_state, measure
+from tilewright.measure import gpu_rules, gpu_state, machine, measure
 from tilewright.measure.check import RANDOM
 from tilewright.measure.gpu_rules import GpuRules, GraphTrack, Launch
 from tilewright.measure.measure import Call, Sample
@@ -106,15 +105,10 @@ class TorchDevice:
 
     def describe(self) -> dict[str, Any]:
         """The chip and the versions, as JSON has them."""
-        t, versions = self.on.target, {}
-        for package in PACKAGES:
-            try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
+        t = self.on.target
         return {
             "name": self.on.name, "target": t.name, "sms": t.sms, "l2": t.l2, "clock_hz": t.clock,
-            "bandwidth": t.bandwidth, "cuda": self.torch.version.cuda, "packages": versions,
+            "bandwidth": t.bandwidth, "cuda": self.torch.version.cuda, "packages": machine.versions(*PACKAGES),
         }
 
 

@@ -84,7 +84,7 @@ class Library:
     """What a file of peers/ says: where the library may be found, and what steers it."""
 
     name: str
-    load: Callable[[Setting], Peer]  # Unavailable where it is not here
+    load: Callable[[Setting], Peer]  # where it is installed; Unavailable if it cannot be used
     wheel: str | None = None  # what to install
     is_here: Callable[[], bool] | None = None  # cheaper than to load it; default: whether the wheel's module is there
     device: str = CPU
@@ -126,6 +126,8 @@ def find(
     for library in libraries():
         if library.device == device and (wanted is None or library.name in wanted):
             try:
+                if library.missing:
+                    raise Unavailable(f"{library.wheel} is not installed")
                 found.append(library.load(setting))
             except Unavailable as reason:
                 left_out[library.name] = str(reason)

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -56,13 +57,17 @@ def last_level_bytes() -> int:
     return max(_caches().values())
 
 
+def memory_bytes() -> int:
+    """The physical memory; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0
+
+
 def describe() -> dict[str, Any]:
     """CPU, caches, cores, memory, kernel and versions, as JSON has them."""
     flags, here = cpu_flags(), cpus()
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        memory = 0
     return {
         "cpu": cpu_model(),
         "isa": [flag for flag in TELLING if flag in flags],
@@ -71,18 +76,20 @@ def describe() -> dict[str, Any]:
         "cpus_allowed": here.count,
         "smt": here.smt,
         "caches": _caches(),
-        "memory": memory,
+        "memory": memory_bytes(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": versions(*PACKAGES),
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def versions(*packages: str) -> dict[str, str]:
+    """Of those that are installed."""
+    found = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def now() -> str:

@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from tilewright.measure.machine import memory_bytes, now
 from tilewright.measure.quiet import BUSY, Watch
 from tilewright.plans.common import Cost
 from tilewright.plans.cpu import CpuPlan, Shape
@@ -207,7 +207,7 @@ def _measure(quick: bool, progress: Callable[[str], None]) -> Measured:
             for kind in KINDS[level]}
         if not quick:
             latency[level] = 1 / timing.best_rate(partial(timing.latency, wide, size, wide.line), one, effort)
-    return Measured(wide.model, datetime.now(timezone.utc).isoformat(timespec="seconds"), quick, len(everyone), clock,
+    return Measured(wide.model, now(), quick, len(everyone), clock,
                     call, flops, bandwidth, latency, alone, tuple(dict.fromkeys([*notes, *more_notes])))
 
 
@@ -226,7 +226,7 @@ def working_sets(t: CpuTarget, threads: int, quick: bool = False) -> tuple[dict[
         notes.append(f"L3 is too small beside L2 to be measured by itself with {threads} threads")
     caches = (t.l3 or t.l2) * -(-threads // max(t.l3_cpus if t.l3 else t.l2_cpus, 1))
     wanted, most = max(4*caches, 64 << 20), (256 if quick else 1024) << 20
-    total = min(wanted, most, _physical_memory() // 8)
+    total = min(wanted, most, (memory_bytes() or 4 << 30) // 8)
     if total < 2*caches:
         notes.append(f"memory was measured over {total >> 20} MiB, and caches of {caches >> 20} MiB may hold a part")
     sizes["memory"] = total // threads
@@ -240,13 +240,6 @@ def widest() -> CpuTarget:
 
 def _runnable() -> list[CpuTarget]:
     return [t for t in map(target, names("cpu")) if t.runnable]
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return 4 << 30
 
 
 # ---- remembering

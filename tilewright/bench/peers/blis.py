@@ -7,11 +7,9 @@ overrides that; but every call may name the kernels (the "context") it wants, an
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +27,9 @@ HOW = "bli_?gemm_ex and ?gemv_ex, compiled call"
 
 
 def load(setting: Setting) -> Peer:
-    spec = importlib.util.find_spec("blis")
-    if spec is None or spec.origin is None:
-        raise Unavailable("blis is not installed")
     if setting.threads != 1:
         raise Unavailable("the blis wheel is built without threads")
-    library = cblas.shared_library(Path(spec.origin).parent.glob("cy.*.so"))
+    library = cblas.shared_library(cblas.folder_of("blis").glob("cy.*.so"))
     try:
         library.bli_init()
         library.bli_arch_string.restype = library.bli_info_get_version_str.restype = ctypes.c_char_p

@@ -40,10 +40,7 @@ AVX2_KERNELS = ("Haswell", "Zen", "libmkl_def", "libmkl_avx2")  # OpenBLAS's nam
 
 def load(setting: Setting) -> Peer:
     """It is not imported: that would make its functions global, under names that NumPy's own OpenBLAS has as well."""
-    spec = importlib.util.find_spec("scipy_openblas64")
-    if spec is None or spec.origin is None:
-        raise Unavailable("scipy-openblas64 is not installed")
-    library = shared_library((Path(spec.origin).parent / "lib").glob("libscipy_openblas64_*"))
+    library = shared_library((folder_of("scipy_openblas64") / "lib").glob("libscipy_openblas64_*"))
     library.scipy_openblas_set_num_threads64_(setting.threads)
     library.scipy_openblas_get_config64_.restype = library.scipy_openblas_get_corename64_.restype = ctypes.c_char_p
     number = library.scipy_openblas_get_config64_().decode().split()[1]
@@ -112,6 +109,13 @@ def require_plain(o: Operands) -> None:
 
 
 # ---- libraries and their kernels
+
+
+def folder_of(module: str) -> Path:
+    """Where a module is, without importing it."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    return Path(spec.origin or "").parent
 
 
 def files_of(distribution: str) -> list[Path]:

@@ -4,11 +4,8 @@ cuBLAS, as torch calls it on a GPU in full f32: the reference that every ratio t
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +13,8 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.bench.cases import GPU, Product
-from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Way, single
+from tilewright.bench.peer import Library, Peer, Setting, Way, single
+from tilewright.measure.machine import versions
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Array, Operands
 
@@ -25,8 +23,6 @@ NAMES = {"bf16": "bfloat16", "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2"}  
 
 
 def load(setting: Setting) -> Peer:
-    if importlib.util.find_spec("torch") is None:
-        raise Unavailable("torch is not installed")
     import torch as t
 
     t.set_num_threads(setting.threads)
@@ -95,9 +91,8 @@ def load_cublas(setting: Setting) -> Peer:
     assert setting.on is not None
     torch = setting.on.torch
     version = f"of torch {torch.__version__}"
-    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            version = f"{importlib.metadata.version(package)} ({version})"
+    for own in versions("nvidia-cublas", "nvidia-cublas-cu12").values():
+        version = f"{own} ({version})"
 
     def bind(o: Operands) -> Call:
         return partial(torch.mm if o.problem.batch == 1 else torch.bmm, o.a, o.b, out=o.c), ()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from functools import partial
 
 from tilewright.bench.cases import GPU
-from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Unfit, single
+from tilewright.bench.peer import Library, Peer, Setting, Unfit, single
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
 
 
 def load(setting: Setting) -> Peer:
-    if importlib.util.find_spec("triton") is None:
-        raise Unavailable("triton is not installed")
     from tilewright.bench.peers import _triton_kernel
 
     def bind(o: Operands) -> Call:
@@ -26,4 +23,4 @@ def load(setting: Setting) -> Peer:
     return single("triton", version, "a kernel of ours (bench/peers/_triton_kernel.py), autotuned", bind)
 
 
-PEER = Library("triton", load, device=GPU, order=10)
+PEER = Library("triton", load, "triton", device=GPU, order=10)

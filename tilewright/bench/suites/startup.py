@@ -39,11 +39,8 @@ def run(rounds: int = 7, step: Callable[[], None] = lambda: None) -> dict[str, S
             _once(name, warm, root)
         for turn in range(rounds):
             for name in rotated(list(PROGRAMS), turn):
-                if "cold" in name:
-                    with tempfile.TemporaryDirectory() as empty:
-                        seconds[name].append(_once(name, empty, root))
-                else:
-                    seconds[name].append(_once(name, warm, root))
+                with tempfile.TemporaryDirectory() as empty:
+                    seconds[name].append(_once(name, empty if "cold" in name else warm, root))
                 step()
     return {name: Sample(tuple(times), 1) for name, times in seconds.items()}
 
