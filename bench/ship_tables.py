@@ -77,7 +77,7 @@ def main(
 def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool,
              console: Console) -> list[tuple[Gemm, Row]]:
     """The row of the best plan of each problem, or of the model's where nothing beat it."""
-    from tilewright.bench.progress import Progress
+    from tilewright.outputs import Progress
     known = {} if again else _known(target)
     found = []
     todo = [(problem, count) for count in threads for problem in problems]
@@ -110,7 +110,7 @@ def _known(target: CpuTarget) -> dict[object, Row]:
 def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget,
             console: Console) -> list[tuple[Gemm, Row]]:
     """The same rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
-    from tilewright.bench.progress import Progress
+    from tilewright.outputs import Progress
     isa = NATIVE if target == detect() else AVX2
     report = Report.start("tables")
     with Progress(console, "comparing", len(rows)) as bar:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from bench import readme
-from tilewright.bench import commands, peer, plot, progress, report, results, session, tables
+from tilewright import outputs
+from tilewright.bench import commands, peer, plot, report, results, session, tables
 from tilewright.bench.cases import Case, Job, Product
 from tilewright.bench.contest import Bench
 from tilewright.bench.peer import Setting
@@ -674,7 +675,7 @@ def test_documents_and_help_say_when_a_step_sits_out() -> None:
 def test_progress_without_a_terminal_is_lines_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    with progress.Progress(Console(), "starting", 2) as bar:
+    with outputs.Progress(Console(), "starting", 2) as bar:
         for label in ("f32 64", "f32 64", "f32 128"):
             bar.update(label)
         bar.advance()
@@ -689,7 +690,7 @@ def test_progress_without_a_terminal_is_lines_on_standard_error(capsys: pytest.C
 def test_a_result_is_told_as_it_comes(measured: Report, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    with progress.Progress(Console(), "", 1) as bar:
+    with outputs.Progress(Console(), "", 1) as bar:
         listen = commands.listener(bar)
         listen(job([]), {"event": "result", "result": measured.results[0].to_json()})
     assert capsys.readouterr().err == (

@@ -13,11 +13,11 @@ from tilewright.bench import plot as plots
 from tilewright.bench import report as reports
 from tilewright.bench.cases import AVX2, CPU, GPU, NATIVE, Job
 from tilewright.bench.peer import OURS
-from tilewright.bench.progress import Progress
 from tilewright.bench.results import ABSENT, CUBLAS, Report, Result
 from tilewright.bench.suites import shapes
 from tilewright.measure.gpu_rules import GpuRules
 from tilewright.measure.measure import Rules
+from tilewright.outputs import Progress
 from tilewright.text import plural
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ SCHEMA = 2
 BESIDE = "tilewright beside"  # the row of Case.beside
 NUMPY, CUBLAS = "numpy", "cuBLAS"  # the peers that tables compare with, whichever is the fastest
 ABSENT = "absent"  # how the error begins where this version or machine does not have a product
+
+
+def _stated(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass that have not their default."""
+    return {f.name: value for f in fields(record) if (value := getattr(record, f.name)) != f.default}
 
 
 @dataclass(frozen=True)
@@ -52,26 +57,20 @@ class Row:
     bound: dict[str, Any] | None = None  # never_lose.bound: what bounds our plan by the cost model, and its seconds
 
     def to_json(self, operations: int) -> dict[str, Any]:
-        found: dict[str, Any] = {"name": self.name} | ({"how": self.how} if self.how else {})
-        if self.sample is None:
-            return found | {"error": self.error}
-        s = self.sample.spread
-        doubts = {"left_out": self.sample.left_out, "disturbed": self.sample.disturbed}
-        found |= {"reps": self.sample.reps, "seconds": list(self.sample.seconds)}
-        found |= {name: value for name, value in doubts.items() if value}
-        found |= {"median_s": s.median, "q1_s": s.q1, "q3_s": s.q3, "gflops": round(operations / s.median / 1e9, 3)}
-        if self.deviation is not None:
-            found["deviation"] = self.deviation
-        return found | {name: value for name in ("m", "prepared", "gpu", "bound") if (value := getattr(self, name))}
+        found = _stated(self)
+        if sample := found.pop("sample", None):
+            s = sample.spread
+            found |= _stated(sample) | {"seconds": list(sample.seconds), "median_s": s.median, "q1_s": s.q1,
+                                        "q3_s": s.q3, "gflops": round(operations / s.median / 1e9, 3)}
+        return found
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
-        how = data.get("how", "")
-        if "error" in data:
-            return cls(data["name"], error=data["error"], how=how)
-        sample = Sample(tuple(data["seconds"]), data["reps"], data.get("left_out", 0), data.get("disturbed", False))
-        return cls(data["name"], sample, None, data.get("gpu"), how, data.get("m", 0), data.get("deviation"),
-                   data.get("prepared", False), data.get("bound"))
+        given = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        if "seconds" not in data:
+            return cls(**given)
+        timed = {name: data[name] for name in Sample.__dataclass_fields__ if name in data}
+        return cls(**given, sample=Sample(**timed | {"seconds": tuple(data["seconds"])}))
 
 
 @dataclass(frozen=True)
@@ -185,9 +184,9 @@ class Report:
     def from_json(cls, data: dict[str, Any]) -> Report:
         if data.get("schema") != SCHEMA:
             raise ValueError(f"this is schema {data.get('schema')!r} of a bench result; {SCHEMA} is understood")
-        fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        given = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         sessions = [Session(**s) for s in data["sessions"]]
-        return cls(**{**fields, "sessions": sessions, "results": [Result.from_json(r) for r in data["results"]]})
+        return cls(**{**given, "sessions": sessions, "results": [Result.from_json(r) for r in data["results"]]})
 
 
 def save(report: Report, path: Path) -> None:

@@ -102,7 +102,7 @@ class _Bar:
     """How much of the time is over, and what is being done in it."""
 
     def __init__(self, console: Any, time_limit: float, threads: int) -> None:
-        from tilewright.bench.progress import Progress
+        from tilewright.outputs import Progress
 
         self.bar = Progress(console, "starting", float(time_limit))
         self.limit, self.threads = time_limit, plural(threads, "thread")

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.bench import commands, results, tables
-from tilewright.bench.progress import Progress
 from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.measure import check, measure, quiet
 from tilewright.measure.measure import Call, Rules, Spread
 from tilewright.measure.quiet import BUSY, Load, Watch, words
+from tilewright.outputs import Progress
 from tilewright.targets import CpuTarget
 from tilewright.targets.machine import cpus
 
