@@ -117,7 +117,7 @@ def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
     plans = []
     for plan in found:
         expected = planner.cost(shape, plan, chip)
-        grid = plan.grid(problem.m, problem.n, *(() if is_amd else (chip, shape.itemsize)))
+        grid = plan.grid(problem.m, problem.n, *(() if is_amd else (chip, shape.itemsize)), problem.batch)
         plans.append({"plan": str(plan), "seconds": expected.seconds,
                       "flops_per_second": problem.flops / expected.seconds,
                       "workgroups" if is_amd else "ctas": math.prod(grid), "parts": dict(expected.parts)})

@@ -96,23 +96,24 @@ class AmdKernel(GpuKernel, AmdCode):
         if p.algorithm == "scaled":
             found["DIRECT_SCALES"] = p.direct_scales(s)
         if p.algorithm in ("mfma", "xf32"):
-            found |= {"LAYOUT": s.layout, "VECTOR": p.vector}
+            found |= {"LAYOUT": s.layout, "VECTOR": p.vector, **({"BATCH": True} if s.batch != 1 else {})}
         if s.out != s.sums:
             found["OUT"] = s.out
         return found
 
     def _launch(self) -> Launch:
-        p, m, n = self.plan, self.problem.m, self.problem.n
+        p, m, n, batch = self.plan, self.problem.m, self.problem.n, self.problem.batch
         if p.split_k == 1:
-            return Launch(self, p.grid(m, n))
-        tiles = p.tiles(m, n)
-        return Launch(self, p.grid(m, n), p.split_k * tiles * p.cta_m * p.cta_n * BYTES[self.shape.sums], 4*tiles)
+            return Launch(self, p.grid(m, n, batch))
+        tiles = p.tiles(m, n, batch)
+        tile = p.cta_m * p.cta_n * BYTES[self.shape.sums]
+        return Launch(self, p.grid(m, n, batch), p.split_k * tiles * tile, 4*tiles)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What another program must know to launch the code object for matrices of any size: see compiler.manifest."""
         p = self.plan
-        tiles = f"((m + {p.cta_m - 1}) // {p.cta_m}) * ((n + {p.cta_n - 1}) // {p.cta_n})"
+        tiles = tiles_of(self.shape, p)
         found = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
         found |= {"plan": str(p), "problem": str(self.problem), "computes": computes(self.shape, p),
                   "requires": requires(self.shape, p)}
@@ -128,8 +129,9 @@ CODE = AmdCode
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:
     """As tilewright.compile says. Operands are taken to be contiguous."""
     plan = asked.plan(plan, target)
-    if problem.batch != 1:
-        raise ValueError(f"a kernel for {target.name} computes one product, and {problem} has {problem.batch}")
+    if problem.blocks and problem.batch != 1:
+        raise ValueError(f"kernels of block-scaled formats for {target.name} multiply two matrices, since quantized "
+                         f"operands of GPUs have two axes, and {problem} has {problem.batch} products")
     return AmdKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))
 
 
@@ -148,6 +150,9 @@ def computes(shape: GpuShape, plan: AmdPlan) -> str:
                  f"ld_scale_a and ld_scale_b apart; k counts whole blocks of {BLOCK}, the last filled up with zeros.")
     else:
         said += "lda, ldb and ldc are elements from row to row."
+    if shape.batch != 1:
+        said += (" There are `batch` such products; their matrices are stride_a, stride_b and stride_c elements apart, "
+                 "0 where all have the same one.")
     if plan.algorithm == "bf16_emulated":
         said += " Emulated: elements times their scales are multiplied as bf16."
     if plan.algorithm == "xf32":
@@ -158,10 +163,15 @@ def computes(shape: GpuShape, plan: AmdPlan) -> str:
     return said
 
 
+def tiles_of(shape: GpuShape, plan: AmdPlan) -> str:
+    """How many a launch has, as an expression of the arguments' names."""
+    tiles = f"((m + {plan.cta_m - 1}) // {plan.cta_m}) * ((n + {plan.cta_n - 1}) // {plan.cta_n})"
+    return tiles if shape.batch == 1 else f"batch * {tiles}"
+
+
 def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
     """Python expressions of the arguments' names, where pointers are addresses; all are true of a launch that works."""
-    tiles_n = f"((n + {plan.cta_n - 1}) // {plan.cta_n})"
-    tiles = f"((m + {plan.cta_m - 1}) // {plan.cta_m}) * {tiles_n}"
+    tiles, tiles_n = tiles_of(shape, plan), f"((n + {plan.cta_n - 1}) // {plan.cta_n})"
     # kernels count rows, columns, steps of k and tiles in 32 bits, up to the end of the last tile and of its copies
     found = [f"1 <= m <= {MOST - BEYOND}", f"1 <= n <= {MOST - BEYOND}",
              f"1 <= k <= {MOST - (plan.split_k + 1) * plan.cta_k}",
@@ -184,6 +194,7 @@ def requires(shape: GpuShape, plan: AmdPlan) -> list[str]:
                 found.append(f"{'k' if along_k else along} % {8*PIECE // bits} == 0")
             if bits != 6:
                 found += [f"{name} % {PIECE} == 0", f"{apart} % {PIECE} == 0"]
+                found += [f"stride_{name} * {bits // 8} % {PIECE} == 0"] * (shape.batch != 1)
             found.append(f"0 <= {apart} * {rows if along_k else plan.cta_k} <= {REACH}")
         elif not along_k and plan.vector > 1:
             found.append(f"{along} % {plan.vector} == 0")

@@ -174,7 +174,7 @@ class CompiledGemm(Compiled):
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """What a product of one pair of matrices takes; nothing if it is empty."""
+        """What a product takes, on a GPU all of a batch; nothing if it is empty."""
         raise NotImplementedError
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -235,7 +235,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        return () if self.empty else (self._launch(),)
+        return () if self.empty or not self.problem.batch else (self._launch(),)
 
     def _launch(self) -> Launch:
         raise NotImplementedError

@@ -101,12 +101,13 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p = self.plan
+        batch = {"BATCH": True} if self.problem.batch != 1 else {}
         if p.algorithm == "gemv":
             return {"DTYPE": self.problem.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
-                    "VECTOR": p.vector, "SPLIT_K": p.split_k}
+                    "VECTOR": p.vector, "SPLIT_K": p.split_k, **batch}
         found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
                  "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
-                 "TAIL": p.tail, "GROUP_M": p.group_m}
+                 "TAIL": p.tail, "GROUP_M": p.group_m, **batch}
         if p.algorithm == "simt":
             found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
@@ -114,10 +115,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return found
 
     def _launch(self) -> Launch:
-        p, m, n, s = self.plan, self.problem.m, self.problem.n, 4 if self.problem.compute == "f32" else 8
-        tiles, grid, tile = p.tiles(m, n), p.grid(m, n, self.target, s), p.extent[0] * p.extent[1] * s
+        p, m, n, batch = self.plan, self.problem.m, self.problem.n, self.problem.batch
+        s = 4 if self.problem.compute == "f32" else 8
+        tiles, grid, tile = p.tiles(m, n, batch), p.grid(m, n, self.target, s, batch), p.extent[0] * p.extent[1] * s
         if p.tail:
-            whole, parts = p.tail_split(m, n, self.target, s)
+            whole, parts = p.tail_split(m, n, self.target, s, batch)
             over = tiles - whole
             return Launch(self, grid, max(over*parts, 1)*tile, 4*max(over, 1), (("whole", whole), ("parts", parts)))
         return Launch(self, grid, p.split_k * tiles * tile, 4*tiles) if p.split_k > 1 else Launch(self, grid)

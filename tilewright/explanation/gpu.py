@@ -40,7 +40,7 @@ class GpuExplanation(Sections):
     def title(self) -> str:
         t = self.target
         units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"
-        each = f", each of {self.problem.batch} products"*(self.problem.batch != 1)
+        each = f", {self.problem.batch} products in one launch"*(self.problem.batch != 1)
         return f"{self.problem} on {t.name} ({t.model}, {units}){each}"
 
     def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
@@ -73,7 +73,7 @@ class GpuExplanation(Sections):
 
     def _time(self, cost: Cost) -> Iterator[str]:
         s, t = self.shape, self.target
-        flops, peak = 2 * s.m * s.n * s.k, gpu.planner(t).peak(s, self.plan, t)
+        flops, peak = 2 * s.batch * s.m * s.n * s.k, gpu.planner(t).peak(s, self.plan, t)
         yield f"{'ceiling':<10} {_time(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
         yield (f"{'predicted':<10} {_time(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
                f"{flops / cost.seconds / peak:.1%} of the ceiling; nothing here has been measured")
@@ -93,14 +93,14 @@ def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
     yield (f"about {p.estimate(s)} registers of each lane, of {t.vgprs // max(waves // t.simds, 1)} where one "
            "workgroup runs")
     yield f"{p.stages} stages in LDS: {lds:,} bytes of {t.lds:,}, {lds / t.lds:.0%}"
-    whole = p.tiles(s.m, s.n)
+    whole = p.tiles(s.m, s.n, s.batch)
     yield (f"{whole:,} tiles of C" + (f" in {p.split_k} parts each" if p.split_k > 1 else "")
            + f", {resident} at a time on each of {t.cus} compute units; "
-           f"{s.m*s.n / (whole*p.cta_m*p.cta_n):.1%} of their elements are C's")
+           f"{s.batch*s.m*s.n / (whole*p.cta_m*p.cta_n):.1%} of their elements are C's")
 
 
 def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
-    warps, shared, whole = p.threads // LANES, p.shared(s.itemsize), p.tiles(s.m, s.n)
+    warps, shared, whole = p.threads // LANES, p.shared(s.itemsize), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.extent
     if p.algorithm == "gemv":
         yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
@@ -112,10 +112,10 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     yield f"{p.stages} stages in shared memory: {shared:,} bytes of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
     divided = f" in {p.split_k} parts each"*(p.split_k > 1)
     if p.tail:
-        undivided, parts = p.tail_split(s.m, s.n, t, s.itemsize)
+        undivided, parts = p.tail_split(s.m, s.n, t, s.itemsize, s.batch)
         divided = f", the last {whole - undivided} of them in {parts} parts"*(parts > 1)
     yield (f"{whole:,} tiles of C{divided}, {max(p.resident(t, s.itemsize), 1)} at a time on each of {t.sms} "
-           f"multiprocessors; {s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
+           f"multiprocessors; {s.batch*s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
 
 
 def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None) -> GpuExplanation:

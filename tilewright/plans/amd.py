@@ -154,11 +154,12 @@ class AmdPlan(Plan):
         turned = 0 if direct else (shape.layout[0] == "t") + (shape.layout[1] == "n")       # and addresses of rows
         return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 12*turned + 40
 
-    def tiles(self, m: int, n: int) -> int:
-        return ceil(m / self.cta_m) * ceil(n / self.cta_n)
+    def tiles(self, m: int, n: int, batch: int = 1) -> int:
+        """Of C, or all of a batch."""
+        return ceil(m / self.cta_m) * ceil(n / self.cta_n) * batch
 
-    def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        return self.tiles(m, n), 1, self.split_k
+    def grid(self, m: int, n: int, batch: int = 1) -> tuple[int, int, int]:
+        return self.tiles(m, n, batch), 1, self.split_k
 
     def violations(self, problem: Gemm | GpuShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""

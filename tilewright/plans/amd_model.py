@@ -45,7 +45,7 @@ def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     """The predicted cost of a legal plan."""
     p = plan
     resident = max(target.occupancy(p.threads, p.estimate(shape), p.lds(shape)), 1)
-    tiles = p.tiles(shape.m, shape.n) * p.split_k
+    tiles = p.tiles(shape.m, shape.n, shape.batch) * p.split_k
     steps = ceil(ceil(shape.k / p.cta_k) / p.split_k)                   # tiles of k for each tile of C
     # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
     full, over = divmod(tiles, target.cus * resident)
@@ -57,8 +57,8 @@ def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     arrival = each["L1"] / target.clock
     latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
     out = formats.FORMATS[shape.out].bits / 8
-    least = (shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out
-    parts = p.split_k * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
+    least = shape.batch * ((shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out)
+    parts = p.split_k * shape.batch * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
     bounds |= {"L2": tiles * steps * brought(shape, p) / (L2_CLOCK * target.xcds * target.clock),
                "memory": (least + parts) / target.bandwidth, "latency": latency}
     # parts are written, and added up by the last workgroup, when products are done
@@ -124,7 +124,7 @@ def peak(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
 def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[Term, ...]]:
     """Bytes that all workgroups move, by level, without scales; at the edges of C as if all tiles were whole."""
     s = shape
-    tiles, steps, waves = p.tiles(s.m, s.n), ceil(s.k / p.cta_k), p.threads // LANES
+    tiles, steps, waves = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k), p.threads // LANES
     moved, every = tiles * steps, f"{tiles:,} tiles x {steps:,} steps along k"
     parts = f" for each of {p.split_k} parts"*(p.split_k > 1)
     a_ahead, b_ahead = ((moved + int(tiles * p.split_k * ahead), f"{every}, and {ahead:g} past the end{parts}")
@@ -135,7 +135,7 @@ def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[T
                     Term("A read", p.warp_m*row_a, moved*waves, f"by {waves} waves"),
                     Term("B read", p.warp_n*row_b, moved*waves, f"by {waves} waves")),
             "L2": (Term("A", p.cta_m*a, *a_ahead), Term("B", p.cta_n*b, *b_ahead)),
-            "memory": memory_traffic(s, p.split_k, s.m*s.n*s.itemsize)}
+            "memory": memory_traffic(s, p.split_k, s.batch*s.m*s.n*s.itemsize)}
 
 
 def _ahead(s: GpuShape, p: AmdPlan) -> tuple[float, float]:

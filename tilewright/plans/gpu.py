@@ -29,7 +29,9 @@ SUMS = {"f64": "f64", "i8": "i32"}      # the format in which products of a form
 # numbers of 32 bits in kernels.
 MOST = {"split_k": 256, "group_m": 1 << 16}
 
-Place = tuple[int, int]                 # a matrix's address, and bytes from one row to the next
+MOST_BATCH = 1 << 20    # products of a launch: kernels count tiles in 32 bits
+
+Place = tuple[int, ...]         # a matrix's address, bytes from row to row, and in a batch from matrix to matrix
 
 
 class GpuShape(NamedTuple):
@@ -39,7 +41,7 @@ class GpuShape(NamedTuple):
     vector_a    elements along A's contiguous rows (or columns) that one aligned access may have, up to 16 bytes: the
                 address, the distance of rows and their length are multiples of so many. vector_b, vector_c: of B and C
     near_a      rows of A (columns, if these are contiguous) that follow each other within 2^31 bytes, at most 1024
-    batch       products of such operands
+    batch       products of such operands in one launch
     scaled      elements come in blocks of 32 along k, each with a scale
     """
     a: str
@@ -60,12 +62,12 @@ class GpuShape(NamedTuple):
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
-                + ", with scales"*self.scaled)
+                + ", with scales"*self.scaled + f", {self.batch} times"*(self.batch != 1))
 
     @property
     def least(self) -> GpuShape:
         """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
-        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK)
+        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)
 
     @property
     def sums(self) -> str:
@@ -101,13 +103,14 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     places = at or [(0, extent*size // 8) for extent, size in zip(inner, bits)]
     vector_a, vector_b, vector_c = (_vector(size, extent, *place) for size, extent, place in zip(bits, inner, places))
     near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
-                      for _, apart in places[:2])
-    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, batch, scaled)
+                      for _, apart, *_ in places[:2])
+    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
+                    scaled)
 
 
-def _vector(bits: int, extent: int, address: int, apart: int) -> int:
+def _vector(bits: int, extent: int, address: int, *apart: int) -> int:
     found = 1 << ((8*WIDEST // bits).bit_length() - 1)
-    while found > 1 and (extent % found or 8*address % (found*bits) or 8*apart % (found*bits)):
+    while found > 1 and (extent % found or any(8*x % (found*bits) for x in (address, *apart))):
         found //= 2
     return found
 
@@ -152,8 +155,8 @@ def cost(shape: GpuShape, plan: Any, target: Any) -> Cost:
 def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
     """What crosses the memory's interface once, and `parts` sums of `size` bytes, written and read."""
     s, (a, b) = shape, shape.bits
-    once = (Term("A", s.m*s.k*a // 8, 1, "once"), Term("B", s.n*s.k*b // 8, 1, "once"),
-            Term("C", s.m*s.n*bits_of(s.out) // 8, 1, "written"))
+    once = (Term("A", s.m*s.k*a // 8, s.batch, "once"), Term("B", s.n*s.k*b // 8, s.batch, "once"),
+            Term("C", s.m*s.n*bits_of(s.out) // 8, s.batch, "written"))
     return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
 
 

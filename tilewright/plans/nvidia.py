@@ -93,9 +93,10 @@ class NvidiaPlan(Plan):
         rows, columns = (x * self.vector if x == LANES else x for x in (self.cta_m, self.cta_n))
         return rows, columns
 
-    def tiles(self, m: int, n: int) -> int:
+    def tiles(self, m: int, n: int, batch: int = 1) -> int:
+        """Of C, or all of a batch."""
         rows, columns = self.extent
-        return ceil(m / rows) * ceil(n / columns)
+        return ceil(m / rows) * ceil(n / columns) * batch
 
     def estimate(self, itemsize: int) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
@@ -124,9 +125,9 @@ class NvidiaPlan(Plan):
         return target.occupancy(self.threads, min(self.estimate(itemsize), target.registers_thread),
                                 self.shared(itemsize))
 
-    def tail_split(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int]:
+    def tail_split(self, m: int, n: int, target: GpuTarget, itemsize: int, batch: int = 1) -> tuple[int, int]:
         """With `tail`: (tiles that stay whole, parts of each of the others)."""
-        tiles = self.tiles(m, n)
+        tiles = self.tiles(m, n, batch)
         slots = target.sms * max(self.resident(target, itemsize), 1)
         whole = tiles // slots * slots
         over = tiles - whole
@@ -135,10 +136,10 @@ class NvidiaPlan(Plan):
         parts = min(range(1, MOST_PARTS + 1), key=lambda s: ceil(over*s / slots)/s + PART*s)
         return (tiles, 1) if parts == 1 else (whole, parts)
 
-    def grid(self, m: int, n: int, target: GpuTarget, itemsize: int) -> tuple[int, int, int]:
-        tiles = self.tiles(m, n)
+    def grid(self, m: int, n: int, target: GpuTarget, itemsize: int, batch: int = 1) -> tuple[int, int, int]:
+        tiles = self.tiles(m, n, batch)
         if self.tail:
-            whole, parts = self.tail_split(m, n, target, itemsize)
+            whole, parts = self.tail_split(m, n, target, itemsize, batch)
             return whole + (tiles - whole)*parts, 1, 1
         return tiles, 1, self.split_k
 
@@ -239,7 +240,7 @@ ADDING = 50e9           # bytes per second at which the last CTA, alone, adds th
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    tiles, resident = plan.tiles(m, n), max(plan.resident(target, s), 1)
+    tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(target, s), 1)
     slots = target.sms * resident
     rate: float
     if plan.algorithm == "gemv":
@@ -261,7 +262,7 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
-        whole, parts = plan.tail_split(m, n, target, s)
+        whole, parts = plan.tail_split(m, n, target, s, shape.batch)
         rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
     else:
         rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
@@ -270,8 +271,8 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     work = rounds * resident * alone / target.clock
     moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
-    once = (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
-    parts = plan.tail_split(m, n, target, s)[1] if plan.tail else plan.split_k
+    once = shape.batch * (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
+    parts = plan.tail_split(m, n, target, s, shape.batch)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
     added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
     if plan.tail and parts > 1:
@@ -302,10 +303,10 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
     """Bytes that all CTAs move, by level; at the edges of C as if all tiles were whole. What threads of simt read from
     shared memory counts for each of them, though several read the same elements at once."""
     s, p, size = shape, plan, shape.itemsize
-    tiles, steps = p.tiles(s.m, s.n), ceil(s.k / p.cta_k)
-    whole, divided = p.tail_split(s.m, s.n, target, size) if p.tail else (0, p.split_k)
+    tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
+    whole, divided = p.tail_split(s.m, s.n, target, size, s.batch) if p.tail else (0, p.split_k)
     over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
-    found = gpu.memory_traffic(s, divided, s.m*s.n*size) if not p.tail or divided == 1 else (
+    found = gpu.memory_traffic(s, divided, s.batch*s.m*s.n*size) if not p.tail or divided == 1 else (
         *gpu.memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
                                            f"{divided} of {over} tiles, written, and read by the last"))
     if p.algorithm == "gemv":

@@ -32,12 +32,13 @@ class Launches:
             self.report.occupancy = occupancy.of(kernel)
 
     def run(self, a: Array | Quantized, b: Array | Quantized, c: Array) -> None:
-        """Elements of c that no launch writes are a fault, as is reading them first if beta is 0."""
+        """Matrices or stacks. Elements of c that no launch writes are a fault, and reading them first if beta is 0."""
         if not self.kernel.launches:
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
         p, (target, ldc) = self.kernel.problem, _rows(c)
-        values = {"m": p.m, "n": p.n, "k": p.k, "alpha": self.alpha, "beta": self.beta, "ldc": ldc}
+        values = {"m": p.m, "n": p.n, "k": p.k, "alpha": self.alpha, "beta": self.beta, "ldc": ldc,
+                  "batch": p.batch, "stride_c": target.strides[0] // c.itemsize}
         arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):
@@ -45,7 +46,8 @@ class Launches:
                 arrays[name], values[f"ld{name}"] = _bytes(x.elements), x.elements.shape[-1]
                 arrays[f"scale_{name}"], values[f"ld_scale_{name}"] = _bytes(x.scales), x.scales.shape[-1]
             else:
-                rows, values[f"ld{name}"] = _rows(x.T if letter == "t" else x)
+                rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
+                values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
         for launch in self.kernel.launches:
             if launch.workspace:
@@ -66,7 +68,7 @@ class Launches:
             machine = Machine(launch.function, self.memory, {}, self.report, self.kernel.target.name)
             machine.run_grid(args, launch.grid)
         if not self.beta:
-            self._check_written(at["c"], target, ldc)
+            self._check_written(at["c"], target)
         if "counters" in arrays and arrays["counters"].any():
             raise Fault("counters", self._line, self._name, "the counters are not 0 again, as the next call expects")
         if target is not c:
@@ -81,24 +83,23 @@ class Launches:
     def _name(self) -> str:
         return str(self.kernel.launches[-1].function.name)
 
-    def _check_written(self, address: int, c: Array, ldc: int) -> None:
+    def _check_written(self, address: int, c: Array) -> None:
         region = self.memory.find(address)
         assert region is not None
         if region.written is None or not c.size:
             return
-        i, j = np.indices(c.shape)
-        written = region.written[(i * ldc + j) * c.itemsize]
+        written = region.written[sum(i * stride for i, stride in zip(np.indices(c.shape), c.strides))]
         if not written.all():
             raise Fault("unwritten", self._line, self._name,
                         f"element {tuple(map(int, np.argwhere(~written)[0]))} of c has not been written")
 
 
 def _rows(x: Array) -> tuple[Array, int]:
-    """The matrix, or a copy of it, by rows, and how many elements are from row to row."""
-    rows, columns = x.shape
-    if (x.strides[1] != x.itemsize and columns > 1) or (x.strides[0] < columns * x.itemsize and rows > 1):
+    """The matrix or stack, or a copy of it, by rows, and how many elements are from row to row."""
+    rows, columns = x.shape[-2:]
+    if (x.strides[-1] != x.itemsize and columns > 1) or (x.strides[-2] < columns * x.itemsize and rows > 1):
         x = np.ascontiguousarray(x)
-    return x, x.strides[0] // x.itemsize if rows > 1 else max(columns, 1)
+    return x, x.strides[-2] // x.itemsize if rows > 1 else max(columns, 1)
 
 
 def _bytes(x: Array) -> Array:

@@ -65,9 +65,10 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
         out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
     for name, x in ("a", a), ("b", b), ("out", out):
         check_operand(name, x, getattr(p, name), p.shapes[name])
-    product = CpuProduct(kernel, alpha, beta) if isinstance(kernel.target, CpuTarget) else Launches(kernel, alpha, beta)
-    for index in range(p.batch):
-        product.run(*((a[index], b[index], out[index]) if p.batch != 1 else (a, b, out)))
+    on_cpu = isinstance(kernel.target, CpuTarget)
+    product = CpuProduct(kernel, alpha, beta) if on_cpu else Launches(kernel, alpha, beta)
+    for x, y, z in zip(a, b, out) if p.batch != 1 and on_cpu else ((a, b, out),):       # GPUs have one launch for all
+        product.run(x, y, z)
     product.report.result = out
     return product.report
 

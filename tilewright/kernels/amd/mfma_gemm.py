@@ -45,11 +45,12 @@ def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
 def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str | None = None, LAYOUT: str = "nt",
                    CTA_M: int = 256, CTA_N: int = 256, CTA_K: int = 32, WARP_M: int = 128, WARP_N: int = 64,
                    MFMA: int = 32, STAGES: int = 2, DIRECT: bool = False, VECTOR: int = 16, VECTOR_C: int = 4,
-                   SPLIT_K: int = 1, GROUP_M: int = 8, XCDS: int = 8) -> Any:
+                   SPLIT_K: int = 1, GROUP_M: int = 8, XCDS: int = 8, BATCH: bool = False) -> Any:
     """LAYOUT: "n" or "t" for A and for B, as BLAS says it: "t" of B has k along its rows.
 
     VECTOR, VECTOR_C: elements that are moved at once, of an operand that is contiguous along m or n, whose m or n is a
-    multiple of it, and of C, whose n is. STAGES: tiles in LDS, if they come there straight (DIRECT).
+    multiple of it, and of C, whose n is. STAGES: tiles in LDS, if they come there straight (DIRECT). BATCH: of many
+    matrices, see work.parameters.
     """
     B = B or A
     ATOM = instruction(ARCH, MFMA, A, B, CTA_K)
@@ -59,8 +60,9 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     split, result = Split(SPLIT_K), OUT or ATOM.c.format
     k = Kernel(f"mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT else "")
                + f"_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}" + (f"_s{STAGES}" if DIRECT else "")
-               + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""), threads=THREADS, warp=LANES,
-               **parameters(SUMS, TYPES.get(A, i8), TYPES.get(B, i8), memory_type(result), split))
+               + (f"_k{SPLIT_K}" if SPLIT_K > 1 else "") + "_batch"*BATCH, threads=THREADS, warp=LANES,
+               **parameters(SUMS, TYPES.get(A, i8), TYPES.get(B, i8), memory_type(result), split,
+                            BATCH=BATCH))
     g = arguments(k)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  DIES=XCDS, AT_LEAST_ONE=True)

@@ -51,8 +51,9 @@ class Out:
 
     @classmethod
     def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True) -> Out:
-        """That of a kernel with the arguments g, by name."""
-        return cls(k, g.m, g.n, g.alpha, g.beta, g.c, g.ldc, FORMAT, VECTOR, ALIGNED)
+        """That of a kernel with the arguments g, by name; of a batch the C of the workgroup's matrix."""
+        c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
+        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED)
 
     def store(self, runs: Callable[[], Iterable[Run]]) -> None:
         """All of this lane's elements that are inside of C; `runs` is called for each case of beta."""

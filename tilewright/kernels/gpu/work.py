@@ -1,9 +1,12 @@
-"""What one workgroup (a CTA) of a GEMM works on: which tile of C, which part of it each warp, which steps of k.
+"""What one workgroup (a CTA) of a GEMM works on: which matrix of a batch, which tile of its C, which part of the tile
+each warp, which steps of k.
 
-Every tiled kernel for a GPU opens with these: `parameters` of its function, `arguments` by name, and `share`.
+Every tiled kernel for a GPU opens with these: `parameters` of its function, `arguments` by name, and `share`. The tiles
+of a batch are numbered matrix after matrix, so that one launch, raster and split_k divide all of them.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +16,38 @@ from tilewright.kernels.gpu import raster
 from tilewright.kernels.gpu.split_k import Parts, Split
 
 
-def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALED: bool = False) -> dict[str, Any]:
+def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALED: bool = False, BATCH: bool = False
+               ) -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
-    are added up. SCALED: each operand has scales of its own, whose rows are ld_scale_a and ld_scale_b apart."""
+    are added up. SCALED: each operand has scales of its own, whose rows are ld_scale_a and ld_scale_b apart. BATCH: of
+    `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c elements; 0 where
+    all products have the same matrix."""
     scales = {"scale_a": ptr(i8), "ld_scale_a": i64, "scale_b": ptr(i8), "ld_scale_b": i64} if SCALED else {}
+    apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     return {"m": i32, "n": i32, "k": i32, "alpha": SUMS, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
-            "beta": SUMS, "c": ptr(C), "ldc": i64, **split.parameters(SUMS)}
+            "beta": SUMS, "c": ptr(C), "ldc": i64, **apart, **split.parameters(SUMS)}
 
 
 def arguments(k: Kernel) -> SimpleNamespace:
-    """The kernel's parameters by name."""
-    return SimpleNamespace(**dict(k.function.params))
+    """The kernel's parameters by name; `matrix` is the number of the workgroup's matrix in a batch (`in_matrix`)."""
+    return SimpleNamespace(**{"batch": None, "matrix": None, **dict(k.function.params)})
+
+
+def in_matrix(k: Kernel, g: SimpleNamespace, tile: Value, tiles: Callable[[], Value]) -> Value:
+    """Of tile `tile` of a batch whose matrices have so many tiles, the number in its matrix. From here on g.a and g.b
+    are that matrix's operands; Out.of finds C, after the main loop, which needs the registers."""
+    if g.batch is None:
+        return tile
+    count = tiles()
+    g.matrix = tile // count
+    for name in ("a", "b"):
+        setattr(g, name, getattr(g, name) + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}"))
+    return tile - g.matrix*count
+
+
+def of_batch(g: SimpleNamespace, tiles: Value) -> Value:
+    """How many tiles all matrices have, if one has `tiles`."""
+    return tiles if g.batch is None else tiles*g.batch
 
 
 @dataclass(frozen=True)
@@ -43,7 +67,7 @@ class Work:
 
 def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
           GROUP_M: int, SLICES: int = 1, DIES: int = 1, AT_LEAST_ONE: bool = False) -> Work:
-    """The grid is that of `split`, with as many tiles as C has. GROUP_M, DIES: see raster.grouped and by_die.
+    """The grid is that of `split`, with as many tiles as C has, or a batch. GROUP_M, DIES: raster.grouped and by_die.
 
     AT_LEAST_ONE: a workgroup for which no steps of k are left multiplies one tile of zeros, else none.
     """
@@ -52,8 +76,9 @@ def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int
     in_slice, slice = (warp % WARPS, warp // WARPS) if SLICES > 1 else (warp, None)
     lane, i1, j1 = t % k.warp, in_slice % WARPS_M*WARP_M, in_slice // WARPS_M*WARP_N
     tiles_m, tiles_n = k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
-    block = raster.by_die(k, k.block[0], tiles_m*tiles_n, DIES) if DIES > 1 else k.block[0]
-    tile, parts = split.parts(k, g, block, lambda: tiles_m*tiles_n)
+    block = raster.by_die(k, k.block[0], of_batch(g, tiles_m*tiles_n), DIES) if DIES > 1 else k.block[0]
+    tile, parts = split.parts(k, g, block, lambda: of_batch(g, tiles_m*tiles_n))
+    tile = in_matrix(k, g, tile, lambda: tiles_m*tiles_n)
     tile_m, tile_n = raster.grouped(k, tile, tiles_m, tiles_n, GROUP_M)
     i0, j0 = tile_m*CTA_M, tile_n*CTA_N
     k_first, tiles, short = _steps(k, g.k, CTA_K, split, parts, AT_LEAST_ONE)

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
-from tilewright.kernels.gpu.work import arguments, parameters
+from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
 
 TYPES = {"f32": f32, "f64": f64}
 WARPS = 8               # of a CTA
@@ -22,30 +22,37 @@ UNROLL = 8              # loads of a lane in flight
 
 
 def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
-              SPLIT_K: int = 1) -> Function:
+              SPLIT_K: int = 1, BATCH: bool = False) -> Function:
     """C = alpha * A @ B + beta * C of one row (or one COLUMN); parameters as for any GEMM; beta = 0 never reads C.
 
     VECTOR      elements that a lane loads at once: the matrix is aligned to so many, its leading dimension and its
                 size along the contiguous dimension are multiples of it
+    BATCH       of many products: see work.parameters
     """
     T, split = TYPES[DTYPE], Split(SPLIT_K)
-    k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}", threads=32*WARPS,
-               noalias=not split.divided, **parameters(T, T, T, T, split))
+    k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}{'_batch' if BATCH else ''}",
+               threads=32*WARPS, noalias=not split.divided, **parameters(T, T, T, T, split, BATCH=BATCH))
     g = arguments(k)
+    size, along_k = (g.m, LAYOUT[0] == "n") if COLUMN else (g.n, LAYOUT[1] == "t")
+
+    def tiles() -> Value:
+        return k.ceil_div(size, WARPS if along_k else 32*VECTOR)
+    block = in_matrix(k, g, k.block[0], tiles)
     if COLUMN:
-        size, matrix, ld, along_k = g.m, g.a, g.lda, LAYOUT[0] == "n"
+        matrix, ld = g.a, g.lda
         x = g.b.view(g.ldb if LAYOUT[1] == "n" else 1)
     else:
-        size, matrix, ld, along_k = g.n, g.b, g.ldb, LAYOUT[1] == "t"
+        matrix, ld = g.b, g.ldb
         x = g.a.view(1 if LAYOUT[0] == "n" else g.lda)
-    t, block, zero = k.thread[0], k.block[0], k.constant(i32, 0)
+    t, zero = k.thread[0], k.constant(i32, 0)
     share = k.ceil_div(g.k, SPLIT_K*VECTOR)*VECTOR                      # steps of k, for this CTA
     p0 = k.block_z*share if split.divided else zero
     p1 = k.min(g.k, p0 + share)
-    out = Out.of(k, g, DTYPE)
 
-    def store(acc: Tile, first: Value, tiles: Value, HOLDERS: int) -> None:
+    def store(acc: Tile, first: Value, HOLDERS: int) -> None:
         """Elements first, first + 1 ... of C are in acc, in the first HOLDERS threads."""
+        out = Out.of(k, g, DTYPE)
+
         def write() -> None:
             for e in range(acc.cols):
                 i = first + e
@@ -54,7 +61,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
 
         def put(row: Value, column: Value, e: int, read_c: bool) -> None:
             out.put(row, column, out.scaled([acc[0, e]]), read_c, None)
-        _, parts = split.parts(k, g, block, lambda: tiles)
+        _, parts = split.parts(k, g, k.block[0], lambda: of_batch(g, tiles()))
         finish(k, acc, parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
 
     (_along if along_k else _across)(k, T, VECTOR, matrix, ld, x, size, block, t, p0, p1, store)
@@ -91,7 +98,7 @@ def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, s
     acc = k.tile(1, 1, T)
     with k.when(t < WARPS):
         acc[0, 0] = by_warp[t]
-    store(acc, block*WARPS + t, k.ceil_div(size, WARPS), WARPS)
+    store(acc, block*WARPS + t, WARPS)
 
 
 def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value, t: Value,
@@ -119,7 +126,7 @@ def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, 
             for other in range(1, WARPS):
                 total = total + sums[other, e, lane]
             acc[0, e] = total
-    store(acc, i, k.ceil_div(size, 32*VECTOR), 32)
+    store(acc, i, 32)
 
 
 def _unrolled(k: Kernel, start: Value, stop: Value, STEP: int, add: Callable[[list[Value]], None]) -> None:

@@ -80,13 +80,14 @@ class Engine:
             a, b = arguments.transposed(a, call.trans_a, "a"), arguments.transposed(b, call.trans_b, "b")
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
-            new = _product(run, library, decide(call, a, b, c, out), call.out_name)
+            product = decide(call, a, b, c, out)
+            new = _product(run, library, product, call.out_name)
             if library.waits:
                 run.synchronize()
-            if call.plain and not call.beta and _is_plain(call.alpha) and a.ndim == b.ndim == 2:
+            if call.plain and not call.beta and _is_plain(call.alpha):
                 asked = fast_path.signature(call.a, call.b, call.out, call.plan)
                 if asked is not None and len(run.steps) == 1 and run.steps[0]:
-                    fast_path.remember(asked[0], *run.steps[0])
+                    fast_path.remember(asked[0], product.user_shape, *run.steps[0])
         finally:
             run.free()
         return call.out if new is None else library.result(new, call.a)
@@ -133,15 +134,16 @@ class Engine:
     # ---- recipes and kernels that copy
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any) -> Recipe:
-        """For c = alpha * a @ b + beta * c with operands like these, c by rows."""
-        (m, k), n, letters = a.shape, b.shape[1], letter(a) + letter(b)
-        problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters)
-        rows = a if letters[0] == "n" else a.T, b if letters[1] == "n" else b.T, c
+        """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them."""
+        (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
+        problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters,
+                       stacks.get("batch", 1))
+        rows = (x if by == "n" else operands.turned(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             plan = plans.choose(operands.shape_of(problem, on.target, a, b, c), on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
-        return Recipe(self.maker.driver, kernel, on, *(leading(x) or 1 for x in rows))
+        return Recipe(self.maker.driver, kernel, on, *(leading(x) or 1 for x in rows), **stacks)
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:
         """The kernel of this plan, as tilewright.compile gives it."""

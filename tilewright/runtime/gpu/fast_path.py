@@ -52,12 +52,13 @@ def signature(a: Any, b: Any, out: Any, plan: Any) -> tuple[tuple[Any, ...], Lib
     return key, library, at_a, at_b, at
 
 
-def remember(key: tuple[Any, ...], recipe: Recipe, transposed_c: bool, device: int, *matrices: NDArray[Any]) -> None:
-    """Remember what the product of these, A, B and C by their shadows, came to."""
+def remember(key: tuple[Any, ...], shape: tuple[int, ...], recipe: Recipe, transposed_c: bool, device: int,
+             *matrices: NDArray[Any]) -> None:
+    """Remember what the product of these, A, B and C by their shadows, came to; its shape is the caller's."""
     if len(_entries) >= MOST:
         _entries.clear()
     c = matrices[-1]
-    _entries[key] = Entry(recipe, transposed_c, device, c.shape, c.dtype, tuple(map(_span, matrices)))
+    _entries[key] = Entry(recipe, transposed_c, device, shape, c.dtype, tuple(map(_span, matrices)))
 
 
 def multiply(asked: tuple[Any, ...], a: Any, out: Any, alpha: float) -> Any:

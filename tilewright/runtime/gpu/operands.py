@@ -51,8 +51,7 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     p, shape = kernel.problem, kernel.problem.shapes[name]
     check_operand(name, shadow, getattr(p, name), shape)
     by_rows = name == "out" or p.layout["ab".index(name)] == "n"
-    matrix = shadow[0] if p.batch > 1 else shadow
-    found = leading(matrix if by_rows else matrix.T)
+    found = leading(shadow if by_rows else turned(shadow))
     if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
         requires = f", as layout {p.layout!r} requires" if name != "out" else ""
         raise ValueError(f"{name} must have contiguous {'rows' if by_rows else 'columns'}{requires}, but its strides "
@@ -60,21 +59,34 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     return found
 
 
-def leading(matrix: Array) -> int | None:
-    """Elements from one row to the next; None if rows are not contiguous. A single row may be followed by anything."""
-    rows, columns = matrix.shape
-    row, column = matrix.strides
-    if columns > 1 and column != matrix.itemsize:
+def leading(x: Array) -> int | None:
+    """Elements from one row of a matrix to the next, or of each matrix of a stack; None if rows are not contiguous, or
+    not whole elements apart. A single row may be followed by anything."""
+    (rows, columns), (*stack, row, column) = x.shape[-2:], x.strides
+    if (columns > 1 and column != x.itemsize) or any(stride % x.itemsize for stride in stack):
         return None
     if rows <= 1:
         return columns
-    return row // matrix.itemsize if row % matrix.itemsize == 0 else None
+    return row // x.itemsize if row % x.itemsize == 0 else None
+
+
+def turned(x: Array) -> Array:
+    """The transpose of a matrix, or of each of a stack."""
+    return x.swapaxes(-1, -2)
+
+
+def of_batch(*matrices: Array) -> dict[str, int]:
+    """Of stacks A, B and C: what a kernel takes beside leading dimensions, by the names of kernels/gpu/work.py."""
+    if matrices[-1].ndim == 2:
+        return {}
+    return {"batch": len(matrices[-1])} | {f"stride_{name}": x.strides[0] // x.itemsize
+                                           for name, x in zip("abc", matrices)}
 
 
 def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
-    rows = (x if letter == "n" else x.T for x, letter in zip((a, b, c), problem.layout + "n"))
-    at = [(x.__array_interface__["data"][0], x.strides[0] if x.shape[0] > 1 else 0) for x in rows]
+    rows = (x if letter == "n" else turned(x) for x, letter in zip((a, b, c), problem.layout + "n"))
+    at = [(address(x), x.strides[-2] if x.shape[-2] > 1 else 0, *x.strides[:-2]) for x in rows]
     found: gpu.GpuShape = gpu.planner(target).shape_of(problem, at)
     return found
 
@@ -86,14 +98,12 @@ def alignment(*matrices: Array) -> tuple[int, ...]:
 
 def check(kernel: Any, shadows: Sequence[Array]) -> None:
     """ValueError if the plan of a kernel cannot run operands that lie like these, though it may run others."""
-    plan, batched = getattr(kernel, "plan", None), kernel.problem.batch > 1
+    plan, (a, b, c) = getattr(kernel, "plan", None), shadows
     if not isinstance(plan, Plan) or not all(x.size for x in shadows):
         return
-    for matrices in ([x[i] for x in shadows] for i in range(2)) if batched else (shadows,):
-        a, b, c = matrices
-        if reasons := plan.violations(shape_of(kernel.problem, kernel.target, a, b, c), kernel.target):
-            raise ValueError(f"plan {plan} cannot run these operands: {' '.join(reasons)} tilewright.matmul chooses a "
-                             "plan that fits")
+    if reasons := plan.violations(shape_of(kernel.problem, kernel.target, a, b, c), kernel.target):
+        raise ValueError(f"plan {plan} cannot run these operands: {' '.join(reasons)} tilewright.matmul chooses a "
+                         "plan that fits")
 
 
 def no_overlap(a: Array, b: Array, out: Array) -> None:
@@ -105,8 +115,8 @@ def no_overlap(a: Array, b: Array, out: Array) -> None:
 
 def letter(x: Array) -> str:
     """ "n" if rows are contiguous, "t" if columns are, "" if neither; of rows or columns of one element, the other."""
-    by_rows, by_columns = leading(x) is not None, leading(x.T) is not None
-    return "n" if by_rows and not (by_columns and x.shape[1] == 1) else "t" if by_columns else ""
+    by_rows, by_columns = leading(x) is not None, leading(turned(x)) is not None
+    return "n" if by_rows and not (by_columns and x.shape[-1] == 1) else "t" if by_columns else ""
 
 
 def address(x: Array) -> int:

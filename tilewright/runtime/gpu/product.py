@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.plans.gpu import MOST_BATCH
 from tilewright.rules import arguments, batch
 from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import shadow
-from tilewright.runtime.gpu.operands import address, format_of, leading, letter
+from tilewright.runtime.gpu.operands import address, format_of, leading, letter, turned
 from tilewright.runtime.gpu.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -80,9 +81,10 @@ class Run:
         return x if arguments.ready(x, dtype) else self.copied(x, dtype)
 
     def copied(self, x: Array, dtype: np.dtype[Any]) -> Array:
-        there = self.temporary(x.shape, dtype)
-        self.copy(x, there)
-        return there
+        one = x[:1] if x.ndim > 2 and x.strides[0] == 0 else x  # what a stack shares is copied once
+        there = self.temporary(one.shape, dtype)
+        self.copy(one, there)
+        return np.broadcast_to(there, x.shape)
 
     def copy(self, source: Array, target: Array, scale: float = 1.0) -> None:
         """target = scale * source, element by element; scale = 0 writes zeros."""
@@ -111,19 +113,25 @@ class Run:
     # ---- products
 
     def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float) -> None:
-        """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes."""
+        """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
+        one with one stride in each operand, else one for each index of all axes but the longest."""
         if c.ndim > 2:
             a, b, c = batch.collapse(a, b, c)
-        for i in np.ndindex(c.shape[:-2]):
-            self._multiply(a[i], b[i], c[i], alpha, beta)
+        if c.ndim == 2:
+            self._multiply(a, b, c, alpha, beta)
+            return
+        for parts in batch.pieces(a, b, c):
+            for first in range(0, len(parts[-1]), MOST_BATCH):
+                stacks = (x[first : first + MOST_BATCH] for x in parts)
+                a, b, c = (x[0] if len(x) == 1 else x for x in stacks)
+                self._multiply(a, b, c, alpha, beta)
 
     def _multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float) -> None:
-        (m, k), n = a.shape, b.shape[1]
-        if k == 0 or alpha == 0:  # as BLAS: not even a nan in a or b is looked at
+        if a.shape[-1] == 0 or alpha == 0:  # as BLAS: not even a nan in a or b is looked at
             if beta != 1:
                 self.copy(c, c, beta)
             return
-        if leading(c) is None and leading(c.T) is None:
+        if leading(c) is None and leading(turned(c)) is None:
             rows = self.temporary(c.shape, c.dtype)
             if beta:
                 self.copy(c, rows)
@@ -132,15 +140,15 @@ class Run:
             return
         transposed_c = leading(c) is None
         if transposed_c:
-            a, b, c = b.T, a.T, c.T
-            m, n = n, m
+            a, b, c = turned(b), turned(a), turned(c)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         at_a, at_b, at_c = map(address, (a, b, c))
         recipe = self.recipe(a, b, c)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream)
-        self.steps.append((recipe, transposed_c, self.on.index, *((b.T, a.T, c.T) if transposed_c else (a, b, c))))
+        matrices = map(turned, (b, a, c)) if transposed_c else (a, b, c)
+        self.steps.append((recipe, transposed_c, self.on.index, *matrices))
 
     def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
-        key = (self.on.index, *a.shape, b.shape[1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
+        key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
                operands.alignment(a, b, c), self.plan)
         return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan))

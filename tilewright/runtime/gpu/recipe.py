@@ -3,8 +3,9 @@
 What a compiled kernel must have for this: `problem`, `target`, `plan`, `loadable` (the code, and a manifest with the
 kernel's parameters), and `launches`, each with a `grid`, the bytes of `workspace` and of `counters`, which are zero
 before and after, and the values of `more` parameters by name. A kernel takes which of these parameters it likes, by
-name: m, n, k, the operands a, b, c with lda, ldb, ldc, the factors alpha and beta, workspace and counters, the scales
-of block-scaled operands, and `more`. To a parameter of any other name nothing is given silently: it is a TypeError.
+name: m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha
+and beta, workspace and counters, the scales of block-scaled operands, and `more`. To a parameter of any other name
+nothing is given silently: it is a TypeError.
 """
 
 from __future__ import annotations
@@ -123,11 +124,12 @@ class Bound:
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
         self._kept: list[Any] = looks
-        shadows, more = [x.shadow for x in looks], {}
+        shadows = [x.shadow for x in looks]
+        more: dict[str, int] = operands.of_batch(*shadows)
         if p.a in BLOCK_FORMATS:
             scales = [driver.Memory.upload(on, x.scales) for x in (a, b)]
             self._kept = [looks, scales]
-            more = {"scale_a": scales[0].pointer, "scale_b": scales[1].pointer, "ld_scale_a": a.scales.shape[-1],
+            more |= {"scale_a": scales[0].pointer, "scale_b": scales[1].pointer, "ld_scale_a": a.scales.shape[-1],
                     "ld_scale_b": b.scales.shape[-1]}
             leading = [*(x.shape[-1] for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
@@ -135,12 +137,10 @@ class Bound:
             operands.no_overlap(*shadows)
             operands.check(kernel, shadows)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
-        steps = [x.strides[0] if p.batch != 1 else 0 for x in shadows]  # from one matrix of a batch to the next
-        self._pointers = [[x.pointer + i * step for x, step in zip(looks, steps)]
-                          for i in range(p.batch if p.m and p.n else 0)]
-        if len(self._pointers) == len(self.recipe.steps) == 1:
-            (at_a, at_b, at_c), (alpha, beta) = self._pointers[0], scalars
-            self._fixed = self.recipe.steps[0].fixed(at_a, at_b, at_c, alpha, beta)
+        at_a, at_b, at_c = (x.pointer for x in looks)
+        self._pointers = at_a, at_b, at_c
+        if len(self.recipe.steps) == 1:
+            self._fixed = self.recipe.steps[0].fixed(at_a, at_b, at_c, *scalars)
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
@@ -161,9 +161,7 @@ class Bound:
         if self._fixed is not None:
             self._fixed(handle)
             return self.out
-        alpha, beta = self._scalars
-        for a, b, c in self._pointers:
-            self.recipe.run(a, b, c, alpha, beta, handle)
+        self.recipe.run(*self._pointers, *self._scalars, handle)
         return self.out
 
     def finished(self, like: Any) -> Any:
