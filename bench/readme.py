@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright.bench import plot, tables
 from tilewright.bench.peer import OURS
-from tilewright.bench.report import gpu_where, heading
+from tilewright.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
 from tilewright.bench.results import Report, Result, load
 from tilewright.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
 from tilewright.measure.measure import Sample, geomean, spread
@@ -170,20 +170,20 @@ def tflops(report: Report, options: dict[str, str]) -> str:
 def gpu_rates(report: Report, options: dict[str, str]) -> str:
     """TFLOP/s of one suite on a GPU, and our ratios to cuBLAS and Triton."""
     results = _chosen(report, options)
-    return of_columns(tables.rate_columns(results), results)
+    return of_columns(rate_columns(results), results)
 
 
 def gpu_power(report: Report, options: dict[str, str]) -> str:
     """Power, clocks, temperature and joules per multiply of one suite, ours / cuBLAS's."""
     results = _chosen(report, options)
-    return of_columns(tables.power_columns(results), results)
+    return of_columns(power_columns(results), results)
 
 
 def gpu_summary(report: Report, options: dict[str, str]) -> str:
     """A line per suite and format: geometric mean and least of our ratios to cuBLAS."""
     rows = []
     for group, found in tables.groups(_chosen(report, options)):
-        if ratios := tables.gpu_ratios(found):
+        if ratios := gpu_ratios(found):
             rows.append([tables.title(group), f"{found[0].case.size} to {found[-1].case.size}", *ratios])
     return markdown(["suite", "m x n x k", "x cuBLAS, geometric mean", "least"], rows)
 

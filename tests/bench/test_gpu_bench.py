@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from bench import gpu_costs, readme
 from tilewright import targets
-from tilewright.bench import commands, contest, gpu_device, peer, plot, report, results, session, tables
+from tilewright.bench import commands, contest, gpu_device, peer, plot, report, results, session
 from tilewright.bench.cases import GPU, Case, Job
 from tilewright.bench.peer import OURS, Setting
 from tilewright.bench.results import Report, Result, Row, Session
@@ -647,11 +647,11 @@ def test_tables_show_rates_ratios_and_the_device_s_state(measured: Report) -> No
 
 def test_joules_per_multiply_are_compared(measured: Report) -> None:
     small, large = measured.results[:2]
-    assert tables.joules_ratio(small) == pytest.approx(600 * 60e-6 / (650 * 66e-6))
-    assert tables.joules_ratio(large) == pytest.approx(600 * 20e-3 / (650 * 19e-3))
-    assert tables.joules_ratio(measured.results[2]) is None
-    assert tables.held_back({"power cap": 0.5, "idle": 1.0, "power brake": 0.05}) == "power cap (50%)"
-    assert (tables.held_back({}), tables.held_back(None)) == ("nothing", "-")
+    assert report.joules_ratio(small) == pytest.approx(600 * 60e-6 / (650 * 66e-6))
+    assert report.joules_ratio(large) == pytest.approx(600 * 20e-3 / (650 * 19e-3))
+    assert report.joules_ratio(measured.results[2]) is None
+    assert report.held_back({"power cap": 0.5, "idle": 1.0, "power brake": 0.05}) == "power cap (50%)"
+    assert (report.held_back({}), report.held_back(None)) == ("nothing", "-")
 
 
 def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:

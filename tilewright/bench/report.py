@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import tables
 from tilewright.bench.peer import OURS
-from tilewright.bench.results import ABSENT, CUBLAS, Report, Session
-from tilewright.bench.tables import REMARK, Group, groups, shown
+from tilewright.bench.results import ABSENT, CUBLAS, Report, Result, Session
+from tilewright.bench.tables import REMARK, Column, Group, groups, shown
+from tilewright.measure.measure import geomean
 from tilewright.measure.probes import OUT_OF_DATE
 from tilewright.measure.quiet import BUSY, words
 from tilewright.text import plural, size
@@ -65,11 +67,11 @@ def _show_gpu(report: Report, console: Console) -> None:
     for group, results in groups(report.results):
         console.print()
         caption = "TFLOP/s; x: how many times as fast tilewright is, median of rounds (quartiles)"
-        if (found := tables.gpu_ratios(results)) and len(results) > 1:
+        if (found := gpu_ratios(results)) and len(results) > 1:
             caption += f"; against cuBLAS: geometric mean {found[0]}, least {found[1]}"
         watched = any(tables.state(r, name, "readings") for r in results for name in (OURS, CUBLAS))
-        power = [(tables.power_columns, "tilewright / cuBLAS, each alone")] if watched else []
-        for columns_of, said in [(tables.rate_columns, caption), *power]:
+        power = [(power_columns, "tilewright / cuBLAS, each alone")] if watched else []
+        for columns_of, said in [(rate_columns, caption), *power]:
             cells = list(columns_of(results))
             rows = [[cell(r) for _, cell in cells] for r in results]
             console.print(shown(tables.title(group), said, [h for h, _ in cells], rows, left=("held back by",)))
@@ -114,6 +116,68 @@ TABLES: dict[str, Callable[[Report, Console], None]] = {
     "formats": _show_formats, "gpu": _show_gpu, "ladder cuda": _show_steps, "ladder simulated": _show_simulated,
     "never-lose": _show_cells,
 }
+
+
+# ---- columns on a GPU
+
+
+def tflops(r: Result, name: str) -> str:
+    """Median TFLOP/s, or a word where there is no sample."""
+    return f"{(r.gflops(name) or 0.0) / 1e3:.1f}" if r.sample(name) else tables.word(r, name)
+
+
+def _gpu_ratio(r: Result, name: str) -> str:
+    found, sample = r.ratio(name), r.sample(OURS)
+    if found is None or sample is None:
+        return "-"
+    return f"{found.median:.3f}" if len(sample.seconds) == 1 else tables.quoted(found, 3)
+
+
+def held_back(found: dict[str, float] | None) -> str:
+    """power cap (100%), or "nothing"; reasons that were given in less than a tenth of the readings do not count."""
+    if found is None:
+        return "-"
+    said = [f"{text} ({share:.0%})" for text, share in found.items() if share >= 0.1 and text != "idle"]
+    return ", ".join(said) or "nothing"
+
+
+def _figures(*values: float | None, digits: int = 0) -> str:
+    return " / ".join("-" if value is None else f"{value:.{digits}f}" for value in values)
+
+
+def _pair(r: Result, what: str, digits: int = 0) -> str:
+    """Ours / cuBLAS's."""
+    return _figures(tables.state(r, OURS, what), tables.state(r, CUBLAS, what), digits=digits)
+
+
+def rate_columns(results: list[Result]) -> Iterator[Column]:
+    """Size, layout, TFLOP/s of tilewright and each peer, our ratios."""
+    yield from tables.sizes(results)
+    peers = tables.names(results)
+    yield from ((name, partial(tflops, name=name)) for name in peers)
+    yield from ((f"x {name}", partial(_gpu_ratio, name=name)) for name in peers if name in (CUBLAS, "triton"))
+
+
+def power_columns(results: list[Result]) -> Iterator[Column]:
+    """The state of the GPU while tilewright, and cuBLAS, ran alone."""
+    yield tables.size_of(results), lambda r: r.case.size
+    for heading, what in (("W", "watts"), ("SM MHz", "sm_mhz"), ("memory MHz", "memory_mhz"), ("°C", "celsius")):
+        yield heading, partial(_pair, what=what)
+    yield "J per multiply", partial(_pair, what="joules", digits=3)
+    yield "J x cuBLAS", lambda r: _figures(joules_ratio(r), digits=3)
+    yield "held back by", lambda r: held_back(tables.state(r, OURS, "held_back"))
+
+
+def joules_ratio(r: Result) -> float | None:
+    """Our energy per multiply over cuBLAS's: below 1 we need less."""
+    ours, theirs = tables.state(r, OURS, "joules"), tables.state(r, CUBLAS, "joules")
+    return ours / theirs if ours and theirs else None
+
+
+def gpu_ratios(results: list[Result]) -> tuple[str, str] | None:
+    """Geometric mean and least of our ratios to cuBLAS."""
+    found = [ratio.median for r in results if (ratio := r.ratio(CUBLAS))]
+    return (f"{geomean(found):.3f}", f"{min(found):.3f}") if found else None
 
 
 # ---- what stands around them

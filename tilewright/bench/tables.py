@@ -1,4 +1,4 @@
-"""The tables of a report: on CPUs, of number formats, on a GPU.
+"""The tables of a report: their cells, and the columns on CPUs and of number formats. Those on a GPU are in report.py.
 
 A table is a list of columns, each a heading and a cell of a result, so that terminal and documents show the same.
 """
@@ -9,11 +9,11 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilewright.bench.cases import size
 from tilewright.bench.peer import OURS
-from tilewright.bench.results import ABSENT, BESIDE, CUBLAS, NUMPY, Report, Result
+from tilewright.bench.results import ABSENT, BESIDE, NUMPY, Report, Result
 from tilewright.measure.measure import Spread, geomean
 from tilewright.measure.probes import exceeded
 from tilewright.text import plural
@@ -21,16 +21,21 @@ from tilewright.text import plural
 if TYPE_CHECKING:
     from rich.table import Table
 
+K = TypeVar("K")
 Group = tuple[str, str, int, str]  # suite, dtype, threads, isa
 Column = tuple[str, Callable[[Result], str]]
 
 
 def groups(results: Iterable[Result]) -> Iterator[tuple[Group, list[Result]]]:
     """Results that belong in one table, in the order they were first seen."""
-    found: dict[Group, list[Result]] = {}
+    yield from _grouped(results, lambda r: (r.case.suite, r.case.problem.a, r.threads, r.isa)).items()
+
+
+def _grouped(results: Iterable[Result], key: Callable[[Result], K]) -> dict[K, list[Result]]:
+    found: dict[K, list[Result]] = {}
     for r in results:
-        found.setdefault((r.case.suite, r.case.problem.a, r.threads, r.isa), []).append(r)
-    yield from found.items()
+        found.setdefault(key(r), []).append(r)
+    return found
 
 
 def title(group: Group) -> str:
@@ -41,6 +46,7 @@ def title(group: Group) -> str:
 
 
 def setting(threads: int, isa: str) -> str:
+    """1 thread; 2 threads, limited to avx2."""
     return plural(threads, "thread") + ("" if isa == "native" else f", limited to {isa}")
 
 
@@ -116,6 +122,12 @@ def best_ratio(result: Result) -> tuple[str, Spread] | None:
     return (name, ratio) if name and ratio else None
 
 
+def state(r: Result, name: str, what: str) -> Any:
+    """A figure of gpu_state.summary for one peer; None if it is not known."""
+    row = r.row(name)
+    return row.gpu.get(what) if row and row.gpu else None
+
+
 def line(result: Result) -> str:
     """One result as it is measured: "1 thread: f32 nn 512: tilewright 228.0, numpy 226.2 GFLOP/s; 1.01 (...) numpy"."""
     unit = "ns per call" if result.case.suite == "overhead" else result.case.product.unit
@@ -125,13 +137,13 @@ def line(result: Result) -> str:
     return f"{where}: {rates} {unit}" + (f"; {against}" if against != "-" else "")
 
 
-def _size(results: list[Result]) -> str:
+def size_of(results: list[Result]) -> str:
     return "m = n = k" if all(r.case.size.isdecimal() for r in results) else "m x n x k"
 
 
-def _sizes(results: list[Result], heading: str = "") -> Iterator[Column]:
+def sizes(results: list[Result], heading: str = "") -> Iterator[Column]:
     """The columns that say which case it is."""
-    yield heading or _size(results), lambda r: r.case.size
+    yield heading or size_of(results), lambda r: r.case.size
     if len({r.case.problem.layout for r in results}) > 1:
         yield "layout", lambda r: r.case.problem.layout
 
@@ -141,25 +153,23 @@ def _sizes(results: list[Result], heading: str = "") -> Iterator[Column]:
 
 def peak_of(report: Report, group: Group) -> float | None:
     """GFLOP/s that multiply-adds alone reach on these threads, if that was measured and nothing here was faster."""
-    return None if beyond(report, group) else _measured_peak(report, group)
-
-
-def _measured_peak(report: Report, group: Group) -> float | None:
-    _, dtype, threads, isa = group
-    found: float | None = report.extra.get("peak_gflops", {}).get(f"{dtype} {threads} {isa}")
-    return found
+    return _peak(report, group)[0]
 
 
 def beyond(report: Report, group: Group) -> str:
     """"tilewright, 512: 203.8 GFLOP/s, beyond the 190.0 that multiply-adds alone reached": then the ceiling is out of
     date, and no share of it means anything.  "" otherwise."""
-    peak = _measured_peak(report, group)
-    rates = {f"{row.name}, {r.case.size}": r.gflops(row.name) or 0.0 for r in report.results for row in r.rows
-             if (r.case.problem.a, r.threads, r.isa) == group[1:]}
-    top = max(rates, key=rates.__getitem__, default=None)
-    if top is None or peak is None or not exceeded(rates[top], peak):
-        return ""
-    return f"{top}: {rates[top]:.1f} GFLOP/s, beyond the {peak:.1f} that multiply-adds alone reached"
+    return _peak(report, group)[1]
+
+
+def _peak(report: Report, group: Group) -> tuple[float | None, str]:
+    peak: float | None = report.extra.get("peak_gflops", {}).get(" ".join(map(str, group[1:])))
+    rates = [(r.gflops(row.name) or 0.0, f"{row.name}, {r.case.size}") for r in report.results for row in r.rows
+             if (r.case.problem.a, r.threads, r.isa) == group[1:]]
+    top, where = max(rates, default=(0.0, ""))
+    if peak is None or not exceeded(top, peak):
+        return peak, ""
+    return None, f"{where}: {top:.1f} GFLOP/s, beyond the {peak:.1f} that multiply-adds alone reached"
 
 
 # ---- on a CPU
@@ -168,7 +178,7 @@ def beyond(report: Report, group: Group) -> str:
 def columns(group: Group, results: list[Result], peak: float | None, narrow: bool = False) -> Iterator[Column]:
     """Heading and cell of every column that this table can fill; `narrow` leaves out spreads and shares."""
     suite = group[0]
-    yield from _sizes(results, "n" if narrow and _size(results) == "m = n = k" else "")
+    yield from sizes(results, "n" if narrow and size_of(results) == "m = n = k" else "")
     top = peak if suite == "ladder" and not narrow else None
     for name in names(results):
         yield name, partial(_rate_and_share, name=name, peak=top)
@@ -235,7 +245,6 @@ def _beside(r: Result, narrow: bool) -> str:
 
 FORMATS_HEAD = ["product", "G/s", "x our f32", "x NumPy", "x fastest peer", "x prepacked peer", "error", "peer's error"]
 REMARK = "remark"  # one more column where a product has no figures
-# What the head is too short for.
 FORMATS_CAPTION = (
     "G/s: 10^9 operations per second, 2 m n k a product, 8 m n k of complex numbers. x: our rate over the "
     "other's, median over the rounds. x prepacked peer: over the fastest peer that was given B packed in advance; "
@@ -247,21 +256,17 @@ FORMATS_CAPTION = (
 
 def format_groups(results: Iterable[Result]) -> dict[tuple[int, str, int], list[Result]]:
     """{(threads, isa, n): what belongs in one table}, in the order in which it was measured."""
-    found: dict[tuple[int, str, int], list[Result]] = {}
-    for r in results:
-        found.setdefault((r.threads, r.isa, r.case.problem.n), []).append(r)
-    return found
+    return _grouped(results, lambda r: (r.threads, r.isa, r.case.problem.n))
 
 
 def format_lines(results: list[Result]) -> list[list[str]]:
-    """The head and the lines of one table."""
+    """The head and the lines of one table; with a remark where a product has nothing else."""
     body = [_format_cells(r) for r in results]
     width = max(map(len, body), default=0)
     return [[*FORMATS_HEAD, REMARK][:width], *([*line, ""][:width] for line in body)]
 
 
 def _format_cells(r: Result) -> list[str]:
-    """One line of the table, in the order of FORMATS_HEAD; with a remark where there is nothing else to say."""
     ours = r.row(OURS)
     if ours is None or ours.sample is None:
         reason = (ours.error or "") if ours else "not timed"
@@ -292,71 +297,3 @@ def _deviation(r: Result, name: str) -> str:
     if r.case.product.exact:
         return "exact" if row.deviation == 0 else f"off by {row.deviation:.0f}"
     return f"{row.deviation:.2g}" if math.isfinite(row.deviation) else "inf"
-
-
-# ---- on a GPU
-
-
-def tflops(r: Result, name: str) -> str:
-    """Median TFLOP/s, or a word where there is no sample."""
-    return f"{(r.gflops(name) or 0.0) / 1e3:.1f}" if r.sample(name) else word(r, name)
-
-
-def _gpu_ratio(r: Result, name: str) -> str:
-    found, sample = r.ratio(name), r.sample(OURS)
-    if found is None or sample is None:
-        return "-"
-    return f"{found.median:.3f}" if len(sample.seconds) == 1 else quoted(found, 3)
-
-
-def state(r: Result, name: str, what: str) -> Any:
-    """A figure of gpu_state.summary for one peer; None if it is not known."""
-    row = r.row(name)
-    return row.gpu.get(what) if row and row.gpu else None
-
-
-def held_back(found: dict[str, float] | None) -> str:
-    """power cap (100%), or "nothing"; reasons that were given in less than a tenth of the readings do not count."""
-    if found is None:
-        return "-"
-    said = [f"{text} ({share:.0%})" for text, share in found.items() if share >= 0.1 and text != "idle"]
-    return ", ".join(said) or "nothing"
-
-
-def _figure(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _pair(r: Result, what: str, digits: int = 0) -> str:
-    """Ours / cuBLAS's."""
-    return " / ".join(_figure(state(r, name, what), digits) for name in (OURS, CUBLAS))
-
-
-def rate_columns(results: list[Result]) -> Iterator[Column]:
-    """Size, layout, TFLOP/s of tilewright and each peer, our ratios."""
-    yield from _sizes(results)
-    peers = names(results)
-    yield from ((name, partial(tflops, name=name)) for name in peers)
-    yield from ((f"x {name}", partial(_gpu_ratio, name=name)) for name in peers if name in (CUBLAS, "triton"))
-
-
-def power_columns(results: list[Result]) -> Iterator[Column]:
-    """The state of the GPU while tilewright, and cuBLAS, ran alone."""
-    yield _size(results), lambda r: r.case.size
-    for heading, what, digits in (("W", "watts", 0), ("SM MHz", "sm_mhz", 0), ("memory MHz", "memory_mhz", 0),
-                                  ("°C", "celsius", 0), ("J per multiply", "joules", 3)):
-        yield heading, partial(_pair, what=what, digits=digits)
-    yield "J x cuBLAS", lambda r: _figure(joules_ratio(r), 3)
-    yield "held back by", lambda r: held_back(state(r, OURS, "held_back"))
-
-
-def joules_ratio(r: Result) -> float | None:
-    """Our energy per multiply over cuBLAS's: below 1 we need less."""
-    ours, theirs = state(r, OURS, "joules"), state(r, CUBLAS, "joules")
-    return ours / theirs if ours and theirs else None
-
-
-def gpu_ratios(results: list[Result]) -> tuple[str, str] | None:
-    """Geometric mean and least of our ratios to cuBLAS."""
-    found = [ratio.median for r in results if (ratio := r.ratio(CUBLAS))]
-    return (f"{geomean(found):.3f}", f"{min(found):.3f}") if found else None
