@@ -20,6 +20,7 @@ from tilewright.measure import machine, measure, operands, quiet
 from tilewright.measure.check import Reference
 from tilewright.measure.measure import Call, Clock, Sample
 from tilewright.measure.operands import Operands
+from tilewright.targets import detect
 
 States = dict[str, dict[str, Any]]  # of a GPU while a peer ran alone
 Checked = tuple[list[Call], int, float | None]  # calls, the rows of A that they have (0 for all), their deviation
@@ -40,10 +41,7 @@ class Device(Protocol):
     """Where the multiplications run."""
 
     isa: str
-
-    @property
-    def target(self) -> Any:
-        """The target that tilewright plans for."""
+    target: Any  # that tilewright plans for
 
     def operands(self, case: Case) -> list[Operands]:
         """One set, or as many as keep a cache cold."""
@@ -194,13 +192,7 @@ class Cpu:
     """This machine's CPUs: operands in memory, calls taken in turns; slow peers are given fewer rows of A."""
 
     def __init__(self, job: Job, clock: Clock) -> None:
-        self.job, self.clock, self.isa = job, clock, job.isa
-
-    @property
-    def target(self) -> Any:
-        from tilewright.targets import detect
-
-        return detect()
+        self.job, self.clock, self.isa, self.target = job, clock, job.isa, detect()
 
     def operands(self, case: Case) -> list[Operands]:
         return operands.make_sets(case.problem, case.cold, machine.last_level_bytes(), gap=case.gap)

@@ -155,6 +155,10 @@ def wrong(c: Tensor, wanted: Tensor, allowed: Tensor) -> str | None:
     return f"{count} of {c.numel()} elements are off, the first C[{place}] = {got:.9g}, float64 gives {exact:.9g}"
 
 
+def _launches(calls: Sequence[Call]) -> list[Launch]:
+    return [partial(fn, *args) for fn, args in calls]
+
+
 # ---- the device of a job
 
 
@@ -163,16 +167,13 @@ class Gpu:
 
     def __init__(self, job: Job, on: TorchDevice | None = None) -> None:
         self.job, self.on = job, on or TorchDevice(job.number)
-        self.isa = self.on.on.target.name
+        self.target = self.on.on.target
+        self.isa = self.target.name
         assert isinstance(job.rules, GpuRules)
         self.rules = job.rules
-        self.source, self.why = gpu_state.find(self.on.bus_id)
-        self.settings = self.source.describe() if self.source else {"why": self.why}
+        self.source, why = gpu_state.find(self.on.bus_id)
+        self.settings = self.source.describe() if self.source else {"why": why}
         self.readings: list[gpu_state.Reading] = []  # under load, of all cases
-
-    @property
-    def target(self) -> Any:
-        return self.on.on.target
 
     def describe(self) -> dict[str, Any]:
         return self.on.describe() | self.settings
@@ -185,7 +186,7 @@ class Gpu:
         return found
 
     def operands(self, case: Case) -> list[Operands]:
-        return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem, self.on.on.target.l2))]
+        return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem, self.target.l2))]
 
     def reference(self, case: Case, first: Operands) -> tuple[Tensor, Tensor]:
         return reference(first)
@@ -193,7 +194,7 @@ class Gpu:
     def checked(self, way: Way, case: Case, sets: list[Operands], reference: Any) -> Checked:
         try:
             calls = attempt(lambda: [way.bind(o) for o in sets])
-            said = attempt(lambda: self._wrong([partial(fn, *args) for fn, args in calls], sets, reference))
+            said = attempt(lambda: self._wrong(_launches(calls), sets, reference))
         except Left as reason:
             try:
                 self.on.wait()
@@ -218,24 +219,21 @@ class Gpu:
 
     def time(self, case: Case, calls: dict[str, list[Call]], reference: Any, sets: list[Operands]) -> Timed:
         """Time, watch, and check what the timed launches write."""
-        launches: dict[str, list[Launch]] = {
-            name: [partial(fn, *args) for fn, args in made] for name, made in calls.items()
-        }
-        timed = self._article if case.suite in ARTICLE else self._median
-        samples, states, again = timed(case, launches)
+        launches = {name: _launches(made) for name, made in calls.items()}
+        samples, states, again = self._article(case, launches) if case.suite in ARTICLE else self._median(launches)
         errors = {}
         for name in samples:
             if said := self._wrong(again[name], sets, reference):
                 errors[name] = f"wrong result after timing: {said}"
         if OURS in states:
-            states[OURS]["plan"] = peer.plan_of(case.problem, self.on.on.target)
+            states[OURS]["plan"] = peer.plan_of(case.problem, self.target)
         return samples, states, errors
 
-    def _median(self, case: Case, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:
+    def _median(self, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:
         tracks: list[GraphTrack] = []
 
         def track(calls: Sequence[Call]) -> GraphTrack:
-            tracks.append(GraphTrack(self.on, [partial(fn, *args) for fn, args in calls]))
+            tracks.append(GraphTrack(self.on, _launches(calls)))
             return tracks[-1]
 
         calls = {name: [(launch, ()) for launch in made] for name, made in launches.items()}

@@ -23,17 +23,13 @@ Launch = Callable[[], Any]
 class Device(Protocol):
     """What is needed of a GPU: bench/gpu_device.py has it by torch, the tests by a clock that they wind."""
 
-    def mark(self) -> Any:
-        """A moment in the current stream: an event."""
+    def mark(self) -> Any: ...  # a moment in the current stream: an event
 
-    def seconds(self, start: Any, end: Any) -> float:
-        """Between two moments, once the second is over: waits for it."""
+    def seconds(self, start: Any, end: Any) -> float: ...  # between two moments; waits for the second
 
-    def graph(self, launches: Sequence[Launch]) -> Launch:
-        """All of these recorded, to be launched in one go."""
+    def graph(self, launches: Sequence[Launch]) -> Launch: ...  # all of these recorded, to be launched in one go
 
-    def flush(self) -> None:
-        """Put something else into the L2 cache."""
+    def flush(self) -> None: ...  # puts something else into the L2 cache
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def interleave(
         per_call[name] = each.calibrate(rules)
     rounds = _Rounds(heard)
     if min(per_call.values()) >= rules.long_call_s:
-        # Everybody's calibration was one long call, which is all that a turn would be: that was the first round.
+        # Every calibration was one long call, which is all that a turn would be: that was the first round.
         rounds.block.append(per_call)
     else:
         disturbed()

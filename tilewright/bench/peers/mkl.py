@@ -1,4 +1,4 @@
-"""MKL by the wheel mkl, which lies in the environment's lib folder; loaded after torch (see PEER).
+"""MKL by the wheel mkl, which is in the environment's lib folder; loaded after torch (see PEER).
 
 It has functions for narrow formats, each also with B packed beforehand, as are sgemm and dgemm.  Its bytes are u8 by
 i8; i8 by i8 is given to it as A + 128 and the offset -128, A shifted before the clock runs, which spares it a pass.
