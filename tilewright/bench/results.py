@@ -9,13 +9,9 @@
                             "median_s", "q1_s", "q3_s", "gflops", "m"?, "deviation"?, "prepared"?, "gpu"?, "bound"?}
                            or {"name", "how"?, "error": sentence}]}]}
 
-"b" and "out" are there where the formats differ from "dtype", A's. "left_out" counts rounds that other processes
-disturbed and that are not in "seconds"; "disturbed" is true where they are in it, because too few others were found.
-"others" of a session: CPUs that other processes kept busy. A row's "m" is less than the case's where the whole product
-would take too long: the peer was given so many rows of A. "deviation" is check.Reference.error. "prepared" rows found B
-packed beforehand, which is not timed. On a GPU a row's "gpu" says in what state the device was (gpu_state.summary), and
-"isa" is its architecture. "bound" says what bounds our plan by the cost model. The derived figures (median_s to gflops)
-are there for readers of the file; `Report` computes them from `seconds`.
+Fields that have their default are left out: "b" and "out" where the formats are that of "dtype", A's. On a GPU "isa" is
+its architecture. The derived figures (median_s to gflops) are there for readers of the file; `Report` computes them
+from "seconds", which are those of rounds that count (Sample).
 """
 
 from __future__ import annotations
@@ -51,9 +47,9 @@ class Row:
     error: str | None = None
     gpu: dict[str, Any] | None = None  # gpu_state.summary: clocks, power, ... while it ran alone; our plan
     how: str = ""  # what one timed call is, where it is not what the session says of the peer
-    m: int = 0  # rows of A, where it was not given all
+    m: int = 0  # rows of A, where it was not given all since the whole product would take too long
     deviation: float | None = None  # check.Reference.error
-    prepared: bool = False
+    prepared: bool = False  # it found B packed beforehand, which is not timed
     bound: dict[str, Any] | None = None  # never_lose.bound: what bounds our plan by the cost model, and its seconds
 
     def to_json(self, operations: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tilewright.measure.measure import Rules, Sample
 
 Launch = Callable[[], Any]
+MOST_LAUNCHES = 256  # in a graph
 
 
 class Device(Protocol):
@@ -42,7 +43,6 @@ class GpuRules(Rules):
     max_rounds: int = 11
     budget_s: float = 6.0
     watch_s: float = 0.6  # of each peer alone, in the second half of which the device's state is read
-    most_launches: int = 256  # in a graph
 
     @classmethod
     def quick(cls) -> GpuRules:
@@ -63,14 +63,13 @@ class GraphTrack:
         self.launches, self.reps, self.per_call = 0, 0, 0.0
 
     def calibrate(self, rules: Rules) -> float:
-        most = rules.most_launches if isinstance(rules, GpuRules) else GpuRules.most_launches
         calls = self.calls
         calls[0]()
         self.per_call = self._timed(calls) / len(calls)
         if self.per_call >= rules.long_call_s:
             recorded = list(calls[:1])
         else:
-            wanted = min(rules.turn_s / max(self.per_call, 1e-7), most)
+            wanted = min(rules.turn_s / max(self.per_call, 1e-7), MOST_LAUNCHES)
             recorded = [*calls] * max(1, math.ceil(wanted / len(calls)))
         self.run, self.launches = self.device.graph(recorded), len(recorded)
         if self.per_call < rules.long_call_s:
