@@ -166,7 +166,7 @@ def _product(a: formats.Format, b: formats.Format) -> formats.Format:
 
 def _block_format(x: object) -> Any:
     """The block-scaled format of this name, or None."""
-    from tilewright.formats.blocks import BlockFormat, block_format
+    from tilewright.formats.table import BlockFormat, block_format
 
     try:
         return block_format(x) if isinstance(x, (str, BlockFormat)) else None

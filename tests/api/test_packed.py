@@ -19,7 +19,7 @@ from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.prepack import Prepacking
 from tilewright.simulator.memory import AddressSpace
-from tilewright.simulator.run_cpu import SimulatedHost, SimulatedRecipe
+from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 
 RNG = np.random.default_rng(9)
 HERE = [chip for chip in (tw.target("x86-avx512"), tw.target("x86-avx2")) if not chip.missing]

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from tilewright import Gemm, formats, matmul
 from tilewright.cli import app
 from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
-from tilewright.formats.packing import packed_bytes
+from tilewright.formats.conversion import packed_bytes
 from tilewright.formats.promotion import holds
 
 SMALL = [f for f in FORMATS.values() if f.bits <= 16]

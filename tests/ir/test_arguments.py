@@ -8,7 +8,7 @@ import pytest
 
 from tilewright import simulate, simulator
 from tilewright.ir import Kernel, bf16, f16, f32, i1, i8, i32, i64, ptr, vec
-from tilewright.ir.written import written
+from tilewright.ir.program import written
 from tilewright.runtime import run as recorded
 
 READINGS = [recorded.run, simulator.run, simulate]

@@ -28,7 +28,7 @@ LAYERS = [
     ["inspect"],
     ["plans.measured"],  # what was measured: the engine asks
     ["runtime"],
-    ["simulator.product", "simulator.run_cpu"],  # the engine's own jobs, simulated
+    ["simulator.product"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["api"],
     ["ladder"],

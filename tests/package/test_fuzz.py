@@ -25,7 +25,7 @@ from tilewright.cli import npy
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.rules import arguments
-from tilewright.simulator import launches
+from tilewright.simulator import product
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
@@ -210,8 +210,8 @@ def test_a_text_that_means_another_plan_is_found() -> None:
 
 
 def test_a_wrong_kernel_of_a_gpu_is_found() -> None:
-    right = launches.Launches.__init__
-    fault = planting(launches.Launches, "__init__", lambda self, kernel, alpha, beta: right(self, kernel, 1.0, beta))
+    right = product.Launches.__init__
+    fault = planting(product.Launches, "__init__", lambda self, kernel, alpha, beta: right(self, kernel, 1.0, beta))
     assert "elements are wrong" in found("kernels", 12, fault)
 
 

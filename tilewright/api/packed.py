@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from tilewright import forks, formats, targets
 from tilewright.api import scaled
-from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized
+from tilewright.formats.scaled import Decodable
 from tilewright.plans import asked
 from tilewright.rules import arguments
 from tilewright.runtime.gpu.arrays import kind, library_of

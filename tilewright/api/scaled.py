@@ -28,9 +28,8 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.api import dispatch, host
-from tilewright.formats.decodable import Decodable
 from tilewright.formats.quantized import Quantized, scaled
-from tilewright.formats.scaled import Scaled
+from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import lowering
 from tilewright.rules import arguments, shapes
 from tilewright.rules.arguments import F32, F64, Array

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.compiled.base import Compiled, CompiledGemm, Launch
 from tilewright.forks import cached_property
-from tilewright.formats.operands import check_operand
+from tilewright.formats.quantized import check_operand
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.rules import complex_product

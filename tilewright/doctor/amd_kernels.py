@@ -11,7 +11,7 @@ from functools import partial
 
 from tilewright.compiled.amd import AmdKernel, compile
 from tilewright.doctor.amd_cases import DATA, Data, Launched, Make, Shape, axpy, gemm, ladder, scaled_gemm
-from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.kernels.elementwise import emit_axpy
 from tilewright.ladder.amd_steps import AMD_STEPS
 from tilewright.plans import amd as plans

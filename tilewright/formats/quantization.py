@@ -16,12 +16,11 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.formats.blocks import BlockFormat, block_format
 from tilewright.formats.conversion import convert, to_odd
 from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex
 from tilewright.formats.scaled import scalable, scale
-from tilewright.formats.table import find, of
+from tilewright.formats.table import BlockFormat, block_format, find, of
 
 Array = NDArray[Any]
 BlockName = Literal["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp4"]

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.formats.blocks import BLOCK_FORMATS, BlockFormat, block_format
-from tilewright.formats.conversion import convert
-from tilewright.formats.decodable import Decodable, basic
-from tilewright.formats.packing import pack, unpack
+from tilewright.formats.conversion import convert, pack, unpack
 from tilewright.formats.records import Float
-from tilewright.formats.scaled import Scaled
-from tilewright.formats.table import get, of
+from tilewright.formats.scaled import Decodable, Scaled, basic
+from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, block_format, get, of
 
 Array = NDArray[Any]
 
@@ -247,3 +244,25 @@ def values_of(fmt: Float, dtype: np.dtype[Any], count: int) -> Array:
         values = pairs.view(f"c{2 * dtype.itemsize}").ravel()
     values.flags.writeable = False
     return values
+
+
+def check_operand(name: str, x: Any, format: str, shape: tuple[int, ...], *, allowed: str = "a NumPy array",
+                  given: str = "", hint: str = "") -> None:
+    """TypeError or ValueError unless x has this format and shape, and of a block-scaled format blocks along k.
+
+    `allowed` is what x may be and `given` what it is, for the message; `hint` follows a message about the shape.
+    """
+    given = given or type(x).__name__
+    if format in BLOCK_FORMATS:
+        if not isinstance(x, Quantized):
+            raise TypeError(f"{name} must be Quantized ({format}), not {given}")
+        if x.format.name != format or x.shape != shape or x.axis != (-1 if name == "a" else -2):
+            raise ValueError(f"{name} must be {format} of shape {shape} with blocks along k, not {x!r}")
+        return
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{name} must be {allowed}, not {given}")
+    dtype = FORMATS[format].dtype
+    if x.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype}, as the problem requires, not {x.dtype}")
+    if x.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, not {x.shape}{hint}")

@@ -1,8 +1,10 @@
-"""The formats there are, a row each, and how to find one by any of its names."""
+"""The formats there are, a row each, and how to find one by any of its names; block-scaled ones likewise."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
@@ -18,6 +20,8 @@ MX = "OCP Microscaling Formats (MX) Specification, 1.0"
 INTEGERS = "two's complement, or binary"
 C_BOOL = "ISO C, _Bool: a byte that is 0 or 1"
 C_COMPLEX = "ISO C, 6.2.5: two numbers, the real part first"
+NVFP4 = ("NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference, "
+         "developer.nvidia.com/blog/introducing-nvfp4-for-efficient-and-accurate-low-precision-inference")
 
 F32 = Float("f32", "float32", 8, 23, 127, Specials.IEEE, IEEE754)
 F64 = Float("f64", "float64", 11, 52, 1023, Specials.IEEE, IEEE754)
@@ -159,3 +163,80 @@ def advice(what: object, among: Collection[str] = FORMATS) -> str:
     why, instead = _INSTEAD[kind]
     use = f", use {instead}: x.astype({FORMATS[instead].numpy_name!r})" if instead in among else ""
     return f"; {why}{use}"
+
+
+# ---- block-scaled formats: numbers of few bits that share a scale with their neighbours
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """`block` neighbouring elements of one format and a scale for all of them: value = scale * element.
+
+    Such a number has no bit pattern of its own, so that these are no rows of FORMATS. MX formats are those of OCP: 32
+    elements, and a power of two in e8m0.
+    """
+
+    name: str
+    element: Float
+    scale: Float
+    block: int  # elements that share a scale
+    source: str
+
+    @property
+    def emax(self) -> int:
+        """The exponent of the largest element: 8 of e4m3fn, whose largest number is 1.75 * 2^8."""
+        return math.frexp(self.element.largest)[1] - 1
+
+    @property
+    def mx(self) -> bool:
+        """Are scales powers of two? Else they are relative to a scale of the whole array."""
+        return self.scale.specials is Specials.SCALE
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block's elements, packed: 32, 24 or 16 for 32 of 8, 6 and 4 bits."""
+        return self.block * self.element.bits // 8
+
+    @property
+    def bits(self) -> float:
+        """Bits of memory that a number takes, with its share of the scale: 4.25 in mxfp4."""
+        return self.element.bits + self.scale.bits / self.block
+
+    def blocks(self, length: int) -> int:
+        """How many blocks `length` numbers take; the last one may be filled up with zeros."""
+        return -(-length // self.block)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _block_format(name: str, element: str, scale: str = "e8m0", block: int = 32, source: str = MX) -> BlockFormat:
+    of_elements, of_scales = FORMATS[element], FORMATS[scale]
+    assert isinstance(of_elements, Float)
+    assert isinstance(of_scales, Float)
+    return BlockFormat(name, of_elements, of_scales, block, source)
+
+
+BLOCK_FORMATS = {
+    f.name: f
+    for f in (
+        _block_format("mxfp8", "e4m3fn"),
+        _block_format("mxfp8_e5m2", "e5m2"),
+        _block_format("mxfp6", "e2m3"),
+        _block_format("mxfp6_e3m2", "e3m2"),
+        _block_format("mxfp4", "e2m1"),
+        _block_format("nvfp4", "e2m1", "e4m3fn", 16, NVFP4),
+    )
+}
+
+# The names that say the element where one of two is meant without it, and OCP's.
+_ALSO = {"mxfp8_e4m3": "mxfp8", "mxfp6_e2m3": "mxfp6", "mxfp4_e2m1": "mxfp4"}
+
+
+def block_format(what: object, argument: str = "format") -> BlockFormat:
+    """The block format called `what`, or `what` itself; ValueError for anything else."""
+    if isinstance(what, BlockFormat):
+        return what
+    found = BLOCK_FORMATS.get(_ALSO.get(what, what)) if isinstance(what, str) else None
+    if found is None:
+        raise ValueError(f"{argument} must be one of {', '.join((*BLOCK_FORMATS, *_ALSO))}, not {what!r}")
+    return found

@@ -1,5 +1,5 @@
-"""What a kernel may be declared with, and what a function may be given: arguments that fit its parameters, and a grid.
-One check for both readings.
+"""What a kernel may be declared and recorded with, and what a function may be given: arguments that fit its parameters,
+and a grid. One check for both readings.
 
 A kernel sees of an array the address of its first element, so elements must be of the parameter's type and lie in C
 order; nothing is converted or copied.
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.program import Function
-from tilewright.ir.types import Pointer, Texture, Type
+from tilewright.ir.types import Pointer, Texture, Type, i1, vec
+from tilewright.ir.values import Value
 
 Array = NDArray[Any]
 WARPS = (32, 64)            # lanes of a warp on NVIDIA's chips, of a wave on AMD's Matrix Core GPUs
@@ -64,6 +65,47 @@ def parameter(name: str, t: Any) -> Any:
     if not isinstance(t, (Type, Pointer, Texture)):
         raise TypeError(f"parameter {name} must have a type of tilewright.ir, such as i64, f32 or ptr(f32), not {t!r}")
     return t
+
+
+# ---- what is recorded
+
+def shape(name: str, extents: Any) -> tuple[int, ...]:
+    found = (extents,) if isinstance(extents, int) else extents
+    if not isinstance(found, Sequence) or not found or not all(map(is_count, found)):
+        raise TypeError(f"the shape of {name} must be Python's whole numbers from 1 on, not {found!r}")
+    return tuple(found)
+
+
+def pointer(x: Any) -> Pointer:
+    t = getattr(x, "type", None)
+    if not isinstance(t, Pointer):
+        raise TypeError(f"only a pointer, such as a parameter ptr(f32), can be loaded from and stored to, not "
+                        f"{f'a value of type {t}' if t else repr(x)}")
+    return t
+
+
+def alignment(align: int | None, t: Any) -> int:
+    """In bytes; of three elements that of one of them."""
+    size = 8 if isinstance(t, Pointer) else t.bytes
+    align = size & -size if align is None else align
+    if align < 1 or align & (align - 1):
+        raise ValueError(f"an address can be aligned to 1, 2, 4, 8 ... bytes, not {align}")
+    return align
+
+
+def mask(x: Any, t: Any) -> None:
+    if x is not None and x.type not in (i1, vec(i1, 1 if isinstance(t, Pointer) else t.length)):
+        raise TypeError(f"the mask of a {t} is one i1, or as many as it has elements, not {x.type}")
+
+
+def condition(x: Any) -> Value:
+    if not isinstance(x, Value):
+        raise TypeError(f"a condition is a comparison of the kernel's values, such as k.thread[0] == 0, not {x!r}; "
+                        "what is known while the kernel is recorded is decided by Python's if")
+    if x.type != i1:
+        raise TypeError(f"a condition is an i1, which comparisons are, not a value of type {x.type}: compare it, such "
+                        "as x != 0")
+    return x
 
 
 # ---- what a function is given

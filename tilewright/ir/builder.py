@@ -4,6 +4,7 @@ A Python `for` unrolls; `with k.loop(n)` makes a loop; nothing else does.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -14,9 +15,8 @@ from tilewright.ir.ops import amd, atomics, gpu, nvidia, pipelines, x86
 from tilewright.ir.ops import core as ops
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
-from tilewright.ir.recording import Recording
 from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, number, scalar, vec
-from tilewright.ir.values import Tile, Value, Variable, caller, check_elements
+from tilewright.ir.values import Recording, Tile, Value, Variable, caller, check_elements
 
 
 class Kernel(Recording):
@@ -130,16 +130,16 @@ class Kernel(Recording):
 
     def _value(self, x: Any, type: Any) -> Value:
         """x as a value of this type: a Python number becomes a constant, i32 widens to i64, nothing else converts."""
+        if isinstance(x, Value):
+            if x.type is type or x.type == type or (isinstance(type, Pointer) and isinstance(x.type, Pointer)):
+                return x
+            if x.type == i32 and type == i64:
+                return self.cast(x, i64)
+            raise TypeError(f"expected {type}, got {x.type}")
         if isinstance(x, (Tile, Variable)):
             what = "x.get()" if isinstance(x, Variable) else "x[i, j]"
             raise TypeError(f"a variable or tile is registers, not a value: {what} reads one")
-        if not isinstance(x, Value):
-            return self.constant(type, x)
-        if x.type == i32 and type == i64:
-            return self.cast(x, i64)
-        if x.type != type and not (isinstance(type, Pointer) and isinstance(x.type, Pointer)):
-            raise TypeError(f"expected {type}, got {x.type}")
-        return x
+        return self.constant(type, x)
 
     @staticmethod
     def _common(*xs: Any) -> Any:
@@ -239,14 +239,10 @@ class Kernel(Recording):
         return Variable(self, type if isinstance(type, Pointer) else number(type), value)
 
     def _array(self, name: str, shape: int | tuple[int, ...], element: Type, space: str, align: int) -> Value:
-        shape = (shape,) if isinstance(shape, int) else shape
-        if not isinstance(shape, Sequence) or not shape or not all(map(arguments.is_count, shape)):
-            raise TypeError(f"the shape of {name} must be Python's whole numbers from 1 on, not {shape!r}")
+        shape = arguments.shape(name, shape)
         if align < scalar(element).bytes or align & (align - 1):
             raise ValueError(f"{name} can be aligned to {element.bytes}, {2 * element.bytes} ... bytes, not {align}")
-        strides = [1]
-        for extent in reversed(shape[1:]):
-            strides.insert(0, strides[0] * extent)
+        strides = [math.prod(shape[i + 1:]) for i in range(len(shape))]
         array = Array(name, element, space, strides[0] * shape[0], align)
         pointer = Value(self, Pointer(element, space), array=array, strides=tuple(strides))
         self.function.arrays[array] = pointer
@@ -261,45 +257,23 @@ class Kernel(Recording):
 
         Under a mask, one i1 for all of it or a vector with one for each element, what is not read is 0.
         """
-        type = type or self._pointer(pointer).element
-        self._check_mask(mask, type)
-        align = self._align(align, type)
+        type = type or arguments.pointer(pointer).element
+        arguments.mask(mask, type)
+        align = arguments.alignment(align, type)
         array = Array("loaded", type.element, type.space) if isinstance(type, Pointer) else None
         return self._record(Load(Value(self, type, array=array), pointer, align, mask, caller())).result
 
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
         """The reverse of `load`. `streaming` is a hint that nobody will read this soon."""
-        element = self._pointer(pointer).element
+        element = arguments.pointer(pointer).element
         if not isinstance(value, Value) or value.type == i32:
             value = self._value(value, element)
         if isinstance(value.type, Type) and value.type.scalar != element:
             raise TypeError(f"a {value.type} cannot be stored through a pointer to {element}")
-        self._check_mask(mask, value.type)
-        align = self._align(align, value.type)
+        arguments.mask(mask, value.type)
+        align = arguments.alignment(align, value.type)
         self._record(Store(pointer, value, align, mask, caller(), streaming))
-
-    @staticmethod
-    def _pointer(pointer: Any) -> Pointer:
-        t = getattr(pointer, "type", None)
-        if not isinstance(t, Pointer):
-            raise TypeError(f"only a pointer, such as a parameter ptr(f32), can be loaded from and stored to, not "
-                            f"{f'a value of type {t}' if t else repr(pointer)}")
-        return t
-
-    @staticmethod
-    def _align(align: int | None, type: Any) -> int:
-        size = 8 if isinstance(type, Pointer) else type.bytes
-        align = size & -size if align is None else align        # three elements are aligned to one of them
-        if align < 1 or align & (align - 1):
-            raise ValueError(f"an address can be aligned to 1, 2, 4, 8 ... bytes, not {align}")
-        return align
-
-    def _check_mask(self, mask: Value | None, type: Any) -> None:
-        if mask is None:
-            return
-        if mask.type not in (i1, vec(i1, 1 if isinstance(type, Pointer) else type.length)):
-            raise TypeError(f"the mask of a {type} is one i1, or as many as it has elements, not {mask.type}")
 
     def field(self, struct: Value, offset: int, type: Any) -> Value:
         """The member of this type at `offset` bytes of a C struct."""
@@ -321,7 +295,7 @@ class Kernel(Recording):
         values, up to `most` lines in a run; also in `report.printed`. Compiled code leaves it out."""
         if not isinstance(label, str):
             raise TypeError(f"k.print begins with a label, which is text, not {label!r}")
-        condition = () if when is None else (self._condition(when),)
+        condition = () if when is None else (arguments.condition(when),)
         self._effect(ops.show(label, arguments.positive("k.print", "most", most), when is not None),
                      *condition, *values)
 
@@ -341,21 +315,12 @@ class Kernel(Recording):
         with self._into(loop.body, "loop", index):
             yield index
 
-    def _condition(self, condition: Value) -> Value:
-        if not isinstance(condition, Value):
-            raise TypeError(f"a condition is a comparison of the kernel's values, such as k.thread[0] == 0, not "
-                            f"{condition!r}; what is known while the kernel is recorded is decided by Python's if")
-        if condition.type != i1:
-            raise TypeError(f"a condition is an i1, which comparisons are, not a value of type {condition.type}: "
-                            "compare it, such as x != 0")
-        return condition
-
     @contextmanager
     def while_(self, condition: Callable[[], Value]) -> Iterator[None]:
         """`condition` is called once, and what it records is evaluated before every round."""
         head: list = []
         with self._into(head, "while") as scope:
-            value = self._condition(condition())
+            value = arguments.condition(condition())
         node = self._record(While(head, value, [], caller()))
         scope.open = True                       # each round's body comes after its head
         with self._into(node.body, "while"):
@@ -364,7 +329,7 @@ class Kernel(Recording):
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        node = self._record(If(self._condition(condition), [], [], caller()))
+        node = self._record(If(arguments.condition(condition), [], [], caller()))
         with self._into(node.then, "branch"):
             yield
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.ir as ll
 
 from tilewright.ir.ops.amd import KIND
-from tilewright.ir.program import Op
 from tilewright.ir.types import Type
 
 if TYPE_CHECKING:
@@ -130,13 +129,8 @@ class Amdgcn(Dialect):
         return low.call(f"llvm.amdgcn.{'workitem' if what == 'thread' else 'workgroup'}.id.{axis}", t, name=name)
 
     def shared(self, low: Any, load: Any) -> None:
-        if self.has_lds_loads(low):
+        if KIND in low.kinds:
             self.apart(low, load, "read", "direct")
-
-    @staticmethod
-    def has_lds_loads(low: Any) -> bool:
-        """Does the kernel load anything straight into LDS (`k.lds_load`)?"""
-        return any(isinstance(node, Op) and node.operation.kind == KIND for node in low.function.walk())
 
     @staticmethod
     def apart(low: Any, access: Any, own: str, other: str) -> None:

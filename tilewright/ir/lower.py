@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import llvmlite
 import llvmlite.ir as ll
 
 from tilewright.ir.dialects import Dialect
-from tilewright.ir.lines import Lines
+from tilewright.ir.missing import Bfloat, Callee, Lines, LoopName, Stack
 from tilewright.ir.program import (
     Call,
     External,
@@ -29,37 +30,6 @@ from tilewright.ir.types import Pointer, Texture, Type
 llvmlite.ir_layer_typed_pointers_enabled = False
 
 _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
-
-
-class _Bfloat(ll.Type):
-    """LLVM's bfloat, which llvmlite has no class for. Nothing but bits can be made of it, or it of bits."""
-
-    def _to_string(self) -> str: return "bfloat"
-    def __eq__(self, other: object) -> bool: return isinstance(other, _Bfloat)
-    def __hash__(self) -> int: return hash(_Bfloat)
-
-
-class _Callee:
-    """A pointer that llvmlite's call takes for a function: it asks an operand for its function type."""
-
-    def __init__(self, pointer: Any, function_type: ll.FunctionType) -> None:
-        self.type, self.function_type, self.get_reference = pointer.type, function_type, pointer.get_reference
-
-
-class _LoopName(ll.values.MDValue):
-    """Metadata of one loop. It is distinct and names itself first, for which llvmlite has no word."""
-
-    def descr(self, buf: list[str]) -> None:
-        options = ", ".join(["", *(option.get_reference() for option in self.operands)])
-        buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
-
-
-class _Stack(ll.instructions.AllocaInstr):
-    """An alloca in a memory space of its own, for which llvmlite has no word."""
-
-    def descr(self, buf: list[str]) -> None:
-        align = f", align {self.align}" if self.align else ""
-        buf += (f"alloca {self.allocated_type}{align}, addrspace({self.type.addrspace})\n",)
 
 
 def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False) -> ll.Module:
@@ -120,6 +90,11 @@ class _Lowering:
         if not self.b.block.is_terminated:
             self.b.ret_void() if self.function.result is None else self.b.unreachable()
 
+    @cached_property
+    def kinds(self) -> set[str]:
+        """The kinds of operations that the function has."""
+        return {node.operation.kind for node in self.function.walk() if isinstance(node, Op)}
+
     # ---- spelling
 
     def type(self, t: Any) -> ll.Type:
@@ -130,7 +105,7 @@ class _Lowering:
         if t.length > 1:
             return ll.VectorType(self.type(t.scalar), t.length)
         if t.kind == "bf":
-            return _Bfloat()
+            return Bfloat()
         return ll.IntType(t.bits) if t.kind == "i" else _FLOATS[t.kind, t.bits]()
 
     def is_float(self, x: Any) -> bool:
@@ -223,7 +198,7 @@ class _Lowering:
         space = self.spaces["local"]
         if space == 0:
             return self.b.alloca(t, name=name)
-        x = _Stack(self.b.block, t, None, name)
+        x = Stack(self.b.block, t, None, name)
         x.type = ll.PointerType(addrspace=space)
         self.b._insert(x)
         return x
@@ -327,7 +302,7 @@ class _Lowering:
         again = b.cbranch(b.icmp_signed("<", following, stop), body, done)
         if not loop.unroll:
             option = self.module.add_metadata([ll.MetaDataString(self.module, "llvm.loop.unroll.disable")])
-            again.set_metadata("llvm.loop", _LoopName(self.module, [option], str(len(self.module.metadata))))
+            again.set_metadata("llvm.loop", LoopName(self.module, [option], str(len(self.module.metadata))))
         b.position_at_end(done)
 
     def while_(self, node: While) -> None:
@@ -366,7 +341,7 @@ class _Lowering:
             if isinstance(node.callee, External):
                 callee = self.module.globals.get(node.callee.name) or ll.Function(self.module, t, node.callee.name)
             else:
-                callee = _Callee(self[node.callee], t)
+                callee = Callee(self[node.callee], t)
         x = self.b.call(callee, operands)
         if node.result is not None:
             self.values[node.result.id] = x

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class Type:
     def scalar(self) -> Type:
         return self if self.length == 1 else replace(self, length=1)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return max(self.bits // 8, 1) * self.length
 
@@ -86,6 +87,7 @@ def number(t: object) -> Type:
     return t
 
 
+@cache
 def vec(scalar: Type, length: int) -> Type:
     return replace(scalar, length=length)
 

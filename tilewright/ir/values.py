@@ -1,12 +1,21 @@
-"""What a kernel computes with: values with operators, register tiles, variables. They record through their Kernel."""
+"""What a kernel computes with: values with operators, register tiles, variables; and how nodes that use them enter a
+record: into which block, and whether these values may be used there.
+
+A value belongs to the block in which it is recorded: the body of a loop, a branch. When the block has ended it is not
+defined any more, in neither reading: LLVM calls that an instruction that does not dominate its uses, and threads that
+did not enter the block have no such value. So the line that uses it is refused when it is recorded.
+"""
 from __future__ import annotations
 
 import itertools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.ir.ops import core as ops
 from tilewright.ir.program import Array, Line, Read, Register, Write
@@ -14,6 +23,7 @@ from tilewright.ir.types import Pointer, Type, i1, i64
 
 if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
+    from tilewright.ir.program import Function, Node
 
 _HERE = os.path.dirname(__file__)
 _ids = itertools.count()
@@ -22,10 +32,15 @@ _ids = itertools.count()
 def caller() -> Line:
     """The line of the kernel that is being written: the innermost frame outside this package."""
     frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py"):
+    while _passed(frame.f_code.co_filename):
         assert frame.f_back is not None
         frame = frame.f_back
     return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _passed(file: str) -> bool:
+    return file.startswith(_HERE) or file.endswith("contextlib.py")
 
 
 class Value:
@@ -156,3 +171,59 @@ class Variable:
 
     def get(self) -> Value: return self.tile[0, 0]
     def set(self, value: Any) -> None: self.tile[0, 0] = value
+
+
+# ---- recording
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A body that is being recorded, or has been."""
+    what: str
+    line: Line
+    open: bool = True
+
+
+class Recording:
+    """Where a kernel records to. `Kernel` inherits it."""
+
+    def _begin(self, function: Function) -> None:
+        self.function, self._body = function, function.body
+        self._scope: Scope | None = None                    # None: the function itself
+        self._made: dict[int, tuple[Scope, Line]] = {}      # value of a block → the block, and the line that made it
+
+    def _record(self, node: Node) -> Any:
+        for x in node.uses:
+            if not isinstance(x, Value) or x.k is not self or ((made := self._made.get(x.id)) and not made[0].open):
+                self._refuse(x, node.line)
+        if self._scope is not None:
+            for x in node.defines:
+                self._made[x.id] = self._scope, node.line
+        self._body.append(node)
+        return node
+
+    @contextmanager
+    def _into(self, body: list, what: str, *values: Value) -> Iterator[Scope]:
+        """Record into this body; `values` belong to it from its start."""
+        outer = self._body, self._scope
+        self._body, self._scope = body, Scope(what, caller())
+        for x in values:
+            self._made[x.id] = self._scope, self._scope.line
+        try:
+            yield self._scope
+        finally:
+            self._scope.open = False
+            self._body, self._scope = outer
+
+    def _refuse(self, x: Any, line: Line) -> NoReturn:
+        """x may not be an operand here."""
+        if not isinstance(x, Value):
+            raise TypeError(f"{line}: an operand must be a value of the kernel, not {x!r}; k.constant(type, number) "
+                            f"makes one\n    {line.text}")
+        if x.k is not self:
+            raise ValueError(f"{line}: a value of {x.k.function.name} is used in {self.function.name}\n    {line.text}")
+        scope, made = self._made[x.id]
+        raise ValueError(
+            f"{line}: the value recorded at {made} is used after the end of the {scope.what} at {scope.line}, to "
+            "which it belongs. A variable carries a number out of it: `acc = k.variable(f32, 0)` before the block, "
+            f"`acc.set(acc.get() + x)` in it, `acc.get()` after it\n    {made}: {made.text}"
+            f"\n    {line}: {line.text}")

@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from tilewright import formats
-from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import amd_direct, gpu
 from tilewright.plans.amd_model import LANES, PIECE, RATES, cost, peak, traffic
 from tilewright.plans.common import Plan

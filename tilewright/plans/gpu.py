@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright import formats
-from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import common
 from tilewright.plans.common import Cost, Term
 from tilewright.targets.nvidia import GpuTarget

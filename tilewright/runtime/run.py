@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright import targets
 from tilewright.ir import Function, Pointer, Texture, arguments
-from tilewright.ir.written import written
+from tilewright.ir.program import written
 
 _NUMBERS = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
             "f32": ctypes.c_float, "f64": ctypes.c_double}

@@ -10,10 +10,9 @@ gang      threads at one point, who of them is active, their calls; what the mea
 code      a function as steps: runs of operations and accesses; `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that share their memories
-agents    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
+history   vector clocks of threads, warps and copies, and the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind, what kernels print, as text; occupancy
-product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates;
-          launches: by the kernels of a GPU
+product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates
 """
 from __future__ import annotations
 
@@ -21,10 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.ir.program import Function
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace, uninitialised
-from tilewright.simulator.report import Report, Traffic
+from tilewright.simulator.report import Fault, Report, Traffic
 
 __all__ = ["AddressSpace", "Fault", "Report", "Traffic", "run", "run_team", "uninitialised"]
 

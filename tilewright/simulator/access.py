@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.ir.exact import some
 from tilewright.ir.program import Line
 from tilewright.ir.types import Pointer
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.history import History, Race
-from tilewright.simulator.memory import SPAN_BITS, Region, all_marked, mark, numpy_type
+from tilewright.simulator.memory import SPAN_BITS, Region, numpy_type
 from tilewright.simulator.pattern import PERIOD, Pattern
-from tilewright.simulator.report import Site, Traffic
+from tilewright.simulator.report import Fault, Site, Traffic
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
@@ -50,8 +50,9 @@ class Access:
         self.reads = verb == "load"
         self.atomic = atomic                # then it is ordered by other means than the accesses around it
         self.remote = remote
-        self.seen: dict[str, Traffic] = {}
-        self.patterns: dict[Any, Pattern] = {}
+        self.counters: dict[str, Traffic] = {}          # by array
+        self.met: set[tuple[Pattern, int]] = set()      # patterns, and where they began
+        self.shape = (self.item, self.length, align, self.reads)
 
     # ---- one CPU thread
 
@@ -106,9 +107,8 @@ class Access:
             return
         history.refine(math.gcd(offset, self.item))
         units = np.arange(offset // history.unit, (offset + self.bytes) // history.unit)
-        threads = np.full(len(units), gang.threads[0])
-        race = history.load(threads, threads, units) if self.reads else \
-            history.store(threads, threads, units, self.line)
+        thread = gang.threads                   # one, which is its own agent
+        race = history.load(thread, thread, units) if self.reads else history.store(thread, thread, units, self.line)
         if race is not None:
             self.race(gang, region, history, race, int(units[race.pair]), 0)
 
@@ -119,11 +119,11 @@ class Access:
         result: Any = None
         for region, pattern, start in self.parts(gang, address, mask):
             traffic = self.enter(region, pattern)
-            if start not in pattern.seen:
+            if (pattern, start) not in self.met:
                 self.unwritten(gang, region, pattern, start)
                 self.touch(traffic, region, pattern, start)
             self.order(gang, region, pattern, start)
-            values = self.read(region, pattern, start)
+            values = pattern.read(region, self.dtype, start - region.base)
             if pattern.here is None:
                 result = values
             else:
@@ -149,15 +149,15 @@ class Access:
                 self.fault("read-only", gang, region, start - region.base, pattern.lowest, "it is read-only")
             self.order(gang, region, pattern, start)
             self.machine.progress += 1
-            new = start not in pattern.seen
+            new = (pattern, start) not in self.met
             if counted:
                 traffic = self.enter(region, pattern)
                 if new:
                     self.touch(traffic, region, pattern, start)
             if new:
-                pattern.seen.add(start)
+                self.met.add((pattern, start))
                 if region.written is not None:
-                    mark(region.written, start - region.base, pattern.offsets, self.item)
+                    pattern.mark(region.written, start - region.base)
                     if region.space == "shared" and region.written.all():
                         region.written = None           # from now on there is nothing to check
             yield part
@@ -179,7 +179,7 @@ class Access:
             if on.ndim == 0:
                 on = np.full(gang.size, on)
             lanes = on if on.ndim == 1 else np.broadcast_to(on.any(0), gang.size)
-            if not lanes.any():
+            if not some(lanes):
                 return
             lane = int(lanes.argmax())
             address = np.where(lanes, address, address[lane])
@@ -208,21 +208,22 @@ class Access:
         region = self.memory.find(first)
         if region is None:
             return None
-        relative = address - (first & -PERIOD)
-        key = relative.tobytes(), None if on is None else (on.shape, on.tobytes()), region.space, region.pitch
-        pattern = self.patterns.get(key)
+        machine = self.machine
+        period = PERIOD if region.space == "shared" else math.lcm(machine.report.granule, self.align)
+        relative = address - first + first % period
+        key = (relative.tobytes(), None if on is None else (on.shape, on.tobytes()), region.space, region.pitch,
+               self.shape)
+        pattern = machine.patterns.get(key)
         if pattern is None:
             here = None if on is None else np.broadcast_to(on, (self.length, gang.size))
             if (relative % self.align != 0)[slice(None) if here is None else here.any(0)].any():
                 return None
-            banks = self.machine.banks
-            pattern = Pattern(self.item, self.length, relative, here, lane, region, first, self.machine.warp,
-                              self.machine.report.granule, banks, max(banks.pieces(self.bytes, self.align), self.item),
-                              self.reads)
-            self.patterns[key] = pattern
+            pattern = machine.patterns[key] = Pattern(
+                self.item, self.length, relative, here, lane, region, first, machine.warp, machine.report.granule,
+                machine.banks, max(machine.banks.pieces(self.bytes, self.align), self.item), self.reads)
         if region.pitch is not None and region.copies is not None and not self.remote:
             strange = (address - region.base) // region.pitch != region.copies[gang.threads]
-            if (strange if on is None else strange & (on if on.ndim == 1 else on.any(0))).any():
+            if some(strange if on is None else strange & (on if on.ndim == 1 else on.any(0))):
                 return None
         offset = first - region.base
         inside = offset if region.pitch is None else offset % region.pitch
@@ -244,18 +245,18 @@ class Access:
         return traffic
 
     def touch(self, traffic: Traffic, region: Region, pattern: Pattern, start: int) -> None:
-        pattern.seen.add(start)
+        self.met.add((pattern, start))
         shift = region.base % traffic.granule
         flags = traffic.touch(region.name, region.data.size + traffic.granule)
-        mark(flags, start - region.base + shift, pattern.offsets, self.item)
+        pattern.mark(flags, start - region.base + shift)
 
     def unwritten(self, gang: Gang, region: Region, pattern: Pattern, start: int) -> None:
         if region.written is None:
             return
         offset = start - region.base
-        if all_marked(region.written, offset, pattern.offsets, self.item):
+        if pattern.marked(region.written, offset):
             return
-        bytes = offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)
+        bytes = pattern.bytes(offset)
         index = int(np.argmin(region.written[bytes].all(1)))
         lane = int(pattern.lanes()[index])
         self.fault("uninitialised", gang, region, int(bytes[index, 0]), lane, "it has not been written")
@@ -285,30 +286,14 @@ class Access:
         if self.remote:
             self.machine.clusters.use(gang, self, region, pattern, offset)
 
-    def read(self, region: Region, pattern: Pattern, start: int) -> Any:
-        offset = start - region.base
-        if pattern.index is not None:
-            i, phase = divmod(offset, self.item)
-            return region.view(self.dtype, phase)[i:].take(pattern.index)
-        which = offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)
-        return region.data[which].view(self.dtype)[:, 0].reshape(pattern.offsets.shape)
-
     def write(self, part: Part, value: Any) -> None:
-        region, pattern, start = part
-        offset = start - region.base
-        if pattern.index is not None:
-            i, phase = divmod(offset, self.item)
-            region.view(self.dtype, phase)[i:][pattern.index] = value
-        else:
-            value = np.ascontiguousarray(np.broadcast_to(value, pattern.offsets.shape)).ravel()
-            region.data[offset + pattern.offsets.ravel()[:, None] + np.arange(self.item)] = \
-                value[:, None].view(np.uint8)
+        part.pattern.write(part.region, self.dtype, part.address - part.region.base, value)
 
     def traffic(self, region: Region) -> Traffic:
-        found = self.seen.get(region.name)
+        found = self.counters.get(region.name)
         if found is None:
             site = Site(self.line, region.name, "cluster" if self.remote else region.space, self.verb)
-            found = self.seen[region.name] = self.machine.report.at(site)
+            found = self.counters[region.name] = self.machine.report.at(site)
         return found
 
     # ---- faults: blame the first thread and element that is wrong

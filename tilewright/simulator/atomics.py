@@ -18,8 +18,8 @@ from tilewright.simulator.barriers import Spin
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Op
-    from tilewright.simulator.agents import Clock, Clocks
     from tilewright.simulator.gang import Gang
+    from tilewright.simulator.history import Clock, Clocks
     from tilewright.simulator.machine import Machine
 
 _ACQUIRE, _RELEASE = ("acquire", "acq_rel", "seq_cst"), ("release", "acq_rel", "seq_cst")
@@ -94,7 +94,7 @@ class Atomics:
         """A thread that is alone would spin for ever."""
         gang.waiting = Spin(self.machine, node.line)
 
-    def fence(self, gang: Gang, node: Op) -> None:
+    def fence(self, gang: Gang, node: Op, order: str = "seq_cst") -> None:
         self._fence(gang, True)
 
     # ---- many lanes

@@ -15,8 +15,8 @@ from tilewright.ir.types import i64
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
-    from tilewright.simulator.agents import Clock
     from tilewright.simulator.gang import Gang
+    from tilewright.simulator.history import Clock
     from tilewright.simulator.machine import Machine
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.ir.exact import some
 from tilewright.ir.ops.core import ADD, MUL, SUB
-from tilewright.ir.program import Function, Load, Op, Read, Store, Write
+from tilewright.ir.program import Function, Load, Op, Read, Register, Store, Write
 from tilewright.ir.types import Type, i32
 from tilewright.simulator import control
 from tilewright.simulator.access import Access
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.memory import numpy_type
-from tilewright.simulator.report import BasicBlock
+from tilewright.simulator.report import BasicBlock, Fault
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
@@ -52,18 +52,18 @@ class Code:
                 run = []
             else:
                 run.append(node)
-                if control.blocks(node):            # a gang waits only between steps
+                if isinstance(node, Op) and node.operation.role == "blocking":      # a gang waits only between steps
                     _emit(self, run)
                     run = []
         _emit(self, run)
 
     def slot(self, x: Any) -> int:
         """Where a value or a register is kept."""
-        key = getattr(x, "id", x)
+        key = x if isinstance(x, Register) else x.id
         found = self.slots.get(key)
         if found is None:
             found = self.slots[key] = len(self.initial)
-            constant = getattr(x, "constant", None)
+            constant = None if key is x else x.constant
             self.initial.append(None if constant is None else _constant(x.type, constant))
         return found
 
@@ -206,7 +206,7 @@ def index_arithmetic(meaning: Callable) -> Callable:
         exact = meaning(x.astype(np.int64), y)
         rounded = exact.astype(np.int32)
         wrong = rounded != exact
-        if wrong.any():
+        if some(wrong):
             raise ArithmeticError(f"{exact[wrong][0] if exact.ndim else exact} does not fit into an i32")
         return rounded
     return checked
@@ -278,9 +278,7 @@ _FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
 
 
 def _flops(node: Any) -> int:
-    match node:
-        case Op(operation) if operation.flops:
-            return operation.flops
-        case Op(operation, _, (result,)) if _float(result):
-            return _FLOPS.get(operation.name, 0) * result.type.length
-    return 0
+    if not isinstance(node, Op):
+        return 0
+    each = _FLOPS.get(node.operation.name, 0)
+    return each * node.results[0].type.length if each and _float(node.results[0]) else node.operation.flops

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.ir.exact import some
 from tilewright.ir.program import Call, External, Function, If, Loop, Op, Return, While
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.memory import numpy_type
-from tilewright.simulator.report import BasicBlock
+from tilewright.simulator.report import BasicBlock, Fault
 
 if TYPE_CHECKING:
     from tilewright.simulator.code import Code
@@ -38,7 +38,8 @@ def blocks(node: Any) -> bool:
         return node.operation.role == "blocking"
     if isinstance(node, Call) and isinstance(node.callee, Function):
         return any(map(blocks, node.callee.body))
-    return any(blocks(inner) for part in ("head", "body", "then", "otherwise") for inner in getattr(node, part, ()))
+    parts = ("head", "body", "then", "otherwise") if is_control(node) else ()
+    return any(blocks(inner) for part in parts for inner in getattr(node, part, ()))
 
 
 def emit(code: Code, node: Any) -> None:
@@ -68,7 +69,7 @@ def fork(gang: Gang, condition: Any, skip: int, among: Mask, splits: bool) -> No
             gang.frame.pc = skip
         return
     on = condition if among is None else condition & among
-    if not on.any():
+    if not some(on):
         gang.frame.pc = skip
         return
     if splits:
@@ -129,11 +130,11 @@ def _loop(code: Code, node: Loop) -> None:
     def again(gang: Gang) -> None:
         env, inside = gang.frame.env, gang.mask
         following = env[index] + env[step]
-        if np.any(following < env[index]):
+        if some(following < env[index]):
             raise Fault("arithmetic", node.line, code.name, f"the loop's index passes the end of {node.index.type}")
         env[index] = following
         leave(gang)
-        if gang.frame.pc == end.pc + 1 and (inside is None or inside.any()):
+        if gang.frame.pc == end.pc + 1 and (inside is None or some(inside)):
             gang.frame.pc = head
             fork(gang, env[index] < env[stop], end.pc + 1, inside, splits)
     code.steps.append(enter)

@@ -18,8 +18,8 @@ from tilewright.simulator.memory import Region
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
-    from tilewright.simulator.agents import Clock
     from tilewright.simulator.gang import Gang
+    from tilewright.simulator.history import Clock
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.pattern import Pattern
 

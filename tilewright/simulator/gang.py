@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.simulator.access import Access
 from tilewright.simulator.barriers import Wait, cta_barrier
-from tilewright.simulator.fault import Fault
+from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Op

@@ -12,17 +12,16 @@ from tilewright.ir import arguments as given
 from tilewright.ir.program import Array, Function
 from tilewright.ir.types import Pointer, Texture
 from tilewright.simulator.access import Access
-from tilewright.simulator.agents import Clocks
 from tilewright.simulator.atomics import Atomics
 from tilewright.simulator.barriers import Mbarriers, PhaseBarrier
 from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
-from tilewright.simulator.fault import Fault
 from tilewright.simulator.gang import Gang
-from tilewright.simulator.history import History
+from tilewright.simulator.history import Clocks, History
 from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
-from tilewright.simulator.report import Prints, Report
+from tilewright.simulator.pattern import Pattern
+from tilewright.simulator.report import Fault, Prints, Report
 from tilewright.targets import banks
 from tilewright.targets.nvidia import THREADS
 
@@ -50,6 +49,7 @@ class Machine:
         self.atomics, self.copies, self.prints = Atomics(self), Copies(self), Prints(self)
         self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
         self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
+        self.patterns: dict[Any, Pattern] = {}              # of the addresses of all accesses
         self.grid: Coordinates = (1, 1, 1)
         self.clocks: Clocks | None = None
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU

@@ -132,36 +132,6 @@ class AddressSpace:
         return (self._last << SPAN_BITS) + _MIDDLE
 
 
-_ONES = {item: int.from_bytes(bytes([1]) * item, "little") for item in (1, 2, 4, 8)}
-
-
-def _elements(flags: NDArray[np.bool_], start: int, offsets: NDArray[np.int64], item: int) -> Any:
-    """The flags as one number for each element, from `start` on, and the numbers of these elements; None where they
-    are not aligned to their own size."""
-    if (offsets % item).any():
-        return None
-    i, phase = divmod(start, item)
-    whole = (flags.size - phase) // item * item
-    return flags[phase:phase + whole].view(f"u{item}")[i:], offsets // item
-
-
-def mark(flags: NDArray[np.bool_], start: int, offsets: NDArray[np.int64], item: int) -> None:
-    """Set the flags of the bytes of elements that begin `offsets` bytes after `start`."""
-    elements = _elements(flags, start, offsets, item)
-    if elements is not None:
-        elements[0][elements[1]] = _ONES[item]
-    else:
-        flags[start + offsets.ravel()[:, None] + np.arange(item)] = True
-
-
-def all_marked(flags: NDArray[np.bool_], start: int, offsets: NDArray[np.int64], item: int) -> bool:
-    """Are the flags of all bytes of these elements set?"""
-    elements = _elements(flags, start, offsets, item)
-    if elements is not None:
-        return bool((elements[0].take(elements[1]) == _ONES[item]).all())
-    return bool(flags[start + offsets.ravel()[:, None] + np.arange(item)].all())
-
-
 def extent(array: NDArray[Any]) -> tuple[int, int]:
     """First and one past the last byte of the elements; what lies between the elements of a view is inside too."""
     low = high = array.ctypes.data

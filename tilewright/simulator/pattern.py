@@ -1,19 +1,21 @@
-"""How the addresses of one access lie to each other: what it costs, which units of memory which threads touch.
+"""How the addresses of an access lie to each other: what it costs, which units of memory which threads touch.
 
-Loops repeat the same few patterns at other places, and nothing here depends on the place: addresses that all move by a
-multiple of 128 bytes need as many sectors, and as many passes over the banks, as before.
+Accesses of one kernel repeat the same few patterns at other places, and nothing here depends on the place: addresses
+that all move by whole sectors need as many as before, and by a multiple of PERIOD as many passes over the banks.
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.ir.exact import some
 from tilewright.simulator.memory import Region
 from tilewright.targets.banks import WORD, Banks
 
 PERIOD = 256            # bytes: once around the banks of any chip
+_ONES = {item: int.from_bytes(bytes([1]) * item, "little") for item in (1, 2, 4, 8)}
 
 
 class Pairs(NamedTuple):
@@ -27,7 +29,7 @@ class Pairs(NamedTuple):
 
 
 class Pattern:
-    """`relative` [threads]: where each lane's first element begins, from a multiple of PERIOD on; `here` [length,
+    """`relative` [threads]: where each lane's first element begins, from the begin of a period on; `here` [length,
     threads]: which elements there are, None for all; `first` is the address of lane `lane`. An access of shared memory
     goes over these banks, `piece` bytes of each lane at a time."""
 
@@ -49,12 +51,48 @@ class Pattern:
             inside %= region.pitch
         home = first - region.base if region.pitch is None else (first - region.base) % region.pitch
         self.low, self.high = int(inside.min()) - home, int(inside.max()) - home + item
-        self.seen: set[int] = set()                         # where it has been met
         self.requests = int(np.count_nonzero(on.any(0).reshape(-1, warp).any(1)))
         self.elements = taken.size
         cost = self._passes(where, banks, piece, load) if region.space == "shared" else self._granules(where, granule)
         self.moved, self.ideal = cost
         self._pairs: dict[tuple[int, int], Pairs] = {}
+
+    def bytes(self, offset: int) -> NDArray[np.int64]:
+        """[elements, bytes of one]: where each byte is, if the lowest element begins at `offset`."""
+        return offset + self.offsets.ravel()[:, None] + np.arange(self.item)
+
+    def read(self, region: Region, dtype: np.dtype[Any], offset: int) -> Any:
+        """The elements, if the lowest of them begins at `offset` of the region."""
+        if self.index is None:
+            return region.data[self.bytes(offset)].view(dtype)[:, 0].reshape(self.offsets.shape)
+        i, phase = divmod(offset, self.item)
+        return region.view(dtype, phase)[i:].take(self.index)
+
+    def write(self, region: Region, dtype: np.dtype[Any], offset: int, value: Any) -> None:
+        if self.index is None:
+            value = np.ascontiguousarray(np.broadcast_to(value, self.offsets.shape)).ravel()
+            region.data[self.bytes(offset)] = value[:, None].view(np.uint8)
+        else:
+            i, phase = divmod(offset, self.item)
+            region.view(dtype, phase)[i:][self.index] = value
+
+    def mark(self, flags: NDArray[np.bool_], offset: int) -> None:
+        """Set the flags of all bytes, if the lowest element begins at `offset`."""
+        if self.index is None:
+            flags[self.bytes(offset)] = True
+        else:
+            self._by_element(flags, offset)[self.index] = _ONES[self.item]
+
+    def marked(self, flags: NDArray[np.bool_], offset: int) -> bool:
+        """Are the flags of all bytes set?"""
+        if self.index is None:
+            return bool(flags[self.bytes(offset)].all())
+        return not some(self._by_element(flags, offset).take(self.index) != _ONES[self.item])
+
+    def _by_element(self, flags: NDArray[np.bool_], offset: int) -> Any:
+        """The flags from `offset` on, one number for each element."""
+        end = flags.size - (flags.size - offset) % self.item
+        return flags[offset:end].view(f"u{self.item}")
 
     def lanes(self) -> NDArray[np.int64]:
         """Whose each element is, of the ones that there are."""

@@ -1,23 +1,32 @@
 """`tilewright.simulate`: a whole product by a compiled kernel, on NumPy.
 
-`run_cpu` has a CPU kernel's product, `launches` a GPU kernel's.
+A CPU kernel's product goes the engine's own way, with recorded functions, memory and threads of the simulator in place
+of the process's (`CpuProduct`). A GPU kernel's goes launch after launch, with arguments found by the names of
+parameters (`Launches`).
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.formats.operands import check_operand
-from tilewright.ir.program import Function
-from tilewright.simulator.launches import Launches
-from tilewright.simulator.machine import Machine
-from tilewright.simulator.memory import AddressSpace
-from tilewright.simulator.report import Report
-from tilewright.simulator.run_cpu import CpuProduct
+from tilewright.formats import Quantized
+from tilewright.formats.quantized import check_operand
+from tilewright.ir.program import Function, Line
+from tilewright.ir.types import Texture
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES
+from tilewright.runtime.cpu import engine
+from tilewright.runtime.cpu.host import Host, Part
+from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.simulator import occupancy
+from tilewright.simulator.machine import SECTOR, Machine
+from tilewright.simulator.memory import AddressSpace, uninitialised
+from tilewright.simulator.report import Fault, Report
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
 
 Array = NDArray[Any]
@@ -78,6 +87,221 @@ def simulate_function(function: Function, args: Sequence[Any], grid: int | Seque
     """A kernel as it is recorded, on its arguments in order: see `simulate`."""
     report = Machine(function, AddressSpace(), {}, target=target.name if target else None).run_grid(args, grid)
     if target is not None:
-        from tilewright.simulator.occupancy import assembled
-        report.occupancy = assembled(function, target)
+        report.occupancy = occupancy.assembled(function, target)
     return report
+
+
+# ---- on a CPU
+
+class SimulatedHost(Host):
+    """Functions at simulated addresses, each recorded when it is first asked for; one thread after the other, a team
+    as the simulator interleaves it.
+
+    recorded    functions that are recorded already
+    """
+
+    def __init__(self, memory: AddressSpace, recorded: dict[Part, Function] | None = None) -> None:
+        super().__init__()
+        self.memory, self.recorded, self.functions = memory, dict(recorded or {}), dict[int, Function]()
+        self.report: Report | None = None
+
+    def address(self, name: str, emitter: str, target: CpuTarget, *args: Any) -> int:
+        part = Part(emitter, args)
+        if part not in self.recorded:
+            self.recorded[part] = part.record(target)
+        found = self.memory.address(self.recorded[part])
+        self.functions[found] = self.recorded[part]
+        return found
+
+    def of_table(self, table: Array) -> int:
+        return self.memory.address(table, "table")
+
+    def address_of(self, x: Array) -> int:
+        return self.memory.address(x)
+
+    def machine(self, function: int) -> Machine:
+        made = Machine(self.functions[function], self.memory, {}, self.report)
+        self.report = made.report
+        return made
+
+    # ---- memory and threads
+
+    def take(self, size: int) -> Any:
+        return SimpleNamespace(address=self.memory.address(np.empty(size, np.uint8), "sums"))
+
+    def give(self, space: Any) -> None:
+        pass
+
+    def job(self, fields: array) -> Any:
+        return np.frombuffer(fields, np.int8)
+
+    def callable(self, function: int) -> Callable[[Any, int], object]:
+        return lambda job, part: self.machine(function).run_thread([job, part])
+
+    def run_parts(self, function: int, job: Any, parts: int, threads: int, wake: bool) -> None:
+        machine = self.machine(function)
+        for part in range(parts):
+            machine.run_thread([job, part])
+
+    def run_team(self, function: int, job: Any, threads: int) -> bool:
+        self.machine(function).run_team([job], threads)
+        return True
+
+    def reserve(self, threads: int) -> int:
+        return threads
+
+
+class SimulatedRecipe(Recipe):
+    """A recipe on a SimulatedHost, whose blocks and barriers are arrays of their own."""
+    host: SimulatedHost
+    names = "a", "b", "out"         # of what the recipe reads and writes, where it is a copy or a temporary
+
+    def run(self, a: int, b: int, c: int, alpha: Any, beta: Any) -> bool:
+        for address, name in zip((a, b, c), self.names):
+            region = self.host.memory.find(address)
+            if region is not None and not region.name:
+                region.name = name
+        return super().run(a, b, c, alpha, beta)
+
+    def _run_packed(self, job: array) -> None:
+        plan = self.plan
+        for field, name, size in (("a_space", "packed A", self.a_blocks * self.a_block),
+                                  ("b_space", "packed B", self.b_blocks * self.b_block),
+                                  ("sums", "sums", plan.jc_ways * self.sums),
+                                  ("barriers", "barriers", plan.jc_ways * (1 + plan.ic_ways) * BARRIER_BYTES)):
+            job[self.at[field]] = self.host.memory.address(np.zeros(size, np.uint8), name)
+        struct = self.host.job(job)
+        if plan.threads > 1:
+            self.host.run_team(self.function, struct, plan.threads)
+        else:
+            self._call(struct, 0)
+
+
+class CpuProduct:
+    """Products of one compiled kernel."""
+
+    def __init__(self, kernel: Any, alpha: Any, beta: Any) -> None:
+        kernel.check_arrays()
+        self.kernel, self.alpha, self.beta = kernel, alpha, beta
+        self.host = SimulatedHost(AddressSpace(), dict(zip(kernel.parts, kernel.functions)))
+
+    @property
+    def report(self) -> Report:
+        return self.host.report or Report(64)
+
+    def run(self, a: Array, b: Array, c: Array) -> None:
+        """As `kernel(a, b, c)` computes it."""
+        for name, x in (("a", a), ("b", b), ("out", c)):
+            if x.size:
+                self.host.memory.address(x, name)
+        self.kernel.multiply(a, b, c, self.alpha, self.beta, self._gemm)
+
+    def _gemm(self, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> None:
+        if not c.size or not a.shape[1] or alpha == 0:          # nothing to multiply
+            engine.scale(c, beta)
+            return
+        planned = self.kernel.planned
+        lowered, transposed, conj = engine.lowered(a, b, c, planned.shape.threads, planned.target, self.kernel.word,
+                                                   conj)
+        recipe = engine.ready(planned._replace(shape=lowered.shape, strides=lowered.strides), conj,
+                              make=SimulatedRecipe, host=self.host)
+        swapped = transposed != planned.plan.swap
+        recipe.names = ("b", "a", "out") if swapped else ("a", "b", "out")      # type: ignore[attr-defined]
+        engine.run(recipe, swapped, a, b, c, alpha, beta)
+
+
+# ---- on a GPU
+
+class Launches:
+    """`run(a, b, c)` by a compiled GPU kernel: its `problem`, `launches`, `target` and `resources` are used.
+
+    m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; of block-scaled operands there are scale_a
+    ld_scale_a scale_b ld_scale_b too. `workspace` and `counters` are for CTAs that add up parts of a sum.
+    """
+
+    def __init__(self, kernel: Any, alpha: float, beta: float) -> None:
+        self.kernel, self.alpha, self.beta = kernel, alpha, beta
+        self.memory, self.report = AddressSpace(), Report(SECTOR)
+        if kernel.launches:
+            self.report.occupancy = occupancy.of(kernel)
+
+    def run(self, a: Array | Quantized, b: Array | Quantized, c: Array) -> None:
+        """Matrices or stacks. Elements of c that no launch writes are a fault, and reading them first if beta is 0."""
+        if not self.kernel.launches:
+            c[...] = c * c.dtype.type(self.beta) if self.beta else 0
+            return
+        p, (target, ldc) = self.kernel.problem, _rows(c)
+        values = {"m": p.m, "n": p.n, "k": p.k, "alpha": self.alpha, "beta": self.beta, "ldc": ldc,
+                  "batch": p.batch, "stride_c": target.strides[0] // c.itemsize}
+        arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
+        for name, x, letter in zip("ab", (a, b), p.layout):
+            if isinstance(x, Quantized):
+                values["k"] = x.scales.shape[-1] * x.format.block           # of whole blocks
+                arrays[name], values[f"ld{name}"] = _bytes(x.elements), x.elements.shape[-1]
+                arrays[f"scale_{name}"], values[f"ld_scale_{name}"] = _bytes(x.scales), x.scales.shape[-1]
+            else:
+                rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
+                values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
+                arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
+        for launch in self.kernel.launches:
+            if launch.workspace:
+                arrays["workspace"] = uninitialised(np.zeros(launch.workspace, np.uint8))
+            if launch.counters:
+                arrays["counters"] = np.zeros(launch.counters, np.uint8)
+        at = {name: self.memory.address(x, name) for name, x in arrays.items()}
+        for launch in self.kernel.launches:
+            args: list[Any] = []
+            for name, value in launch.function.params:
+                if name in ("alpha", "beta") and not value.type.is_float and not float(values[name]).is_integer():
+                    raise TypeError(f"{name} must be a whole number where integers are multiplied, not "
+                                    f"{values[name]!r}")
+                if isinstance(value.type, Texture):
+                    args.append(_texels(arrays[name], value.type))
+                else:
+                    args.append(at[name] if name in at else {**values, **dict(getattr(launch, "more", ()))}[name])
+            machine = Machine(launch.function, self.memory, {}, self.report, self.kernel.target.name)
+            machine.run_grid(args, launch.grid)
+        if not self.beta:
+            self._check_written(at["c"], target)
+        if "counters" in arrays and arrays["counters"].any():
+            raise Fault("counters", self._line, self._name, "the counters are not 0 again, as the next call expects")
+        if target is not c:
+            c[...] = target
+
+    @property
+    def _line(self) -> Line:
+        line: Line = self.kernel.launches[-1].function.body[-1].line
+        return line
+
+    @property
+    def _name(self) -> str:
+        return str(self.kernel.launches[-1].function.name)
+
+    def _check_written(self, address: int, c: Array) -> None:
+        region = self.memory.find(address)
+        assert region is not None
+        if region.written is None or not c.size:
+            return
+        written = region.written[sum(i * stride for i, stride in zip(np.indices(c.shape), c.strides))]
+        if not written.all():
+            raise Fault("unwritten", self._line, self._name,
+                        f"element {tuple(map(int, np.argwhere(~written)[0]))} of c has not been written")
+
+
+def _rows(x: Array) -> tuple[Array, int]:
+    """The matrix or stack, or a copy of it, by rows, and how many elements are from row to row."""
+    rows, columns = x.shape[-2:]
+    if (x.strides[-1] != x.itemsize and columns > 1) or (x.strides[-2] < columns * x.itemsize and rows > 1):
+        x = np.ascontiguousarray(x)
+    return x, x.strides[-2] // x.itemsize if rows > 1 else max(columns, 1)
+
+
+def _bytes(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.int8)
+
+
+def _texels(x: Array, t: Texture) -> Array:
+    """The elements as they lie in memory, up to a whole number of texels."""
+    rows, columns = x.shape
+    flat = np.lib.stride_tricks.as_strided(x, ((rows - 1) * x.strides[0] // x.itemsize + columns,), (x.itemsize,))
+    return np.pad(flat, (0, -flat.size % t.length))

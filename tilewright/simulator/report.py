@@ -1,4 +1,7 @@
-"""What a run did: the traffic of every line with every array, instructions by kind, what kernels print; and as text."""
+"""What a run did: the traffic of every line with every array, instructions by kind, what kernels print; and as text.
+
+A run that does wrong ends with a Fault.
+"""
 from __future__ import annotations
 
 from collections import Counter
@@ -21,6 +24,18 @@ if TYPE_CHECKING:
     from tilewright.simulator.occupancy import Occupancy
 
 SOURCE = 60                                 # characters of a source line
+
+
+class Fault(Exception):
+    """`kind` in a word or two, then line, function, array and thread; the source line follows.
+
+    Kinds: out of bounds, misaligned, uninitialised, read-only, no memory, arithmetic, no meaning, no result, signature;
+    race, divergent and deadlock where there are several threads.
+    """
+
+    def __init__(self, kind: str, line: Line, function: str, message: str) -> None:
+        super().__init__(f"{kind} at {line} in {function}: {message}\n    {line.text}")
+        self.kind, self.line, self.function = kind, line, function
 
 
 class Site(NamedTuple):

@@ -15,7 +15,7 @@ from tilewright.plans.words import TILE_WORDS, faster, pays
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.prepack import Prepacking
 from tilewright.simulator.memory import AddressSpace
-from tilewright.simulator.run_cpu import SimulatedHost, SimulatedRecipe
+from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 
 AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,

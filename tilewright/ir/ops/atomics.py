@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir.ops.core import Operation
+from tilewright.ir.ops.core import Operation, by_machine
 from tilewright.ir.types import Type, i1
 from tilewright.ir.values import Value
 
@@ -22,13 +22,13 @@ def _load_llvm(low, t, p, order):
     return low.b.load_atomic(p, low.scoped(order), t.bytes, "atomic", low.type(t))
 
 
-def _store_llvm(low, order, p, x):
+def _store_llvm(low, t, p, x, order):
     """Built by hand: IRBuilder.store_atomic asks an opaque pointer for its pointee."""
     from llvmlite.ir import instructions
     low.b._insert(instructions.StoreAtomicInstr(low.b.block, x, p, low.scoped(order), low.bits(x) // 8))
 
 
-def _fence_llvm(low, order):
+def _fence_llvm(low, t, order):
     low.b.fence(order, low.dialect.scope or None)
 
 
@@ -36,7 +36,7 @@ def _add_llvm(low, t, p, x, order):
     """LLVM writes no order into the additions of NVIDIA's chips, so fences on either side say what it says."""
     around = low.dialect.fenced_additions and order != "monotonic"
     if around and order != "acquire":
-        _fence_llvm(low, "seq_cst" if order == "seq_cst" else "release")
+        _fence_llvm(low, t, "seq_cst" if order == "seq_cst" else "release")
     before = low.b.atomic_rmw("f" * t.is_float + "add", p, x, low.scoped("monotonic" if around else order),
                               name="before")
     if low.dialect.family == "amdgcn":
@@ -45,7 +45,7 @@ def _add_llvm(low, t, p, x, order):
         for promise in ("amdgpu.no.fine.grained.memory", "amdgpu.no.remote.memory"):
             before.set_metadata(promise, low.module.add_metadata([]))
     if around and order != "release":
-        _fence_llvm(low, "acquire")
+        _fence_llvm(low, t, "acquire")
     return before
 
 
@@ -58,44 +58,18 @@ def _pause_llvm(low, t):
     low.call("llvm.aarch64.hint", None, low.i32(1)) if arm else low.call("llvm.x86.sse2.pause", None)
 
 
-@cache
-def _load_operation(order: str) -> Operation:
-    return Operation("atomic_load", lambda low, t, p: _load_llvm(low, t, p, order),
-                     lambda gang, node, p: gang.machine.atomics.load(gang, node, p, order), "atomic", "effect")
+_SPELLED = {"load": _load_llvm, "store": _store_llvm, "add": _add_llvm, "replace": _replace_llvm, "fence": _fence_llvm}
 
 
 @cache
-def _store_operation(order: str) -> Operation:
-    return Operation("atomic_store", lambda low, t, p, x: _store_llvm(low, order, p, x),
-                     lambda gang, node, p, x: gang.machine.atomics.store(gang, node, p, x, order), "atomic", "effect",
-                     writes=True)
-
-
-@cache
-def _add_operation(order: str) -> Operation:
-    """p[0] += x; what it was before."""
-    return Operation("atomic_add", lambda low, t, p, x: _add_llvm(low, t, p, x, order),
-                     lambda gang, node, p, x: gang.machine.atomics.add(gang, node, p, x, order), "atomic", "effect",
-                     writes=True)
-
-
-@cache
-def _replace_operation(order: str) -> Operation:
-    """p[0] = new if p[0] == old; whether it was so. When it was not, nothing is ordered."""
-    return Operation("atomic_replace", lambda low, t, p, old, new: _replace_llvm(low, t, p, old, new, order),
-                     lambda gang, node, p, old, new: gang.machine.atomics.replace(gang, node, p, old, new, order),
-                     "atomic", "effect", writes=True)
-
-
-@cache
-def _fence_operation(order: str) -> Operation:
-    return Operation("fence", lambda low, t: _fence_llvm(low, order),
-                     lambda gang, node: gang.machine.atomics.fence(gang, node), "atomic", "effect")
+def _operation(name: str, order: str) -> Operation:
+    return Operation("fence" if name == "fence" else f"atomic_{name}",
+                     lambda low, t, *xs: _SPELLED[name](low, t, *xs, order), by_machine("atomics", name, order),
+                     "atomic", "effect", writes=name in ("store", "add", "replace"))
 
 
 # Tells the core that this is a spin loop: it gives the other hyperthread room and does not run ahead of the load.
-PAUSE = Operation("pause", _pause_llvm, lambda gang, node: gang.machine.atomics.pause(gang, node), "atomic", "blocking",
-                  needs="cpu")
+PAUSE = Operation("pause", _pause_llvm, by_machine("atomics", "pause"), "atomic", "blocking", needs="cpu")
 
 
 # ---- how a kernel records them
@@ -108,30 +82,30 @@ def _element(pointer: Value) -> Type:
 
 
 def load(k: Kernel, pointer: Value, order: str = "acquire") -> Value:
-    return k._op(_load_operation(order), _element(pointer), pointer)
+    return k._op(_operation("load", order), _element(pointer), pointer)
 
 
 def store(k: Kernel, pointer: Value, value: Any, order: str = "release") -> None:
-    k._effect(_store_operation(order), pointer, k._value(value, _element(pointer)))
+    k._effect(_operation("store", order), pointer, k._value(value, _element(pointer)))
 
 
 def add(k: Kernel, pointer: Value, value: Any, order: str = "acq_rel") -> Value:
     """p[0] += value; the value before."""
     element = _element(pointer)
-    return k._op(_add_operation(order), element, pointer, k._value(value, element))
+    return k._op(_operation("add", order), element, pointer, k._value(value, element))
 
 
 def replace(k: Kernel, pointer: Value, old: Any, new: Any, order: str = "acquire") -> Value:
-    """Compare and swap: p[0] = new if p[0] is old; whether it was."""
+    """Compare and swap: p[0] = new if p[0] is old; whether it was. When it was not, nothing is ordered."""
     element = _element(pointer)
     if element.is_float:
         raise TypeError(f"compare and swap compares bits: look at the {element} as an i{element.bits} (`as_`)")
-    return k._op(_replace_operation(order), i1, pointer, k._value(old, element), k._value(new, element))
+    return k._op(_operation("replace", order), i1, pointer, k._value(old, element), k._value(new, element))
 
 
 def fence(k: Kernel, order: str = "seq_cst") -> None:
     """This thread's accesses before it come before those after it, for whoever synchronises with them."""
-    k._effect(_fence_operation(order))
+    k._effect(_operation("fence", order))
 
 
 def pause(k: Kernel) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.exact import fused_multiply_add
+from tilewright.ir.exact import silent_multiply_add, some
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,18 @@ def by_family(general: Callable | None = None, **spellings: Callable) -> Callabl
     return spelling
 
 
+def by_machine(mechanism: str, method: str, *more: Any) -> Callable:
+    """The meaning of an effect for which the simulator has a mechanism: `gang.machine.<mechanism>.<method>`."""
+    def meaning(gang: Any, node: Any, *operands: Any) -> Any:
+        return getattr(getattr(gang.machine, mechanism), method)(gang, node, *operands, *more)
+    return meaning
+
+
+def calls(intrinsic: str, *numbers: int) -> Callable:
+    """The spelling of an effect that is one intrinsic of LLVM: its operands, then these i32 numbers."""
+    return lambda low, t, *operands: low.call(intrinsic, None, *operands, *map(low.i32, numbers))
+
+
 # Meanings use Python's operators where they can: on NumPy scalars these are twenty times faster than ufuncs.
 
 def _arithmetic(name: str, meaning: Callable) -> Operation:
@@ -68,9 +80,9 @@ def _unsigned(name: str, instruction: str, divide: Callable) -> Operation:
     """Index arithmetic: operands are never negative, so that powers of two become shifts and masks."""
     def meaning(t, x, y):
         for operand in (x, y):
-            if (operand < 0).any():
+            if some(operand < 0):
                 raise ArithmeticError(f"{name} of a negative index, {operand.min()}")
-        if (y == 0).any():
+        if some(y == 0):
             raise ArithmeticError(f"{name} by zero")
         return divide(x, y)
     return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name), meaning, partial=True)
@@ -78,7 +90,7 @@ def _unsigned(name: str, instruction: str, divide: Callable) -> Operation:
 
 def _shift(name: str, instruction: str, meaning: Callable) -> Operation:
     def checked(t, x, y):
-        if ((y < 0) | (y >= t.bits)).any():
+        if some((y < 0) | (y >= t.bits)):
             raise ArithmeticError(f"a number of {t.bits} bits is shifted by {y.max()}")
         return meaning(x, y)
     return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name), checked, partial=True)
@@ -93,11 +105,6 @@ def _compare(name: str, symbol: str, meaning: Callable) -> Operation:
             compare = low.b.icmp_signed
         return compare(symbol, x, y, name=name)
     return Operation(name, spelling, lambda t, x, y: meaning(x, y))
-
-
-def _bitwise(name: str, instruction: str, meaning: Callable) -> Operation:
-    return Operation(name, lambda low, t, x, y: getattr(low.b, instruction)(x, y, name=name),
-                     lambda t, x, y: meaning(x, y))
 
 
 def _cast_llvm(low, t, x):
@@ -135,8 +142,9 @@ ABS = Operation("abs", lambda low, t, x: low.call(f"llvm.fabs.{t}", t, x, name="
 SQRT = Operation("sqrt", lambda low, t, x: low.call(f"llvm.sqrt.{t}", t, x, name="sqrt"), lambda t, x: np.sqrt(x))
 LT, LE = _compare("lt", "<", operator.lt), _compare("le", "<=", operator.le)
 EQ, NE = _compare("eq", "==", operator.eq), _compare("ne", "!=", operator.ne)
-AND, OR = _bitwise("and", "and_", operator.and_), _bitwise("or", "or_", operator.or_)
-XOR = _bitwise("xor", "xor", operator.xor)
+AND = Operation("and", lambda low, t, x, y: low.b.and_(x, y, name="and"), lambda t, x, y: x & y)
+OR = Operation("or", lambda low, t, x, y: low.b.or_(x, y, name="or"), lambda t, x, y: x | y)
+XOR = Operation("xor", lambda low, t, x, y: low.b.xor(x, y, name="xor"), lambda t, x, y: x ^ y)
 SHL, SHR = _shift("shl", "shl", operator.lshift), _shift("shr", "ashr", operator.rshift)     # right keeps the sign
 OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", source_etype=low.type(t.element)),
                    lambda t, p, i: p + i * t.element.bytes)
@@ -149,7 +157,7 @@ REINTERPRET = Operation("reinterpret", lambda low, t, x: low.b.bitcast(x, low.ty
                         lambda t, x: _reinterpreted(t, x), "move")
 SELECT = Operation("select", lambda low, t, c, x, y: low.b.select(c, x, y, name="select"),
                    lambda t, c, x, y: np.asarray(np.where(c, x, y))[()])
-FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), fused_multiply_add, "fma")
+FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), silent_multiply_add, "fma")
 BROADCAST = Operation("broadcast", lambda low, t, x: low.splat(x, t.length),
                       lambda t, x: np.full((t.length, *(x.shape or (1,))), x), "move")
 PACK = Operation("pack", lambda low, t, *xs: low.pack(xs, t),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.ops.core import Operation, by_family
+from tilewright.ir.ops.core import Operation, by_family, by_machine, calls
 from tilewright.ir.ops.pipelines import whole_cta
 from tilewright.ir.types import Type, i8
 from tilewright.ir.values import Value
@@ -43,7 +43,7 @@ def _barrier_amd(low: Any, t: Any) -> None:
 
     The fences of a workgroup say so, but LLVM 22 has them wait for direct loads too. Where there are any the kernel
     waits for those that it means (`k.lds_wait`), and here for the rest."""
-    direct = low.dialect.has_lds_loads(low)
+    direct = "direct load" in low.kinds
     scope = "wavefront" if direct else "workgroup"
     low.b.fence("release", scope)
     if direct:
@@ -54,7 +54,7 @@ def _barrier_amd(low: Any, t: Any) -> None:
 
 # Nobody goes on before all threads of the CTA have come here; what they wrote before is then visible to all of them.
 BARRIER = Operation("barrier", by_family(
-    nvptx64=lambda low, t: low.call("llvm.nvvm.barrier.cta.sync.aligned.all", None, low.i32(0)), amdgcn=_barrier_amd),
+    nvptx64=calls("llvm.nvvm.barrier.cta.sync.aligned.all", 0), amdgcn=_barrier_amd),
     lambda gang, node: gang.barrier(node), "barrier", "blocking", needs="gpu")
 
 
@@ -73,7 +73,7 @@ def _warp_barrier_amd(low: Any, t: Any) -> None:
 
 # Nobody goes on before all lanes of the warp have come here, and the compiler moves no access to memory across it.
 WARP_BARRIER = Operation("warp_barrier", by_family(
-    nvptx64=lambda low, t: low.call("llvm.nvvm.bar.warp.sync", None, low.i32(-1)), amdgcn=_warp_barrier_amd),
+    nvptx64=calls("llvm.nvvm.bar.warp.sync", -1), amdgcn=_warp_barrier_amd),
     lambda gang, node: gang.warp_barrier(node), "warp barrier", "effect", needs="gpu")
 
 
@@ -86,9 +86,8 @@ def warp_barrier(k: Kernel) -> None:
 
 # Orders this thread's accesses to global memory for the other CTAs; carries nothing by itself.
 FENCE_DEVICE = Operation("fence_device", by_family(
-    nvptx64=lambda low, t: low.call("llvm.nvvm.membar.gl", None),
-    amdgcn=lambda low, t: low.b.fence("seq_cst", low.dialect.scope)),
-    lambda gang, node: gang.machine.atomics.fence(gang, node), "fence", "effect", needs="gpu")
+    nvptx64=calls("llvm.nvvm.membar.gl"), amdgcn=lambda low, t: low.b.fence("seq_cst", low.dialect.scope)),
+    by_machine("atomics", "fence"), "fence", "effect", needs="gpu")
 
 
 def fence_device(k: Kernel) -> None:

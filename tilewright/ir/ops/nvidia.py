@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.ir.ops.core import Operation
+from tilewright.ir.ops.core import Operation, by_machine, calls
 from tilewright.ir.ops.pipelines import whole_cta
 from tilewright.ir.types import Pointer, Texture, f32, f64, i32, vec
 from tilewright.ir.values import Value
@@ -25,25 +25,15 @@ TEXELS = (vec(f32, 4), vec(i32, 4), vec(f64, 2))        # what one fetch can bri
 
 # ---- copies from global to shared memory that go on while the thread does
 
-def _intrinsic(bytes: int) -> str:
-    """16 bytes pass L1 by; fewer can only go through it."""
-    return f"llvm.nvvm.cp.async.{'cg' if bytes == 16 else 'ca'}.shared.global.{bytes}"
-
-
 @cache
-def _copy(bytes: int) -> Operation:
-    return Operation(f"cp_async{bytes}", lambda low, t, smem, gmem: low.call(_intrinsic(bytes), None, smem, gmem),
-                     lambda gang, node, smem, gmem: gang.machine.copies.start(gang, node, smem, gmem, bytes),
-                     "cp.async", "effect", needs="cp.async")
+def _copy(bytes: int, some: bool) -> Operation:
+    """`some`: only the first `valid` bytes are read, the others written as zeros. 16 bytes bypass L1, fewer cannot."""
+    intrinsic = f"llvm.nvvm.cp.async.{'cg' if bytes == 16 else 'ca'}.shared.global.{bytes}{'.s' * some}"
 
-
-@cache
-def _copy_some(bytes: int) -> Operation:
-    """The same, of which the first `valid` bytes are read and the others written as zeros."""
-    return Operation(f"cp_async{bytes}_some",
-                     lambda low, t, smem, gmem, n: low.call(_intrinsic(bytes) + ".s", None, smem, gmem, n),
-                     lambda gang, node, smem, gmem, n: gang.machine.copies.start(gang, node, smem, gmem, bytes, n),
-                     "cp.async", "effect", needs="cp.async")
+    def meaning(gang: Any, node: Any, smem: Any, gmem: Any, valid: Any = None) -> None:
+        gang.machine.copies.start(gang, node, smem, gmem, bytes, valid)
+    return Operation(f"cp_async{bytes}{'_some' * some}", calls(intrinsic), meaning, "cp.async", "effect",
+                     needs="cp.async")
 
 
 def cp_async(k: Kernel, smem: Value, gmem: Value, bytes: int, valid: Any = None) -> None:
@@ -56,15 +46,11 @@ def cp_async(k: Kernel, smem: Value, gmem: Value, bytes: int, valid: Any = None)
         raise ValueError(f"an asynchronous copy moves 4, 8 or 16 bytes, not {bytes}")
     if smem.type.space != "shared" or gmem.type.space != "global":
         raise TypeError(f"a copy goes from global to shared memory, not from {gmem.type} to {smem.type}")
-    if valid is None:
-        k._effect(_copy(bytes), smem, gmem)
-    else:
-        k._effect(_copy_some(bytes), smem, gmem, k._value(valid, i32))
+    k._effect(_copy(bytes, valid is not None), smem, gmem, *(() if valid is None else (k._value(valid, i32),)))
 
 
-COMMIT = Operation("cp_async_commit", lambda low, t: low.call("llvm.nvvm.cp.async.commit.group", None),
-                   lambda gang, node: gang.machine.copies.commit(gang, node), "cp.async group", "effect",
-                   needs="cp.async")
+COMMIT = Operation("cp_async_commit", calls("llvm.nvvm.cp.async.commit.group"), by_machine("copies", "commit"),
+                   "cp.async group", "effect", needs="cp.async")
 
 
 def cp_async_commit(k: Kernel) -> None:
@@ -74,10 +60,8 @@ def cp_async_commit(k: Kernel) -> None:
 
 @cache
 def _wait(pending: int) -> Operation:
-    return Operation(f"cp_async_wait{pending}",
-                     lambda low, t: low.call("llvm.nvvm.cp.async.wait.group", None, low.i32(pending)),
-                     lambda gang, node: gang.machine.copies.wait(gang, node, pending), "cp.async group", "effect",
-                     needs="cp.async")
+    return Operation(f"cp_async_wait{pending}", calls("llvm.nvvm.cp.async.wait.group", pending),
+                     by_machine("copies", "wait", pending), "cp.async group", "effect", needs="cp.async")
 
 
 def cp_async_wait(k: Kernel, pending: int = 0) -> None:
@@ -88,13 +72,11 @@ def cp_async_wait(k: Kernel, pending: int = 0) -> None:
 # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z)), meet, and read one another's shared memory
 
 # This thread has come, and what it did before is for all threads of the cluster to see (release); it goes on.
-ARRIVE = Operation("cluster_arrive", lambda low, t: low.call("llvm.nvvm.barrier.cluster.arrive.aligned", None),
-                   lambda gang, node: gang.machine.clusters.arrive(gang, node), "cluster barrier", "effect",
-                   needs="cluster")
+ARRIVE = Operation("cluster_arrive", calls("llvm.nvvm.barrier.cluster.arrive.aligned"),
+                   by_machine("clusters", "arrive"), "cluster barrier", "effect", needs="cluster")
 # Nobody goes on before all threads of the cluster have come; what they did before that is then visible (acquire).
-WAIT = Operation("cluster_wait", lambda low, t: low.call("llvm.nvvm.barrier.cluster.wait.aligned", None),
-                 lambda gang, node: gang.machine.clusters.wait(gang, node), "cluster barrier", "blocking",
-                 needs="cluster")
+WAIT = Operation("cluster_wait", calls("llvm.nvvm.barrier.cluster.wait.aligned"), by_machine("clusters", "wait"),
+                 "cluster barrier", "blocking", needs="cluster")
 
 
 def cluster_barrier(k: Kernel) -> None:
@@ -121,8 +103,7 @@ def cluster_wait(k: Kernel) -> None:
 
 # The place in another CTA's shared memory that corresponds to one of this CTA's.
 OF_CTA = Operation("of_cta", lambda low, t, p, rank: low.call("llvm.nvvm.mapa.shared.cluster", t, p, rank, name="at"),
-                   lambda gang, node, p, rank: gang.machine.clusters.of_cta(gang, node, p, rank), "integer", "effect",
-                   needs="cluster")
+                   by_machine("clusters", "of_cta"), "integer", "effect", needs="cluster")
 
 
 def of_cta(k: Kernel, smem: Value, rank: Any) -> Value:

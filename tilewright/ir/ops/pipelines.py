@@ -23,11 +23,11 @@ cp.async.bulk).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir.ops.core import Operation
+from tilewright.ir.ops.core import Operation, by_machine, calls
 from tilewright.ir.program import If
 from tilewright.ir.types import i32, i64
 from tilewright.ir.values import Value, caller
@@ -111,26 +111,23 @@ def _bulk(low: Any, t: Any, smem: Any, gmem: Any, bytes: Any, pointer: Any) -> N
              low.integer(1)(0))
 
 
-def _effect(name: str, spelling: Any, method: str, needs: str, role: str = "effect",
+def _effect(name: str, spelling: Any, method: str, needs: str = "mbarrier", role: str = "effect",
             kind: str = "mbarrier") -> Operation:
-    def meaning(gang: Any, node: Any, *operands: Any) -> Any:
-        return getattr(gang.machine.mbarriers, method)(gang, node, *operands)
-    return Operation(name, spelling, meaning, kind, role, needs=needs)
+    return Operation(name, spelling, by_machine("mbarriers", method), kind, role, needs=needs)
 
 
 # For `count` arrivals in each phase.
-INIT = _effect("mbarrier.init", lambda low, t, p, count: low.call("llvm.nvvm.mbarrier.init.shared", None, p, count),
-               "init", "mbarrier")
+INIT = _effect("mbarrier.init", calls("llvm.nvvm.mbarrier.init.shared"), "init")
 ARRIVE = _effect("mbarrier.arrive", lambda low, t, p: low.call("llvm.nvvm.mbarrier.arrive.shared", low.integer(64), p),
-                 "arrive", "mbarrier")
+                 "arrive")
 # Arrive, and announce so many bytes that copies are to bring in this phase.
 ARRIVE_EXPECT = _effect("mbarrier.arrive.expect_tx", lambda low, t, p, bytes: low.call(
     "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta", low.integer(64), p, bytes), "arrive_expect", "tma")
 # Arrive when all copies (cp.async) that this thread has started before have come.
-ARRIVE_COPIES = _effect("cp.async.mbarrier.arrive", lambda low, t, p: low.call(
-    "llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared", None, p), "arrive_copies", "mbarrier")
+ARRIVE_COPIES = _effect("cp.async.mbarrier.arrive", calls("llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared"),
+                        "arrive_copies")
 # The first asks again and again, the second lets the hardware put the warp to sleep for a while.
-TEST_WAIT = _effect("mbarrier.test_wait", _wait("test"), "wait", "mbarrier", "blocking")
+TEST_WAIT = _effect("mbarrier.test_wait", _wait("test"), "wait", role="blocking")
 TRY_WAIT = _effect("mbarrier.try_wait", _wait("try"), "wait", "tma", "blocking")
 # Copy consecutive bytes from global to shared memory; the mbarrier counts them as they come.
 BULK_COPY = _effect("cp.async.bulk", _bulk, "bulk_copy", "tma", kind="bulk copy")
@@ -177,16 +174,11 @@ class Mbarriers:
         first = role.first * k.warp if role else 0
         t = linear_thread(k)
 
-        def arrive() -> None:
+        with nullcontext() if by == "thread" else k.when(t % k.warp == 0 if by == "warp" else t == first):
             if expect is None:
                 k._effect(ARRIVE, pointer)
             else:
                 k._effect(ARRIVE_EXPECT, pointer, k._value(expect, i32))
-        if by == "thread":
-            arrive()
-        else:
-            with k.when(t % k.warp == 0 if by == "warp" else t == first):
-                arrive()
 
     def arrive_with_copies(self, stage: Any = 0) -> None:
         """Every thread of the role arrives when the copies (cp_async) that it has started before have come. It need not

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.formats.operands import check_operand
+from tilewright.formats.quantized import check_operand
 from tilewright.plans import gpu
 from tilewright.plans.common import Plan
 from tilewright.runtime.gpu.arrays import Library, kind, library_of

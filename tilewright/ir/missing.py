@@ -1,4 +1,4 @@
-"""Debug locations: every recorded node knows its Python line, and profilers and debuggers can show it."""
+"""What llvmlite has no class for: a type, a few instructions, and debug locations."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,8 +8,40 @@ import llvmlite.ir as ll
 from tilewright.ir.program import Function, Line
 
 
+class Bfloat(ll.Type):
+    """LLVM's bfloat, which llvmlite has no class for. Nothing but bits can be made of it, or it of bits."""
+
+    def _to_string(self) -> str: return "bfloat"
+    def __eq__(self, other: object) -> bool: return isinstance(other, Bfloat)
+    def __hash__(self) -> int: return hash(Bfloat)
+
+
+class Callee:
+    """A pointer that llvmlite's call takes for a function: it asks an operand for its function type."""
+
+    def __init__(self, pointer: Any, function_type: ll.FunctionType) -> None:
+        self.type, self.function_type, self.get_reference = pointer.type, function_type, pointer.get_reference
+
+
+class LoopName(ll.values.MDValue):
+    """Metadata of one loop. It is distinct and names itself first, for which llvmlite has no word."""
+
+    def descr(self, buf: list[str]) -> None:
+        options = ", ".join(["", *(option.get_reference() for option in self.operands)])
+        buf += (f"distinct !{{ {self.get_reference()}{options} }}\n",)
+
+
+class Stack(ll.instructions.AllocaInstr):
+    """An alloca in a memory space of its own, for which llvmlite has no word."""
+
+    def descr(self, buf: list[str]) -> None:
+        align = f", align {self.align}" if self.align else ""
+        buf += (f"alloca {self.allocated_type}{align}, addrspace({self.type.addrspace})\n",)
+
+
 class Lines:
-    """The locations of one LLVM function. Other files than its first are lexical blocks of it."""
+    """Debug locations of one LLVM function, by which profilers and debuggers show the Python line of each node. Other
+    files than its first are lexical blocks of it."""
 
     def __init__(self, module: ll.Module, fn: ll.Function, function: Function) -> None:
         self.module, self.fn, self.function = module, fn, function
