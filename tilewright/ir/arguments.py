@@ -76,6 +76,19 @@ def shape(name: str, extents: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
+def constant(t: Any, x: Any) -> Any:
+    if isinstance(t, Pointer):
+        fits = isinstance(x, Integral) and x == 0
+    elif t.is_float:
+        fits = isinstance(x, Real)
+    else:
+        x = int(x) if isinstance(x, float) and x.is_integer() else x
+        fits = isinstance(x, Integral) and -(1 << t.bits - 1) <= x < 1 << t.bits
+    if not fits:
+        raise TypeError(f"{x!r} is not of type {t}")
+    return x
+
+
 def pointer(x: Any) -> Pointer:
     t = getattr(x, "type", None)
     if not isinstance(t, Pointer):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
 from typing import Any
 
 from tilewright.ir import arguments, elementary
@@ -158,16 +157,7 @@ class Kernel(Recording):
 
     def constant(self, type: Any, x: Any) -> Value:
         """A Python number as a value; of all addresses only 0, the null pointer, is a constant."""
-        if isinstance(type, Pointer):
-            fits = isinstance(x, Integral) and x == 0
-        elif type.is_float:
-            fits = isinstance(x, Real)
-        else:
-            x = int(x) if isinstance(x, float) and x.is_integer() else x
-            fits = isinstance(x, Integral) and -(1 << type.bits - 1) <= x < 1 << type.bits
-        if not fits:
-            raise TypeError(f"{x!r} is not of type {type}")
-        return Value(self, type, constant=x)
+        return Value(self, type, constant=arguments.constant(type, x))
 
     def cast(self, x: Any, type: Type) -> Value:
         """x as this type: integers keep their lowest bits, floats are rounded, towards 0 if to integers."""
@@ -343,9 +333,7 @@ class Kernel(Recording):
     def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Any:
         """Call a recorded function, or the function at an address (whose result type is then given)."""
         if isinstance(callee, Function):
-            if len(operands) != len(callee.params):
-                names = ", ".join(param for param, _ in callee.params)
-                raise TypeError(f"{callee.name} takes {len(callee.params)} arguments ({names}), not {len(operands)}")
+            arguments.count(callee, operands)
             values = [self._value(x, value.type) for x, (_, value) in zip(operands, callee.params)]
             result = callee.result
         else:

@@ -11,6 +11,7 @@ import numpy as np
 
 _SPLIT = 2.0 ** 27 + 1
 _NORMAL = 2.0 ** -126            # the smallest of f32
+_CUT, _MIDDLE = (1 << 29) - 1, 1 << 28      # the bits of an f64 that an f32 has not; of the middle between two f32
 
 
 def some(x: Any) -> bool:
@@ -32,7 +33,17 @@ def silent_multiply_add(t: Any, a: Any, b: Any, c: Any) -> Any:
     """The same where NumPy's warnings are off already, which saves a tenth of the time."""
     if t.bits == 64:
         return _fma64(a, b, c)
-    return _add_to_odd(np.multiply(a, b, dtype=np.float64), c).astype(t.numpy)
+    product = np.multiply(a, b, dtype=np.float64)
+    if t.bits == 32 and t.is_float:
+        total = product + c
+        rounded = total.astype(np.float32)
+        off = rounded != total
+        # A second rounding errs only where the first one gave the middle between two numbers, which the last bits tell
+        # of a sum that is not subnormal.
+        if not some(off) or not some(off & ((np.asarray(total).view(np.int64) & _CUT == _MIDDLE)
+                                            | (np.abs(total) < _NORMAL))):
+            return rounded
+    return _add_to_odd(product, c).astype(t.numpy)
 
 
 def flushing_multiply_add(a: Any, b: Any, c: Any) -> Any:
@@ -72,6 +83,8 @@ def _fma64(a: Any, b: Any, c: Any) -> Any:
     out. Such elements are done again in integers.
     """
     p = a * b
+    if not some(a.astype(np.float32) != a) and not some(b.astype(np.float32) != b):
+        return p + c                            # the product is exact
     ah, bh = _SPLIT * a, _SPLIT * b
     ah, bh = ah - (ah - a), bh - (bh - b)       # Dekker: the upper and the lower half of the bits
     al, bl = a - ah, b - bh

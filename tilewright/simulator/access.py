@@ -102,7 +102,7 @@ class Access:
         return region, offset
 
     def order_one(self, gang: Gang, region: Region, offset: int) -> None:
-        history = None if self.machine.clocks is None or self.atomic else self.machine.history(region)
+        history = None if self.machine.alone or self.atomic else self.machine.history(region)
         if history is None:
             return
         history.refine(math.gcd(offset, self.item))

@@ -101,7 +101,6 @@ class Atomics:
 
     def _fence(self, gang: Gang, wanted: bool) -> None:
         if wanted and self.machine.gpu:
-            assert self.machine.clocks is not None
             self.machine.clocks.fence(gang.acting())
 
     def _by_lanes(self, gang: Gang, node: Op, pointer: Any, turn: Callable[[Any, Any], Any], order: str) -> Any:
@@ -129,7 +128,6 @@ class Atomics:
               writes: bool = True) -> None:
         """Each warp, as its lanes come, learns what is known at an address and adds what it has fenced."""
         clocks = self.machine.clocks
-        assert clocks is not None
         agents = gang.warps[lanes // self.machine.warp]
         if not self.released and not clocks.fenced[agents].any():
             return
@@ -157,14 +155,12 @@ class Atomics:
         return found
 
     def _acquire(self, gang: Gang, address: int, order: str) -> None:
-        if self.machine.clocks and order in _ACQUIRE and address in self.released:
+        if order in _ACQUIRE and address in self.released:
             self.machine.clocks.acquire(gang.agents, self.released[address])
 
     def _release(self, gang: Gang, address: int, order: str, follows: bool) -> None:
         """A store begins anew; an operation that reads and writes hands on what was released before, too."""
         clocks, before = self.machine.clocks, self.released.get(address)
-        if clocks is None:
-            return
         if not follows:
             self.released.pop(address, None)
         if order in _RELEASE:

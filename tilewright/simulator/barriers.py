@@ -77,38 +77,37 @@ class PhaseBarrier:
         return f"{self.name}: {self.arrived} of {self.expected} threads have arrived{bytes}"
 
 
-def cta_barrier(gang: Gang, node: Op) -> PhaseWait:
-    """A gang arrives at the barriers of all the CTAs that it has threads of."""
-    machine, phases = gang.machine, []
+Arrival = tuple[PhaseBarrier, int, NDArray[np.int64]]       # the phase that is waited for, and the agents that wait
+
+
+def arrive(gang: Gang, node: Op, barriers: list[PhaseBarrier], size: int) -> list[Arrival]:
+    """A gang arrives at the barriers of all the groups of `size` lanes, CTAs or clusters, that it has threads of."""
+    machine, arrivals = gang.machine, []
     whole_warps(gang, node)
-    assert machine.clocks is not None
-    for cta in np.unique(gang.threads // machine.cta):
-        threads = gang.threads[gang.threads // machine.cta == cta]
+    for group in np.unique(gang.threads // size):
+        threads = gang.threads[gang.threads // size == group]
         agents = np.unique(threads // machine.warp)
-        barrier = machine.barriers[cta]
         arriving = int(np.count_nonzero(machine.exist(threads)))
-        phases.append((barrier, barrier.arrive(machine.clocks.release(agents), arriving), agents))
-    return PhaseWait(node.line, phases)
+        arrivals.append((barriers[group], barriers[group].arrive(machine.clocks.release(agents), arriving), agents))
+    return arrivals
 
 
-def whole_warps(gang: Gang, node: Op) -> None:
+def whole_warps(gang: Gang, node: Op, what: str = "a barrier") -> None:
     """All lanes come to a barrier together."""
     skipping = gang.skipping()
     if skipping.any():
-        raise gang.fault("divergent", node, "a barrier that some lanes of a warp skip"
-                    + gang.by(int(np.argmax(skipping))))
+        raise gang.fault("divergent", node, f"{what} that some lanes of a warp skip{gang.by(int(skipping.argmax()))}")
 
 
 class PhaseWait:
-    """The wait of a gang for phases of barriers, and for each the agents that then go on."""
+    """The wait of a gang for phases of barriers."""
 
-    def __init__(self, line: Line, phases: list[tuple[PhaseBarrier, int, NDArray[np.int64]]]) -> None:
+    def __init__(self, line: Line, phases: list[Arrival]) -> None:
         self.line, self.phases = line, phases
 
     def over(self, gang: Gang) -> bool:
         if any(phase >= len(barrier.published) for barrier, phase, _ in self.phases):
             return False
-        assert gang.machine.clocks is not None
         for barrier, phase, agents in self.phases:
             gang.machine.clocks.acquire(agents, barrier.published[phase])
         return True
@@ -160,7 +159,6 @@ class Mbarriers:
         self.arrive_expect(gang, node, pointer, np.int32(0))
 
     def arrive_expect(self, gang: Gang, node: Op, pointer: Any, bytes: Any) -> None:
-        assert self.machine.clocks is not None
         for address, lanes in self._each(gang, node, pointer, "arrival"):
             agents = np.unique(gang.warps[lanes // self.machine.warp])
             self.barriers[address].expected_bytes += int(np.broadcast_to(bytes, gang.size)[lanes].sum())
@@ -172,7 +170,6 @@ class Mbarriers:
             self._arrive(gang, node, address, clock, len(lanes))
 
     def wait(self, gang: Gang, node: Op, pointer: Any, parity: Any) -> None:
-        assert self.machine.clocks is not None
         parity, waits = np.broadcast_to(parity, gang.size), []
         for address, lanes in self._each(gang, node, pointer, "wait"):
             barrier = self.barriers[address]
@@ -237,7 +234,6 @@ class MbarrierWait:
 
     def over(self, gang: Gang) -> bool:
         machine = gang.machine
-        assert machine.clocks is not None
         late = {agent for agent, barrier, phase in self.waits if phase >= len(barrier.published)}
         here = np.isin(gang.warps, list(late), invert=True)
         if not here.any():

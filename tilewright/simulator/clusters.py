@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, whole_warps
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, arrive, whole_warps
 from tilewright.simulator.memory import SPAN_BITS
 
 if TYPE_CHECKING:
@@ -42,17 +42,10 @@ class Clusters:
     # ---- operations
 
     def arrive(self, gang: Gang, node: Op) -> None:
-        clocks = self.machine.clocks
-        whole_warps(gang, node)
-        assert clocks is not None
         if any(agent in self.arrived for agent in gang.agents.tolist()):
             raise gang.fault("arrivals", node, "threads arrive at the barrier of their cluster "
                         "twice without waiting in between" + gang.by(0))
-        for cluster in np.unique(gang.threads // self.threads):
-            threads = gang.threads[gang.threads // self.threads == cluster]
-            agents = np.unique(threads // clocks.warp)
-            arriving = int(np.count_nonzero(self.machine.exist(threads)))
-            phase = self.barriers[cluster].arrive(clocks.release(agents), arriving)
+        for _, phase, agents in arrive(gang, node, self.barriers, self.threads):
             self.arrived |= dict.fromkeys(agents.tolist(), phase)
 
     def wait(self, gang: Gang, node: Op) -> None:
@@ -87,7 +80,6 @@ class Clusters:
     def use(self, gang: Gang, access: Access, region: Region, pattern: Pattern, offset: int) -> None:
         """An access of shared memory of other CTAs, which must have begun."""
         clocks, pitch = self.machine.clocks, region.pitch
-        assert clocks is not None
         assert pitch is not None
         lanes, offsets = pattern.lanes(), offset + pattern.offsets.ravel()
         agents, owners = gang.warps[lanes // self.machine.warp], offsets // pitch
@@ -112,7 +104,6 @@ class Clusters:
         """All have ended: one of each CTA must have known that the others had used its memory for the last time."""
         clocks = self.machine.clocks
         for (agent, owner), (time, (access, at)) in self.uses.items():
-            assert clocks is not None
             if clocks.known[self._agents(owner), agent].max() < time:
                 access.fault("cluster", *at, f"block {self.machine.block(owner)} may have ended: no barrier "
                              "follows")

@@ -203,11 +203,16 @@ INDEX_ARITHMETIC = {ADD.name: operator.add, SUB.name: operator.sub, MUL.name: op
 def index_arithmetic(meaning: Callable) -> Callable:
     """Of i32, in i64, where it fits."""
     def checked(t: Any, x: Any, y: Any) -> Any:
+        if x.ndim == y.ndim == 0:               # Python's numbers are faster
+            whole = meaning(int(x), int(y))
+            if not -1 << 31 <= whole < 1 << 31:
+                raise ArithmeticError(f"{whole} does not fit into an i32")
+            return np.int32(whole)
         exact = meaning(x.astype(np.int64), y)
         rounded = exact.astype(np.int32)
         wrong = rounded != exact
         if some(wrong):
-            raise ArithmeticError(f"{exact[wrong][0] if exact.ndim else exact} does not fit into an i32")
+            raise ArithmeticError(f"{exact[wrong][0]} does not fit into an i32")
         return rounded
     return checked
 

@@ -96,7 +96,6 @@ class Copies:
     def hand_over(self, threads: NDArray[np.int64]) -> Clock:
         """Whatever these threads have in flight arrives unseen; the clock that tells of it."""
         clocks = self.machine.clocks
-        assert clocks is not None
         left, agents = [], np.unique(threads // clocks.warp)
         for flight in self.flights:
             theirs = np.isin(flight.threads, threads)
@@ -123,7 +122,6 @@ class Copies:
                                                       store.item)
                 history.depart(threads, units, node.line)
                 history.land_unseen(threads, units)
-        assert self.machine.clocks is not None
         return self.machine.clocks.land(gang.threads[[lane]] // self.machine.warp)
 
     # ---- what they consist of

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.access import Access
-from tilewright.simulator.barriers import Wait, cta_barrier
+from tilewright.simulator.barriers import PhaseWait, Wait, arrive, whole_warps
 from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
@@ -105,15 +105,11 @@ class Gang:
 
     def barrier(self, node: Op) -> None:
         """Wait for all threads of the CTA."""
-        self.waiting = cta_barrier(self, node)
+        self.waiting = PhaseWait(node.line, arrive(self, node, self.machine.barriers, self.machine.cta))
 
     def warp_barrier(self, node: Op) -> None:
         """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""
-        skipping = self.skipping()
-        if skipping.any():
-            raise self.fault("divergent", node, "a warp barrier that some lanes of a warp skip"
-                        + self.by(int(np.argmax(skipping))))
-        assert self.machine.clocks is not None
+        whole_warps(self, node, "a warp barrier")
         self.machine.clocks.meet(self.acting())
 
     # ---- gangs part and join

@@ -51,7 +51,7 @@ class Machine:
         self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
         self.patterns: dict[Any, Pattern] = {}              # of the addresses of all accesses
         self.grid: Coordinates = (1, 1, 1)
-        self.clocks: Clocks | None = None
+        self.clocks: Clocks
         self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
         self.ready: list[Gang] = []
         self.parted: list[Gang] = []        # who goes on waiting when others of its gang do not
@@ -100,11 +100,10 @@ class Machine:
         """`threads` threads that run at once, from CTA `first` on."""
         before, self.first, self.threads, self.ctas = self.first, first, threads, -(-threads // self.cta)
         agents, per_cta = threads // self.warp, self.cta // self.warp if self.gpu else threads
-        self.clocks = Clocks(agents, self.warp, per_cta) if agents > 1 or self.gpu else None
-        if self.clocks is not None:
-            told = self.atomics.begin(self.clocks)
-            for history in self._everybodys.values():
-                history.next(self.clocks, before * self.cta, told)
+        self.clocks, self.alone = Clocks(agents, self.warp, per_cta), agents == 1 and not self.gpu
+        told = self.atomics.begin(self.clocks)
+        for history in self._everybodys.values():
+            history.next(self.clocks, before * self.cta, told)
         self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.there)
                          for cta in range(self.ctas)]
         self.copies.begin()
@@ -170,7 +169,7 @@ class Machine:
     def history(self, region: Region) -> History | None:
         """What has been done to this array, where accesses are checked for races: not on a thread's own stack."""
         clocks = self.clocks
-        if clocks is None or region.space == "local" or (region.space == "shared") > self.gpu:
+        if self.alone or region.space == "local" or (region.space == "shared") > self.gpu:
             return None
         histories = self._everybodys if self.gpu and region.space == "global" else self._histories
         found = histories.get(region)
