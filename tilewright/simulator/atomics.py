@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.simulator.access import Access
 from tilewright.simulator.barriers import Spin
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Op
+    from tilewright.simulator.access import Access
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.history import Clock, Clocks
     from tilewright.simulator.machine import Machine
@@ -30,7 +30,6 @@ class Atomics:
         self.machine = machine
         self.released: dict[int, Clock] = {}
         self.columns = 0
-        self._accesses: dict[Op, tuple[Access, Access]] = {}
 
     def begin(self, clocks: Clocks) -> Any:
         """Others run now; up to which times those of before have told atomics what they did."""
@@ -145,14 +144,9 @@ class Atomics:
 
     def _access(self, gang: Gang, node: Op) -> tuple[Access, Access]:
         """The load and the store that the operation consists of; its last operand is of the type it moves."""
-        found = self._accesses.get(node)
-        if found is None:
-            t = (node.operands[-1] if len(node.operands) > 1 else node.results[0]).type
-            load, store = "load", "atomic" if self.machine.gpu else "store"
-            found = self._accesses[node] = (
-                Access(self.machine, gang.frame.code.name, node.line, load, t, t.bytes, atomic=True),
-                Access(self.machine, gang.frame.code.name, node.line, store, t, t.bytes, atomic=True))
-        return found
+        t = (node.operands[-1] if len(node.operands) > 1 else node.results[0]).type
+        store = "atomic" if self.machine.gpu else "store"
+        return gang.access(node, "load", t, t.bytes, True), gang.access(node, store, t, t.bytes, True)
 
     def _acquire(self, gang: Gang, address: int, order: str) -> None:
         if order in _ACQUIRE and address in self.released:

@@ -189,11 +189,11 @@ class Gang:
 
     # ---- what the meanings of operations ask for
 
-    def access(self, node: Op, verb: str, t: Any, align: int) -> Access:
+    def access(self, node: Op, verb: str, t: Any, align: int, atomic: bool = False) -> Access:
         """How this operation loads or stores values of this type."""
         found = self.machine.accesses.get((node, verb, t))
         if found is None:
-            found = Access(self.machine, self.frame.code.name, node.line, verb, t, align)
+            found = Access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic)
             self.machine.accesses[node, verb, t] = found
         return found
 

@@ -27,13 +27,12 @@ def numpy_type(t: Type | Pointer) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Uninitialised:
-    """An array whose contents mean nothing yet: reading an element that the kernel has not written is a fault."""
+    """Wraps an argument of `run` whose contents mean nothing yet: reading an element that the kernel has not written is
+    a fault."""
     array: NDArray[Any]
 
 
-def uninitialised(array: NDArray[Any]) -> Uninitialised:
-    """Wrap an argument of `run` whose contents the kernel must not read before it has written them."""
-    return Uninitialised(array)
+uninitialised = Uninitialised
 
 
 class Region:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.formats import Quantized
 from tilewright.formats.quantized import check_operand
-from tilewright.ir.program import Function, Line
+from tilewright.ir.program import Function
 from tilewright.ir.types import Texture
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.cpu import engine
@@ -264,18 +264,13 @@ class Launches:
         if not self.beta:
             self._check_written(at["c"], target)
         if "counters" in arrays and arrays["counters"].any():
-            raise Fault("counters", self._line, self._name, "the counters are not 0 again, as the next call expects")
+            raise self._fault("counters", "the counters are not 0 again, as the next call expects")
         if target is not c:
             c[...] = target
 
-    @property
-    def _line(self) -> Line:
-        line: Line = self.kernel.launches[-1].function.body[-1].line
-        return line
-
-    @property
-    def _name(self) -> str:
-        return str(self.kernel.launches[-1].function.name)
+    def _fault(self, kind: str, message: str) -> Fault:
+        function: Function = self.kernel.launches[-1].function
+        return Fault(kind, function.body[-1].line, function.name, message)
 
     def _check_written(self, address: int, c: Array) -> None:
         region = self.memory.find(address)
@@ -284,8 +279,8 @@ class Launches:
             return
         written = region.written[sum(i * stride for i, stride in zip(np.indices(c.shape), c.strides))]
         if not written.all():
-            raise Fault("unwritten", self._line, self._name,
-                        f"element {tuple(map(int, np.argwhere(~written)[0]))} of c has not been written")
+            raise self._fault("unwritten",
+                              f"element {tuple(map(int, np.argwhere(~written)[0]))} of c has not been written")
 
 
 def _rows(x: Array) -> tuple[Array, int]:
