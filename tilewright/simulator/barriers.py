@@ -6,7 +6,7 @@ did before they arrived, and nothing of what they have done since.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.history import Clock
     from tilewright.simulator.machine import Machine
-
-
-class Wait(Protocol):
-    line: Line
-
-    def over(self, gang: Gang) -> bool:
-        """May the gang go on? If so, it now knows what it waited for."""
 
 
 class PhaseBarrier:
@@ -100,20 +93,32 @@ def whole_warps(gang: Gang, node: Op, what: str = "a barrier") -> None:
 
 
 class PhaseWait:
-    """The wait of a gang for phases of barriers."""
+    """The wait of agents for phases of barriers: of a whole gang, or those whose phase is complete go on without the
+    others."""
 
-    def __init__(self, line: Line, phases: list[Arrival]) -> None:
-        self.line, self.phases = line, phases
+    def __init__(self, line: Line, arrivals: list[Arrival], together: bool = True) -> None:
+        self.line, self.arrivals, self.together = line, arrivals, together
 
     def over(self, gang: Gang) -> bool:
-        if any(phase >= len(barrier.published) for barrier, phase, _ in self.phases):
-            return False
-        for barrier, phase, agents in self.phases:
-            gang.machine.clocks.acquire(agents, barrier.published[phase])
+        machine = gang.machine
+        late = [agents for barrier, phase, agents in self.arrivals if phase >= len(barrier.published)]
+        if late:
+            here = np.isin(gang.warps, np.concatenate(late), invert=True)
+            if self.together or not here.any():
+                return False
+            if not here.all():
+                others = gang.split(np.repeat(here, machine.warp))
+                others.waiting = self
+                machine.parted.append(others)
+        for barrier, phase, agents in self.arrivals:
+            mine = agents[np.isin(agents, gang.agents)]
+            if mine.size and phase >= 0:
+                machine.clocks.acquire(mine, barrier.published[phase])
         return True
 
     def __str__(self) -> str:
-        return ", ".join(str(barrier) for barrier, *_ in self.phases)
+        return ", ".join(dict.fromkeys(("" if self.together else f"phase {phase} of ") + str(barrier)
+                                       for barrier, phase, _ in self.arrivals if phase >= len(barrier.published)))
 
 
 class Spin:
@@ -127,6 +132,9 @@ class Spin:
 
     def __str__(self) -> str:
         return "a store by another thread"
+
+
+Wait = PhaseWait | Spin
 
 
 # ---- mbarriers: phases that threads and copies complete, and what a wait may conclude from a parity.
@@ -176,8 +184,8 @@ class Mbarriers:
             for agent in np.unique(gang.warps[lanes // self.machine.warp]):
                 known = barrier.known_phase(int(agent), self.machine.clocks.known[agent])
                 for which in np.unique(parity[lanes[gang.warps[lanes // self.machine.warp] == agent]] & 1):
-                    waits.append((int(agent), barrier, known if known & 1 == which else known + 1))
-        gang.waiting = MbarrierWait(waits, node.line)
+                    waits.append((barrier, known if known & 1 == which else known + 1, np.array([agent])))
+        gang.waiting = PhaseWait(node.line, waits, together=False)
 
     def bulk_copy(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: Any, pointer: Any) -> None:
         """Each active thread has so many bytes copied, of which the mbarrier hears."""
@@ -224,30 +232,3 @@ class Mbarriers:
         if region.pitch is not None:
             cta, offset = divmod(offset, region.pitch)
         return f"{region.name}[{offset // 8}] of block {self.machine.block(cta)}"
-
-
-class MbarrierWait:
-    """The wait of warps for phases of mbarriers. Those whose phase is complete go on without the others."""
-
-    def __init__(self, waits: list[tuple[int, PhaseBarrier, int]], line: Line) -> None:
-        self.waits, self.line = waits, line
-
-    def over(self, gang: Gang) -> bool:
-        machine = gang.machine
-        late = {agent for agent, barrier, phase in self.waits if phase >= len(barrier.published)}
-        here = np.isin(gang.warps, list(late), invert=True)
-        if not here.any():
-            return False
-        if not here.all():
-            others = gang.split(np.repeat(here, machine.warp))
-            others.waiting = self
-            machine.parted.append(others)
-        mine = set(gang.agents.tolist())
-        for agent, barrier, phase in self.waits:
-            if agent in mine and phase >= 0:
-                machine.clocks.acquire(np.array([agent]), barrier.published[phase])
-        return True
-
-    def __str__(self) -> str:
-        return ", ".join(dict.fromkeys(f"phase {phase} of {barrier}" for _, barrier, phase in self.waits
-                                       if phase >= len(barrier.published)))
