@@ -80,10 +80,10 @@ def constant(t: Any, x: Any) -> Any:
     if isinstance(t, Pointer):
         fits = isinstance(x, Integral) and x == 0
     elif t.is_float:
-        fits = isinstance(x, Real)
+        fits = isinstance(x, (float, int, Real))                # the first two: asking for an abstract class is slow
     else:
         x = int(x) if isinstance(x, float) and x.is_integer() else x
-        fits = isinstance(x, Integral) and -(1 << t.bits - 1) <= x < 1 << t.bits
+        fits = isinstance(x, (int, Integral)) and -(1 << t.bits - 1) <= x < 1 << t.bits
     if not fits:
         raise TypeError(f"{x!r} is not of type {t}")
     return x

@@ -57,40 +57,6 @@ class Kernel(Recording):
     @property
     def args(self) -> list[Value]: return [value for _, value in self.function.params]
 
-    # ---- who a thread of a GPU is
-
-    @property
-    def thread(self) -> tuple[Value, Value]:
-        """(x, y) of this thread in its CTA."""
-        return self._builtin("thread.x"), self._builtin("thread.y")
-
-    @property
-    def block(self) -> tuple[Value, Value]:
-        """(x, y) of this CTA in the grid."""
-        return self._builtin("block.x"), self._builtin("block.y")
-
-    @property
-    def block_z(self) -> Value:
-        """The third coordinate of this CTA: a slice of k, or a product of a batch."""
-        return self._builtin("block.z")
-
-    @property
-    def grid(self) -> tuple[Value, Value]:
-        """How many CTAs the grid has along x and along y."""
-        return self._builtin("grid.x"), self._builtin("grid.y")
-
-    @property
-    def cluster_rank(self) -> Value:
-        """Which CTA of its cluster this one is: x + y*X + z*X*Y, from its place in a cluster of X x Y x Z."""
-        nvidia.in_cluster(self, "cluster_rank")
-        return self._builtin("cluster.ctarank")
-
-    @property
-    def cta_shape(self) -> tuple[int, int]:
-        """How many threads a CTA has along x and along y."""
-        assert self.function.threads is not None
-        return self.function.threads
-
     def _builtin(self, name: str) -> Value:
         return self.function.builtins.setdefault(name, Value(self, i32))
 
@@ -101,6 +67,8 @@ class Kernel(Recording):
     atomic_load, atomic_store, atomic_add = atomics.load, atomics.store, atomics.add
     atomic_replace, fence, pause = atomics.replace, atomics.fence, atomics.pause
 
+    thread, block, block_z = property(gpu.thread), property(gpu.block), property(gpu.block_z)
+    grid, cta_shape, cluster_rank = property(gpu.grid), property(gpu.cta_shape), property(nvidia.cluster_rank)
     smem, smem_bytes = gpu.smem, gpu.smem_bytes
     barrier, warp_barrier, fence_device = gpu.barrier, gpu.warp_barrier, gpu.fence_device
     lane_xor, warp_sum, uniform, mma = gpu.lane_xor, gpu.warp_sum, gpu.uniform, gpu.mma

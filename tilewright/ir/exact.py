@@ -16,7 +16,7 @@ _CUT, _MIDDLE = (1 << 29) - 1, 1 << 28      # the bits of an f64 that an f32 has
 
 def some(x: Any) -> bool:
     """Is any of these true? As x.any(), which takes four times as long."""
-    return bool(x) if x.ndim == 0 else np.count_nonzero(x) > 0
+    return bool(x if x.ndim == 0 else np.count_nonzero(x))
 
 
 def fused_multiply_add(t: Any, a: Any, b: Any, c: Any) -> Any:

@@ -19,7 +19,7 @@ class Type:
     def __str__(self) -> str:           # also LLVM's name mangling: f32, i64, v4f32
         return (f"v{self.length}" if self.length > 1 else "") + f"{self.kind}{self.bits}"
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind != "i"
 
@@ -50,6 +50,7 @@ class Pointer:
     element: Type
     space: str = "global"
     strided: bool = False       # a parameter's: the array may have any strides, which other parameters tell
+    is_float = False
 
     def __str__(self) -> str:
         return f"{self.space} {self.element}*"
@@ -60,6 +61,7 @@ class Texture:
     """A kernel parameter through which global memory is read as texels of `length` elements; outside it they are 0."""
     element: Type
     length: int = 4
+    is_float = False
 
     def __str__(self) -> str:
         return f"texture of {self.texel}"

@@ -117,7 +117,7 @@ class Value:
             raise IndexError(f"{name} has {len(self.strides)} dimensions, got {len(index)} indices")
         address = self
         for i, stride in zip(index, self.strides, strict=True):
-            if not isinstance(i, (Value, Integral)):
+            if not isinstance(i, (Value, int, Integral)):
                 raise TypeError(f"an index is a whole number or a value of the kernel, not {i!r}")
             address = address + i * stride
         return address

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.ir.exact import some
 from tilewright.ir.ops.core import ADD, MUL, SUB
 from tilewright.ir.program import Function, Load, Op, Read, Register, Store, Write
-from tilewright.ir.types import Type, i32
+from tilewright.ir.types import i32
 from tilewright.simulator import control
 from tilewright.simulator.access import Access
 from tilewright.simulator.memory import numpy_type
@@ -58,13 +58,19 @@ class Code:
         _emit(self, run)
 
     def slot(self, x: Any) -> int:
-        """Where a value or a register is kept."""
-        key = x if isinstance(x, Register) else x.id
-        found = self.slots.get(key)
+        """Where a value is kept."""
+        found = self.slots.get(x.id)
         if found is None:
-            found = self.slots[key] = len(self.initial)
-            constant = None if key is x else x.constant
-            self.initial.append(None if constant is None else _constant(x.type, constant))
+            found = self.slots[x.id] = len(self.initial)
+            self.initial.append(None if x.constant is None else _constant(x.type, x.constant))
+        return found
+
+    def register(self, x: Register) -> int:
+        """Where a register is kept."""
+        found = self.slots.get(x)
+        if found is None:
+            found = self.slots[x] = len(self.initial)
+            self.initial.append(None)
         return found
 
     def prepare(self, gang: Gang, operands: list[Any]) -> tuple[list[Any], list[Region]]:
@@ -92,7 +98,8 @@ def _emit(code: Code, nodes: list) -> None:
     if not nodes:
         return
     steps = [step for node in nodes if (step := _step(code, node)) is not None]
-    block = BasicBlock(Counter(kind for node in nodes if (kind := _kind(node))), sum(map(_flops, nodes)))
+    block = BasicBlock(Counter(map(_kind, nodes)), sum(map(_flops, nodes)))
+    del block.kinds[""]
     code.machine.report.blocks.append(block)
 
     def run(gang: Gang) -> None:
@@ -129,7 +136,7 @@ def _step(code: Code, node: Any) -> Step | None:
                 access.store(gang, env[p], env[x], env[m] if m is not None else None)
             return store
         case Read(result, register, line):
-            d, r = code.slot(result), code.slot(register)
+            d, r = code.slot(result), code.register(register)
 
             def read(gang: Gang, env: list) -> None:
                 env[d] = env[r]
@@ -137,7 +144,7 @@ def _step(code: Code, node: Any) -> Step | None:
                     raise Fault("uninitialised", line, code.name, "it reads a register that was never written")
             return read
         case Write(register, value):
-            r, x = code.slot(register), code.slot(value)
+            r, x = code.register(register), code.slot(value)
 
             def write(gang: Gang, env: list) -> None:
                 env[r] = env[x] if gang.mask is None else gang.merge(env[x], env[r])
@@ -264,19 +271,14 @@ def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, 
 
 # ---- counting
 
-def _float(x: Any) -> bool:
-    return isinstance(x.type, Type) and x.type.is_float
-
-
-def _kind(node: Any) -> str | None:
-    match node:
-        case Op(operation, operands, results):
-            integer = operation.kind == "integer" and not any(map(_float, [*operands, *results]))
-            return "float" if operation.kind == "integer" and not integer else operation.kind
-        case Load(_, pointer) | Store(pointer):
-            space = pointer.type.space
-            return type(node).__name__.lower() + ("" if space == "global" else f" {space}")
-    return None                             # registers cost nothing: a Read or Write only names a value
+def _kind(node: Any) -> str:
+    if isinstance(node, Op):
+        kind = node.operation.kind
+        return "float" if kind == "integer" and any(x.type.is_float for x in node.operands + node.results) else kind
+    if isinstance(node, (Load, Store)):
+        space = node.pointer.type.space
+        return type(node).__name__.lower() + ("" if space == "global" else f" {space}")
+    return ""                               # registers cost nothing: a Read or Write only names a value
 
 
 _FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
@@ -286,4 +288,4 @@ def _flops(node: Any) -> int:
     if not isinstance(node, Op):
         return 0
     each = _FLOPS.get(node.operation.name, 0)
-    return each * node.results[0].type.length if each and _float(node.results[0]) else node.operation.flops
+    return each * node.results[0].type.length if each and node.results[0].type.is_float else node.operation.flops

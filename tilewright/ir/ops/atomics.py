@@ -5,6 +5,7 @@ on a GPU between the threads of the device. What they mean is in `simulator.atom
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ def _pause_llvm(low, t):
     low.call("llvm.aarch64.hint", None, low.i32(1)) if arm else low.call("llvm.x86.sse2.pause", None)
 
 
-_SPELLED = {"load": _load_llvm, "store": _store_llvm, "add": _add_llvm, "replace": _replace_llvm, "fence": _fence_llvm}
+_SPELLED: dict[str, Callable] = {
+    "load": _load_llvm, "store": _store_llvm, "add": _add_llvm, "replace": _replace_llvm, "fence": _fence_llvm}
 
 
 @cache

@@ -25,6 +25,34 @@ HALF = 32           # lanes that AMD's swizzle stays within
 _DPP = {**{x: sum((lane ^ x) << 2*lane for lane in range(4)) for x in (1, 2, 3)}, 7: 0x141, 8: 0x128, 15: 0x140}
 
 
+# ---- who a thread is
+
+def thread(k: Kernel) -> tuple[Value, Value]:
+    """(x, y) of this thread in its CTA."""
+    return k._builtin("thread.x"), k._builtin("thread.y")
+
+
+def block(k: Kernel) -> tuple[Value, Value]:
+    """(x, y) of this CTA in the grid."""
+    return k._builtin("block.x"), k._builtin("block.y")
+
+
+def block_z(k: Kernel) -> Value:
+    """The third coordinate of this CTA: a slice of k, or a product of a batch."""
+    return k._builtin("block.z")
+
+
+def grid(k: Kernel) -> tuple[Value, Value]:
+    """How many CTAs the grid has along x and along y."""
+    return k._builtin("grid.x"), k._builtin("grid.y")
+
+
+def cta_shape(k: Kernel) -> tuple[int, int]:
+    """How many threads a CTA has along x and along y."""
+    assert k.function.threads is not None
+    return k.function.threads
+
+
 # ---- shared memory, and meeting there
 
 def smem(k: Kernel, name: str, shape: int | tuple[int, ...], element: Type, align: int = 16) -> Value:

@@ -106,6 +106,12 @@ OF_CTA = Operation("of_cta", lambda low, t, p, rank: low.call("llvm.nvvm.mapa.sh
                    by_machine("clusters", "of_cta"), "integer", "effect", needs="cluster")
 
 
+def cluster_rank(k: Kernel) -> Value:
+    """Which CTA of its cluster this one is: x + y*X + z*X*Y, from its place in a cluster of X x Y x Z."""
+    in_cluster(k, "cluster_rank")
+    return k._builtin("cluster.ctarank")
+
+
 def of_cta(k: Kernel, smem: Value, rank: Any) -> Value:
     """The same place in the shared memory of the cluster's CTA `rank` (an i32): a pointer to "cluster" memory."""
     in_cluster(k, "of_cta()")
