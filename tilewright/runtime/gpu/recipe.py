@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.formats import FORMATS
+from tilewright.formats.quantized import Quantized, check_operand
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.formats.quantized import check_operand
-from tilewright.formats.quantized import Quantized
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Look, Platform, kind, shadow
 from tilewright.runtime.gpu.launch import Arguments, Function
