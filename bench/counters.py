@@ -44,7 +44,7 @@ Case = dict[str, Any]
 
 def cases() -> list[Case]:
     """Launches, as data: {"step", "sizes"} of the ladder, or {"dtype", "layout", "sizes", "plan"} of a product."""
-    from tilewright.ladder.gpu_steps import GPU_STEPS
+    from tilewright.ladder.steps import GPU_STEPS
 
     found: list[Case] = [{"step": step, "sizes": sizes} for step in GPU_STEPS
                          for sizes in ((128, 256, 16), (132, 140, 24))]

@@ -27,7 +27,7 @@ def families() -> dict[str, Callable[[], Iterator[str]]]:
 
 def ladder() -> Iterator[str]:
     from tilewright.ladder import run_nvidia
-    from tilewright.ladder.gpu_steps import GPU_STEPS
+    from tilewright.ladder.steps import GPU_STEPS
 
     for name in GPU_STEPS:
         for shape in ((1, 1, 1), (130, 140, 70), (256, 128, 64)):

@@ -24,7 +24,7 @@ EDITS = {
     "plans/words.py": {X86}, "atoms/mfma.py": {AMD}, "formats/records.py": {X86, AMD},
     "ladder/cpu4_blocked.py": {LADDER},
     # nobody's
-    "ladder/cpu5_micro.py": set(), "ladder/gpu08_buffered.py": set(), "kernels/cpu/small.py": set(),
+    "ladder/cpu5_micro.py": set(), "ladder/gpu08_buffered.py": set(), "kernels/cpu/entry.py": set(),
     "kernels/nvidia/gemv.py": set(), "cli/kernels.py": set(), "tuner/search.py": set(), "simulator/machine.py": set(),
     "runtime/cpu/engine.py": set(), "inspect/resources.py": set(), "api/products.py": set(), "__init__.py": set(),
 }

@@ -22,7 +22,7 @@ from tilewright.compiler import lld
 from tilewright.doctor import amd_cases, amd_kernels, doctor, selftest, selftest_child, selftest_peer, selftest_steps
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
-from tilewright.ladder.amd_steps import AMD_STEPS
+from tilewright.ladder.steps import AMD_STEPS
 from tilewright.plans.amd import RATES, AmdPlan, choose, shape_of
 from tilewright.runtime.hip import module
 

@@ -12,10 +12,9 @@ from tilewright.compiler.llvm import assembly
 from tilewright.inspect import resources
 from tilewright.inspect.resources import HotLoop, hot_loop, ptx_functions, ptx_loop
 from tilewright.ir import Kernel, f32, ptr
-from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
-from tilewright.kernels.cpu.stream import emit_stream
+from tilewright.kernels.cpu.skinny import emit_dots, emit_stream
 from tilewright.ladder.gpu12_async import emit_async
 from tilewright.plans.choose import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target

@@ -22,9 +22,9 @@ from tilewright.atoms.nvidia import MMA_F64_16X8X16
 from tilewright.compiler import llvm
 from tilewright.inspect.resources import amd_body
 from tilewright.ir import Kernel, f32, f64, i32, ptr, vec
-from tilewright.kernels.cpu.dots import emit_dots
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.kernels.cpu.skinny import emit_dots
 from tilewright.kernels.gpu.copy import emit_copy
 from tilewright.ladder.amd2_f16 import emit_f16
 from tilewright.ladder.gpu01_naive import emit_naive

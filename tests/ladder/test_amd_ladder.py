@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import types
+from collections import Counter
 from pathlib import Path
 
 import llvmlite.binding
@@ -18,10 +18,11 @@ from tests.helpers import code_object
 from tilewright import simulator, targets
 from tilewright.atoms.amd import of
 from tilewright.cli import app
-from tilewright.compiler import amd, gate, lld
-from tilewright.ladder import amd1_f32, amd2_f16, amd3_fp8, amd4_mxfp8, amd5_mxfp4, run_amd
-from tilewright.ladder.amd_steps import AMD_STEPS, AmdStep
-from tilewright.ladder.run_amd import operands
+from tilewright.compiled.compile import compiled as compiled_function
+from tilewright.compiler import gate, lld
+from tilewright.ladder import amd1_f32, amd2_f16, amd3_fp8, amd4_mxfp8, amd5_mxfp4
+from tilewright.ladder.run import compiled, instructions, operands, simulate_amd
+from tilewright.ladder.steps import AMD_STEPS, AmdStep
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
@@ -90,17 +91,11 @@ def test_a_step_is_for_the_chips_that_have_its_instruction(name):
         with pytest.raises(ValueError, match=f"{arch} has no matrix instruction"):
             step.emit(arch)
         with pytest.raises(ValueError, match=f"{arch} lacks the instruction of step"):
-            run_amd.function(name, arch)
+            compiled(name, target(arch))
         with pytest.raises(NotImplementedError, match=arch):
             gate.check(step.emit(have[0]), target(arch))
-    with pytest.raises(ValueError, match="no step 'fp16' of the AMD ladder; the steps are f32, f16, fp8"):
-        run_amd.function("fp16", "gfx950")
-
-
-@pytest.mark.parametrize("name", AMD_STEPS)
-def test_a_step_can_be_found_by_its_name(name):
-    module, emitter = AMD_STEPS[name].emitter.split(":")
-    assert getattr(importlib.import_module(module), emitter) is AMD_STEPS[name].emit
+    with pytest.raises(ValueError, match="no step 'fp16' of the AMD ladder, which is gfx950's; the steps are f32"):
+        compiled("fp16", target("gfx950"))
 
 
 # ---- products
@@ -290,10 +285,10 @@ def test_what_lies_outside_is_a_fault():
 def test_the_machine_code_has_one_matrix_instruction(name, arch, formats):
     step = AMD_STEPS[name]
     function, atom = step.emit(arch, **formats), step.atom(arch, **formats)
-    text = amd.assembly(function, target(arch))
-    lines = [line for line, kind in run_amd.instructions(text, function.name) if kind == "mfma"]
+    code = compiled_function(function, target(arch))
+    lines = [line for line, kind in instructions(code) if kind == "mfma"]
     assert [line.split()[0] for line in lines] == [atom.name]
-    used = amd.usage(function, target(arch), text)
+    used, text = code.resources, code.asm
     assert (used.vgpr_spills, used.sgpr_spills, used.scratch, used.lds) == (0, 0, 0, 0)
     assert function.warp == 64
     assert ".wavefront_size: 64" in " ".join(text.split())
@@ -302,9 +297,9 @@ def test_the_machine_code_has_one_matrix_instruction(name, arch, formats):
 @pytest.mark.parametrize(("name", "arch"), ALL)
 def test_instructions_are_counted(name, arch):
     """A lane's part of A comes by the widest loads there are, C goes element by element."""
-    text, _, count = run_amd.code(name, target(arch))
-    atom = AMD_STEPS[name].atom(arch)
-    report, _ = run_amd.simulate(name, arch)
+    code, atom = compiled(name, target(arch)), AMD_STEPS[name].atom(arch)
+    text, count = code.asm, Counter(kind for _, kind in instructions(code))
+    report, _ = simulate_amd(name, target(arch))
     assert count["store"] == report.instructions["store"] == atom.c.elements
     assert count["load"] == report.instructions["load"]
     assert count["mfma"] == report.instructions["mma"] == 1
@@ -315,9 +310,10 @@ def test_instructions_are_counted(name, arch):
 
 @pytest.mark.parametrize(("name", "arch"), ALL)
 def test_a_step_is_linked(name, arch):
-    function = run_amd.function(name, arch)
+    code = compiled(name, target(arch))
+    function = code.function
     try:
-        image = amd.code_object(function, target(arch))
+        image = code.binary
     except lld.Missing as missing:
         pytest.skip(str(missing))
     read = code_object.read(image)
@@ -366,13 +362,15 @@ def test_a_wrong_product_on_the_command_line(monkeypatch):
     wrong = AmdStep(right.title, right.idea, planted(amd5_mxfp4, "column % 2 * 4", "(column + 1) % 2 * 4"), right.atom,
                     right.targets)
     monkeypatch.setitem(AMD_STEPS, "mxfp4", wrong)
-    monkeypatch.setattr(run_amd, "function", lambda name, arch: AMD_STEPS[name].emit(arch))
+    compiled.cache_clear()
     text = said("mxfp4", status=1)
     assert "1024 of 1024 exact" not in text
     assert "a product is wrong" in text
     outside = planted(amd5_mxfp4, "b[row, column // 2]", "b[row, column]")
     monkeypatch.setitem(AMD_STEPS, "mxfp4", AmdStep(right.title, right.idea, outside, right.atom, right.targets))
+    compiled.cache_clear()
     assert "out of bounds" in said("mxfp4", status=1)
+    compiled.cache_clear()
 
 
 def test_without_a_linker_the_command_line_says_so(monkeypatch):

@@ -12,10 +12,7 @@ from tests.cli.test_cli import call, refused
 from tilewright import targets
 from tilewright.bench.suites import ladders
 from tilewright.compiler import lld
-from tilewright.ladder import STEPS
-from tilewright.ladder.amd_steps import AMD_STEPS
-from tilewright.ladder.gpu_steps import GPU_STEPS
-from tilewright.ladder.names import GPU_LADDER, ladder
+from tilewright.ladder.steps import AMD_STEPS, CPU_STEPS, GPU_LADDER, GPU_STEPS, ladder
 
 # ---- one table of names
 
@@ -28,7 +25,7 @@ def test_every_target_has_a_ladder() -> None:
     assert len(GPU_LADDER) == 13
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", CPU_STEPS)
 def test_steps_of_the_cpu_ladder_are_simulated(step: str) -> None:
     done = call("simulate", 13, 19, 7, "-t", "x86-avx2", "--step", step)
     assert done.exit_code == 0, done.output
@@ -87,11 +84,11 @@ def test_the_cpu_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "160")
     done = call("ladder", "cpu", "-t", "x86-avx2", "--json", tmp_path / "steps.json")
     assert done.exit_code == 0, done.output
-    for step in STEPS.values():
+    for step in CPU_STEPS.values():
         (line,) = [line for line in done.output.splitlines() if line.startswith(step.title)]
         assert step.idea in line
         assert "exact" in line or not targets.target("x86-avx2").runnable
-    assert [step["name"] for step in json.loads((tmp_path / "steps.json").read_text())["steps"]] == [*STEPS]
+    assert [step["name"] for step in json.loads((tmp_path / "steps.json").read_text())["steps"]] == [*CPU_STEPS]
 
 
 def test_the_gpu_ladder_prints_thirteen_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,5 +57,5 @@ def test_nothing_to_do_is_no_launch(fake):
 
 
 def test_an_unknown_step(fake):
-    with pytest.raises(ValueError, match=r"there is no step 'v4'; the steps are naive, .* and dispatch"):
+    with pytest.raises(ValueError, match=r"no step 'v4' of the GPU ladder, .*; the steps are naive, .* dispatch"):
         run_nvidia.prepare("v4", 1, 1, 1, 0, 1, 0, 1, 0, 1)

@@ -18,9 +18,7 @@ from tilewright.ir import Kernel
 from tilewright.ir.program import Load
 from tilewright.ladder import gpu11_texture
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.gpu_gemm import column_major
-from tilewright.ladder.gpu_steps import GPU_STEPS
-from tilewright.ladder.names import GPU_LADDER
+from tilewright.ladder.steps import GPU_LADDER, GPU_STEPS
 from tilewright.measure import measure
 from tilewright.problem import Gemm
 
@@ -133,8 +131,8 @@ def test_matrices_stored_by_columns():
     m, n, k = 130, 33, 10
     a, b, c = integers(k, m, 134).T, integers(n, k, 12, 1).T, integers(n, m, 131, 2).T
     wanted = 2 * (a @ b) - c
-    swapped = column_major(m, n, k, 2.0, a, 134, b, 12, -1.0, c, 131)
-    simulator.run(GPU_STEPS["stored"].emit(), *swapped, grid=GPU_STEPS["stored"].grid(n, m))
+    simulator.run(GPU_STEPS["stored"].emit(), n, m, k, 2.0, b, 12, a, 134, -1.0, c, 131,
+                  grid=GPU_STEPS["stored"].grid(n, m))
     np.testing.assert_array_equal(c, wanted)
 
 

@@ -13,9 +13,10 @@ from tilewright.bench.suites import ladders, tiles
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels import reference
-from tilewright.ladder import STEPS, cpu4_blocked
+from tilewright.ladder import cpu4_blocked
+from tilewright.ladder.cpu2_registers import tiling
 from tilewright.ladder.run_cpu import prepare
-from tilewright.ladder.tiling import tiling
+from tilewright.ladder.steps import CPU_STEPS
 
 DTYPES = {"f32": np.float32, "f64": np.float64}
 ISAS = ("x86-avx2", "x86-avx512")
@@ -39,7 +40,7 @@ def awkward_sizes(target, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", CPU_STEPS)
 def test_awkward_sizes(step, dtype, target):
     """Exact on integers, within the rounding errors of any order of summation on others; every element is written."""
     rng = np.random.default_rng(1)
@@ -56,7 +57,7 @@ def test_awkward_sizes(step, dtype, target):
 
 
 @pytest.mark.parametrize("end", [True, False])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", CPU_STEPS)
 def test_nothing_is_touched_beside_the_matrices(step, end, target):
     """Each matrix lies against a page that may not be touched."""
     rng = np.random.default_rng(2)
@@ -73,7 +74,7 @@ def test_inf_and_nan_stay_in_their_row_and_column(target):
     a[14, 2], b[3, 32] = np.inf, np.nan
     with np.errstate(invalid="ignore"):
         expected = a @ b
-    for step in STEPS:
+    for step in CPU_STEPS:
         c = np.empty((15, 33), np.float32)
         prepare(step, 15, 33, 5, "f32", target)(a, b, c)
         np.testing.assert_array_equal(c, expected, step)
@@ -95,12 +96,12 @@ def test_any_team_gives_the_same_bits(threads, target):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", CPU_STEPS)
 def test_hot_loops_hold_the_tile_in_registers(step, dtype, name):
     """One FMA per vector of the tile and step of k, no vector of it in memory. Step 1 has no vectors."""
     target = targets.target(name)
     _, _, MR, NV, _ = tiling(target, dtype)
-    loop = hot_loop(assembly(STEPS[step].emit(target, dtype, *STEPS[step].blocks(target, dtype, 2)), target))
+    loop = hot_loop(assembly(CPU_STEPS[step].emit(target, dtype, *CPU_STEPS[step].blocks(target, dtype, 2)), target))
     unrolled = 4 if step in ("micro", "parallel") else 1
     assert loop.fma == (0 if step == "naive" else unrolled * MR * NV), loop.text
     assert loop.spills == 0, loop.text
@@ -114,7 +115,7 @@ def test_the_tiles_are_the_articles():
 
 
 def test_errors_say_what_is_wrong():
-    with pytest.raises(ValueError, match="no step 'fast'; the steps are naive, registers"):
+    with pytest.raises(ValueError, match=r"no step 'fast' of the CPU ladder, .*; the steps are naive, registers"):
         prepare("fast", 1, 1, 1)
     multiply = prepare("naive", 2, 3, 4)
     a, b, c = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
@@ -131,7 +132,7 @@ def test_errors_say_what_is_wrong():
 
 def test_bench_ladder_times_the_steps_that_use_the_threads():
     one, out_of_one = ladders.peers(Setting(), ["numpy"])
-    titles = [step.title for step in STEPS.values()]
+    titles = [step.title for step in CPU_STEPS.values()]
     assert [c.name for c in one] == ["tilewright", *titles[:5], "numpy"]
     assert out_of_one == {"6 parallel": "with one thread it is step 5",
                           "1 naive, 2 registers, 3 padded": "where one call would take more than 2 s"}

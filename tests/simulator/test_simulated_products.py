@@ -15,7 +15,7 @@ from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.ptxas import Usage
 from tilewright.ir import Kernel, Texture, f32, i32, i64, ptr
-from tilewright.ladder.gpu_steps import GPU_STEPS
+from tilewright.ladder.steps import GPU_STEPS
 from tilewright.simulator import Fault
 from tilewright.simulator.occupancy import occupancy
 

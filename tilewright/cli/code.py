@@ -43,7 +43,7 @@ def found(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: 
                               "step of its ladder")
     if kernel == "axpy":
         return _axpy(chip)
-    from tilewright.ladder.amd_steps import AMD_STEPS
+    from tilewright.ladder.steps import AMD_STEPS
 
     if kernel not in AMD_STEPS:
         raise common.BadInput(f"there is no kernel {kernel!r}; there are: axpy, {', '.join(AMD_STEPS)}")

@@ -34,7 +34,7 @@ def format_names() -> list[str]:
 
 
 def step_names(context: typer.Context) -> list[str]:
-    from tilewright.ladder.names import ladder
+    from tilewright.ladder.steps import ladder
 
     try:
         return [*ladder(target(context.params.get("target") or "native"))[1]]

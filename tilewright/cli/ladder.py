@@ -42,10 +42,10 @@ def cpu(
     --step NAME` runs the step in the simulator, `bench ladder` measures all of them.
     """
     with common.errors():
-        from tilewright.ladder import STEPS
+        from tilewright.ladder.steps import CPU_STEPS
 
         chip = common.cpu(target)
-        found = [_cpu_step(name, step, chip, dtype) for name, step in STEPS.items()]
+        found = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
         headings = ["step", "vector FMAs", "loads", "registers", "spills", "product", "idea"]
         rows = [[str(row[heading]) for heading in headings] for row in found]
         output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
@@ -119,8 +119,8 @@ def amd(
     """
     with common.errors():
         from tilewright import targets
-        from tilewright.ladder import run_amd as ladder_amd
-        from tilewright.ladder.amd_steps import AMD_STEPS
+        from tilewright.ladder import run
+        from tilewright.ladder.steps import AMD_STEPS
         from tilewright.simulator import Fault
         from tilewright.simulator import report as traffic
 
@@ -143,7 +143,7 @@ def amd(
             for each, chip in chosen if name or asm else ():
                 typer.echo("\n" + output.fill(f"{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}"))
                 if name:
-                    typer.echo(f"\n{traffic.text(ladder_amd.simulate(each, chip.name)[0], output.width())}")
+                    typer.echo(f"\n{traffic.text(run.simulate_amd(each, chip)[0], output.width())}")
                 if asm:
                     typer.echo(f"\n{_listing(each, chip)}")
 
@@ -160,35 +160,34 @@ def amd(
 
 def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     """What a step did, in cells, and whether all was right."""
-    from tilewright.ladder import run_amd as ladder_amd
+    from collections import Counter
 
-    step = ladder_amd.step(name, chip.name)
-    atom = step.atom(chip.name)
-    _, used, count = ladder_amd.code(name, chip)
-    _, whole = ladder_amd.simulate(name, chip.name, "integers")
-    _, random = ladder_amd.simulate(name, chip.name, "random")
+    from tilewright.ladder import run, steps
+
+    step, code = steps.step(name, chip), run.compiled(name, chip)
+    atom, used = step.atom(chip.name), code.resources
+    count = Counter(kind for _, kind in run.instructions(code))
+    _, whole = run.simulate_amd(name, chip, "integers")
+    _, random = run.simulate_amd(name, chip, "random")
     exact = int((whole.c == whole.expected).sum())
     kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} by {atom.b_format}"
     row = [step.title, chip.name, atom.name, kinds, *map(str, (
         atom.cycles[chip.name], count["load"], count["store"], count["vector"], used.vgprs,
-        used.vgpr_spills + used.sgpr_spills)), _linked(name, chip),
+        used.vgpr_spills + used.sgpr_spills)), _linked(code),
         f"{exact} of {whole.c.size} exact", f"{random.error:.1%} of the bound"]
     return row, exact == whole.c.size and random.error <= 1
 
 
-def _linked(name: str, chip: AmdTarget) -> str:
-    from tilewright.compiler import amd as compiler
+def _linked(code: Any) -> str:
     from tilewright.compiler import lld
-    from tilewright.ladder import run_amd as ladder_amd
 
     try:
-        return f"{len(compiler.code_object(ladder_amd.function(name, chip.name), chip)):,}"
+        return f"{len(code.binary):,}"
     except lld.Missing:
         return "no linker"
 
 
 def _listing(name: str, chip: Any) -> str:
-    from tilewright.ladder import run_amd as ladder_amd
+    from tilewright.ladder import run
 
-    text, _, _ = ladder_amd.code(name, chip)
-    return "\n".join(line for line, _ in ladder_amd.instructions(text, ladder_amd.function(name, chip.name).name))
+    return "\n".join(line for line, _ in run.instructions(run.compiled(name, chip)))

@@ -91,13 +91,13 @@ def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str, layout: 
 
 def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, bool]:
     """The same of a step of AMD's ladder, one matrix instruction, on operands of its own."""
-    from tilewright.ladder import run_amd
+    from tilewright.ladder import run, steps
 
-    atom = run_amd.step(step, chip.name).atom(chip.name)
+    atom = steps.step(step, chip).atom(chip.name)
     if any(given not in (None, size) for given, size in zip(sizes, (atom.m, atom.n, atom.k))) or beta:
         raise common.BadInput(f"step {step} on {chip.name} is one instruction, {atom.name}: C = A B of {atom.m} x "
                               f"{atom.n} x {atom.k}, and nothing else")
-    report, operands = run_amd.simulate(step, chip.name)
+    report, operands = run.simulate_amd(step, chip)
     return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", bool((operands.c == operands.expected).all())
 
 

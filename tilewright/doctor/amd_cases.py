@@ -17,7 +17,7 @@ from tilewright import formats
 from tilewright.doctor import selftest_peer
 from tilewright.ir import Function
 from tilewright.kernels import reference
-from tilewright.ladder.amd_steps import AMD_STEPS
+from tilewright.ladder.steps import AMD_STEPS
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -13,7 +13,7 @@ from tilewright.compiled.amd import AmdKernel, compile
 from tilewright.doctor.amd_cases import DATA, Data, Launched, Make, Shape, axpy, gemm, ladder, scaled_gemm
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.kernels.elementwise import emit_axpy
-from tilewright.ladder.amd_steps import AMD_STEPS
+from tilewright.ladder.steps import AMD_STEPS
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget

@@ -1,7 +1,7 @@
 """AMD step 1, f32: one wave multiplies 32 x 2 by 2 x 32 with one instruction, v_mfma_f32_32x32x2_f32.
 
 The 64 lanes of a wave (wavefront) hold the matrices together: a lane has 32 * 2 / 64 = 1 element of A, one of B, and
-32 * 32 / 64 = 16 of C. Which ones, the manual says and the atom knows: `ATOM.a(lane, e)` is (row, column) of element e
+32 * 32 / 64 = 16 of C. Which ones is in the manual and in the atom: `ATOM.a(lane, e)` is (row, column) of element e
 of those that the lane has. All that a kernel has to do is to load by these layouts, and to store by them.
 
     a lane's element of A    row lane % 32, column lane // 32

@@ -1,7 +1,7 @@
 """AMD step 2, f16: 16 x 16 by 16 x 16 with v_mfma_f32_16x16x16_f16. Several elements of a lane share a register.
 
 A lane has four elements of each matrix. Those of A are neighbours in a row, k = 4 * (lane // 16) + e, so one load of 8
-bytes brings them in the order in which the instruction wants them. Those of B are neighbours in a column: in a
+bytes brings them in the order in which the instruction takes them. Those of B are neighbours in a column: in a
 row-major B they are 16 elements apart, and are loaded one by one. (A GEMM has B so that k is contiguous, in LDS at the
 latest.)
 

@@ -1,8 +1,8 @@
-"""AMD step 3, fp8: 32 x 16 by 16 x 32 with v_mfma_f32_32x32x16_fp8_fp8. Elements are bytes to everybody but the atom.
+"""AMD step 3, fp8: 32 x 16 by 16 x 32 with v_mfma_f32_32x32x16_fp8_fp8. Only the instruction decodes the bytes.
 
-A lane has eight elements of A and of B, and LLVM takes them as one i64. To load and to move them nobody needs to know
-what the bytes mean. The instruction does, and it depends on the chip: CDNA3 (gfx942) multiplies the fnuz formats, CDNA4
-(gfx950) those of OCP, under the same name. 0x40 is 2 on a gfx950 and 1 on a gfx942; the atom of each has its formats.
+A lane has eight elements of A and of B, and LLVM takes them as one i64. Loads and moves do not depend on their format.
+The instruction does, and differs by chip: CDNA3 (gfx942) multiplies the fnuz formats, CDNA4 (gfx950) those of OCP,
+under the same name. 0x40 is 2 on a gfx950 and 1 on a gfx942; the atom of each has its formats.
 """
 from tilewright.atoms.amd import find
 from tilewright.ir import Kernel, f32, i8, i64, ptr

@@ -6,12 +6,13 @@ Every multiplication loads two elements, so 2 m n k loads are made of matrices t
 down a column, a new cache line each. And every addition waits for the one before it: one FMA per 4 cycles, where the
 core could start 2 vectors of them each cycle. The simplest right answer, which the later steps are tested against.
 """
-from tilewright.ir import Kernel, i64, ptr
-from tilewright.ladder.tiling import TYPES
+from tilewright.ir import Kernel, f32, f64, i64, ptr
+
+TYPES = {"f32": f32, "f64": f64}
 
 
 def emit_naive(target, dtype):
-    """C[m, n] = A[m, depth] @ B[depth, n]; depth is the problem's k, whose name the kernel has."""
+    """C[m, n] = A[m, depth] @ B[depth, n]; depth is the problem's k (`k` is the kernel)."""
     T = TYPES[dtype]
     k = Kernel(f"ladder1_naive_{dtype}", m=i64, n=i64, depth=i64, a=ptr(T), b=ptr(T), c=ptr(T))
     m, n, depth, a, b, c = k.args

@@ -4,12 +4,36 @@ One rank-1 update of an MR x NR tile loads a row of B (NR elements, in vectors) 
 broadcast to a vector) and makes MR NR multiply-adds of them: 2 MR NR / (MR + NR) times fewer loads than step 1, and
 MR NV chains of additions that do not wait for each other, enough to keep two FMA units with a latency of 4 busy (8).
 
+A row of C is contiguous, so vectors run along n: a tile is MR rows of NV vectors of V lanes, NR = NV V columns. The
+article stores matrices by columns, so its vectors run along m, and its 16x6 (m_R x n_R) is the 6x16 here.
+
 The tiles cover whole multiples of MR and NR. The rim to the right and below is left to step 1, which shows in the
 speed of every size that is not such a multiple: a reason for step 3.
 """
-from tilewright.ir import Kernel, i64, ptr, vec
-from tilewright.ladder.cpu1_naive import dot_products
-from tilewright.ladder.tiling import tiling
+from typing import NamedTuple
+
+from tilewright.ir import Kernel, Type, i64, ptr, vec
+from tilewright.ladder.cpu1_naive import TYPES, dot_products
+from tilewright.targets import CpuTarget
+
+
+class Tiling(NamedTuple):
+    T: Type         # of an element
+    V: int          # lanes of a vector register
+    MR: int         # rows of the register tile
+    NV: int         # vectors in one of its rows
+    NR: int         # columns: NV * V
+
+
+def tiling(target: CpuTarget, dtype: str) -> Tiling:
+    """Two vectors wide, and as many rows as leave room for a row of B and one broadcast element of A.
+
+    The article's inequality MR NV + NV + 1 <= registers. AVX2 (16 registers) gets 6 rows: 12 + 2 + 1 = 15;
+    AVX-512 (32 registers) gets 14 rows: 28 + 2 + 1 = 31.
+    """
+    T = TYPES[dtype]
+    V, NV = target.lanes(T.bytes), 2
+    return Tiling(T, V, (target.registers - NV - 1) // NV, NV, NV * V)
 
 
 def emit_registers(target, dtype):

@@ -6,7 +6,7 @@ by a vector of lanes that are on. The zeros cost some useless multiply-adds (wit
 columns of C), where step 2 paid with scalar code.
 """
 from tilewright.ir import Kernel, i64, ptr, vec
-from tilewright.ladder.tiling import tiling
+from tilewright.ladder.cpu2_registers import tiling
 
 
 def padded_work(target, dtype, m, n, depth):

@@ -16,7 +16,7 @@ In the article's column-major picture A and B change places (its panel of A has 
 the two matrices lives in L2 and which in L3 is kept from BLIS, as here.
 """
 from tilewright.ir import Kernel, i64, ptr, vec
-from tilewright.ladder.tiling import tiling
+from tilewright.ladder.cpu2_registers import tiling
 
 
 def blocks(target, dtype):

@@ -11,7 +11,7 @@ a `k.tile` is registers.
 """
 from tilewright.ir import Kernel, i64, ptr, vec
 from tilewright.ladder import cpu4_blocked
-from tilewright.ladder.tiling import tiling
+from tilewright.ladder.cpu2_registers import tiling
 
 UNROLL = 4
 LINE = 64       # bytes of a cache line

@@ -11,7 +11,7 @@ barriers a block. Which thread computes a tile does not change how: the result h
 from tilewright.ir import Kernel, i8, i64, ptr
 from tilewright.kernels.cpu.pool import emit_barrier
 from tilewright.ladder import cpu4_blocked, cpu5_micro
-from tilewright.ladder.tiling import tiling
+from tilewright.ladder.cpu2_registers import tiling
 
 JOB = ("m", "n", "depth", "a", "b", "c", "work", "team", "barrier")     # what the caller hands to all: 8 bytes each
 

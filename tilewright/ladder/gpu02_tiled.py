@@ -3,7 +3,7 @@
     n³/V + n³ loads: each of (n/V)² threads reads V rows of A once, and for each of them V columns of B
 
 The lecture copies the row into an array a[N] first. Registers do not hold a row, and need not: with the loop over k
-outside that over the columns, one element of the row at a time is read, used for V columns, and forgotten. The loads
+outside that over the columns, one element of the row at a time is read and used for V columns. The loads
 are the same, and the columns of B are still read again for each of the V rows.
 """
 from tilewright.ir import f32

@@ -4,8 +4,8 @@
     2 n³/V loads from shared memory: each of (n/V)² threads reads there what it read from global memory before
 
 "Together" is the lecture's index walk: element j nthreads + tid of a tile is fetched by thread tid in round j, so that
-neighbouring threads fetch neighbouring elements. One barrier says that the tiles are complete, another one that
-everybody has used them. From here on thread.x picks the column, as in the lecture.
+neighbouring threads fetch neighbouring elements. After one barrier the tiles are complete, after another one
+all threads have used them. From here on thread.x picks the column, as in the lecture.
 """
 from tilewright.ir import f32
 from tilewright.ladder.gpu_gemm import begin, outer_product, store
@@ -22,7 +22,7 @@ def emit_shared(L=128, S=8, V=8):
 
     acc = k.tile(V, V, f32)
     with k.loop(g.depth, step=S) as p0:
-        k.barrier()                                             # everybody has used the tiles before these
+        k.barrier()                                             # all threads have used the tiles before these
         for row, column in walk(ty * T + tx, T * T, L, S):
             a_smem[row, column] = fetch_a(k, g, i0 + row, p0 + column)
         for row, column in walk(ty * T + tx, T * T, S, L):

@@ -1,13 +1,13 @@
-"""GPU step 6, padded: A lies transposed in shared memory, in rows of 132 elements. The article's section 5.1.
+"""GPU step 6, padded: A is transposed in shared memory, in rows of 132 elements. The article's section 5.1.
 
 From here on the tiles are the article's: 128 x 8 of A, 8 x 128 of B, fetched by 256 threads, four elements of each by
 every thread. Of A these are four rows of one column, which are neighbours once A is transposed, so that one instruction
-of 16 bytes stores them. What it buys comes in the next step: a column of A is then read in the same way.
+of 16 bytes stores them. The gain comes in the next step: a column of A is then read in the same way.
 
-The transposed store is where banks conflict. A warp's store of 512 bytes goes in four passes, 8 lanes in each. These
-8 lanes fetched one row of the tile, so they store to 8 rows of the transposed one, at the same place in each. If rows
-have 128 elements, a multiple of the 32 banks, these are the same 4 banks, and the pass takes 8. Four elements of
-padding move each row on by four banks, and 8 x 4 = 32 banks are hit once.
+The transposed stores would have bank conflicts. A warp's store of 512 bytes takes four passes, of 8 lanes each. These
+8 lanes fetched one row of the tile, so they store to 8 rows of the transposed one, at the same place in each. With rows
+of 128 elements, a multiple of the 32 banks, these are the same 4 banks, and the pass takes 8. Four elements of padding
+shift each row by four banks, so that 8 x 4 = 32 banks are used once each.
 """
 from tilewright.ir import f32
 from tilewright.ladder.gpu04_shared import fetch_b

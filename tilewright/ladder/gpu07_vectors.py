@@ -1,8 +1,8 @@
 """GPU step 7, vectors: a thread reads the tiles in 16-byte loads, four of them for 64 multiply-adds instead of 16.
 
-A thread's 8 rows are 4 neighbours and 4 more half a tile on, likewise its columns, so that either is two vectors. All
-that changes is which elements a thread has, and with it how it writes C: four columns apart from its neighbour's again,
-which step 10 repairs.
+A thread's 8 rows are two groups of 4 neighbours, half a tile apart, and so are its columns: each is two vectors. Only
+the elements that a thread has are different, and so its stores to C: four columns apart from its neighbour's, as before
+step 5. Step 10 repairs that.
 """
 from tilewright.ir import f32, vec
 from tilewright.ladder.gpu06_padded import PAD, L, S, Share, T, V

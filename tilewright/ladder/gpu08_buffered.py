@@ -1,12 +1,12 @@
-"""GPU step 8, double-buffered: the next tiles travel while these are used, and so do the next vectors.
+"""GPU step 8, double-buffered: the next tiles and vectors are loaded while these are multiplied.
 
-Shared memory has room for two tiles of A and two of B. A round of the loop asks global memory for the tiles of the next
-round before it begins its multiply-adds; they wait in registers until these are nearly done, and are then stored beside
+Shared memory has room for two tiles of A and two of B. A round of the loop loads the tiles of the next round from
+global memory before its multiply-adds; they stay in registers until these are nearly done, and are then stored beside
 the tiles in use, so that one barrier per round is enough. In the same way each product's vectors are loaded during the
-product before it. Nobody waits for global memory any more, unless it takes longer than a round.
+product before it. No thread waits for global memory unless a load takes longer than a round.
 
 Pointers move to the other buffer by one XOR, as in the article: a buffer's bytes are a power of two, and the array
-begins at a multiple of twice as many, so that one bit of the address says which buffer it is in.
+begins at a multiple of twice as many, so that one bit of the address selects the buffer.
 """
 from tilewright.ir import f32, i32, i64
 from tilewright.ladder.gpu06_padded import PAD, L, S, Share, T, V

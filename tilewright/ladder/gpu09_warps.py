@@ -3,9 +3,9 @@
 For each k a warp reads the rows and columns of its tile from shared memory: until now 2 x 8 rows of A and all 128
 columns of B, from now on 32 rows and 64 columns. 96 different numbers instead of 144 for the same multiply-adds.
 
-Inside the warp the lanes are 4 x 8, numbered so that no vector is wanted by more than two neighbouring lanes: lanes
-0 and 1 share columns, and lanes 0, 2, 4 ... 14 share rows. A 16-byte load of a warp takes four passes over the
-banks, or two if each lane shares its vector with the one beside it or the next but one (targets/banks.py).
+Inside the warp the lanes are 4 x 8, numbered so that at most two neighbouring lanes read the same vector: lanes 0 and 1
+share columns, and lanes 0, 2, 4 ... 14 share rows. A 16-byte load of a warp takes four passes over the banks, or two if
+each lane shares its vector with the next lane or the next but one (targets/banks.py).
 """
 from tilewright.ir import f32
 from tilewright.ladder.gpu06_padded import L, Share, V

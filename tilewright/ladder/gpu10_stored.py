@@ -1,11 +1,11 @@
-"""GPU step 10, stored: C leaves by way of shared memory, 32 neighbours of a row at a time. The article's 128x128x8.
+"""GPU step 10, stored: C goes through shared memory, and a warp stores 32 neighbours of a row. The article's 128x128x8.
 
-The vectors of step 7 scattered C: a thread has 4 x 4 blocks of it, and no store of single elements by a warp fills its
-sectors. So each warp lays 16 x 32 elements, one block of every thread, in its part of shared memory, which the product
-no longer needs, and takes them up again by rows, a lane per column. With beta, C is read in the same order.
+With the vectors of step 7 a thread has 4 x 4 blocks of C, and no store of single elements by a warp fills its sectors.
+So each warp writes 16 x 32 elements, one block of every thread, to its part of shared memory, which the product no
+longer needs, and reads them by rows, a lane per column. With beta, C is read in the same order.
 
-Laid down, the rows of a block would meet those of the lane beside it, four rows away, in the same banks: every second
-block of rows has its halves exchanged.
+The rows of a block and those of the lane beside it, four rows away, would be in the same banks: every second block of
+rows has its halves exchanged.
 """
 from tilewright.ir import f32
 from tilewright.ladder.gpu06_padded import L, Share, V

@@ -1,11 +1,11 @@
-"""GPU step 11, textures: A and B are fetched by 16 bytes, and nobody tests for the edges. The article's section 6.
+"""GPU step 11, textures: A and B are fetched by 16 bytes, without tests for the edges. The article's section 6.
 
-A texture answers an index outside with zeros, in hardware, so the loads need no predicate: two instructions fetch what
-took eight guarded ones. The rows of A and the columns of B beyond the edges need no zeros, since their products are not
-stored; whatever lies there may be fetched. Only k must end where it ends: the rows of B beyond it lie outside of the
-texture, and of A, whose rows may be followed by others, texel -1 is asked for.
+A texture returns zeros for an index outside, in hardware, so that the loads need no predicate: two instructions fetch
+what took eight predicated ones. The rows of A and the columns of B beyond the edges need no zeros, since their products
+are not stored. Only k has to end at its length: the rows of B beyond it are outside of the texture; for A, whose rows
+may be followed by other data, the index is -1 there.
 
-A texel is four elements, so all of this needs aligned matrices (`aligned`); the launcher takes step 10 for others.
+A texel is four elements, so matrices have to be aligned (`aligned`); for others the launcher takes step 10.
 """
 from tilewright.ir import Texture, f32, i32
 from tilewright.ladder.gpu06_padded import L, V

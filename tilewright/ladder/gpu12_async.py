@@ -1,12 +1,12 @@
-"""GPU step 12, asynchronous: 128 x 256 of C by a CTA, whose tiles find their way into shared memory by themselves.
+"""GPU step 12, asynchronous: 128 x 256 of C by a CTA, whose tiles are copied to shared memory past the registers.
 
-A thread has 16 x 8 elements: six vectors, 24 elements, from shared memory for 128 multiply-adds, instead of 16 for 64,
-and of global memory the CTA reads 3/4 as much per element of C. That leaves no registers in which tiles could wait; but
-`cp.async` (from Ampere on) copies from global to shared memory past them. The copies of the next tiles begin before the
-multiply-adds of these, and a thread waits for its own ones before the barrier that hands the tiles to all.
+A thread has 16 x 8 elements: it reads six vectors, 24 elements, from shared memory for 128 multiply-adds, instead of 16
+for 64, and the CTA reads 3/4 as much global memory per element of C. No registers are left to hold the next tiles, but
+`cp.async` (from Ampere on) copies from global to shared memory without registers. The copies of the next tiles begin
+before the multiply-adds of these; a thread waits for its own copies, and then at the barrier for those of all.
 
-A copy moves one element, which A's transposition asks for, and which suits any alignment. Outside the matrices it reads
-nothing and writes a zero. A warp copies 4 rows and 8 columns of A, which the padding keeps free of conflicts.
+A copy moves one element, since A is transposed; so any alignment is allowed. Outside the matrices it reads nothing and
+writes a zero. A warp copies 4 rows and 8 columns of A, which the padding keeps free of bank conflicts.
 """
 from tilewright.ir import f32, i32
 from tilewright.ladder.gpu06_padded import S
@@ -68,6 +68,6 @@ def copy(k, g, tid, i0, j0, p0, a_tile, b_tile):
 
 
 def arrive(k):
-    """This thread's copies have ended, then everybody's; and everybody has used the tiles before."""
+    """The copies of all threads have ended, and all threads have used the tiles before."""
     k.cp_async_wait()
     k.barrier()

@@ -15,7 +15,7 @@ PARAMETERS: dict[str, Any] = {"m": i32, "n": i32, "k": i32, "alpha": f32, "a": _
 
 
 class Gemm(NamedTuple):
-    """The arguments inside the kernel; `depth` is the problem's k, whose name the kernel builder has."""
+    """The arguments inside the kernel; `depth` is the problem's k (`k` is the kernel builder)."""
     m: Value
     n: Value
     depth: Value
@@ -49,8 +49,3 @@ def store(k, g, i, j, product):
         with k.when(g.beta != 0):
             result.set(k.fma(g.beta, g.c[i, j], result.get()))
         g.c[i, j] = result.get()
-
-
-def column_major(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
-    """The arguments for matrices stored by columns: these are the transposed ones by rows, and C^T = B^T A^T."""
-    return n, m, k, alpha, b, ldb, a, lda, beta, c, ldc

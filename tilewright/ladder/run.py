@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import simulator
+from tilewright import formats, simulator
+from tilewright.atoms.mfma import SCALED, Mfma
 from tilewright.compiled import compile
+from tilewright.inspect.resources import amd_body
 from tilewright.ladder.gpu11_texture import aligned
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.gpu_steps import GPU_STEPS
-from tilewright.ladder.names import Choice, step
+from tilewright.ladder.steps import GPU_STEPS, Choice, step
 from tilewright.simulator.occupancy import assembled
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, Target
 
@@ -20,10 +23,16 @@ if TYPE_CHECKING:
     from tilewright.compiled.base import Compiled
     from tilewright.problem import Gemm
 
+Data = Literal["integers", "random"]
 Array = NDArray[Any]
 FALLBACK = "stored"  # for the step "texture": the GPU step before it, which takes every matrix
 
+_EPS = float(np.finfo(np.float32).eps)
+# By the first letters of an opcode, the first that fits: matrix, vector and scalar instructions, and those of memory
+_KINDS = {"v_mfma": "mfma", "v_": "vector", "s_": "scalar", "global_load": "load", "global_store": "store"}
 
+
+@cache
 def compiled(name: str, target: Target, dtype: str = "f32") -> Compiled:
     """The code of a step. ValueError for a name that is none on the target's ladder, and for "dispatch", which has no
     code of its own. `dtype`: of a CPU's, f32 or f64."""
@@ -38,15 +47,23 @@ def compiled(name: str, target: Target, dtype: str = "f32") -> Compiled:
     return compile.compiled(found.emit(target, dtype, *found.blocks(target, dtype, 1)), target)
 
 
+def instructions(code: Compiled) -> list[tuple[str, str]]:
+    """(instruction, kind) for each instruction of an AMD step; kinds are "mfma" (matrix), "vector", "scalar", "load"
+    and "store"."""
+    body = [line for line in amd_body(code.asm, code.function.name) if not line.endswith(":")]
+    return [(line, next(kind for prefix, kind in _KINDS.items() if line.startswith(prefix)))
+            for line in body[:body.index("s_endpgm") + 1]]
+
+
 def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, b: Array, c: Array,
              beta: float = 0.0) -> tuple[simulator.Report, str]:
     """C = A B + beta C by a step in the simulator: what it did, and a sentence where another step took its place, else
-    "". A CPU's steps know no beta. ValueError if the step cannot multiply these; simulator.Fault if it does wrong."""
+    "". A CPU's steps know no beta. ValueError if the step cannot multiply these; simulator.Fault for a wrong access."""
     found = step(name, target)
     kind = "CPU" if isinstance(target, CpuTarget) else "GPU"
-    formats = ("f32", "f64") if kind == "CPU" else ("f32",)
-    if problem.layout != "nn" or problem.a not in formats or not problem.a == problem.b == problem.out:
-        raise ValueError(f"the steps of the {kind} ladder are for --dtype {' or '.join(formats)} --layout nn")
+    accepted = ("f32", "f64") if kind == "CPU" else ("f32",)
+    if problem.layout != "nn" or problem.a not in accepted or not problem.a == problem.b == problem.out:
+        raise ValueError(f"the steps of the {kind} ladder are for --dtype {' or '.join(accepted)} --layout nn")
     if isinstance(target, CpuTarget):
         if beta:
             raise ValueError("the steps of the CPU ladder compute C = A B: they know no --beta")
@@ -60,8 +77,7 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
         name, note = FALLBACK, (f"step {found.title} reads A and B in pieces of 16 bytes, for which n and k must be "
                                 f"multiples of 4, and all of m, n and k more than 0; step {GPU_STEPS[FALLBACK].title} "
                                 "takes its place, as in step 13 dispatch")
-    chosen = GPU_STEPS[name]
-    function = chosen.emit()
+    chosen, function = GPU_STEPS[name], compiled(name, target).function
     operands = (a.ravel(), b.ravel()) if chosen.textures else (a, b)
     report = simulator.run(function, *sizes, 1.0, operands[0], k, operands[1], n, beta,
                            c if beta else simulator.uninitialised(c), n, grid=chosen.grid(m, n), target=target.name)
@@ -82,3 +98,59 @@ def _on_cpu(found: Any, problem: Gemm, target: CpuTarget, a: Array, b: Array, c:
     *operands, meet = addresses
     job = np.array([*sizes, *operands, team, meet], np.int64)
     return simulator.run_team(function, job.view(np.int8), threads=team, memory=memory)
+
+
+# ---- the steps of the AMD ladder, which take operands of one instruction
+
+
+@dataclass(frozen=True)
+class Operands:
+    """`args` are a step's arguments, with nan for C. What they stand for, in f64: `a` [m, k] and `b` [k, n], scales
+    included."""
+
+    args: tuple[Array, ...]
+    a: Array
+    b: Array
+
+    @property
+    def c(self) -> Array:
+        """f32 [m, n], which the kernel fills."""
+        return self.args[-1]
+
+    @property
+    def expected(self) -> Array:
+        """A B in f64: exact for integers."""
+        return self.a @ self.b
+
+    @property
+    def error(self) -> float:
+        """The largest error of C as a share of its bound: 1 or less is right, and nan, where C has one, is not.
+
+        The bound is less than a unit in the last place of the sum of the k terms' magnitudes, for the products and for
+        each addition: every product and every sum may be truncated to f32, in any order."""
+        bound = self.a.shape[1] * _EPS * (np.abs(self.a) @ np.abs(self.b))
+        return float(np.max(np.abs(self.c - self.expected) / np.maximum(bound, np.finfo(np.float64).tiny)))
+
+
+def operands(atom: Mfma, data: Data, rng: np.random.Generator) -> Operands:
+    """Matrices for one instruction: whole numbers so small that every sum of products is exact, or random ones that
+    are rounded to its formats. Scales differ from block to block."""
+    packed, real = [], []
+    for side, shape, axis in ((atom.a, (atom.m, atom.k), 1), (atom.b, (atom.k, atom.n), 0)):
+        numbers = rng.integers(-4, 5, shape) if data == "integers" else rng.standard_normal(shape)
+        elements = formats.convert(numbers.astype(np.float64), side.format, saturate=True)
+        real.append(elements.astype(np.float64))
+        packed.append(formats.pack(elements) if side.bits < 16 else elements)
+        if atom.scaled:
+            blocks = tuple(n // SCALED if i == axis else n for i, n in enumerate(shape))
+            exponents = rng.integers(-3, 4, blocks) if data == "integers" else rng.integers(-20, 21, blocks)
+            packed.append((exponents + 127).astype(np.uint8))
+            real[-1] = real[-1] * np.repeat(2.0**exponents, SCALED, axis)
+    return Operands((*packed, np.full((atom.m, atom.n), np.nan, np.float32)), *real)
+
+
+def simulate_amd(name: str, target: AmdTarget, data: Data = "integers") -> tuple[simulator.Report, Operands]:
+    """Run a step in the simulator: what it did, and its operands with the result in them. ValueError if there is no
+    such step, or not on this target; simulator.Fault if the kernel does wrong."""
+    given = operands(step(name, target).atom(target.name), data, np.random.default_rng(0))
+    return simulator.run(compiled(name, target).function, *given.args), given

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import formats, problem, targets
+from tilewright.ladder import steps
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.workspace import Workspace
 
@@ -25,11 +26,9 @@ def prepare(step: str, m: int, n: int, k: int, dtype: object = "f32", target: Cp
     (default: get_num_threads()); the others use one. ValueError for an unknown step or for other arrays.
     """
     from tilewright.compiler.artefact import load
-    from tilewright.ladder import STEPS
 
-    if step not in STEPS:
-        raise ValueError(f"there is no step {step!r}; the steps are {', '.join(STEPS)}")
-    chosen, target, form = STEPS[step], target or targets.detect(), formats.get(dtype, "dtype", formats.MULTIPLIED)
+    target, form = target or targets.detect(), formats.get(dtype, "dtype", formats.MULTIPLIED)
+    chosen: steps.Step = steps.step(step, target)
     sizes = problem.Gemm(m, n, k, form)
     team = pool.pool().reserve(threads) if chosen.parallel else 1
     blocks = chosen.blocks(target, form.name, team)
@@ -68,7 +67,7 @@ def _team_call(code: Any, symbol: str, team: int) -> Callable[..., None]:
         job[barrier] = 0
         job[:9] = (*fields, team, address + 8 * barrier)
         if not own.run_team(function, address, team):
-            job[7] = 1                  # somebody else has the threads: this one does it all
+            job[7] = 1                  # the threads are in use: this one does it all
             own.run_team(function, address, 1)
 
     return call

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any
 
-from tilewright.ir import Function
 from tilewright.ladder.gpu11_texture import aligned, texels
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.gpu_steps import GPU_STEPS
-from tilewright.ladder.names import DISPATCH
+from tilewright.ladder.run import compiled
+from tilewright.ladder.steps import DISPATCH, GpuStep
+from tilewright.ladder.steps import step as find
 from tilewright.runtime.cuda import module
 from tilewright.runtime.cuda.module import TEXEL, Device, LinearTexture
-from tilewright.targets import GpuTarget
-
-if TYPE_CHECKING:
-    from tilewright.compiler.artefact import Code
 
 
 def prepare(
@@ -26,20 +21,17 @@ def prepare(
     """`launch(stream)`, which does C[m, n] = alpha A[m, k] @ B[k, n] + beta C on the stream with that handle.
 
     a, b and c are addresses of row-major f32 matrices in the memory of the device `on` (default: the first), which must
-    outlive the launch; lda, ldb and ldc are elements from row to row. Matrices stored by columns: swap them, see
-    `ladder.gpu_gemm.column_major`. ValueError for an unknown step, or for matrices that the step "texture"
-    cannot read; "dispatch" then takes another one.
+    outlive the launch; lda, ldb and ldc are elements from row to row. Matrices stored by columns are the transposed
+    ones by rows: C^T = B^T A^T. ValueError for an unknown step, or for matrices that the step "texture" cannot read.
     """
     device = on or module.device()
     if step == DISPATCH:
         step = choose(device.target, m, n, k, a, lda, b, ldb)
-    if step not in GPU_STEPS:
-        raise ValueError(f"there is no step {step!r}; the steps are {', '.join(GPU_STEPS)} and {DISPATCH}")
+    chosen: GpuStep = find(step, device.target)
     if 0 in (m, n):
         return lambda stream: None
-    chosen = GPU_STEPS[step]
-    compiled = code(step, device.target)
-    kernel = module.load(compiled.image, device).function(compiled.manifest)
+    code: Any = compiled(step, device.target)
+    kernel = module.load(code.loadable.image, device).function(code.loadable.manifest)
     keep, operands = [], [a, b]
     if chosen.textures:
         if not aligned(m, n, k, a, lda, b, ldb):
@@ -54,17 +46,3 @@ def prepare(
         launch(stream)
 
     return run
-
-
-@cache
-def function(step: str) -> Function:
-    """The step as it is recorded."""
-    return GPU_STEPS[step].emit()
-
-
-@cache
-def code(step: str, target: GpuTarget) -> Code:
-    """The step's PTX for a target, with its manifest."""
-    from tilewright.compiler.artefact import compiled
-
-    return compiled(function(step), target)

@@ -2,8 +2,8 @@
 
     packed     the five loops (kernels/cpu/gemm.py): B in blocks of kc x nc for L3, A in blocks of mc x kc for L2
     in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C
-    stream     `mr` rows (kernels/cpu/stream.py), `nr` rows of B at a time
-    dots       at most `nr` columns, each element a dot product along k (kernels/cpu/dots.py)
+    stream     `mr` rows (kernels/cpu/skinny.py), `nr` rows of B at a time
+    dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py)
 
 `swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
 """

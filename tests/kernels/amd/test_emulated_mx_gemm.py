@@ -16,10 +16,9 @@ from tilewright.compiler import amd
 from tilewright.formats import BLOCK_FORMATS, Quantized
 from tilewright.inspect.resources import amd_body, amd_loop
 from tilewright.ir import Kernel, i8, i32, ptr, vec
-from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, decode
-from tilewright.kernels.amd.decoding_pipeline import Portion
+from tilewright.kernels.amd.decoding import AT_ONCE, INSTRUCTIONS, Decoded, decode
 from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
-from tilewright.kernels.amd.products import WaveProducts
+from tilewright.kernels.amd.gemm import WaveProducts
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
 from tilewright.targets import target
@@ -220,28 +219,28 @@ def test_a_missing_barrier_is_a_race(monkeypatch, options, MFMA):
 
 def test_storing_before_the_barrier_is_a_race(monkeypatch):
     """Others may still read the tile that has the place."""
-    read, decode = WaveProducts.read, Portion.decode
+    read, decode = WaveProducts.read, Decoded.decode
     places = []
 
     def reading(self: WaveProducts, at: Any, group: int) -> Any:
         places.append(at)
         return read(self, at, group)
 
-    def decoding(self: Portion) -> Any:
-        numbers = decode(self)
+    def decoding(self: Decoded, part: int) -> Any:
+        numbers = decode(self, part)
         if places:
-            self.store(places[-1], numbers)
+            self.store(places[-1], part, numbers)
         return numbers
 
     monkeypatch.setattr(WaveProducts, "read", reading)
-    monkeypatch.setattr(Portion, "decode", decoding)
+    monkeypatch.setattr(Decoded, "decode", decoding)
     with pytest.raises(Fault):
         long_product(**WHOLE)
 
 
 def test_a_portion_that_is_not_loaded_again_is_found(monkeypatch):
-    load = Portion.load
-    monkeypatch.setattr(Portion, "load", lambda self, more: load(self, more) if self.start else None)
+    load = Decoded.load
+    monkeypatch.setattr(Decoded, "load", lambda self, part, more: load(self, part, more) if self.start else None)
     found, wanted = long_product(**WHOLE)
     assert (found != wanted).any()
 

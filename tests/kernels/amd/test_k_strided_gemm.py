@@ -92,13 +92,13 @@ def wrong(A: str = "f16", **changes: Any) -> bool:
 @pytest.mark.parametrize("A", ["f16", "i8"])
 def test_another_order_of_lanes_is_found(monkeypatch, A):
     """As if sixteen lanes had the rows and columns that they read in exchanged places."""
-    addresses = k_strided.KStridedTile.lane_addresses
+    addresses = k_strided.KStridedOperand.lane_addresses
 
     def exchanged(self, first, lane, ROWS, STEP):
         N, inner = self.STEPS, lane % 16
         addresses(self, first, lane - inner + inner % N * (16 // N) + inner // N, ROWS, STEP)
     assert not wrong(A=A)
-    monkeypatch.setattr(k_strided.KStridedTile, "lane_addresses", exchanged)
+    monkeypatch.setattr(k_strided.KStridedOperand, "lane_addresses", exchanged)
     assert wrong(A=A)
 
 

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel, i8, i16
-from tilewright.kernels.amd import lds_tile, operand, products, scales
+from tilewright.kernels.amd import gemm, lds_tile, operand, scales
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.kernels.narrow import memory_type
@@ -316,13 +316,13 @@ def _caller() -> str:
 
 
 def test_a_wrong_byte_of_scales_is_found(monkeypatch):
-    scale = products.WaveProducts.scale
+    scale = gemm.WaveProducts.scale
 
     def wrong(self: Any, step: int) -> tuple[int, int]:
         word, byte = scale(self, step)
         return word, byte ^ 2
 
-    monkeypatch.setattr(products.WaveProducts, "scale", wrong)
+    monkeypatch.setattr(gemm.WaveProducts, "scale", wrong)
     found, wanted, _ = scaled(64, 64, 256, "e2m1")
     assert (found != wanted).any()
 

@@ -11,7 +11,7 @@ from tests.helpers.drivers import HERE, Packed, in_a_wider
 from tests.helpers.readings import both, native
 from tilewright import simulator
 from tilewright.formats import FORMATS, Float, Integer
-from tilewright.kernels.cpu.finish import emit_finish
+from tilewright.kernels.cpu.out import emit_finish
 from tilewright.runtime import run as recorded
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.recipe import Recipe

@@ -15,11 +15,11 @@ from tests.helpers.readings import both, native
 from tilewright import simulator
 from tilewright.ir.exact import fused_multiply_add
 from tilewright.kernels.cpu import jobs
-from tilewright.kernels.cpu.batch import emit_batch
-from tilewright.kernels.cpu.dots import emit_dots
+from tilewright.kernels.cpu.gemm import emit_batch
 from tilewright.kernels.cpu.in_place import emit_in_place
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
+from tilewright.kernels.cpu.skinny import emit_dots
 from tilewright.targets import names, target
 
 TILES = {"x86-avx512": (14, 2), "x86-avx2": (6, 2), "neon": (8, 3)}

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import simulator
 from tilewright.ir.program import Op, Store
-from tilewright.kernels.cpu import amx, dots, finish, microkernel
+from tilewright.kernels.cpu import amx, microkernel, out, skinny
 from tilewright.kernels.cpu.out import Out, Place
 
 AVX512 = tw.target("x86-avx512")
@@ -20,9 +20,9 @@ KERNELS = {
     "micro-kernel": lambda: microkernel.emit_microkernel(AVX512, "f32", 3, 2),
     "words": lambda: microkernel.emit_microkernel(AVX512, "i16x2", 2, 1),
     "in place": lambda: microkernel.emit_microkernel(AVX512, "f64", 2, 2, "rows", "masked"),
-    "dots": lambda: dots.emit_dots(AVX512, "f32", 2, 3),
-    "finish": lambda: finish.emit_finish(AVX512, 32, "bf16"),
-    "scale": lambda: finish.emit_scale(AVX512, "f64"),
+    "dots": lambda: skinny.emit_dots(AVX512, "f32", 2, 3),
+    "finish": lambda: out.emit_finish(AVX512, 32, "bf16"),
+    "scale": lambda: skinny.emit_scale(AVX512, "f64"),
     "amx": lambda: amx.emit_amx(AMX, "amx_bf16"),
     "amx, in passes": lambda: amx.emit_amx(AMX, "amx_i32"),
 }
@@ -73,10 +73,10 @@ def test_an_expression_in_a_micro_kernel(monkeypatch, beta, cols):
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_expression_of_sums_that_may_not_be_finished(monkeypatch, whole):
     """A kernel that learns at run time whether its sums are over all of k."""
-    monkeypatch.setattr(finish, "Out", lambda k, c, alpha, RESULT: Out(
+    monkeypatch.setattr(out, "Out", lambda k, c, alpha, RESULT: Out(
         k, c, alpha, RESULT=RESULT, fused=doubled, finished=k.args[5] == (2 if whole else 3)))
     tile, c = np.arange(64, dtype=np.float32).reshape(2, 32) / 64, np.zeros((2, 32), np.float16)
-    simulator.run(finish.emit_finish(AVX512, 32, "f16"), aligned(tile), c, 32, 0, 0, 2, 32, 0.5)
+    simulator.run(out.emit_finish(AVX512, 32, "f16"), aligned(tile), c, 32, 0, 0, 2, 32, 0.5)
     x = tile * np.float32(0.5)
     wanted = 2*x + 100*np.arange(2)[:, None] + np.arange(32) if whole else x
     np.testing.assert_array_equal(c, wanted.astype(np.float16))

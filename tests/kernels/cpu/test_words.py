@@ -19,7 +19,7 @@ from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, f32, i32, i64, ptr, vec
 from tilewright.ir.exact import flushing_multiply_add
 from tilewright.kernels.cpu.microkernel import emit_microkernel
-from tilewright.kernels.cpu.packing_words import emit_pack_words
+from tilewright.kernels.cpu.packing import emit_pack_words
 from tilewright.kernels.narrow import memory_type
 from tilewright.plans.lowering import word
 from tilewright.plans.words import BY_NAME

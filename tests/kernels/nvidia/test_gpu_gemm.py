@@ -11,7 +11,7 @@ from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, i32
 from tilewright.kernels.nvidia.gemv import WARPS, emit_gemv
-from tilewright.kernels.nvidia.partition import lane_grid
+from tilewright.kernels.nvidia.result import lane_grid
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
 from tilewright.targets import target
 

@@ -17,10 +17,9 @@ from tilewright.bench.cases import CPU, GPU, Product
 from tilewright.bench.peer import Peer, Setting, Unfit, Way, single
 from tilewright.bench.results import CUBLAS, Report, Result
 from tilewright.bench.tables import shown
-from tilewright.ladder import STEPS, run_nvidia
+from tilewright.ladder import run, run_nvidia
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.gpu_steps import GPU_STEPS
-from tilewright.ladder.names import DISPATCH, GPU_LADDER
+from tilewright.ladder.steps import CPU_STEPS, DISPATCH, GPU_LADDER, GPU_STEPS
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
 
@@ -44,8 +43,8 @@ def peers(
         return [found[0], *(_gpu_step(name, step) for name, step in GPU_LADDER.items()), *found[1:]], left_out
     threads = setting.threads
     found, left_out = peer.find(setting, ("numpy", "openblas") if wanted is None else wanted)
-    here = {name: step for name, step in STEPS.items() if step.parallel == (threads > 1)}
-    others = ", ".join(step.title for name, step in STEPS.items() if name not in here)
+    here = {name: step for name, step in CPU_STEPS.items() if step.parallel == (threads > 1)}
+    others = ", ".join(step.title for name, step in CPU_STEPS.items() if name not in here)
     left_out[others] = "they run on one thread" if threads > 1 else "with one thread it is step 5"
     limited = ", ".join(step.title for name, step in here.items() if name in UNBLOCKED)
     if limited:
@@ -179,7 +178,7 @@ def _run(name: str, n: int, granule: int | None = None) -> simulator.Report:
     a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
     c = np.full((n, n), np.nan, np.float32)
     a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
-    report = simulator.run(run_nvidia.function(name), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
+    report = simulator.run(step.emit(), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
                            grid=step.grid(n, n), granule=granule)
     if not np.array_equal(c, a @ b):
         raise RuntimeError(f"{step.title} gives a wrong product")
@@ -190,12 +189,12 @@ def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
     """Registers, spills and CTAs per multiprocessor, where there is an assembler."""
     from tilewright.compiler import ptxas
 
+    code: Any = run.compiled(name, target)
     try:
-        ptxas.find()
+        used = code.resources
     except ptxas.Missing:
         return {}
-    function = run_nvidia.function(name)
-    used = ptxas.assemble(run_nvidia.code(name, target).text, target.name)[1][function.name]
+    function = code.function
     assert function.threads is not None
     ctas = target.occupancy(function.threads[0] * function.threads[1], used.registers, used.shared)
     return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}

@@ -1,4 +1,4 @@
-"""Packed elements of MX formats times their scale, as bf16: an operand on its way to Matrix Cores that know neither.
+"""Packed elements of MX formats times their scale, as bf16: operands for Matrix Cores that support neither.
 
 Global memory to registers as it is, AT_ONCE elements and the scale of their block to a thread; what was loaded a tile
 ago is decoded on the way from registers to LDS, and every element only once for the whole workgroup. From there on it
@@ -21,11 +21,35 @@ What comes out is exact where bf16 has it. Elements have at most four bits, so o
     too small       what is below 2^-133, the unit of bf16's subnormals, is cut off: bits of elements of a block whose
                     scale is below 2^-117 for e5m2, 2^-124 for e4m3fn; others keep everything at any scale
     NaN             a scale of 255 makes NaN of its whole block, zeros included; NaN and inf of elements stay that
+
+The main loop is `through_decoding`: pipeline.through_registers with decoding beside each group of products.
+
+Roles       All waves do everything: each loads, decodes and stores its share of every tile, and multiplies its part of
+            C.
+
+Pipelines   LDS, stage t % 2        tile t, decoded. Free again at the barrier before the last group of tile t, when
+                                    every wave has that group's operands in registers; tile t + 2 takes its place.
+            packed registers        tile t + 2, then t + 3: each portion is loaded again as soon as it is decoded. A
+                                    portion is what each thread decodes at once: a part of an operand.
+            decoded registers       portions of tile t + 2, decoded before the barrier and to be stored after it.
+            operands                of one group, in registers, read one group ahead.
+
+Timeline    one tile t; L = the last stretch of products, a group or half of the only one
+
+            decode      portions of t+2 beside each stretch ...          | the other portions of t+2
+            load        those portions of t+3 ...                        | the others of t+3
+            barrier                                            | free(t) |
+            stores                                                       | t+2: those that waited, then the others
+            reads       stretch 1    stretch 2    ...    stretch L       | t+1: stretch 0
+            products    stretch 0    stretch 1    ...    stretch L-1     | stretch L
+
+Stores have until the next barrier, so no wave waits for them. Decoding is vector instructions, which waves issue while
+the Matrix Core is busy. LLVM's scheduler is given their number beside each matrix instruction (`_mix`): by itself it
+decodes first and multiplies then.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,8 +57,11 @@ from typing import Any
 from tilewright.atoms.mfma import SCALED
 from tilewright.formats import get
 from tilewright.ir import Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.kernels.amd import pipeline
+from tilewright.kernels.amd.gemm import WaveProducts
 from tilewright.kernels.amd.lds_tile import LdsTile
-from tilewright.kernels.amd.pipeline import Do
+from tilewright.kernels.amd.pipeline import Do, Operands, Stream
+from tilewright.kernels.gpu.work import first_threads
 
 BF16 = 16                   # bits
 AT_ONCE = 16                    # elements: 16, 12 or 8 bytes
@@ -43,6 +70,10 @@ _F16: Any = get("f16")
 _NAN = {"e4m3fn": 0x7F << 7}    # what is a NaN in such a half, without its sign, and does not look like one
 # Vector instructions of AT_ONCE elements, as LLVM 22 has them: tests/kernels/amd/test_emulated_mx_gemm.py counts them.
 INSTRUCTIONS = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
+
+
+FIRST = 3                   # matrix instructions of a group, beside which LDS is read for the next group, and for
+ADDRESSES = 3               # which there are no more vector instructions than these
 
 
 @dataclass(frozen=True)
@@ -55,8 +86,9 @@ class Packed:
     ld_scales: Value        # blocks
 
 
-class Decoded(LdsTile):
+class Decoded(LdsTile, Stream):
     """EXTENT rows by CTA_K steps of k, a multiple of the 32 that share a scale."""
+    start = 0               # of its part of a stage, in bytes
 
     def __init__(self, k: Kernel, packed: Packed, *, EXTENT: int, CTA_K: int, THREADS: int) -> None:
         self.packed, self.PACKED_BITS = packed, get(packed.format).bits
@@ -85,7 +117,7 @@ class Decoded(LdsTile):
 
     def load(self, part: int, more: Value) -> None:
         """One part of the next tile; the last one moves on to the tile after it."""
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             self._load(part)
         if part == self.PARTS - 1:
             self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))
@@ -95,7 +127,7 @@ class Decoded(LdsTile):
 
     def load_first_tile(self, steps: Value) -> None:
         """Zeros for blocks that are not there, their scales too, which are 2^-127 then."""
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             for part in range(self.PARTS):
                 self._load(part, self.step < steps)
         self._advance(steps)
@@ -116,7 +148,8 @@ class Decoded(LdsTile):
         return decode(self.k, self.carried_words[part].get(), self.carried_scales[part].get(), self.packed.format)
 
     def store(self, smem: Value, part: int, numbers: list[Value]) -> None:
-        """Into the tile of LDS at `smem`."""
+        """Into the stage of LDS at `smem`."""
+        smem = smem + self.start
         for e in range(0, len(numbers), 4):
             at = self.lds_address(smem, self.row + self.rows[part], self.step*(BF16 // 8) + e*4)
             self.k.store(at.as_(i32), self.k.pack(*numbers[e:e + 4]))
@@ -125,14 +158,8 @@ class Decoded(LdsTile):
         return [[partial(self._store_to_lds, smem, part)] for part in range(self.PARTS)]
 
     def _store_to_lds(self, smem: Value, part: int) -> None:
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             self.store(smem, part, self.decode(part))
-
-    def release_tile(self) -> None:
-        """The tile before has been multiplied, and nothing of it is in registers."""
-
-    def _some(self) -> Any:
-        return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)
 
 
 def decode(k: Kernel, words: Value, scale: Value, FORMAT: str) -> list[Value]:
@@ -198,3 +225,114 @@ def _both(half: int) -> int:
     """The same in both halves of an i32."""
     word = half << 16 | half
     return word - (1 << 32) if word >> 31 else word
+
+
+# ---- the main loop
+
+
+Portion = tuple[Decoded, int]           # and which part of it
+Stretch = tuple[int, range]             # products without a fence between them: of a group, these parts
+
+
+def through_decoding(k: Kernel, operands: Sequence[Decoded], smem: Value, tiles: Value, short: Value,
+                     products: WaveProducts, ROOM: int) -> None:
+    """Two tiles in LDS and one, packed, in registers. `short`: steps of k in the first of `tiles`, which are at least
+    one. ROOM: vector instructions that fit beside a matrix instruction, as far as there are registers for it.
+
+    Operands that only some of the threads decode go `through_registers`.
+    """
+    if any(x.ACTIVE < x.THREADS for x in operands):
+        pipeline.through_registers(k, operands, smem, tiles, short, products)
+        return
+    STAGE = 0
+    for x in operands:
+        x.start = STAGE
+        STAGE += x.SIZE
+    portions, stretches = [(x, part) for x in operands for part in range(x.PARTS)], _stretches(products)
+    COUNT, LAST = len(stretches), len(stretches) - 1
+    beside = [portions[s*len(portions) // COUNT:(s + 1)*len(portions) // COUNT] for s in range(COUNT)]
+    _begin(k, operands, portions, smem, STAGE, tiles, short)
+    stage = k.variable(i32, 0)
+    ahead = [k.variable(x.type, x) for x in products.read(smem, 0)]
+    with k.loop(tiles - 1) as tile:
+        now, more = stage.get(), tile + 4 < tiles
+        group = [x.get() for x in ahead]
+        held: list[tuple[Portion, Operands]] = []
+        for s in range(LAST):
+            reads = products.GROUPS > 1
+            coming = products.read(smem + now, s + 1) if reads else group
+            _multiply(products, group, stretches[s])
+            for x, part in beside[s]:
+                held.append(((x, part), x.decode(part)))
+                x.load(part, more)
+            _mix(k, products, stretches[s], beside[s], reads, ROOM)
+            k.sched_fence()
+            group = coming
+        k.barrier()
+        k.sched_fence()
+        for (x, part), numbers in held:
+            x.store(smem + now, part, numbers)
+        coming = products.read(smem + (STAGE - now), 0)
+        _multiply(products, group, stretches[LAST])
+        for x, part in beside[LAST]:
+            x.store(smem + now, part, x.decode(part))
+            x.load(part, more)
+        _mix(k, products, stretches[LAST], beside[LAST], True, ROOM)
+        k.sched_fence()
+        for register, value in zip(ahead, coming, strict=True):
+            register.set(value)
+        stage.set(STAGE - now)
+    group = [x.get() for x in ahead]
+    for g in range(products.GROUPS):
+        coming = products.read(smem + stage.get(), g + 1) if g + 1 < products.GROUPS else []
+        _multiply(products, group, (g, range(products.PARTS)))
+        group = coming
+
+
+def _stretches(products: WaveProducts) -> list[Stretch]:
+    """Groups; of a single one, halves. The barrier is before the last."""
+    parts = range(products.PARTS)
+    if products.GROUPS > 1:
+        return [(group, parts) for group in range(products.GROUPS)]
+    middle = products.PARTS // 2
+    return [(0, parts[:middle]), (0, parts[middle:])]
+
+
+def _begin(k: Kernel, operands: Sequence[Decoded], portions: Sequence[Portion], smem: Value, STAGE: int, tiles: Value,
+           short: Value) -> None:
+    """Two tiles decoded, and the third fetched."""
+    for x in operands:
+        x.load_first_tile(short)
+    for x, part in portions:
+        x.store(smem, part, x.decode(part))
+    with k.when(tiles > 1):
+        for x, part in portions:
+            x.load(part, tiles > 2)
+        for x, part in portions:
+            x.store(smem + STAGE, part, x.decode(part))
+        for x, part in portions:
+            x.load(part, tiles > 3)
+            k.sched_fence()             # in the order of the loop: what waits there counts those that came later
+    k.barrier()
+
+
+def _multiply(products: WaveProducts, operands: Operands, stretch: Stretch) -> None:
+    group, parts = stretch
+    for part in parts:
+        products.multiply(operands, group, part)
+
+
+def _mix(k: Kernel, products: WaveProducts, stretch: Stretch, portions: Sequence[Portion], READS: bool,
+         ROOM: int) -> None:
+    """Reads of LDS beside the first matrix instructions, one each, then vector instructions; if they fit."""
+    count = products.TILES_M*products.TILES_N*len(stretch[1])
+    reads = (products.TILES_M + products.TILES_N)*READS
+    instructions = sum(x.INSTRUCTIONS for x, _ in portions)
+    if count <= FIRST or (beside := -(-instructions // (count - FIRST))) > ROOM:
+        return
+    for e in range(count):
+        k.sched_group("mfma", 1)
+        if here := ADDRESSES if e < FIRST else beside:
+            k.sched_group("valu", here)
+        if e < reads:
+            k.sched_group("lds read", 1)

@@ -21,14 +21,6 @@ CHUNK, LOWER = 24, 16       # bytes of 32 elements of 6 bits, and of their lower
 UPPER = vec(i32, 2)
 
 
-def threads(CTA_M: int, CTA_N: int, WARP_M: int, WARP_N: int) -> int:
-    """Of a workgroup whose waves have so much of its tile of C. ValueError for tiles that `LdsTile` is not read in."""
-    if any(side < 32 or side & (side - 1) for side in (WARP_M, WARP_N)) or CTA_M % WARP_M or CTA_N % WARP_N:
-        raise ValueError(f"a wave's tile must have 32, 64, 128 ... rows and columns and divide {CTA_M} x {CTA_N}, not "
-                         f"{WARP_M} x {WARP_N}")
-    return CTA_M // WARP_M * (CTA_N // WARP_N) * LANES
-
-
 # What bits 2, 3, 4 ... of a row add to its swizzle, by its pieces. A phase of a wave's read (targets.banks) has rows 0
 # to 3 with 20 to 23, or with tiles of 16 rows 4 to 7 of the next pieces; on gfx950 also 12 to 15 and 24 to 27, or 12 to
 # 15 and 8 to 11 of the next pieces. These make all such pieces lie in banks of their own.

@@ -9,10 +9,8 @@ and never stored; beyond k, which happens in the first tile alone, it is 0.
 """
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tilewright.ir import Kernel, Type, Value, i8, i16, i32, i64, ptr, vec
 from tilewright.ir.values import Variable
@@ -27,7 +25,8 @@ from tilewright.kernels.amd.lds_tile import (
     swizzled_piece,
     swizzled_row,
 )
-from tilewright.kernels.amd.pipeline import Do
+from tilewright.kernels.amd.pipeline import Direct, Do
+from tilewright.kernels.gpu.work import first_threads
 
 UPPER_WORDS = UPPER.bytes // 4
 QUAD = vec(i8, 4)                               # bytes of a register
@@ -51,7 +50,7 @@ class Copy:
     bytes: int
 
 
-class Operand(LdsTile):
+class LdsOperand(LdsTile, Direct):
     """A tile that is copied; the rows of the matrix lie `ld` units of UNIT bytes apart.
 
     Units are what can be loaded alone: by default elements, but of the narrow ones that come in blocks, 8 bytes.
@@ -120,6 +119,7 @@ class Operand(LdsTile):
                 for offset in self.sources]
         self.address = k.variable(ptr(i8), self.gmem.as_(i8) + far)
         self.copies = self._copies(first, limit) if self.direct else []
+        self.COPIES = len(self.copies)
         steps = 1 if self.along_k else self.BLOCK_K
         self.carried = [[k.variable(WORD if self.along_k else row_type(self.T, self.BLOCK_I)) for _ in range(steps)]
                         for _ in self.passes]
@@ -151,7 +151,7 @@ class Operand(LdsTile):
 
     def _load(self, base: Value, each: Pass, step: int, register: Variable) -> None:
         k, TYPE = self.k, register.tile.type
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             at = base + self.offsets[each.source]
             at = at + each.offset if self.along_k else at + k.constant(i64, each.offset + step)*self.ld
             register.set(k.load(at.as_(TYPE.scalar), TYPE, align=self.E))
@@ -160,7 +160,7 @@ class Operand(LdsTile):
         """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
         k = self.k
         last = k.max(steps - 1, 0)
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             base = self.address.get()
             for each, registers in zip(self.passes, self.carried, strict=True):
                 at = base + self.offsets[each.source]
@@ -198,7 +198,7 @@ class Operand(LdsTile):
 
     def _store_to_lds(self, smem: Value, number: int) -> None:
         k, each, whole = self.k, self.passes[number], self.carried[number][0].get()
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             at = self.lds_address(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
             if self.upper:                                      # the halves may lie apart
                 upper = self.lds_address(smem, self.thread_i + each.row, self.thread_byte + (each.byte + 8)).as_(i32)
@@ -209,13 +209,10 @@ class Operand(LdsTile):
 
     def _store_transposed(self, smem: Value, number: int, first: int) -> None:
         k, each, rows = self.k, self.passes[number], [x.get() for x in self.carried[number]]
-        with self._some():
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             for i, column in enumerate(transposed(k, rows, self.T, first), each.row + first):
                 at = self.lds_address(smem, self.thread_i + i, self.thread_byte + each.byte)
                 k.store(at.as_(column.type.scalar), column)
-
-    def release_tile(self) -> None:
-        """The tile before has been multiplied."""
 
     def _copies(self, first: Value, limit: Value) -> list[Copy]:
         """Those of a tile straight into LDS, where the lanes of a wave fill places in a row: each lane reads the piece
@@ -237,11 +234,6 @@ class Operand(LdsTile):
             found.append(Copy(source(row, byte), self.EXTENT*self.LDS_ROW + done*4, 4))
         return found
 
-    @property
-    def COPIES(self) -> int:
-        """Direct copies that a wave makes of one tile."""
-        return len(self.copies)
-
     def start(self, smem: Value) -> list[Do]:
         """Start to copy the tile at the running address straight to LDS at `smem`: what is to be done, in this order.
         """
@@ -255,9 +247,6 @@ class Operand(LdsTile):
     def advance(self, more: Value) -> None:
         """To the next tile, if there are more."""
         self._advance(self.k.select(more, self.k.constant(i32, self.CTA_K), 0))
-
-    def _some(self) -> Any:
-        return nullcontext() if self.ACTIVE == self.THREADS else self.k.when(self.t < self.ACTIVE)
 
 
 # ---- a block of elements in a thread's registers: what came row by row is handed on column by column

@@ -64,17 +64,17 @@ class Stream(Protocol):
     def load_first_tile(self, steps: Value) -> None: ...            # of which so many steps of k exist
     def loads(self, more: Value) -> list[list[Do]]: ...             # of the next tile into registers, part by part
     def stores_to_lds(self, smem: Value) -> list[list[Do]]: ...     # of what was loaded last, in the same parts
-    def release_tile(self) -> None: ...                             # the tile before is not needed any more
+
+    def release_tile(self) -> None:
+        """The tile before has been multiplied."""
 
 
 class Direct(Stream, Protocol):
     """One that also goes another way than through registers."""
+    COPIES: int                                         # that `start` makes, in a wave
 
-    def start(self, smem: Value) -> list[Do]: ...       # load the next tile straight into LDS
-    def advance(self, more: Value) -> None: ...         # once that has been started
-
-    @property
-    def COPIES(self) -> int: ...                        # that `start` makes
+    def start(self, smem: Value) -> list[Do]: ...       # copy the next tile straight into LDS, in this order
+    def advance(self, more: Value) -> None: ...         # to the next tile, once that has been started
 
 
 AnyStream = TypeVar("AnyStream", bound=Stream)
@@ -208,7 +208,14 @@ def _tile(k: Kernel, streams: Sequence[Stream], products: Products, ahead: Ahead
 def _last_tile(k: Kernel, products: Products, ahead: Ahead, at: Value) -> None:
     scales = products.shifted([x.get() for x in ahead.scales])
     operands = [x.get() for x in ahead.operands] + scales
-    _multiply(products, _all_but_last(k, products, at, operands), products.GROUPS - 1)
+    for group in range(products.GROUPS):
+        more = group + 1 < products.GROUPS
+        coming = products.read(at, group + 1) if more else []
+        for part in range(products.PARTS):
+            products.multiply(operands, group, part)
+        if more:
+            k.sched_fence()
+        operands = coming
 
 
 def _do(list_of: Iterable[Do]) -> None:
@@ -252,21 +259,6 @@ def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), aft
                 k.sched_fence(*MOVING)
             done = until
         _do(beside[done:])                  # all of them if there are no instructions
-
-
-def _all_but_last(k: Kernel, products: Products, at: Value, operands: Operands) -> Operands:
-    """Multiply all groups of a tile but the last, from the first one's operands on; returns the last one's."""
-    for group in range(1, products.GROUPS):
-        coming = products.read(at, group)
-        _multiply(products, operands, group - 1)
-        k.sched_fence()
-        operands = coming
-    return operands
-
-
-def _multiply(products: Products, operands: Operands, group: int) -> None:
-    for part in range(products.PARTS):
-        products.multiply(operands, group, part)
 
 
 def _load_first_tile(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:

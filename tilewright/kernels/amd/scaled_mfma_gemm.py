@@ -8,79 +8,58 @@ memory to the lanes that hand them over, a tile ahead, four blocks to a register
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tilewright.atoms import amd
 from tilewright.atoms.mfma import SCALED
-from tilewright.ir import Kernel, f32, i8, i64
-from tilewright.kernels.amd import epilogue, pipeline
-from tilewright.kernels.amd.lds_tile import LANES, threads
-from tilewright.kernels.amd.operand import Operand
-from tilewright.kernels.amd.products import WaveProducts
+from tilewright.ir import Function, i8, i64
+from tilewright.kernels.amd import pipeline
+from tilewright.kernels.amd.gemm import Tiling, WorkgroupGemm
+from tilewright.kernels.amd.operand import LdsOperand
 from tilewright.kernels.amd.scales import Scales, ScaleTile
-from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.split_k import Split
-from tilewright.kernels.gpu.work import arguments, parameters, share
-from tilewright.kernels.narrow import memory_type
 
 K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 16
 UNIT = 8                        # bytes: rows are multiples of it, since blocks are
 
 
 def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
-                          CTA_M: int = 256, CTA_N: int = 256, CTA_K: int = 128, WARP_M: int = 128, WARP_N: int = 64,
-                          MFMA: int = 32, STAGES: int = 2, DIRECT: bool = False, DIRECT_SCALES: bool = False,
-                          VECTOR_C: int = 4, SPLIT_K: int = 1, GROUP_M: int = 8, XCDS: int = 8) -> Any:
+                          CTA_K: int = 128, STAGES: int = 2, DIRECT: bool = False, DIRECT_SCALES: bool = False,
+                          VECTOR_C: int = 4, **tiling: int) -> Function:
     """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32.
 
     DIRECT_SCALES: they come straight into LDS, too; k is a multiple of 128, ld_scale_a and ld_scale_b of 4.
-    VECTOR_C: elements of C that are stored at once: n is a multiple of it.
+    VECTOR_C: elements of C that are stored at once: n is a multiple of it. tiling: see gemm.Tiling.
     """
-    B = B or A
+    B, t = B or A, Tiling(CTA_K=CTA_K, **tiling)
     if DIRECT_SCALES and not DIRECT:
         raise ValueError("DIRECT_SCALES needs DIRECT: scales are copied straight into LDS only if elements are, too")
-    ATOM = amd.scaled(ARCH, MFMA, K[MFMA], B, A)
-    THREADS = threads(CTA_M, CTA_N, WARP_M, WARP_N)
-    TILES_M, TILES_N, STEPS = WARP_M // MFMA, WARP_N // MFMA, CTA_K // ATOM.k
-    split = Split(SPLIT_K)
-    k = Kernel(f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
-               + f"_{CTA_M}x{CTA_N}x{CTA_K}_{WARP_M}x{WARP_N}"
-               + (f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else "") + (f"_k{SPLIT_K}" if SPLIT_K > 1 else ""),
-               threads=THREADS, warp=LANES, **parameters(f32, i8, i8, memory_type(OUT), split, SCALED=True))
-    g = arguments(k)
-    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
-                 DIES=XCDS, AT_LEAST_ONE=True)
+    ATOM = amd.scaled(ARCH, t.MFMA, K[t.MFMA], B, A)
+    name = f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
+    mode = f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else ""
+    gemm = WorkgroupGemm(name, mode, ATOM, t, i8, i8, OUT, VECTOR_C, SCALED=True)
+    k, g, work, THREADS = gemm.k, gemm.g, gemm.work, gemm.THREADS
 
     common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}
-    a_op = Operand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=CTA_M, **common)
-    b_op = Operand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=CTA_N, **common)
-    if DIRECT and not (a_op.direct and b_op.direct):
-        raise ValueError(f"DIRECT needs every thread to copy 16 bytes; a tile of {CTA_M}x{CTA_N}x{CTA_K} has fewer "
+    a = LdsOperand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=t.CTA_M, **common)
+    b = LdsOperand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=t.CTA_N, **common)
+    if DIRECT and not (a.direct and b.direct):
+        raise ValueError(f"DIRECT needs every thread to copy 16 bytes; a tile of {t.CTA_M}x{t.CTA_N}x{CTA_K} has fewer "
                          f"pieces than {THREADS} threads, or no multiple of them")
-    a_op.begin(work.t, work.i0, g.m, work.k_first)
-    b_op.begin(work.t, work.j0, g.n, work.k_first)
-    a_op.lane_addresses(work.i1, work.lane, MFMA, ATOM.k)
-    b_op.lane_addresses(work.j1, work.lane, MFMA, ATOM.k)
+    gemm.begin(a, b)
     block = work.k_first // SCALED
-    of_both: list[Scales | ScaleTile] = []
-    for x, ld, first, inner, limit, CTA, WARP in ((g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, CTA_M, WARP_M),
-                                                  (g.scale_b, g.ld_scale_b, work.j0, work.j1, g.n, CTA_N, WARP_N)):
+    scales: list[Scales | ScaleTile] = []
+    for x, ld, first, inner, limit, CTA, WARP in (
+            (g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, t.CTA_M, t.WARP_M),
+            (g.scale_b, g.ld_scale_b, work.j0, work.j1, g.n, t.CTA_N, t.WARP_N)):
         if DIRECT_SCALES:
-            tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=MFMA, CTA_K=CTA_K, THREADS=THREADS)
+            tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=t.MFMA, CTA_K=CTA_K, THREADS=THREADS)
             tile.begin(work.t, first, limit, block)
             tile.lane_addresses(inner, work.lane)
-            of_both.append(tile)
+            scales.append(tile)
         else:
-            of_both.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=MFMA, TILES=WARP // MFMA,
-                                  CTA_K=CTA_K, AHEAD=1 if DIRECT else 2))
-    streams: list[Any] = [a_op, b_op, *of_both]
-    smem = k.smem("tiles", ((STAGES if DIRECT else 2) * sum(x.SIZE for x in streams),), i8, align=128)
-    acc = k.tile(TILES_M, TILES_N, ATOM.c.type)
-    products = WaveProducts(k, ATOM, acc, a_op, b_op, TILES_M=TILES_M, TILES_N=TILES_N, STEPS=STEPS,
-                            scales=of_both)
+            scales.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=t.MFMA, TILES=WARP // t.MFMA,
+                                 CTA_K=CTA_K, AHEAD=1 if DIRECT else 2))
     if DIRECT:
-        pipeline.direct(k, streams, smem, work.tiles, work.short, products, STAGES)
-    else:
-        pipeline.through_registers(k, streams, smem, work.tiles, work.short, products)
-    epilogue.store(k, acc, work, ATOM, Out.of(k, g, OUT, VECTOR_C, ALIGNED=False), THREADS)
-    return k.function
+        return gemm.multiply(partial(pipeline.direct, STAGES=STAGES), a, b, *scales, STAGES=STAGES)
+    return gemm.multiply(pipeline.through_registers, a, b, *scales)

@@ -8,13 +8,13 @@ lane group g, of G. It loads whole words of four blocks and shifts its own into 
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
 from tilewright.atoms.mfma import SCALED
 from tilewright.ir import Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.amd.lds_tile import LANES
+from tilewright.kernels.amd.pipeline import Direct, Do, Read
 
 WORD = 4                # blocks of a register
 ONE = 127               # the pattern of scale 1
@@ -65,17 +65,17 @@ class Scales:
         for pointer in self.pointers:
             pointer.set(pointer.get() + self.k.cast(blocks, i64))
 
-    def start(self, smem: Value) -> list[Callable[[], None]]:
+    def start(self, smem: Value) -> list[Do]:
         return [self._load]
 
     def advance(self, more: Value) -> None:
         """To the next tile, if there are more."""
         self._advance(self.k.select(more, self.k.constant(i32, self.BLOCKS), 0))
 
-    def loads(self, more: Value) -> list[list[Callable[[], None]]]:
+    def loads(self, more: Value) -> list[list[Do]]:
         return [[lambda: self.load(more)]]
 
-    def stores_to_lds(self, smem: Value) -> list[list[Callable[[], None]]]:
+    def stores_to_lds(self, smem: Value) -> list[list[Do]]:
         """They stay in registers."""
         return []
 
@@ -90,12 +90,12 @@ class Scales:
         """It has been."""
         return word
 
-    def reads(self, smem: Value) -> list[Callable[[], list[Value]]]:
+    def reads(self, smem: Value) -> list[Read]:
         """The current words: for each of a wave's tiles those along k."""
         return [lambda: [self.current[tile, word] for tile in range(self.TILES) for word in range(self.WORDS)]]
 
 
-class ScaleTile:
+class ScaleTile(Direct):
     """Of EXTENT rows of a workgroup's tile, for waves of WARP rows, in instructions of MFMA rows; CTA_K steps of k.
 
     LDS keeps the words that a lane needs side by side, those of all the rows that it hands scales over for, so that it
@@ -143,19 +143,16 @@ class ScaleTile:
             carried.set(load_word(self.k, at + row, word*WORD, there))
         self.address.set(at + self.k.cast(there, i64))
 
-    def stores_to_lds(self, smem: Value) -> list[list[Callable[[], None]]]:
+    def stores_to_lds(self, smem: Value) -> list[list[Do]]:
         def store_to_lds(copy: int) -> None:
             self.k.store((smem + (self.t + copy*self.THREADS)*WORD).as_(i32), self.carried[copy].get())
         return [[partial(store_to_lds, copy)] for copy in range(self.COPIES)]
 
-    def release_tile(self) -> None:
-        """The tile before has been multiplied."""
-
-    def start(self, smem: Value) -> list[Callable[[], None]]:
+    def start(self, smem: Value) -> list[Do]:
         """Start to copy the tile at the pointer straight to LDS at `smem`."""
         k, wave, base = self.k, self.t // LANES, self.address.get()
 
-        def copy(number: int) -> Callable[[], None]:
+        def copy(number: int) -> Do:
             gmem = base + (self.rows[number] + k.cast(self.words[number]*WORD, i64))
             return lambda: k.lds_load(smem + (wave*(LANES*WORD) + number*(self.THREADS*WORD)), gmem, WORD, base=base)
         return [copy(number) for number in range(self.COPIES)]
@@ -165,7 +162,7 @@ class ScaleTile:
         k = self.k
         self.address.set(self.address.get() + k.cast(k.select(more, k.constant(i32, self.WORDS*WORD), 0), i64))
 
-    def reads(self, smem: Value) -> list[Callable[[], list[Value]]]:
+    def reads(self, smem: Value) -> list[Read]:
         """Words of this lane: for each of a wave's tiles those along k."""
         k = self.k
         SIZE = next(size for size in (4, 2, 1) if self.LANE % size == 0)

@@ -17,20 +17,21 @@ into its own L2 and multiplies by all of the block of B; the panels of the *next
 Those blocks are packed for all threads, with B. There is no barrier between pieces: three counters tell which are done,
 and a piece needs only pieces that were claimed long before it.
 
-One operand may have been packed before, all of it (prepack.py): its panels are read where they lie, one block of k
-after the other, and nobody waits for anybody to pack them.
+One operand may have been packed before, all of it (`emit_prepack`): its panels are read where they lie, one block of k
+after the other, without any wait for packing.
 
 The order of additions to an element of C depends on kc alone: any split over threads gives the same bits.
+
+Of a batch each thread claims whole products (`emit_batch`), so that no thread waits for another.
 """
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
-from tilewright.kernels.cpu.in_place import job_fields, split
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES, PACKED, SHARED, driver_name
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, BATCH, PACKED, SHARED, driver_name, offsets, prepack_name
 from tilewright.kernels.cpu.panels import panels_of
-from tilewright.kernels.cpu.pool import emit_barrier, emit_wait
+from tilewright.kernels.cpu.pool import emit_barrier, emit_wait, job_fields, split
 from tilewright.plans.cpu import PARTS
 from tilewright.targets.cpu import CpuTarget
 
@@ -103,7 +104,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     def pack_a(s: SimpleNamespace, q0: Value, q1: Value, shared: bool, space: Value = a_space) -> None:
         """A block of A: rows of panels q0 ... q1, k from s.pc to s.pc + s.kc. If shared, by its jr_ways threads."""
         lo, hi = split(q1 - q0, g.jr_ways, jr_id) if shared else (k.constant(i64, 0), q1 - q0)
-        # where A lies by columns, all panels take their part of a cache line before it is forgotten
+        # where A lies by columns, all panels take their part of a cache line before it is evicted
         deep = k.select(g.rsa == panels.PAIR, k.constant(i64, -(-COLUMNS // ROWS) * ROWS), s.kc)
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
@@ -257,4 +258,64 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             with k.when(team > 1):
                 emit_barrier(k, team_barrier, team)                         # before the block of B is packed over
     panels.release()
+    return k.function
+
+
+def emit_prepack(target: CpuTarget, dtype: str, MR: int, NV: int, SOURCE: str, ROLE: str) -> Function:
+    """prepack(job, part): part of jc_ways, each a run of panels of A (ROLE "a") or B ("b"), written to the job's
+    a_space or b_space. SOURCE: the operand's format, if it is not `dtype`.
+
+    The order is that in which the five loops read: blocks of kc_max steps of k, and in each all panels of the operand,
+    every panel in the space that it takes in the loops' blocks. It depends neither on the other operand (but for its
+    format: words of i8 by i8) nor on blocks along m and n, or threads.
+    """
+    panels = panels_of(target, dtype, MR, NV, SOURCE, SOURCE)
+    V, NR = panels.V, panels.NR
+    k = Kernel(prepack_name(dtype, MR, NR, SOURCE, ROLE), noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, PACKED, panels.T, panels.C, a=panels.of_a, b=panels.of_b, c=panels.C)
+    panels.write(k, g)
+    count = k.ceil_div(g.m, MR) if ROLE == "a" else k.ceil_div(g.n, NR)
+    space, to = (panels.a_space, g.a_space) if ROLE == "a" else (panels.b_space, g.b_space)
+    kc_max = panels.kc_max()
+    row = panels.rows(count) if ROLE == "a" else None
+    lo, hi = split(count, g.jc_ways, part)
+    with k.loop(g.k, step=kc_max) as pc:
+        kc = k.min(kc_max, g.k - pc)
+        block = to + pc // kc_max * (count*space(kc_max))
+        with k.loop(hi, lo) as q:
+            panel = block + q*space(kc)
+            if row:
+                i, h = row(q), row(q + 1) - row(q)
+                k.call(g.pack_a, kc, h, h, *panels.a_at(i, pc), panel, *panels.left(pc))
+            else:
+                cols = k.min(g.n - q*NR, NR)
+                k.call(g.pack_b, kc, k.ceil_div(cols, V)*V, cols, *panels.b_at(pc, q*NR), panel, *panels.left(pc))
+    return k.function
+
+
+def emit_batch(target: CpuTarget) -> Function:
+    """batch(job, tid): what thread `tid` of any team does for a batch of packed products; one alone does it all.
+
+    Each thread has a copy of the products' job, which is that of one thread (ways of 1x1x1), and packs into memory of
+    its own.
+    """
+    k = Kernel("batch_packed", noalias=False, job=ptr(i8), tid=i64)
+    job, tid = k.args
+    pointers = {"driver": ptr(i8), "product": ptr(i64)}
+    g = SimpleNamespace(**{name: k.field(job, at, pointers.get(name, i64)) for name, at in offsets(BATCH).items()
+                           if name != "claimed"})
+    claimed = (job + offsets(BATCH)["claimed"]).as_(i64)
+    own = k.local("own", (len(PACKED),), i64)
+    for at, name in enumerate(PACKED):
+        own_space = tid*g.space_step if name in ("a_space", "b_space", "sums") else 0
+        k.store(own + at, g.product[at] + own_space)
+    first = {name: g.product[PACKED.index(name)] for name in "abc"}
+    steps = {"a": g.a_step, "b": g.b_step, "c": g.c_step}
+    index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))
+    with k.while_(lambda: index.get() < g.batch):
+        for name in "abc":
+            k.store(own + PACKED.index(name), first[name] + index.get()*steps[name])
+        k.call(g.driver, own.as_(i8), k.constant(i64, 0))
+        index.set(k.atomic_add(claimed, 1, "monotonic"))
     return k.function

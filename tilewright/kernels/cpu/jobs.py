@@ -16,7 +16,7 @@ PACKED = (
     "depth",                    # of packed words: steps of k; then k counts words, or rows of tiles
     "special",                  # set to 1 if a number cannot be split into the terms that AMX multiplies
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
-    "finish",                   # what rounds C to its format as it is stored (finish.py), or 0; beta is 0 then, and
+    "finish",                   # what rounds C to its format as it is stored (out.py), or 0; beta is 0 then, and
     "sums",                     # where its tiles are while they are added up, with several blocks of k
 )
 IN_PLACE = (
@@ -33,13 +33,13 @@ IN_PLACE = (
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts")    # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
-BATCH = (                       # of packed products: kernels/cpu/batch.py
+BATCH = (                       # of packed products: kernels/cpu/gemm.py
     "driver", "product",        # the five loops, and the job of the first product, for one thread
     "batch", "a_step", "b_step", "c_step",          # in bytes
     "space_step",               # from one thread's a_space and b_space to the next one's, in bytes
     "claimed",                  # products, 0 at the start
 )
-SMALL = (                       # the context of kernels/cpu/small.py
+SMALL = (                       # the context of kernels/cpu/in_place.py
     "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels
     "pool", "run_parts",
     "most_elements",                                # of A, of B and of C: they stay in cache without packing

@@ -2,17 +2,24 @@
 
     C[i, j ...] = rounded(fused(alpha * sums + beta * C[i, j ...], i, j))
 
-`dots`, and micro-kernels that have all of k, store through `Out` at once. Sums that were left in memory are finished by
-the functions of finish.py, which store through it too: tile by tile after the last block of k, or in a pass of their
-own. Nothing is recorded for `fused` where it is None, nor for rounding where C has the type of the sums.
+`emit_dots`, and micro-kernels that have all of k, store through `Out` at once. Sums that were left in memory are
+finished by `emit_finish`, tile by tile after the last block of k while the tile is still in L1, or by `emit_scale`
+(skinny.py) in a pass of its own; both store through `Out`. Nothing is recorded for `fused` where it is None, nor for
+rounding where C has the type of the sums.
+
+Floats are rounded to nearest, ties to even, with the bits that NumPy's and ml_dtypes' astype would give; of integers
+the lowest bits are kept.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.ir import Kernel, Value, vec
+from tilewright.formats import FORMATS, Float
+from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import finish_name
 from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.targets.cpu import CpuTarget
 
 # (k, a number or a vector of a row of C, its row and first column, which of them exist or None for all) → as many
 Fused = Callable[[Kernel, Value, Value | int, Value | int, Value | None], Value]
@@ -83,3 +90,26 @@ class Place:
         if out.RESULT and memory_type(out.RESULT) != x.type.scalar:
             x = narrowed(k, x, out.RESULT)
         k.store(self.address, x, KEPT.bytes, mask)
+
+
+def emit_finish(target: CpuTarget, NR: int, RESULT: str) -> Function:
+    """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT. The tile's rows have NR
+    elements; C's are contiguous, ldc elements apart. cols <= NR."""
+    T, S = f32 if isinstance(FORMATS[RESULT], Float) else i32, memory_type(RESULT)
+    V = target.lanes(T.bytes)
+    k = Kernel(finish_name(NR, RESULT), tile=ptr(T), c=ptr(S, strided=True), ldc=i64, i=i64, j=i64, rows=i64, cols=i64,
+               alpha=T)
+    tile, c, ldc, i, j, rows, cols, alpha = k.args
+    tile, out = tile.view(NR, 1), Out(k, c.view(ldc, 1), alpha, RESULT=RESULT)
+
+    def store(masks: list[Value] | list[None]) -> None:
+        with k.loop(rows) as r:
+            for g, mask in enumerate(masks):
+                sums = k.load(tile.at(r, g*V), vec(T, V), mask=mask)
+                out.at(i + r, j + g*V).put(out.scaled(sums), mask=mask)
+
+    with k.when(cols == NR):
+        store([None] * (NR // V))
+    with k.otherwise():
+        store([k.lanes_below(cols - g*V, V) for g in range(NR // V)])
+    return k.function

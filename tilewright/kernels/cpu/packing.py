@@ -3,78 +3,165 @@
 The panel is dst[p*width + i] = source[i*step_i + p*step_p]: rows of A or columns of B run along i, and p along k. So
 one emitter packs both operands. Vectors are stored whole: what one writes past its row is written over by those that
 follow, and the last one reaches at most `jobs.SLACK` elements past the panel.
+
+KIND says what is contiguous: "across" (step_i = 1, lines lie side by side), "along" (step_p = 1, each line by itself),
+or "any". Lanes from `valid` to `width` get any values: what is computed from them is never stored.
+
+A panel of words is dst[p*width + i], a word of the steps p*WORD ... p*WORD + WORD - 1 of line i, the first one lowest,
+for the instructions that multiply and add two or four numbers at a time; steps that do not exist are 0. B's panel
+begins with a row that sums start with. It is of zeros but for i8 by i8: the instruction for four bytes takes A's
+without their sign, so that a + 128 is packed (its bits xor 0x80), and what that adds to a column of C, 128 times the
+sum of B's column, is subtracted by this row.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Type, Value, i64, ptr, vec
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.ir import Function, Kernel, Type, Value, f32, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import packing_name
-from tilewright.kernels.cpu.microkernel import TYPES
-from tilewright.kernels.narrow import memory_type, widened
+from tilewright.kernels.cpu.microkernel import PACKED_WORDS, TYPES
+from tilewright.kernels.narrow import memory_type, splat, widened
 from tilewright.targets.cpu import CpuTarget
 
 ROWS = 32                # of lines that lie side by side, by which the prefetch runs ahead: each is in another page
 AHEAD = 1024             # bytes: how far along each line its prefetch runs, over page boundaries too, and into the next
 #                          panel's line where this one ends: rows of few bytes would come too late one and all
+SIGNS = 0x80808080 - (1 << 32)
 
 
 def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str = "") -> Function:
-    """Pack `valid` <= width <= WIDTH lines of kc elements. SOURCE: their format, if it is another.
-
-    KIND says what is contiguous: "across" (step_i = 1, lines lie side by side), "along" (step_p = 1, each line by
-    itself), or "any". Lanes from `valid` to `width` get any values: what is computed from them is never stored.
-    """
+    """Pack `valid` <= width <= WIDTH lines of kc elements. SOURCE: their format, if it is another."""
     T, S = TYPES[dtype], memory_type(SOURCE or dtype)
-    V = target.lanes(T.bytes)
-    GROUPS = -(-WIDTH // V)
-    k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), kc=i64, width=i64, valid=i64, source=ptr(S, strided=True),
-               step_i=i64, step_p=i64, dst=ptr(T))
-    kc, width, valid, source, step_i, step_p, dst = k.args
-    source, dst = source.view(step_i, step_p), dst.view(width, 1)
+    k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), **_parameters(S, T))
+    g = SimpleNamespace(**dict(k.function.params))
+    source, dst = g.source.view(g.step_i, g.step_p), g.dst.view(g.width, 1)
 
     def read(at: Value, length: int, mask: Value | None = None) -> Value:
         return widened(k, k.load(at, vec(S, length), S.bytes, mask), SOURCE, T)
 
-    def element_by_element(start: Value | int) -> None:
-        with k.loop(kc, start) as p:
-            with k.loop(valid) as i:
-                dst[p, i] = read(source.at(i, p), 1)
-
-    if KIND == "across":
-        for masks, first, last in side_by_side(k, target, V, GROUPS, source, valid, step_p, kc):
-            with k.loop(last, first) as p:
-                row = source.view(1, step_p)
-                for i in range(0, WIDTH, 64 // S.bytes):
-                    k.prefetch(row.at(i, p + ROWS), locality=2)
-                for g in range(GROUPS):
-                    k.store(dst.at(p, g*V), read(row.at(g*V, p), V, masks[g]), T.bytes)
-    elif KIND == "along":
-        last, source = valid - 1, source.view(step_i, 1)
-        starts = [source.at(k.min(last, i), 0) for i in range(GROUPS * V)]
-        blocks = kc // V * V
-        with k.loop(blocks, step=V) as p:
-            coming = ahead(k, p, kc, valid*step_i, S)
-            for start in starts[:WIDTH]:
-                k.prefetch(start + coming)
-            # one square in registers at a time; from the last to the first, since all but the last end within their row
-            for g in reversed(range(GROUPS)):
-                rows = [read(start + p, V) for start in starts[g*V:(g + 1)*V]]
-                for q, column in enumerate(transpose(k, rows)):
-                    k.store(dst.at(p + q, g*V), column, T.bytes)
-        element_by_element(blocks)
-    else:
-        element_by_element(0)
+    _pack(k, target, WIDTH, KIND, g, source, dst, g.kc, across=lambda rows, p, i, V, mask: read(rows.at(i, p), V, mask),
+          along=lambda line, p, V: read(line + p, V), column=lambda x: x, one=lambda at, p, i: read(at(i, p), 1))
     return k.function
 
 
+def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str, ROLE: str) -> Function:
+    """Pack `valid` <= width <= WIDTH lines of kc words, of which `left` steps of k exist; step_i, step_p in elements.
+
+    ROLE: "a", or "b" with the row before it: of zeros ("b0"), or of the sums that an A with a sign needs ("b1").
+    """
+    S, T, WORD = memory_type(SOURCE), i32, PACKED_WORDS[dtype]
+    V, BITS = target.lanes(T.bytes), 32 // WORD
+    GROUPS, VT = -(-WIDTH // V), vec(T, V)
+    k = Kernel(packing_name(dtype, WIDTH, KIND, f"{SOURCE}_{ROLE}"), **_parameters(S, T), left=i64)
+    g = SimpleNamespace(**dict(k.function.params))
+    kc, width, left, start = g.kc, g.width, g.left, g.dst
+    source, dst = g.source.view(g.step_i, g.step_p), (start + width if ROLE != "a" else start).view(width, 1)
+    whole = k.min(kc, left // WORD)
+    flipped = (dtype, ROLE, SOURCE) == ("i8x4", "a", "i8")
+    STORED = T if S.bytes * WORD == T.bytes else i16    # a word where it comes from
+
+    def finished(word: Value) -> Value:
+        return word ^ k.constant(word.type, SIGNS) if flipped else word
+
+    def placed(x: Value, step: int) -> Value:
+        """An element where it belongs in a word."""
+        x = element(k, x, SOURCE, dtype)
+        return (x & k.constant(x.type, (1 << BITS) - 1)) << BITS*step if step < WORD - 1 else x << BITS*step
+
+    def combined(xs: list[Value]) -> Value:
+        word = placed(xs[0], 0)
+        for step, x in enumerate(xs[1:], 1):
+            word = word | placed(x, step)
+        return finished(word)
+
+    def across(rows: Value, p: Value, i: int, V: int, mask: Value | None) -> Value:
+        return combined([k.load(rows.at(i, p*WORD + step), vec(S, V), S.bytes, mask) for step in range(WORD)])
+
+    def along(line: Value, p: Value, V: int) -> Value:
+        return k.cast(k.load((line + p*WORD).as_(STORED), vec(STORED, V), S.bytes), VT)
+
+    def column(x: Value) -> Value:
+        """A word of what lies side by side: as it is, or of two bytes."""
+        return finished(x) if STORED is T else combined([(x << 24) >> 24, x >> 8])
+
+    _pack(k, target, WIDTH, KIND, g, source, dst, whole, WORD, across=across, along=along, column=column,
+          one=lambda at, p, i: combined([k.load(at(i, p*WORD + step)) for step in range(WORD)]))
+    with k.when(whole < kc):                            # the word that is not full, and whole words of nothing
+        with k.loop(kc, whole) as p, k.loop(g.valid) as i:
+            word = k.variable(T, 0)
+            for step in range(WORD - 1):
+                with k.when(p*WORD + step < left):
+                    word.set(word.get() | placed(source[i, p*WORD + step], step))
+            dst[p, i] = finished(word.get())
+
+    for j in range(0, GROUPS*V if ROLE != "a" else 0, V):
+        with k.when(width > j):
+            row = k.constant(VT, 0)
+            if ROLE == "b1":
+                total = k.tile(1, 1, VT)
+                with k.loop(kc) as p:
+                    total[0, 0] = k.quads(k.constant(VT, SIGNS), k.load(dst.at(p, j), VT, T.bytes), total[0, 0])
+                row = row - total[0, 0]
+            k.store(start + j, row, T.bytes)
+    return k.function
+
+
+def _parameters(S: Type, T: Type) -> dict[str, Any]:
+    return {"kc": i64, "width": i64, "valid": i64, "source": ptr(S, strided=True), "step_i": i64, "step_p": i64,
+            "dst": ptr(T)}
+
+
+def _pack(k: Kernel, target: CpuTarget, WIDTH: int, KIND: str, g: SimpleNamespace, source: Value, dst: Value,
+          count: Value, WORD: int = 1, *, across: Callable[..., Value], along: Callable[..., Value],
+          column: Callable[[Value], Value], one: Callable[..., Value]) -> None:
+    """`count` rows of the panel, of WORD steps of k each.
+
+    across(rows, p, i, V, mask)     V lines from i on, in row p of the panel
+    along(line, p, V)               V elements or words of a line, from row p on; `column` of such vectors, transposed,
+                                    is what is stored
+    one(at, p, i)                   one element or word of line i; at(i, step) is an element's address
+    """
+    S, T = source.type.element, dst.type.element
+    V = target.lanes(T.bytes)
+    GROUPS = -(-WIDTH // V)
+    if KIND == "across":
+        for masks, first, last in side_by_side(k, target, V, GROUPS, source, g.valid, g.step_p, count):
+            with k.loop(last, first) as p:
+                rows = source.view(1, g.step_p)
+                for i in range(0, WIDTH if WORD == 1 else 0, 64 // S.bytes):
+                    k.prefetch(rows.at(i, p + ROWS), locality=2)
+                for group, mask in enumerate(masks):
+                    k.store(dst.at(p, group*V), across(rows, p, group*V, V, mask), T.bytes)
+        return
+    done: Value | int = 0
+    if KIND == "along":
+        last, source = g.valid - 1, source.view(g.step_i, 1)
+        starts = [source.at(k.min(last, i), 0) for i in range(GROUPS * V)]
+        done = count // V * V
+        with k.loop(done, step=V) as p:
+            coming = ahead(k, p*WORD, g.kc*WORD, g.valid*g.step_i, S)
+            for line in starts[:WIDTH]:
+                k.prefetch(line + coming)
+            # one square in registers at a time; from the last to the first, since all but the last end within their row
+            for group in reversed(range(GROUPS)):
+                square = [along(line, p, V) for line in starts[group*V:(group + 1)*V]]
+                for q, x in enumerate(transpose(k, square)):
+                    k.store(dst.at(p + q, group*V), column(x), T.bytes)
+    with k.loop(count, done) as p, k.loop(g.valid) as i:
+        dst[p, i] = one(source.at, p, i)
+
+
 def ahead(k: Kernel, p: Value, length: Value, panel: Value, S: Type) -> Value:
-    """What to ask for when element p of lines of this length is read, in elements from their starts; the next panel's
-    lines lie `panel` elements on."""
+    """The element to prefetch when element p of lines of this length is read, in elements from their starts; the next
+    panel's lines lie `panel` elements on."""
     there = p + k.min(length, AHEAD // S.bytes)
     return k.select(there < length, there, there - length + panel)
 
 
 def side_by_side(k: Kernel, target: CpuTarget, V: int, GROUPS: int, source: Value, valid: Value, step_p: Value,
-                 rows: Value) -> list[tuple[list[Value] | list[None], Value | int, Value]]:
+                 rows: Value) -> list[tuple[list[Any], Value | int, Value]]:
     """How to read rows of `valid` elements as vectors: (masks, first row, row after the last).
 
     A chip without mask registers reads bytes and halves of words under a mask one by one: there they are read without
@@ -103,3 +190,18 @@ def transpose(k: Kernel, rows: list[Value], EACH: int = 1) -> list[Value]:
                 rows[i], rows[i + size] = k.shuffle(x, y, upper), k.shuffle(x, y, lower)
         size //= 2
     return rows
+
+
+def element(k: Kernel, x: Value, SOURCE: str, WORD: str) -> Value:
+    """The bits of one step of k in a word ("i8x4", "i16x2", "bf16x2"), at the low end of an i32; those above them have
+    any value.
+
+    x: a number as it was loaded (narrow.memory_type), or a vector of them; or its bits in a longer integer, with sign.
+    Numbers of bf16x2 are of a format whose numbers are all bf16's too: bf16 as it is, others by way of f32, the upper
+    half of which is the bf16.
+    """
+    length = x.type.length
+    if WORD == "bf16x2" and SOURCE != "bf16":
+        return k.bits_as(widened(k, x, SOURCE, f32), vec(i32, length)) >> 16
+    x = k.cast(x, vec(i32, length))
+    return x & splat(k, i32, 0xFF, length) if SOURCE == "u8" else x

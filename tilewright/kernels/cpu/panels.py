@@ -1,11 +1,11 @@
-"""What the five loops need not know: of what panels consist, how they are asked for, packed and multiplied.
+"""Panels: their elements, and how they are prefetched, packed and multiplied; the five loops are the same for all.
 
     Panels          vectors: as many rows of A as registers hold, or one less; whole vectors of B's columns
     WordPanels      the same with several steps of k in a word, and a row before B's that sums start with
     ComplexPanels   the same for the real product that packing_complex.py makes of complex numbers
     TilePanels      AMX's: 32 rows of A, 32 columns of B
 
-Every class answers the same questions, so that kernels/cpu/gemm.py and prepack.py ask none of them which it is.
+All classes have the same methods, so that kernels/cpu/gemm.py has no case for any of them.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Panels:
         return j
 
     def a_at(self, i: Value, p: Value) -> tuple[Value, Value, Value]:
-        """What packs rows from i on, from row p of their panel on, is told of A: address, step_i, step_p."""
+        """Arguments of the packing of rows from i on, from row p of their panel on: address, step_i, step_p."""
         return self.g.a.view(self.g.rsa, self.g.csa).at(i, self.source(p)), self.g.rsa, self.g.csa
 
     def b_at(self, p: Value, j: Value) -> tuple[Value, Value, Value]:
@@ -78,7 +78,7 @@ class Panels:
         return self.g.c.view(self.g.ldc, 1).at(i, j)
 
     def left(self, p: Value) -> list[Value]:
-        """What else packing is told that begins at row p."""
+        """Further arguments of packing that begins at row p."""
         return []
 
     def kc_max(self) -> Value:

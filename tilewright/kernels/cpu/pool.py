@@ -1,14 +1,15 @@
 """The worker pool: threads that wait in emitted code, and the two ways of giving them work.
 
 A *team* (`run_team`): fn(job, tid) for tid 0 … team-1, all at once, so that members may meet at an `emit_barrier`.
-*Parts* (`run_parts`): fn(job, part) for part 0 … parts-1, each by whoever claims it first. The caller claims too and
-waits only for what others have claimed, never for a worker that sleeps: waking one costs more than a small problem.
+*Parts* (`run_parts`): fn(job, part) for part 0 … parts-1, each by the thread that claims it first. The caller claims
+too and waits only for what others have claimed, never for a worker that sleeps: waking one costs more than a small
+problem.
 
-The pool is one block of memory, zero when new. Whoever uses it holds its lock; who finds it taken (another Python
-thread, or a worker whose job asks for workers) does the work alone, so nothing ever waits for the lock.
+The pool is one block of memory, zero when new. A caller that uses it holds its lock; a caller that finds it taken
+(another Python thread, or a worker whose job asks for workers) does the work alone: the lock is never waited for.
 
-    LOCK      1 while somebody uses the pool; beside it LAST, the last value rung
-    CLAIM     bell << 32 | parts << 16 | next part: one word, so that a claim is valid only for the run it was meant for
+    LOCK      1 while the pool is in use; beside it LAST, the last value rung
+    CLAIM     bell << 32 | parts << 16 | next part: one word, so that a claim is valid only for the run it belongs to
     DONE      how many members or parts have finished
     SETTINGS  WORKERS that exist, LIMIT (see runtime/cpu/pool.py), SPIN_NS
     SLOTS     one per worker: its bell, whether it sleeps, and what to run
@@ -21,9 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
+from tilewright.ir import Function, Kernel, Type, Value, i8, i32, i64, ptr
+from tilewright.kernels.cpu.jobs import offsets
 from tilewright.targets.cpu import CpuTarget
 
 LINE = 128                                      # two cache lines: the hardware fetches them in pairs
@@ -242,7 +245,7 @@ def worker(target: CpuTarget) -> Function:
 
 @cache
 def _stop(target: CpuTarget) -> Function:
-    """pool_stop(pool) → 1: every worker has been told to end; 0: the pool is in use. It stays locked."""
+    """pool_stop(pool) → 1: every worker has been asked to end; 0: the pool is in use. It stays locked."""
     k = Kernel("pool_stop", pool=ptr(i8), result=i64, noalias=False)
     pool, = k.args
     with k.when(k.atomic_replace(_field(pool, LOCK, i32), 0, 1) == 0):
@@ -274,3 +277,21 @@ def _bench(target: CpuTarget) -> Function:
 
 def emit_pool(target: CpuTarget) -> list[Function]:
     return [worker(target), run_team(target), run_parts(target), _stop(target), _nothing(), _bench(target)]
+
+
+# ---- what the functions that a pool runs begin with
+
+def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type, C: Type | None = None,
+               **others: Type) -> SimpleNamespace:
+    """The fields of a job as values, by name; operands are pointers to T, but for `others`. C: what alpha and beta are,
+    if not of type T."""
+    types = dict.fromkeys(("a", "b", "c", "a_space", "b_space", "sums"), ptr(T)) | \
+        dict.fromkeys(("pack_a", "pack_b", "barriers", "finish"), ptr(i8)) | \
+        {"alpha": C or T, "beta": C or T, "table": ptr(i64)} | {name: ptr(S) for name, S in others.items()}
+    where = offsets(fields)
+    return SimpleNamespace(**{name: k.field(job, where[name], types.get(name, i64)) for name in fields})
+
+
+def split(total: Value, ways: Value, rank: Value) -> tuple[Value, Value]:
+    """The share [lo, hi) of `rank` when `total` things are dealt out in `ways` nearly equal runs."""
+    return total*rank // ways, total*(rank + 1) // ways

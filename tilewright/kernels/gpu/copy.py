@@ -1,6 +1,6 @@
-"""Copy a matrix from any strides to any strides, from one format to another, scaled: what a GEMM leaves to others.
+"""Copy a matrix from any strides to any strides, from one format to another, scaled.
 
-Lanes go along the columns. Whoever calls it names rows and columns so that the destination's columns lie closer.
+Lanes go along the columns. The caller names rows and columns so that the destination's columns have the smaller stride.
 """
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ of a batch are numbered matrix after matrix, so that one launch, raster and spli
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Type, Value, i8, i32, i64, ptr
-from tilewright.kernels.gpu import raster
 from tilewright.kernels.gpu.split_k import Parts, Split
 
 
@@ -50,6 +50,11 @@ def of_batch(g: SimpleNamespace, tiles: Value) -> Value:
     return tiles if g.batch is None else tiles*g.batch
 
 
+def first_threads(k: Kernel, t: Value, ACTIVE: int, THREADS: int) -> Any:
+    """`with` this: what threads 0 ... ACTIVE - 1 of THREADS do."""
+    return nullcontext() if ACTIVE == THREADS else k.when(t < ACTIVE)
+
+
 @dataclass(frozen=True)
 class Work:
     t: Value                # thread of the workgroup
@@ -67,7 +72,7 @@ class Work:
 
 def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
           GROUP_M: int, SLICES: int = 1, DIES: int = 1, AT_LEAST_ONE: bool = False) -> Work:
-    """The grid is that of `split`, with as many tiles as C has, or a batch. GROUP_M, DIES: raster.grouped and by_die.
+    """The grid is that of `split`, with as many tiles as C has, or a batch. GROUP_M, DIES: see grouped and by_die.
 
     AT_LEAST_ONE: a workgroup for which no steps of k are left multiplies one tile of zeros, else none.
     """
@@ -76,10 +81,10 @@ def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int
     in_slice, slice = (warp % WARPS, warp // WARPS) if SLICES > 1 else (warp, None)
     lane, i1, j1 = t % k.warp, in_slice % WARPS_M*WARP_M, in_slice // WARPS_M*WARP_N
     tiles_m, tiles_n = k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
-    block = raster.by_die(k, k.block[0], of_batch(g, tiles_m*tiles_n), DIES) if DIES > 1 else k.block[0]
+    block = by_die(k, k.block[0], of_batch(g, tiles_m*tiles_n), DIES) if DIES > 1 else k.block[0]
     tile, parts = split.parts(k, g, block, lambda: of_batch(g, tiles_m*tiles_n))
     tile = in_matrix(k, g, tile, lambda: tiles_m*tiles_n)
-    tile_m, tile_n = raster.grouped(k, tile, tiles_m, tiles_n, GROUP_M)
+    tile_m, tile_n = grouped(k, tile, tiles_m, tiles_n, GROUP_M)
     i0, j0 = tile_m*CTA_M, tile_n*CTA_N
     k_first, tiles, short = _steps(k, g.k, CTA_K, split, parts, AT_LEAST_ONE)
     return Work(t, lane, slice, i0, j0, i1, j1, parts, k_first, tiles, short)
@@ -103,3 +108,23 @@ def _steps(k: Kernel, depth: Value, CTA_K: int, split: Split, parts: Parts, AT_L
         tiles = k.max(tiles, 1)
         return first, tiles, steps - (tiles - 1)*CTA_K
     return first, tiles, k.select(tiles > 0, steps - (tiles - 1)*CTA_K, 0)
+
+
+# ---- the order in which workgroups take the tiles of C
+
+
+def grouped(k: Kernel, index: Value, tiles_m: Value, tiles_n: Value, GROUP_M: int) -> tuple[Value, Value]:
+    """(row, column) of tile `index`: GROUP_M rows of tiles are finished column by column before the next rows begin,
+    so that the CTAs that run together share rows of A and columns of B in L2."""
+    per_group = tiles_n*GROUP_M
+    first = index // per_group * GROUP_M
+    height = k.min(tiles_m - first, GROUP_M)
+    inside = index % per_group
+    return first + inside % height, inside // height
+
+
+def by_die(k: Kernel, index: Value, total: Value, DIES: int) -> Value:
+    """Which tile workgroup `index` of `total` takes, on a chip that deals workgroups out to its DIES dies in turn: each
+    die, which has an L2 of its own, gets tiles that follow each other."""
+    die, place = index % DIES, index // DIES
+    return die*(total // DIES) + k.min(die, total % DIES) + place

@@ -23,9 +23,8 @@ from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.nvidia import result
-from tilewright.kernels.nvidia.operand import Operand
-from tilewright.kernels.nvidia.partition import Partition, Piece
-from tilewright.kernels.nvidia.result import Result
+from tilewright.kernels.nvidia.operand import SmemOperand
+from tilewright.kernels.nvidia.result import Partition, Piece, Result
 from tilewright.kernels.nvidia.ring import Fragments, Ring
 
 PAD = 4                 # elements
@@ -50,8 +49,8 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
 
     common: dict[str, Any] = {"CTA_K": CTA_K, "VECTOR": VECTOR, "THREADS": THREADS, "ASYNC": True,
                               "transposed": False, "PAD": PAD}
-    a = Operand(k, f64, g.a, g.lda, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
-    b = Operand(k, f64, g.b, g.ldb, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
+    a = SmemOperand(k, f64, g.a, g.lda, along_k=LAYOUT[0] == "n", EXTENT=CTA_M, **common)
+    b = SmemOperand(k, f64, g.b, g.ldb, along_k=LAYOUT[1] == "t", EXTENT=CTA_N, **common)
     smem = k.smem("tiles", (STAGES*(a.SIZE + b.SIZE),), f64, align=128)
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
@@ -64,13 +63,13 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
 class WarpProducts:
     """acc += a warp's part of A's tile times its part of B's, STEPS instructions along k."""
 
-    def __init__(self, k: Kernel, smem: Value, a: Operand, b: Operand, work: Work, WARP_M: int, WARP_N: int,
+    def __init__(self, k: Kernel, smem: Value, a: SmemOperand, b: SmemOperand, work: Work, WARP_M: int, WARP_N: int,
                  STEPS: int) -> None:
         self.k, self.a, self.b, self.work, self.STEPS = k, a, b, work, STEPS
         self.TILES_M, self.PAIRS_N = WARP_M // ATOM.m, WARP_N // (2*ATOM.n)
         self.group, self.quad = group, quad = work.t % 32 // 4, work.t % 4
 
-        def first(x: Operand, start: Value) -> Value:
+        def first(x: SmemOperand, start: Value) -> Value:
             """Where this lane's part of the first fragment is, from the start of the tile."""
             return (start + group)*x.ROW + quad if x.inner_k else quad*x.ROW + start + group*2
         self.a_lane, self.b_lane = smem + first(a, work.i1), smem + a.SIZE + first(b, work.j1)
@@ -96,7 +95,7 @@ class WarpProducts:
         return [*self._fragments(self.a, self.a_lane + at, step, self.TILES_M),
                 *self._fragments(self.b, self.b_lane + at, step, self.PAIRS_N)]
 
-    def _fragments(self, x: Operand, at: Value, step: int, COUNT: int) -> Fragments:
+    def _fragments(self, x: SmemOperand, at: Value, step: int, COUNT: int) -> Fragments:
         """COUNT times two of this lane's rows or columns, at one step of k."""
         k, found = self.k, []
         for part in range(COUNT):

@@ -11,13 +11,13 @@ matrix along i is copied from its last row, and never stored; beyond k, which ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i32, ptr, vec
 from tilewright.ir.values import Variable
-from tilewright.kernels.nvidia.partition import Partition
+from tilewright.kernels.gpu.work import first_threads
+from tilewright.kernels.nvidia.result import Partition
 
 WIDEST = 16                 # bytes that a thread moves at once
 
@@ -30,7 +30,7 @@ class Pass:
     i: int
 
 
-class Operand:
+class SmemOperand:
     """`extent` elements of i from `first`, by CTA_K steps of k, STAGES times in shared memory at `smem`."""
 
     def __init__(self, k: Kernel, T: Any, gmem: Value, ld: Value, *, along_k: bool, transposed: bool, EXTENT: int,
@@ -118,14 +118,14 @@ class Operand:
         self._start_copies(smem, steps) if self.ASYNC else self._load(steps)
 
     def _start_copies(self, smem: Value, steps: Value | None) -> None:
-        with _some(self.k, self.t, self.ACTIVE, self.THREADS):
+        with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             for _, each, source in self._copies(steps):
                 valid = None if steps is None else self._valid(each, steps) * self.T.bytes
                 self.k.cp_async(self._at(smem, each), source, self.UNIT * self.T.bytes, valid)
 
     def _load(self, steps: Value | None) -> None:
         k, U = self.k, self.UNIT
-        with _some(k, self.t, self.ACTIVE, self.THREADS):
+        with first_threads(k, self.t, self.ACTIVE, self.THREADS):
             for index, each, source in self._copies(steps):
                 if steps is None:
                     self.carried[index, 0] = k.load(source, vec(self.T, U))
@@ -139,7 +139,7 @@ class Operand:
         if self.ASYNC:
             return
         k, transposing = self.k, self.along_k and not self.inner_k and self.UNIT > 1
-        with _some(k, self.t, self.ACTIVE, self.THREADS):
+        with first_threads(k, self.t, self.ACTIVE, self.THREADS):
             for index, each in enumerate(self.passes):
                 vector, at = self.carried[index, 0], self._at(smem, each)
                 if transposing:
@@ -171,8 +171,3 @@ class Operand:
 def _divisor(n: int, most: int) -> int:
     """The largest divisor of n that is not above `most`."""
     return next(d for d in range(min(n, most), 0, -1) if n % d == 0)
-
-
-def _some(k: Kernel, t: Value, ACTIVE: int, THREADS: int) -> Any:
-    """`with` this, threads 0 ... ACTIVE - 1 only."""
-    return nullcontext() if ACTIVE == THREADS else k.when(t < ACTIVE)

@@ -15,9 +15,8 @@ from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters, share
 from tilewright.kernels.nvidia import result
-from tilewright.kernels.nvidia.operand import WIDEST, Operand
-from tilewright.kernels.nvidia.partition import Partition, lane_grid, partition
-from tilewright.kernels.nvidia.result import Result, Staging
+from tilewright.kernels.nvidia.operand import WIDEST, SmemOperand
+from tilewright.kernels.nvidia.result import Partition, Result, Staging, lane_grid, partition
 from tilewright.kernels.nvidia.ring import Fragments, Ring
 
 TYPES = {"f32": f32, "f64": f64}
@@ -39,7 +38,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
     GROUP_M     rows of tiles that are finished before the next ones
     ORDER       of the FMAs of an outer product: along "rows" or "columns"
-    REGISTERS   that a thread may have, 0: what it should need; ptxas avoids bank conflicts better if told
+    REGISTERS   that a thread may have, 0: an estimate; with a limit ptxas avoids more bank conflicts
     BATCH       of many matrices: see work.parameters, and so are strides multiples of VECTOR
     """
     T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
@@ -61,9 +60,9 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     rows = partition(work.i1, lane_m, LANES_M, THREAD_M, wide_m)
     columns = partition(work.j1, lane_n, LANES_N, THREAD_N, wide_n)
 
-    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int) -> Operand:
-        return Operand(k, T, gmem, ld, along_k=along_k, transposed=TRANSPOSE, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
-                       THREADS=THREADS, ASYNC=ASYNC)
+    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int) -> SmemOperand:
+        return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=TRANSPOSE, EXTENT=EXTENT, CTA_K=CTA_K,
+                           VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC)
     a, b = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M), operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
     STAGED = VECTOR == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
@@ -91,7 +90,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
 class OuterProducts:
     """acc[i, j] += A[row i, p] * B[p, column j] for STEPS steps p of each tile, those of this slice."""
 
-    def __init__(self, k: Kernel, ring: Ring, operands: Sequence[Operand], own: Sequence[Partition], acc: Tile,
+    def __init__(self, k: Kernel, ring: Ring, operands: Sequence[SmemOperand], own: Sequence[Partition], acc: Tile,
                  slice: Value | None, STEPS: int, ORDER: str) -> None:
         self.k, self.ring, self.operands, self.own, self.acc = k, ring, operands, own, acc
         self.slice, self.STEPS = slice, STEPS

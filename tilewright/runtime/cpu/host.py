@@ -124,13 +124,13 @@ class Host:
                             kind, *source)
 
     def packing_words(self, target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
-        """The same of words: kernels/cpu/packing_words.py."""
-        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "packing_words:emit_pack_words",
+        """The same of words: kernels/cpu/packing.py."""
+        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "packing:emit_pack_words",
                             target, dtype, width, kind, source, role)
 
     def packing_tiles(self, target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
-        """The same of tiles: kernels/cpu/packing_tiles.py."""
-        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "packing_tiles:emit_pack_tiles",
+        """The same of tiles: kernels/cpu/amx.py."""
+        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "amx:emit_pack_tiles",
                             target, dtype, kind, source, role)
 
     def packing_complex(self, target: CpuTarget, dtype: str, width: int, kind: str, role: str, conj: str = "") -> int:
@@ -139,19 +139,19 @@ class Host:
                             "packing_complex:emit_pack_complex", target, dtype, width, kind, role, conj)
 
     def finish(self, target: CpuTarget, width: int, result: str) -> int:
-        """Of the function that rounds tiles of C to their format: kernels/cpu/finish.py."""
-        return self.address(jobs.finish_name(width, result), "finish:emit_finish", target, width, result)
+        """Of the function that rounds tiles of C to their format: kernels/cpu/out.py."""
+        return self.address(jobs.finish_name(width, result), "out:emit_finish", target, width, result)
 
     def scale(self, target: CpuTarget, dtype: str) -> int:
-        """Of the function that makes C of sums: kernels/cpu/finish.py."""
-        return self.address(jobs.scale_name(dtype), "finish:emit_scale", target, dtype)
+        """Of the function that makes C of sums: kernels/cpu/skinny.py."""
+        return self.address(jobs.scale_name(dtype), "skinny:emit_scale", target, dtype)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
         which of them was packed before."""
         if algorithm in ("dots", "stream"):
             name = f"{algorithm}_{dtype}_{mr}x{nr}"
-            return self.address(name, f"{algorithm}:emit_{algorithm}", target, dtype, mr, nr)
+            return self.address(name, f"skinny:emit_{algorithm}", target, dtype, mr, nr)
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":
             return self.address(jobs.driver_name(dtype, mr, nr, *sources), "gemm:emit_gemm", target, dtype, mr, vectors,
@@ -159,13 +159,13 @@ class Host:
         return self.address(f"in_place_{dtype}_{mr}x{nr}", "in_place:emit_in_place", target, dtype, mr, vectors)
 
     def prepack(self, target: CpuTarget, dtype: str, mr: int, nr: int, source: str, role: str) -> int:
-        """Of the function that packs all panels of an operand beforehand: kernels/cpu/prepack.py."""
-        return self.address(jobs.prepack_name(dtype, mr, nr, source, role), "prepack:emit_prepack", target, dtype, mr,
+        """Of the function that packs all panels of an operand beforehand: kernels/cpu/gemm.py."""
+        return self.address(jobs.prepack_name(dtype, mr, nr, source, role), "gemm:emit_prepack", target, dtype, mr,
                             nr // target.lanes(itemsize(dtype)), source, role)
 
     def batch(self, target: CpuTarget) -> int:
-        """Of the loop over packed products: kernels/cpu/batch.py."""
-        return self.address("batch_packed", "batch:emit_batch", target)
+        """Of the loop over packed products: kernels/cpu/gemm.py."""
+        return self.address("batch_packed", "gemm:emit_batch", target)
 
 
 class Parts(Host):

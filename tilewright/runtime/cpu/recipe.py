@@ -207,7 +207,7 @@ class Recipe:
         return (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)
 
     def scaling(self, sums: int, ld: int, c: int, alpha: float, beta: float, parts: int = 1) -> array:
-        """What emit_scale (kernels/cpu/finish.py) takes for sums whose rows are `ld` elements apart."""
+        """What emit_scale (kernels/cpu/skinny.py) takes for sums whose rows are `ld` elements apart."""
         m, n = self.written
         row_parts = min(parts, m)
         fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": self.template[self.at["ldc"]],

@@ -38,7 +38,7 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     values = (driver, *(table.address for table in tables), pool().address, pool().parts_address,
               small_elements(shape.dtype, target), PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
-    small = load("tilewright.kernels.cpu.small:emit_small", target, shape.dtype, mr, vectors)
+    small = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors)
     _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values), tables
     _publish()
 

@@ -1,1 +1,0 @@
-"""GEMM kernels for AMD's Matrix Cores."""

@@ -1,1 +1,0 @@
-"""CPU kernels, each emitted: the micro-kernel, packing, the five loops around them, and what small and skinny need."""
