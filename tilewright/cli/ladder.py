@@ -165,7 +165,8 @@ def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     from tilewright.ladder import run, steps
 
     step, code = steps.step(name, chip), run.compiled(name, chip)
-    atom, used = step.atom(chip.name), code.resources
+    atom = step.atom(chip.name)
+    used: Any = code.resources
     count = Counter(kind for _, kind in run.instructions(code))
     _, whole = run.simulate_amd(name, chip, "integers")
     _, random = run.simulate_amd(name, chip, "random")

@@ -60,7 +60,7 @@ from tilewright.ir import Kernel, Value, f16, f32, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.amd import pipeline
 from tilewright.kernels.amd.gemm import WaveProducts
 from tilewright.kernels.amd.lds_tile import LdsTile
-from tilewright.kernels.amd.pipeline import Do, Operands, Stream
+from tilewright.kernels.amd.pipeline import Buffered, Do, Operands
 from tilewright.kernels.gpu.work import first_threads
 
 BF16 = 16                   # bits
@@ -86,7 +86,7 @@ class Packed:
     ld_scales: Value        # blocks
 
 
-class Decoded(LdsTile, Stream):
+class Decoded(LdsTile, Buffered):
     """EXTENT rows by CTA_K steps of k, a multiple of the 32 that share a scale."""
     start = 0               # of its part of a stage, in bytes
 

@@ -107,7 +107,7 @@ class WaveProducts:
         """For each tile of A and of B its operands for all PARTS, in the order in which products need them."""
         step = group*self.PARTS
         of_a = [partial(self.a.read, at, i, step) for i in range(self.TILES_M)]
-        of_b = [lambda j=j: self.b.read(at + self.a.SIZE, j, step) for j in range(self.TILES_N)]  # type: ignore[misc]
+        of_b = [lambda j=j: self.b.read(at + self.a.SIZE, j, step) for j in range(self.TILES_N)]
         return [of_a[0], *of_b, *of_a[1:]]
 
     def words(self, at: Value) -> list[Read]:

@@ -25,7 +25,7 @@ from tilewright.kernels.amd.lds_tile import (
     swizzled_piece,
     swizzled_row,
 )
-from tilewright.kernels.amd.pipeline import Direct, Do
+from tilewright.kernels.amd.pipeline import Buffered, Direct, Do
 from tilewright.kernels.gpu.work import first_threads
 
 UPPER_WORDS = UPPER.bytes // 4
@@ -50,7 +50,7 @@ class Copy:
     bytes: int
 
 
-class LdsOperand(LdsTile, Direct):
+class LdsOperand(LdsTile, Buffered, Direct):
     """A tile that is copied; the rows of the matrix lie `ld` units of UNIT bytes apart.
 
     Units are what can be loaded alone: by default elements, but of the narrow ones that come in blocks, 8 bytes.

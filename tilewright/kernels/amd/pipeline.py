@@ -57,20 +57,26 @@ class Products(Protocol):
 
 
 class Stream(Protocol):
-    """Tiles of k of one matrix, in turn. `more`: whether there is another tile after this one; if not, the same comes
-    again, and is not used."""
+    """Tiles of k of one matrix, in turn."""
     SIZE: int                                                       # bytes of LDS that a tile takes
 
     def load_first_tile(self, steps: Value) -> None: ...            # of which so many steps of k exist
-    def loads(self, more: Value) -> list[list[Do]]: ...             # of the next tile into registers, part by part
-    def stores_to_lds(self, smem: Value) -> list[list[Do]]: ...     # of what was loaded last, in the same parts
+    def stores_to_lds(self, smem: Value) -> list[list[Do]]: ...     # of the registers that were loaded last, in parts
 
     def release_tile(self) -> None:
         """The tile before has been multiplied."""
+        return
+
+
+class Buffered(Stream, Protocol):
+    """One that goes through registers. `more`: whether there is another tile after this one; if not, the same comes
+    again, and is not used."""
+
+    def loads(self, more: Value) -> list[list[Do]]: ...             # of the next tile into registers, part by part
 
 
 class Direct(Stream, Protocol):
-    """One that also goes another way than through registers."""
+    """One that is copied past the registers, but for its first tile."""
     COPIES: int                                         # that `start` makes, in a wave
 
     def start(self, smem: Value) -> list[Do]: ...       # copy the next tile straight into LDS, in this order
@@ -80,7 +86,7 @@ class Direct(Stream, Protocol):
 AnyStream = TypeVar("AnyStream", bound=Stream)
 
 
-def through_registers(k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value,
+def through_registers(k: Kernel, streams: Sequence[Buffered], smem: Value, tiles: Value, short: Value,
                       products: Products) -> None:
     """Two tiles in LDS and one in registers. `short`: steps of k in the first of `tiles`, which are at least one."""
     STAGE = sum(x.SIZE for x in streams)

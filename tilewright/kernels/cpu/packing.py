@@ -130,8 +130,8 @@ def _pack(k: Kernel, target: CpuTarget, WIDTH: int, KIND: str, g: SimpleNamespac
         for masks, first, last in side_by_side(k, target, V, GROUPS, source, g.valid, g.step_p, count):
             with k.loop(last, first) as p:
                 rows = source.view(1, g.step_p)
-                for i in range(0, WIDTH if WORD == 1 else 0, 64 // S.bytes):
-                    k.prefetch(rows.at(i, p + ROWS), locality=2)
+                for first_line in range(0, WIDTH if WORD == 1 else 0, 64 // S.bytes):
+                    k.prefetch(rows.at(first_line, p + ROWS), locality=2)
                 for group, mask in enumerate(masks):
                     k.store(dst.at(p, group*V), across(rows, p, group*V, V, mask), T.bytes)
         return
