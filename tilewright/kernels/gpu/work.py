@@ -2,7 +2,7 @@
 each warp, which steps of k.
 
 Every tiled kernel for a GPU opens with these: `parameters` of its function, `arguments` by name, and `share`. The tiles
-of a batch are numbered matrix after matrix, so that one launch, raster and split_k divide all of them.
+of a batch are numbered matrix after matrix, so that one launch covers all of them, and split_k divides them.
 """
 from __future__ import annotations
 
