@@ -1,4 +1,4 @@
-"""What a caller asked for, checked: a problem that a target has kernels for, and a plan or the text of one."""
+"""What a caller asked for, checked: a problem, and a plan or the text of one."""
 from __future__ import annotations
 
 import sys
@@ -6,7 +6,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from tilewright.formats import MULTIPLIED
 from tilewright.plans.common import Plan
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
@@ -21,13 +20,17 @@ class _Family(NamedTuple):
 
     @property
     def plan(self) -> type[Plan]:
-        found: type[Plan] = getattr(import_module(f"tilewright.plans.{self.module}"), self.name)
+        found: type[Plan] = getattr(import_module(self.module), self.name)
         return found
 
+    def has(self, plan: Any) -> bool:
+        """Whether it is one of these plans, which no module that is not imported can have made."""
+        return self.module in sys.modules and isinstance(plan, self.plan)
 
-_FAMILIES = (_Family(CpuTarget, "cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
-             _Family(GpuTarget, "nvidia", "NvidiaPlan", ("simt", "dmma", "gemv")),
-             _Family(AmdTarget, "amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")))
+
+_FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
+             _Family(GpuTarget, "tilewright.plans.nvidia", "NvidiaPlan", ("simt", "dmma", "gemv")),
+             _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")))
 
 
 def problem(what: Any) -> Gemm:
@@ -36,21 +39,6 @@ def problem(what: Any) -> Gemm:
         raise TypeError("problem must be a tilewright.Gemm, such as Gemm(m, n, k, 'f32'), not "
                         f"{type(what).__name__} {what!r}")
     return what
-
-
-def supported(what: Any, on: str, single: bool = False) -> Gemm:
-    """A Gemm whose formats kernels are compiled for by themselves on CPUs and NVIDIA's GPUs. TypeError for anything
-    else than a Gemm; ValueError for other formats, or with `single` for more than one.
-
-    on      the target's name, or the family's, for the sentence
-    """
-    p = problem(what)
-    kinds = p.a, p.b, p.out
-    if any(kind not in MULTIPLIED for kind in kinds) or (single and len(set(kinds)) > 1):
-        raise ValueError(f"problems for {on} are in {' or '.join(MULTIPLIED)}{', the same for a, b and out' * single}, "
-                         f"and {p} has a = {p.a}, b = {p.b}, out = {p.out}; tilewright.matmul multiplies every format "
-                         "on CPUs")
-    return p
 
 
 def plan(what: Any, target: Any = None) -> Any:
@@ -63,24 +51,19 @@ def plan(what: Any, target: Any = None) -> Any:
     if what is None:
         return None
     found = _parsed(what) if isinstance(what, str) else what
-    family = next((f for f in _FAMILIES if _is(found, f)), None)
+    family = next((f for f in _FAMILIES if f.has(found)), None)
     if family is None:
         raise TypeError(f"plan must be a plan or the text of one, not {type(what).__name__} {what!r}")
     if target is not None and not isinstance(target, family.target):
-        wanted = family_of(target)
+        wanted = next(f for f in _FAMILIES if isinstance(target, f.target)).plan
         raise ValueError(f"plan {found} is for {family.plan.FAMILY}, and {target.name} is {wanted.FAMILY}, whose plans "
                          f"look like {wanted.EXAMPLE!r}")
     return found
 
 
-def family_of(target: Any) -> type[Plan]:
-    """The class of plans for a target."""
-    return next(f for f in _FAMILIES if isinstance(target, f.target)).plan
-
-
 def is_for(found: Any, kind: type) -> bool:
     """Whether it is a plan for targets of this kind; no module is imported for the answer."""
-    return found is not None and any(f.target is kind and _is(found, f) for f in _FAMILIES)
+    return any(f.target is kind and f.has(found) for f in _FAMILIES)
 
 
 @lru_cache(maxsize=256)
@@ -91,9 +74,3 @@ def _parsed(text: str) -> Any:
             return family.plan.parse(text)
     raise ValueError(f"not a plan: {text!r}; one looks like "
                      + ", ".join(f"{f.plan.EXAMPLE!r} ({f.plan.FAMILY})" for f in _FAMILIES))
-
-
-def _is(found: Any, family: _Family) -> bool:
-    """Whoever has such a plan has imported its module."""
-    module = sys.modules.get(f"tilewright.plans.{family.module}")
-    return module is not None and isinstance(found, getattr(module, family.name))
