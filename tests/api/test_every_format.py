@@ -231,7 +231,7 @@ def test_every_number_is_converted_exactly_in_packing(f):
         assert np.isnan(special).all()
 
 
-@pytest.mark.parametrize("f", ["e5m2", "e4m3fn", "e4m3fnuz"])
+@pytest.mark.parametrize("f", ["e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz"])
 def test_every_fp8_number_is_converted_exactly_in_packing(f):
     dtype = FORMATS[f].dtype
     every = np.arange(256, dtype=np.uint8).view(dtype)
@@ -273,7 +273,7 @@ def test_broadcast_stacks_are_converted_in_packing(f, lead):
 
 def test_packing_that_converts_both_readings():
     """What the simulator makes of the recorded program is what the machine does."""
-    for source in ("f16", "bf16", "i8", "u8", "i16", "u16", "e5m2", "e4m3fn", "e4m3fnuz"):
+    for source in ("f16", "bf16", "i8", "u8", "i16", "u16", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz"):
         for kind, strides in (("across", (1, 40)), ("along", (50, 1)), ("any", (50, 2))):
             raw = numbers(FORMATS[source], 5000)
             seen = raw if source == "f16" else raw.view(np.int8 if raw.itemsize == 1 else np.int16)

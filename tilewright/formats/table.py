@@ -55,7 +55,7 @@ FORMATS: dict[str, Format] = {
 MULTIPLIED = ("f32", "f64")
 
 # Floats that CPUs' packing converts on the way to the micro-kernel, and to which sums are rounded: kernels/narrow.py.
-NARROW = ("f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz")
+NARROW = ("f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz")
 
 _BY_NUMPY_NAME = {f.numpy_name: f for f in FORMATS.values()}
 

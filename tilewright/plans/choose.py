@@ -182,7 +182,7 @@ def tile_plan(shape: Shape, target: CpuTarget) -> CpuPlan:
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-    """For one operand that is large and read once, where it lies, and another that stays in cache."""
+    """For one large operand that is read once in place, and another that stays in cache."""
     lanes = target.lanes(shape.itemsize)
     if shape.m <= MOST_ROWS:
         for mr, vectors, kc in tiles_of(target, FEW_ROWS):
@@ -222,7 +222,7 @@ def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]
 
 
 def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
-    """Small and readable in place: what the emitted builtin takes without asking anyone."""
+    """Whether a product is small and readable in place, so that the emitted builtin runs it without Python."""
     m, n, k = shape.m, shape.n, shape.k
     return (shape.b == "rows" and shape.a != "any" and not shape.converts
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target))

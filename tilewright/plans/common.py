@@ -71,11 +71,6 @@ class Plan:
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"not a plan for {cls.FAMILY}: {text!r}; one looks like {cls.EXAMPLE!r}") from error
 
-    @classmethod
-    def algorithms(cls) -> tuple[str, ...]:
-        found: tuple[str, ...] = get_args(_hints(cls)["algorithm"])
-        return found
-
     def unknown_words(self) -> list[str]:
         """A sentence for each field that must be one of a few words and is not: nothing else is known then."""
         return [f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {getattr(self, name)!r}."
@@ -206,6 +201,6 @@ def _reasons(candidates: int, refused: Counter[str]) -> str:
     for sentence, count in refused.most_common():
         kinds.setdefault(re.sub(r"\d+", "#", sentence), Counter())[sentence] = count
     counted = sorted(((sum(each.values()), next(iter(each))) for each in kinds.values()), key=lambda x: -x[0])
-    told = ", ".join(f"{count} x {sentence.rstrip('.')}" for count, sentence in counted[:SHOWN])
+    listed = ", ".join(f"{count} x {sentence.rstrip('.')}" for count, sentence in counted[:SHOWN])
     more = f", and {len(counted) - SHOWN} further reasons" if len(counted) > SHOWN else ""
-    return f"{candidates} candidates refused: {told}{more}."
+    return f"{candidates} candidates refused: {listed}{more}."

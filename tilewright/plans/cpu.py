@@ -164,7 +164,7 @@ class CpuPlan(Plan):
     ic_ways: int = 1
     jr_ways: int = 1
     swap: bool = False
-    copy: bool = False      # B, which is small, is first copied so that it lies as the algorithm reads it
+    copy: bool = False      # B, which is small, is first copied into the layout that the algorithm reads
 
     @property
     def threads(self) -> int:

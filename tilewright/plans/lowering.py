@@ -28,7 +28,7 @@ SUMS = ("f32", "f64", "i32", "i64", "c64", "c128")          # in which products 
 CONVERTED = {"f32": {**{f: f for f in (*NARROW, *_INTEGERS)}, "bool": "i8"},
              "i32": {**{f: f for f in _INTEGERS}, "bool": "i8"}}
 # What sums are rounded to as they are stored.
-ROUNDED = {"f32": (*NARROW, "e5m2fnuz"), "i32": _INTEGERS}
+ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
 LEAST_K, LEAST_WORK = 32, 64**3         # k and m*n*k from which converting in packing beats converting before
 LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
 

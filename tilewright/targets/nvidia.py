@@ -14,7 +14,7 @@ _THROUGHPUT = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic
 _PTX = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
 THREADS = 1024      # of a CTA, at most, on every chip; of AMD's workgroups too
 CLUSTER = 8         # CTAs of a cluster that every chip can hold which has clusters
-LEAST_REGISTERS = 16    # to which ptxas can be told to keep a thread
+LEAST_REGISTERS = 16    # the lowest limit that ptxas takes for a thread
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ class _Run:
 
 
 def _measure(job: Job, listen: Listener) -> _Run:
-    """Children, until one has told all, or the time is over. Each that ends while it tries a plan is followed by one
+    """Children, until one has finished, or the time is over. Each that ends while it tries a plan is followed by one
     that does without this plan."""
     run, deadline = _Run(), time.monotonic() + job.time_limit
     patience = PATIENCE_S + 2 * job.problem.flops / SLOWEST

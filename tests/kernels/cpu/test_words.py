@@ -84,7 +84,7 @@ def test_which_word_is_multiplied():
             assert name(chip, a, b) == "i16x2"
         for a, b in (("u16", "i16"), ("", "i8"), ("i8", "")):
             assert name(chip, a, b) is None
-        for a, b in itertools.product(("bf16", "e4m3fn", "e4m3fnuz", "e5m2"), repeat=2):
+        for a, b in itertools.product(("bf16", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"), repeat=2):
             assert name(chip, a, b, "f32") == ("bf16x2" if chip is both_kinds else None)
         for a, b in (("f16", "bf16"), ("bf16", "f16"), ("", "bf16"), ("bf16", ""), ("i16", "bf16")):
             assert name(chip, a, b, "f32") is None
