@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -180,10 +181,6 @@ class CpuPlan(Plan):
         """What must be contiguous in B where it is read in place."""
         return "columns" if self.algorithm == "dots" else "rows"
 
-    @property
-    def key(self) -> str:
-        return str(self)
-
     def excess(self, itemsize: int) -> list[str]:
         """What no machine has the threads or the memory for, whatever the problem: sentences."""
         found = []
@@ -218,34 +215,29 @@ class CpuPlan(Plan):
         elif shape.converts:
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
-        if self.algorithm == "in_place":
-            if shape.b != "rows":
-                found.append(f"in_place reads rows of B where they lie, and B's {shape.b} are contiguous, not its rows."
-                             if shape.b == "columns" else "in_place reads rows of B, and nothing in B is contiguous.")
-            if shape.a == "any":
-                found.append("in_place reads A by rows or by columns, and neither is contiguous.")
-            if self.jr_ways > 1:
-                found.append(f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}.")
-        if self.algorithm == "stream":
-            if shape.b != "rows":
-                found.append("stream reads rows of B that are contiguous, and B's are not.")
-            if shape.m != self.mr:
-                found.append(f"stream has registers for {self.mr} rows, and C has {shape.m}.")
-            if self.ic_ways * self.jr_ways > 1:
-                found.append("stream splits columns (jc) alone.")
-        if self.algorithm == "dots":
-            if shape.b != "columns":
-                found.append("dots multiplies columns of B that are contiguous, and B's are not.")
-            if shape.a != "rows":
-                found.append("dots multiplies rows of A that are contiguous, and A's are not.")
-            if shape.n != self.nr:
-                found.append(f"dots computes {self.nr} columns, and C has {shape.n}.")
-            if self.jc_ways * self.jr_ways > 1:
-                found.append("dots splits rows (ic) alone.")
+        found += [sentence for wrong, sentence in self._placed(shape) if wrong]
         return found
 
+    def _placed(self, shape: Shape) -> Iterator[tuple[bool, str]]:
+        """What operands that are read in place must be like, and how work is split: (whether that is violated, why)."""
+        if self.algorithm == "in_place":
+            yield shape.b == "columns", ("in_place reads rows of B where they lie, and B's columns are contiguous, not "
+                                         "its rows.")
+            yield shape.b == "any", "in_place reads rows of B, and nothing in B is contiguous."
+            yield shape.a == "any", "in_place reads A by rows or by columns, and neither is contiguous."
+            yield self.jr_ways > 1, f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}."
+        if self.algorithm == "stream":
+            yield shape.b != "rows", "stream reads rows of B that are contiguous, and B's are not."
+            yield shape.m != self.mr, f"stream has registers for {self.mr} rows, and C has {shape.m}."
+            yield self.ic_ways * self.jr_ways > 1, "stream splits columns (jc) alone."
+        if self.algorithm == "dots":
+            yield shape.b != "columns", "dots multiplies columns of B that are contiguous, and B's are not."
+            yield shape.a != "rows", "dots multiplies rows of A that are contiguous, and A's are not."
+            yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
+            yield self.jc_ways * self.jr_ways > 1, "dots splits rows (ic) alone."
 
-def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget):   # type: ignore[no-untyped-def]
+
+def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[str]:
     mr, nr, have = plan.mr, plan.nr, target.tile_registers
     lanes = target.lanes(shape.itemsize)
     if mr < 1 or nr < 1:
@@ -272,7 +264,7 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget):   # type: 
                    f"{target.name} has {have}.")
 
 
-def _packed_violations(plan: CpuPlan):                                  # type: ignore[no-untyped-def]
+def _packed_violations(plan: CpuPlan) -> Iterator[str]:
     for block, tile, name in (plan.mc, plan.mr, "m"), (plan.nc, plan.nr, "n"):
         if 0 < block < tile:
             yield f"{name}c = {block} is less than one panel of {name}r = {tile}."

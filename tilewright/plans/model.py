@@ -62,7 +62,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
     if shape.tiles:
         return _tiles(shape, plan, target, ceilings)
-    count = {"packed": _packed, "in_place": _in_place, "stream": _stream, "dots": _dots}[plan.algorithm]
+    count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
     found = count(shape, plan, target, ceilings)
     parts = *found.parts, ("copying B", _transposing(copied, shape, target, ceilings))
     if shape.words:
@@ -117,13 +117,13 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
     waiting = (total(traffic["L3"]) * runs / threads / ceilings.l3
                + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
-    turned = a*n_blocks*(shape.a == "rows") + b*(shape.b == "columns")                 # bytes transposed in packing
+    transposed = a*n_blocks*(shape.a == "rows") + b*(shape.b == "columns")             # bytes, in packing
     # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
     return _cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
-        ("transposing in packing", _transposing(turned // s, shape, target, ceilings) / threads),
+        ("transposing in packing", _transposing(transposed // s, shape, target, ceilings) / threads),
         ("loads of C that arrive too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("a block of A that exceeds L2",
@@ -217,35 +217,25 @@ def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
     return rows * max(gcd(pitch, span), target.line) > target.l1d
 
 
-def _stream(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
+def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
+    """stream and dots, which read each operand once from beyond L2."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    passes = ceil(k / plan.nr)
-    vectors = m * ceil(n / target.lanes(s)) * k
-    a, b, c = m*k*s, k*n*s, m*n*s
-    fits = a + b + c <= target.l3 // 2
-    a_once, b_once, c_once = (Term(x, size, 1, _ONCE) for x, size in (("A", a), ("B", b), ("C", c)))
-    c_passes = Term("C", c, 2*passes, f"read and written every {plan.nr} rows of B")
-    once = a_once, b_once, c_once
-    traffic = {"L1": (a_once, b_once, c_passes), "L2": once, "L3": once, "memory": once}
-    work = (vectors + c_passes.bytes // target.vector_bytes) / plan.threads / ceilings.vectors
+    lanes, sizes = target.lanes(s), (m*k*s, k*n*s, m*n*s)
+    once = a, b, c = tuple(Term(name, size, 1, _ONCE) for name, size in zip("ABC", sizes))
+    if plan.algorithm == "stream":
+        vectors = m * ceil(n / lanes) * k
+        c_passes = Term("C", c.size, 2*ceil(k / plan.nr), f"read and written every {plan.nr} rows of B")
+        near, extra = {"L1": (a, b, c_passes), "L2": once}, c_passes.bytes // target.vector_bytes
+    else:
+        steps = ceil(m / plan.mr)
+        vectors = m * n * ceil(k / lanes)
+        b_per_step = Term("B", b.size, steps, f"once per {plan.mr} rows")
+        near, extra = {"L1": (a, b_per_step, c), "L2": (a, b_per_step)}, CALL * steps
+    work = (vectors + extra) / plan.threads / ceilings.vectors
+    fits = sum(sizes) <= target.l3 // 2
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    return _cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
-
-
-def _dots(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
-    m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    vectors = m * n * ceil(k / target.lanes(s))
-    a, b, c = m*k*s, k*n*s, m*n*s
-    steps = ceil(m / plan.mr)
-    fits = a + b + c <= target.l3 // 2
-    a_once, c_once = Term("A", a, 1, _ONCE), Term("C", c, 1, _ONCE)
-    b_per_step = Term("B", b, steps, f"once per {plan.mr} rows")
-    once = a_once, Term("B", b, 1, _ONCE), c_once
-    traffic = {"L1": (a_once, b_per_step, c_once), "L2": (a_once, b_per_step),
-               "L3": once, "memory": once}
-    work = (vectors + CALL * steps) / plan.threads / ceilings.vectors
-    waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    return _cost(vectors, traffic, (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
+    return _cost(vectors, {**near, "L3": once, "memory": once},
+                 (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 
 
 _ONCE = "once"

@@ -179,29 +179,22 @@ def quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            mounts, read = (root, root / "unified"), _quota_v2
+            mounts, files = (root, root / "unified"), ("cpu.max",)
         elif "cpu" in controllers.split(","):
-            mounts, read = (root / controllers, root / "cpu"), _quota_v1
+            mounts, files = (root / controllers, root / "cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         else:
             continue
         for mount in mounts:
             # in a container the path may be the host's, and not exist below the mount: then only the root answers
             group = mount / path.strip("/")
-            limits += [read(folder) for folder in (group, *group.parents) if folder.is_relative_to(mount)]
+            limits += [_share(folder, files) for folder in (group, *group.parents) if folder.is_relative_to(mount)]
     return min((limit for limit in limits if limit), default=None)
 
 
-def _quota_v2(folder: Path) -> float | None:
+def _share(folder: Path, files: tuple[str, ...]) -> float | None:
+    """The CPU time of a period over its length, which these files hold; None for no limit."""
     try:
-        share, period = (folder / "cpu.max").read_text().split()
-        return None if share == "max" else int(share) / int(period)
-    except (OSError, ValueError):
-        return None
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        share = int((folder / "cpu.cfs_quota_us").read_text())
-        return None if share <= 0 else share / int((folder / "cpu.cfs_period_us").read_text())
+        share, period = " ".join((folder / name).read_text() for name in files).split()
+        return None if share == "max" or int(share) <= 0 else int(share) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
