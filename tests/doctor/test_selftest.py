@@ -23,8 +23,9 @@ from tilewright.doctor import amd_cases, amd_kernels, doctor, selftest, selftest
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
 from tilewright.ladder.steps import AMD_STEPS
-from tilewright.plans.amd import RATES, AmdPlan, choose, shape_of
+from tilewright.plans.amd import AmdPlan, choose, shape_of
 from tilewright.runtime.hip import module
+from tilewright.targets.amd import MATRIX_RATES as RATES
 
 CDNA3, CDNA4 = (
     replace(kernel, large=(3000,)) for kernel in amd_kernels.KERNELS if kernel.name == "axpy_f32"

@@ -94,6 +94,30 @@ def test_what_is_wrong_with_a_plan(chip, plan, shape, words):
     assert PLAN.violations(gpu.shape(**SHAPE), target(chip)) == []
 
 
+@pytest.mark.parametrize(("chip", "kinds", "taken"), [
+    ("gfx942", ("f16", "bf16", "f32"), ("f32", "f32", "f32")), ("gfx942", ("f16", "f32", "f64"), ("f64",) * 3),
+    ("gfx942", ("e4m3fn", "f16", "f16"), ("f16", "f16", "f16")), ("gfx950", ("e4m3fn", "e5m2", "bf16"), None),
+    ("gfx942", ("i8", "i8", "i8"), None)], ids=str)
+def test_formats_that_matmul_converts(chip, kinds, taken):
+    """The plan, and what is explained, are those of the formats that are multiplied; kernels take these alone."""
+    problem = tw.Gemm(300, 256, 128, *kinds, "nn")
+    same = tw.Gemm(300, 256, 128, *(taken or kinds), "nn")
+    assert tw.plan(problem, chip) == tw.plan(same, chip) == tw.explain(problem, chip).plan
+    text = str(tw.explain(problem, chip))
+    assert ("is converted from" in text) == (taken is not None)
+    if kinds[0] == "e4m3fn" and taken:
+        assert "A is converted from e4m3fn to f16 before" in text
+    if taken:
+        with pytest.raises(ValueError, match=r"no matrix instruction|the result is"):
+            tw.compile(problem, chip)
+
+
+@pytest.mark.parametrize("kinds", [("i16", "i16", "i32"), ("c64", "c64", "c64"), ("f32", "f32", "i32")], ids="-".join)
+def test_formats_that_no_conversion_makes_products_of(kinds):
+    with pytest.raises(ValueError, match=r"no plan for a 64x64x64 product of \w+ by \w+ into \w+, layout nn on gfx950"):
+        tw.plan(tw.Gemm(64, 64, 64, *kinds, "nn"), "gfx950")
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 def test_rates_are_those_of_the_instructions(chip):
     best: dict[str, float] = {}
@@ -101,7 +125,7 @@ def test_rates_are_those_of_the_instructions(chip):
         if atom.blocks == 1 and atom.a_format == atom.b_format:
             rate = 2 * atom.m * atom.n * atom.k / atom.cycles[chip] * 4
             best[atom.a_format] = max(best.get(atom.a_format, 0), rate)
-    assert {f: best[f] for f in amd.RATES[chip]} == amd.RATES[chip]
+    assert best == target(chip).matrix_rates
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -109,7 +133,7 @@ def test_the_kernel_takes_the_fastest_instruction(chip):
     for format in PLAIN[chip]:
         cta_k = 128 * 8 // gpu.bits_of(format)
         atom = instruction(chip, 16 if format == "f64" else 32, format, format, cta_k)
-        assert atom.flops / atom.cycles[chip] * 4 == amd_model.RATES[chip][format]
+        assert atom.flops / atom.cycles[chip] * 4 == target(chip).matrix_rates[format]
 
 
 def test_the_page_has_the_plans_that_are_chosen():

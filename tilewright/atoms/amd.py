@@ -1,8 +1,5 @@
-"""Every dense matrix instruction of AMD's CDNA3 and CDNA4 chips (gfx942, gfx950): the catalogue.
-
-Cycles are those of one Matrix Core until the next instruction can start. Sources: AMD's instruction set manuals of
-CDNA3 and CDNA4 ("passes" of four cycles), LLVM's schedule (SISchedule.td), and the peaks of AMD's data sheets, which
-they reproduce (`atoms/peaks.py`).
+"""Every dense matrix instruction of AMD's CDNA3 and CDNA4 chips (gfx942, gfx950): the catalogue, from the rows of
+targets/amd.py.
 
 Not here: sparse instructions (SMFMAC), and the modes that broadcast or negate operands (cbsz, abid, blgp).
 """
@@ -24,48 +21,9 @@ from tilewright.atoms.mfma import (
     transposed,
 )
 from tilewright.ir.types import Type, bf16, f16, f32, f64, i32, i64, vec
-from tilewright.targets.amd import MANUALS
+from tilewright.targets.amd import F8F6F4, F8F6F4_SHAPES, FP8, FP8_SHAPES, MANUALS, MFMA
 
 __all__ = ["CATALOGUE", "F8F6F4", "SCALE", "Fragment", "Mfma", "find", "mfma", "of", "scaled"]
-
-# Formats by the names that instructions use. CDNA3's 8-bit floats are fnuz, CDNA4's are OCP's.
-_EIGHTS = {"fp8": {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}, "bf8": {"gfx942": "e5m2fnuz", "gfx950": "e5m2"}}
-# Those of f8f6f4 instructions: LLVM's number, the 32-bit registers of a lane
-F8F6F4 = {"e4m3fn": (0, 8), "e5m2": (1, 8), "e2m3": (2, 6), "e3m2": (3, 6), "e2m1": (4, 4)}
-
-_TABLE = (
-    # llvm.amdgcn.mfma.      m  k  blocks  A and B  cycles on gfx942, gfx950; 0: it lacks it
-    ("f64.16x16x4f64",      16, 4, 1, "f64", 32, 64),
-    ("f64.4x4x4f64",         4, 4, 4, "f64", 16, 16),
-    ("f32.32x32x1f32",      32, 1, 2, "f32", 64, 64),
-    ("f32.16x16x1f32",      16, 1, 4, "f32", 32, 32),
-    ("f32.4x4x1f32",         4, 1, 16, "f32", 8, 8),
-    ("f32.32x32x2f32",      32, 2, 1, "f32", 64, 64),
-    ("f32.16x16x4f32",      16, 4, 1, "f32", 32, 32),
-    ("f32.16x16x8.xf32",    16, 8, 1, "xf32", 16, 0),
-    ("f32.32x32x4.xf32",    32, 4, 1, "xf32", 32, 0),
-    ("f32.32x32x4f16",      32, 4, 2, "f16", 64, 64),
-    ("f32.16x16x4f16",      16, 4, 4, "f16", 32, 32),
-    ("f32.4x4x4f16",         4, 4, 16, "f16", 8, 8),
-    ("f32.32x32x8f16",      32, 8, 1, "f16", 32, 32),
-    ("f32.16x16x16f16",     16, 16, 1, "f16", 16, 16),
-    ("f32.16x16x32.f16",    16, 32, 1, "f16", 0, 16),
-    ("f32.32x32x16.f16",    32, 16, 1, "f16", 0, 32),
-    ("f32.32x32x4bf16.1k",  32, 4, 2, "bf16", 64, 64),
-    ("f32.16x16x4bf16.1k",  16, 4, 4, "bf16", 32, 32),
-    ("f32.4x4x4bf16.1k",     4, 4, 16, "bf16", 8, 8),
-    ("f32.32x32x8bf16.1k",  32, 8, 1, "bf16", 32, 32),
-    ("f32.16x16x16bf16.1k", 16, 16, 1, "bf16", 16, 16),
-    ("f32.16x16x32.bf16",   16, 32, 1, "bf16", 0, 16),
-    ("f32.32x32x16.bf16",   32, 16, 1, "bf16", 0, 32),
-    ("i32.32x32x4i8",       32, 4, 2, "i8", 64, 64),
-    ("i32.16x16x4i8",       16, 4, 4, "i8", 32, 32),
-    ("i32.4x4x4i8",          4, 4, 16, "i8", 8, 8),
-    ("i32.32x32x16.i8",     32, 16, 1, "i8", 32, 32),
-    ("i32.16x16x32.i8",     16, 32, 1, "i8", 16, 16),
-    ("i32.16x16x64.i8",     16, 64, 1, "i8", 0, 16),
-    ("i32.32x32x32.i8",     32, 32, 1, "i8", 0, 32),
-)
 
 
 def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Fragment:
@@ -96,7 +54,7 @@ def _named(c: str, m: int, k: int, blocks: int, inputs: str) -> str:
 
 
 def _plain() -> Iterator[Mfma]:
-    for spelling, m, k, blocks, format, *cycles in _TABLE:
+    for spelling, m, k, blocks, format, *cycles in MFMA:
         c = spelling[:3]
         have = {arch: n for arch, n in zip(MANUALS, cycles) if n}
         needs = "mfma" if len(have) == 2 else "mfma.xf32" if format == "xf32" else "mfma.gfx950"
@@ -108,19 +66,19 @@ def _plain() -> Iterator[Mfma]:
 def _eights() -> Iterator[Mfma]:
     """fp8 and bf8: one name, one instruction, and formats that depend on the chip."""
     for arch, kind in (("gfx942", "fnuz"), ("gfx950", "ocp")):
-        for m, k, cycles in ((16, 32, 16), (32, 16, 32)):
-            for a in _EIGHTS:
-                for b in _EIGHTS:
+        for m, k, cycles in FP8_SHAPES:
+            for a in FP8:
+                for b in FP8:
                     yield Mfma(_named("f32", m, k, 1, f"{a}_{b}"), f"llvm.amdgcn.mfma.f32.{m}x{m}x{k}.{a}.{b}",
-                               m, m, k, 1, _input(_EIGHTS[a][arch], m, k, 1, False),
-                               _input(_EIGHTS[b][arch], m, k, 1, True), _sums("f32", m, 1), {arch: cycles},
+                               m, m, k, 1, _input(FP8[a][arch], m, k, 1, False),
+                               _input(FP8[b][arch], m, k, 1, True), _sums("f32", m, 1), {arch: cycles},
                                f"mfma.fp8.{kind}", MANUALS[arch])
 
 
 def _f8f6f4() -> Iterator[Mfma]:
     """25 pairs of formats, with scales and without. One with 8 bits on either side takes twice as long."""
     for with_scales in (False, True):
-        for m, k, cycles in ((16, 128, 16), (32, 64, 32)):
+        for m, k, cycles in F8F6F4_SHAPES:
             for a, (code_a, words_a) in F8F6F4.items():
                 for b, (code_b, words_b) in F8F6F4.items():
                     shape, double = f"{m}x{m}x{k}", 8 in (words_a, words_b)

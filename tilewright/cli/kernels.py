@@ -99,13 +99,13 @@ def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: st
 
 
 def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
-    from tilewright.plans import amd, nvidia
+    from tilewright.plans import amd, gpu, nvidia
 
     if threads not in (None, 1):
         raise common.BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
     is_amd = common.kind(chip) == "amd"
     planner: Any = amd if is_amd else nvidia
-    shape = planner.shape_of(problem)
+    shape = gpu.multiplied_shape(problem, chip)
     if not problem.flops:
         return "the product is empty: there is nothing to plan", [], []
     if check is not None:

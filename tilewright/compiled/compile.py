@@ -24,7 +24,8 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     threads     of a CPU; by default as many as matmul uses, of a CPU that is not this one its cores
     algorithm   as in matmul, on CPUs
 
-    Of a CPU's plan kc counts what is multiplied: elements, or words of several (tilewright.explain says which).
+    Of a CPU's plan kc counts what is multiplied: elements, or words of several. Where no kernel takes an operand's
+    format, the plan is the one for the format to which matmul converts it. tilewright.explain says both.
 
     TypeError for anything but a Gemm. ValueError for formats that the target has no kernels for, or if no plan fits,
     with the reasons.
@@ -35,7 +36,7 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
         from tilewright.runtime.cpu import engine
         return engine.plan_problem(problem, chip, threads, algorithm).plan
     from tilewright.plans import gpu
-    return gpu.choose(gpu.planner(chip).shape_of(problem), chip)
+    return gpu.choose(gpu.multiplied_shape(problem, chip), chip)
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm:

@@ -17,7 +17,7 @@ from tilewright.ladder.steps import AMD_STEPS
 from tilewright.plans import amd as plans
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget
-from tilewright.targets.amd import TARGETS
+from tilewright.targets.amd import MATRIX_RATES, TARGETS
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _gemms() -> Iterator[Entry]:
     layouts in formats of 1, 2, 4 and 8 bytes; parts of k; results in other formats than the sums'; both formats of
     fp8."""
     for target, (e4m3, e5m2) in ONE_CHIP.items():
-        plain = [name for name in plans.RATES[target] if name not in ("xf32", "e2m3", "e3m2", "e2m1")]
+        plain = [name for name in MATRIX_RATES[target] if name not in ("xf32", "e2m3", "e3m2", "e2m1")]
         for name in plain:
             yield _gemm(target, name, small=(ODD, EVEN) if name in ("f16", e4m3) else (ODD,))
         for layout in ("nn", "tn", "tt"):

@@ -44,7 +44,7 @@ class GpuExplanation(Sections):
         return f"{self.problem} on {t.name} ({t.model}, {units}){each}"
 
     def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
-        yield "plan", iter((str(self.plan), self.origin))
+        yield "plan", iter((str(self.plan), self.origin, *self._converted()))
         if self.violations:
             yield "cannot run", iter(self.violations)
         elif self.cost:
@@ -52,6 +52,15 @@ class GpuExplanation(Sections):
             yield "instead", self._rejected()
             yield "bytes", self._bytes(self.cost)
             yield "time", self._time(self.cost)
+
+    def _converted(self) -> Iterator[str]:
+        """What tilewright.matmul converts, since no kernel takes it."""
+        p, s = self.problem, self.shape
+        for name, of, kept in (("A", p.a, s.a), ("B", p.b, s.b)):
+            if of != kept and not p.blocks:
+                yield f"{name} is converted from {of} to {kept} before"
+        if p.out != s.out:
+            yield f"the result is converted from {s.out} to {p.out} after"
 
     def _tiles(self) -> Iterator[str]:
         if isinstance(self.target, AmdTarget):
@@ -120,7 +129,7 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
 
 def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None) -> GpuExplanation:
     """As tilewright.explain says, for a GPU."""
-    shape = gpu.planner(target).shape_of(problem)
+    shape = gpu.multiplied_shape(problem, target)
     if not (shape.m and shape.n and shape.k):
         return GpuExplanation(problem, target, shape, plan or gpu.choose(shape, target), "the product is empty: "
                               "nothing is multiplied")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import amd_direct, gpu
-from tilewright.plans.amd_model import LANES, PIECE, RATES, cost, peak, traffic
+from tilewright.plans import gpu
+from tilewright.plans.amd_model import LANES, PIECE, cost, peak, traffic
 from tilewright.plans.common import Plan
-from tilewright.plans.gpu import BLOCK, MOST, SUMS, GpuShape, Place, choose, ranked
+from tilewright.plans.gpu import BLOCK, MOST, REACH, SUMS, GpuShape, Place, choose, ranked
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["BLOCK", "LANES", "PIECE", "RATES", "RESULTS", "SUMS", "AmdPlan", "candidates", "choose", "cost", "peak",
-           "ranked", "shape_of", "traffic"]
+__all__ = ["BLOCK", "LANES", "PIECE", "RESULTS", "SUMS", "AmdPlan", "candidates", "choose", "cost",
+           "multiplied", "peak", "ranked", "shape_of", "taken", "traffic"]
 
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 
@@ -27,21 +27,21 @@ RESULTS = {                                     # what sums are stored as: the n
     "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
     "i32": ("i32", "i16", "u16", "i8", "u8"),
 }
-
-
-FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
+FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))     # that instructions multiply by one another
 ARRAYS = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8     # that are converted there
+SIX = 6*PIECE*2         # bits of 6-bit elements that a lane moves: 16 bytes of 24, whose tail it moves by the word
+TRANSPOSED_BITS = (8, 16)       # of numbers that reads of LDS transpose, on chips that have such
 
 
 def multiplied(target: AmdTarget) -> tuple[str, ...]:
     """The formats that matrix instructions of a target multiply."""
-    return tuple(RATES[target.name])
+    return tuple(target.matrix_rates)
 
 
 def taken(a: str, b: str, sums: str, target: AmdTarget) -> tuple[str, str] | None:
     """The formats in which operands of these are multiplied, with sums in `sums`: their own, if matrix instructions
     take them; else the narrowest that holds both. None if there is none."""
-    rates = RATES[target.name]
+    rates = target.matrix_rates
     if {a, b} <= rates.keys() and (a == b or {a, b} <= FP8) and SUMS.get(a, "f32") == sums:
         return a, b
     meeting = formats.promote(formats.FORMATS[a], formats.FORMATS[b]).name
@@ -151,8 +151,8 @@ class AmdPlan(Plan):
             if not self.direct_scales(shape):                           # those that are on their way, and pointers
                 scales += scales // 2 + 2*tiles
         parts = 3*parts // 2 if direct else 2*parts
-        turned = 0 if direct else (shape.layout[0] == "t") + (shape.layout[1] == "n")       # and addresses of rows
-        return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 12*turned + 40
+        across = 0 if direct else (shape.layout[0] == "t") + (shape.layout[1] == "n")       # transposed: row addresses
+        return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 12*across + 40
 
     def tiles(self, m: int, n: int, batch: int = 1) -> int:
         """Of C, or all of a batch."""
@@ -182,7 +182,7 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
     if not plain and not shape.scaled:
         yield f"{p.algorithm} needs operands with block scales, and {shape.a} has none here."
         return
-    formats_here = RATES[target.name]
+    formats_here = target.matrix_rates
     if p.algorithm == "scaled" and not target.has("mfma.f8f6f4"):
         yield (f"{target.name} has no matrix instructions with scales (gfx950 has); the algorithm bf16_emulated "
                "needs none.")
@@ -221,7 +221,7 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
         return
     yield from _depth(p, shape)
     if p.copy == "lds":
-        yield from amd_direct.violations(p, shape, target)
+        yield from _direct(p, shape, target)
     elif p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
     if p.stages < 2:
@@ -255,6 +255,41 @@ def _depth(p: AmdPlan, shape: GpuShape) -> Iterator[str]:
         if row % read or row & (row - 1):
             yield (f"cta_k = {p.cta_k} elements of {format} are rows of {row} bytes in LDS, and must be a power of two "
                    f"of at least {read}.")
+            return
+
+
+def _direct(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
+    """Of copy=lds: which operands and tiles direct loads need."""
+    if PIECE not in target.direct:
+        yield (f"copy=lds loads {PIECE} bytes per lane into LDS, and {target.name} loads at most "
+               f"{max(target.direct)}.")
+    if p.algorithm == "bf16_emulated":
+        yield "copy=lds copies operands as they are, and bf16_emulated decodes them."
+        return
+    sides = (("m", p.cta_m, shape.m, shape.bits[0], shape.layout[0] == "n", shape.vector_a, shape.near_a),
+             ("n", p.cta_n, shape.n, shape.bits[1], shape.layout[1] == "t", shape.vector_b, shape.near_b))
+    for name, rows, extent, bits, along_k, vector, near in sides:
+        if not along_k and not (target.has("lds.transposed") and bits in TRANSPOSED_BITS):
+            yield (f"copy=lds needs k contiguous (on gfx950 also m or n, for 8- and 16-bit elements); here {name} "
+                   f"is contiguous, the elements have {bits} bits and the target is {target.name}.")
+            return
+        if p.cta_k*rows*bits // (SIX if bits == 6 else 8*PIECE) % p.threads:
+            piece = SIX // 8 if bits == 6 else PIECE
+            yield (f"copy=lds needs every thread to copy as many pieces of {piece} bytes; a "
+                   f"{p.cta_m}x{p.cta_n}x{p.cta_k} tile does not divide into them among {p.threads} threads.")
+            return
+        what, size = ("k", shape.k) if along_k else (name, extent)
+        if bits != 6 and size*bits % (8*PIECE):
+            yield (f"copy=lds needs rows of a multiple of {PIECE} bytes; with {what} = {size} they have "
+                   f"{size*bits / 8:g}.")
+            return
+        if bits != 6 and vector*bits < 8*PIECE:
+            yield (f"copy=lds needs addresses and distances of rows that are multiples of {PIECE} bytes, and those "
+                   f"of {'A' if name == 'm' else 'B'} are multiples of {vector*bits / 8:g}.")
+            return
+        if (rows if along_k else p.cta_k) > near:
+            yield (f"copy=lds reaches {REACH} bytes from a tile's first row, and with {what} = {size} its rows are "
+                   "further apart.")
             return
 
 

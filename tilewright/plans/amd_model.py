@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
 LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves
 
-# Operations per clock of a compute unit with matrix instructions: the catalogue's flops / cycles, times 4 SIMDs
-# (atoms/amd.py; tests/plans/test_amd_plans.py holds them together).
-RATES = {
-    "gfx942": {"f64": 256, "f32": 256, "xf32": 1024, "f16": 2048, "bf16": 2048, "i8": 4096, "e4m3fnuz": 4096,
-               "e5m2fnuz": 4096},
-    "gfx950": {"f64": 128, "f32": 256, "f16": 4096, "bf16": 4096, "i8": 8192, "e4m3fn": 8192, "e5m2": 8192,
-               "e2m3": 16384, "e3m2": 16384, "e2m1": 16384},
-}
-
 # Vector instructions that decode 16 elements of a lane, where no matrix instruction takes them as they are
 # (kernels/amd/decoding.py; tests/plans/test_amd_plans.py holds them together). A compute unit issues one in a clock.
 DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
@@ -75,18 +66,18 @@ def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int) -> fl
     own = 2 * p.warp_m * p.warp_n * p.cta_k / (rate / target.simds)     # of a wave on its SIMD
     groups = max(min(p.rows(shape)) * p.mfma // (PIECE * LANES), 1)
     alone = groups * max(own / groups, GROUP) + MEETING
-    gap = GAP + _turning(shape, p) + _decoding(shape, p) / 2            # of which half fits beside products
+    gap = GAP + _transposing(shape, p) + _decoding(shape, p) / 2            # of which half fits beside products
     if resident * p.threads > LANES * target.simds:                     # other waves have products to go on with
-        gap = (GAP + _turning(shape, p)) * min(256 * groups / own, 1)
+        gap = (GAP + _transposing(shape, p)) * min(256 * groups / own, 1)
     return max(busy + gap, alone / resident)
 
 
-def _turning(shape: GpuShape, p: AmdPlan) -> float:
-    """Operands that are turned in registers: an instruction for a word, of bytes two."""
+def _transposing(shape: GpuShape, p: AmdPlan) -> float:
+    """Operands that are transposed in registers: an instruction for a word, of bytes two."""
     if p.copy == "lds":
         return 0.0
     sides = zip((p.cta_m, p.cta_n), shape.bits, (shape.layout[0] == "t", shape.layout[1] == "n"), strict=True)
-    return sum(p.cta_k * rows * bits / 32 * (1 + (bits == 8)) / LANES for rows, bits, turned in sides if turned)
+    return sum(p.cta_k * rows * bits / 32 * (1 + (bits == 8)) / LANES for rows, bits, transposed in sides if transposed)
 
 
 def _lds(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
@@ -108,7 +99,7 @@ def brought(shape: GpuShape, p: AmdPlan) -> float:
 
 def operations(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     """Operations per clock of a compute unit."""
-    rates = RATES[target.name]
+    rates = target.matrix_rates
     if p.algorithm in ("bf16_emulated", "xf32"):
         return rates[p.algorithm[:4]]
     return min(rates[shape.a], rates[shape.b])

@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import common
 from tilewright.plans.common import Cost, Term
+from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget
-
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
 
 WIDEST = 16             # bytes that a thread moves at once
 BLOCK = 32              # elements that share a scale
@@ -143,6 +141,17 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool) -> 
     return (*found, result if exact and result in by.RESULTS[sums] else sums)
 
 
+def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:
+    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands: those whose formats no kernel
+    of the target takes are converted before, and results after."""
+    by, p = planner(target), problem
+    pair = by.taken(p.a, p.b, p.sums, target) if p.castable and by.ARRAYS.issuperset((p.a, p.b, p.out)) else None
+    if pair:
+        p = Gemm(p.m, p.n, p.k, *pair, p.out if p.out in by.RESULTS[p.sums] else p.sums, p.layout, p.batch)
+    found: GpuShape = by.shape_of(p)
+    return found
+
+
 # ---- what a plan costs
 
 def cost(shape: GpuShape, plan: Any, target: Any) -> Cost:
@@ -163,7 +172,7 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
 # ---- the choice
 
 def planner(target: Any) -> Any:
-    """The module that plans for this target: with shape_of, candidates, cost, traffic and peak."""
+    """The module that plans for this target: with taken, shape_of, candidates, cost, traffic and peak."""
     return import_module(f"tilewright.plans.{'nvidia' if isinstance(target, GpuTarget) else 'amd'}")
 
 
@@ -171,7 +180,7 @@ def ranked(problem: Gemm | GpuShape, target: Any) -> list[Any]:
     """All legal candidates, the one with the least predicted time first. ValueError if there is none, with the
     reasons."""
     by = planner(target)
-    shape = (problem if isinstance(problem, GpuShape) else by.shape_of(problem)).least
+    shape = (problem if isinstance(problem, GpuShape) else multiplied_shape(problem, target)).least
     return common.ranked(shape, target, by.candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
 
 

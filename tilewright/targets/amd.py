@@ -61,6 +61,11 @@ class AmdTarget(Chip):
     @property
     def matrix_cores(self) -> int: return self.cus * self.simds
 
+    @property
+    def matrix_rates(self) -> dict[str, int]:
+        """Operations per clock of a compute unit by matrix instructions, for each format that A and B may have."""
+        return MATRIX_RATES[self.name]
+
     def has(self, instruction: str) -> bool:
         """Whether it has an instruction of this name, as `Operation.needs` spells it."""
         return instruction in self.instructions
@@ -119,3 +124,68 @@ def find(name: str) -> AmdTarget | None:
     """The record of this architecture or chip, or None if it is not one of AMD's."""
     lower = name.lower()
     return TARGETS.get(ALIASES.get(lower, lower)) or CHIPS.get(lower)
+
+
+# ---- matrix instructions. atoms/amd.py makes them of these rows; here are names, shapes and cycles.
+#
+# Cycles are those of one Matrix Core until the next instruction can start. Sources: AMD's instruction set manuals of
+# CDNA3 and CDNA4 ("passes" of four cycles), LLVM's schedule (SISchedule.td), and the peaks of AMD's data sheets, which
+# they reproduce (atoms/peaks.py).
+
+MFMA = (
+    # llvm.amdgcn.mfma.      m  k  blocks  A and B  cycles on gfx942, gfx950; 0: it lacks it
+    ("f64.16x16x4f64",      16, 4, 1, "f64", 32, 64),
+    ("f64.4x4x4f64",         4, 4, 4, "f64", 16, 16),
+    ("f32.32x32x1f32",      32, 1, 2, "f32", 64, 64),
+    ("f32.16x16x1f32",      16, 1, 4, "f32", 32, 32),
+    ("f32.4x4x1f32",         4, 1, 16, "f32", 8, 8),
+    ("f32.32x32x2f32",      32, 2, 1, "f32", 64, 64),
+    ("f32.16x16x4f32",      16, 4, 1, "f32", 32, 32),
+    ("f32.16x16x8.xf32",    16, 8, 1, "xf32", 16, 0),
+    ("f32.32x32x4.xf32",    32, 4, 1, "xf32", 32, 0),
+    ("f32.32x32x4f16",      32, 4, 2, "f16", 64, 64),
+    ("f32.16x16x4f16",      16, 4, 4, "f16", 32, 32),
+    ("f32.4x4x4f16",         4, 4, 16, "f16", 8, 8),
+    ("f32.32x32x8f16",      32, 8, 1, "f16", 32, 32),
+    ("f32.16x16x16f16",     16, 16, 1, "f16", 16, 16),
+    ("f32.16x16x32.f16",    16, 32, 1, "f16", 0, 16),
+    ("f32.32x32x16.f16",    32, 16, 1, "f16", 0, 32),
+    ("f32.32x32x4bf16.1k",  32, 4, 2, "bf16", 64, 64),
+    ("f32.16x16x4bf16.1k",  16, 4, 4, "bf16", 32, 32),
+    ("f32.4x4x4bf16.1k",     4, 4, 16, "bf16", 8, 8),
+    ("f32.32x32x8bf16.1k",  32, 8, 1, "bf16", 32, 32),
+    ("f32.16x16x16bf16.1k", 16, 16, 1, "bf16", 16, 16),
+    ("f32.16x16x32.bf16",   16, 32, 1, "bf16", 0, 16),
+    ("f32.32x32x16.bf16",   32, 16, 1, "bf16", 0, 32),
+    ("i32.32x32x4i8",       32, 4, 2, "i8", 64, 64),
+    ("i32.16x16x4i8",       16, 4, 4, "i8", 32, 32),
+    ("i32.4x4x4i8",          4, 4, 16, "i8", 8, 8),
+    ("i32.32x32x16.i8",     32, 16, 1, "i8", 32, 32),
+    ("i32.16x16x32.i8",     16, 32, 1, "i8", 16, 16),
+    ("i32.16x16x64.i8",     16, 64, 1, "i8", 0, 16),
+    ("i32.32x32x32.i8",     32, 32, 1, "i8", 0, 32),
+)
+# Formats by the names that instructions use: CDNA3's 8-bit floats are fnuz, CDNA4's are OCP's. Rows are m, k, cycles.
+FP8 = {"fp8": {"gfx942": "e4m3fnuz", "gfx950": "e4m3fn"}, "bf8": {"gfx942": "e5m2fnuz", "gfx950": "e5m2"}}
+FP8_SHAPES = ((16, 32, 16), (32, 16, 32))
+# Those of f8f6f4 instructions, gfx950's: LLVM's number, the 32-bit registers of a lane. One with 8 bits on either side
+# takes twice the cycles.
+F8F6F4 = {"e4m3fn": (0, 8), "e5m2": (1, 8), "e2m3": (2, 6), "e3m2": (3, 6), "e2m1": (4, 4)}
+F8F6F4_SHAPES = ((16, 128, 16), (32, 64, 32))
+
+
+def _matrix_rates(arch: str) -> dict[str, int]:
+    """Operations per clock of a compute unit, by the format of A and B: by the fastest instruction for it."""
+    found = [(format, m*m*k*blocks, dict(zip(MANUALS, cycles))[arch]) for _, m, k, blocks, format, *cycles in MFMA]
+    found += [(formats[arch], m*m*k, cycles) for formats in FP8.values() for m, k, cycles in FP8_SHAPES]
+    if arch == "gfx950":
+        found += [(format, m*m*k, cycles * (1 + (words == 8)))
+                  for format, (_, words) in F8F6F4.items() for m, k, cycles in F8F6F4_SHAPES]
+    rates: dict[str, int] = {}
+    for format, work, cycles in found:
+        if cycles:
+            rates[format] = max(rates.get(format, 0), 2*work*SIMDS // cycles)
+    return rates
+
+
+MATRIX_RATES = {arch: _matrix_rates(arch) for arch in MANUALS}

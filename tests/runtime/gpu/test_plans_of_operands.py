@@ -69,7 +69,7 @@ def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype
         assert made == []
 
 
-AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in gpu.planner(tw.target(chip)).RATES[chip]
+AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in tw.target(chip).matrix_rates
        if name not in ("xf32", "e2m1", "e2m3", "e3m2")]
 
 
