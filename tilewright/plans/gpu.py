@@ -147,7 +147,7 @@ def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:
     by, p = planner(target), problem
     pair = by.taken(p.a, p.b, p.sums, target) if p.castable and by.ARRAYS.issuperset((p.a, p.b, p.out)) else None
     if pair:
-        p = Gemm(p.m, p.n, p.k, *pair, p.out if p.out in by.RESULTS[p.sums] else p.sums, p.layout, p.batch)
+        p = Gemm(p.m, p.n, p.k, pair[0], pair[1], p.out if p.out in by.RESULTS[p.sums] else p.sums, p.layout, p.batch)
     found: GpuShape = by.shape_of(p)
     return found
 
