@@ -1,7 +1,7 @@
 """How good the planner's choices are on plans that have been measured: python bench/regret.py [-v].
 
 For each case of bench/results/h200_plans.json the planner's first choice among the measured plans, beside the best of
-them; 1.0 is no regret. What to look at when a constant of plans/nvidia.py changes: no GPU
+them; 1.0 is no regret. What to look at when a constant of plans/nvidia_model.py changes: no GPU
 is needed. -v lists every plan.
 Measured plans of a kind that is given up (the text of one is no plan any more) are left out, and counted in the end.
 """

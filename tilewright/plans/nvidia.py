@@ -1,4 +1,5 @@
-"""GPU plans: the tiling of a GEMM on NVIDIA's chips, when one is legal, and what it costs.
+"""How a GEMM runs on a GPU of NVIDIA's: plans, what is wrong with one, and the choice by a model
+(plans/nvidia_model.py).
 
     simt    CUDA cores (kernels/nvidia/simt_gemm.py): a CTA tile, warp tiles in it, an outer product per thread
     dmma    f64 matrix instructions (kernels/nvidia/dmma_gemm.py)
@@ -15,20 +16,20 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.plans import gpu
-from tilewright.plans.common import Cost, Plan, Term
+from tilewright.plans.common import Plan
 from tilewright.plans.gpu import MOST, WIDEST, GpuShape, Place, choose, ranked
+from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART, cost, peak, traffic
 from tilewright.targets.nvidia import LEAST_REGISTERS, GpuTarget
-
-__all__ = ["NvidiaPlan", "candidates", "choose", "cost", "peak", "ranked", "shape_of", "traffic"]
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
+
+__all__ = ["LANES", "NvidiaPlan", "candidates", "choose", "cost", "peak", "ranked", "shape_of", "traffic"]
 
 FORMATS = "f32", "f64"  # that kernels multiply
 ARRAYS = frozenset(FORMATS)
 RESULTS = {"f32": ("f32",), "f64": ("f64",)}    # what sums are stored as
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
-LANES = 32
 GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
 
@@ -149,10 +150,6 @@ class NvidiaPlan(Plan):
         return self.unknown_words() or list(_violations(self, shape.least, target))
 
 
-MOST_PARTS = 16
-PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
-
-
 def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     p, s = plan, shape.itemsize
     if (kinds := {shape.a, shape.b, shape.out}) - set(FORMATS) or len(kinds) > 1 or shape.scaled:
@@ -215,120 +212,6 @@ def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterato
         yield "split_k and tail cannot be combined: both divide the tiles of C."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
         yield f"split_k = {p.split_k} exceeds the number of tiles along k."
-
-
-# ---- what a plan costs
-
-# Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
-# 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
-ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43}
-ISSUE_ASYNC = {(8, 8): 0.74}                                    # where asynchronous copies make a difference
-MOST_WARPS = 1.04       # what more than 8 warps gain at most: M = 128, 200 against 4096 x 4096, 3 CTAs instead of 2
-COPY = 4                # slots for multiply-adds that a copy takes
-TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
-TRANSPOSED_ASYNC = 12   # which is a whole copy of 4 bytes if it is asynchronous
-ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
-# Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured (an H100, 2026-11-22).
-MATRIX = {(32, 64): 0.90, (64, 32): 0.83, (32, 32): 0.835, (48, 48): 0.76}
-MATRIX_OTHER, MATRIX_ALONE = 0.80, 0.95         # and where one CTA has a multiprocessor to itself
-L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
-START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
-SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
-ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
-
-
-def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
-    """The predicted cost of a legal plan."""
-    m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(target, s), 1)
-    slots = target.sms * resident
-    rate: float
-    if plan.algorithm == "gemv":
-        rate = 32 * plan.vector if s == 4 else 16 * plan.vector
-    elif plan.algorithm == "dmma":
-        rate = target.fma_f64 * 2 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
-        if resident == 1:
-            rate *= MATRIX_ALONE
-    else:
-        issue = {**ISSUE, **(ISSUE_ASYNC if plan.copy == "async" else {})}
-        rate = (target.fma_f32 if s == 4 else target.fma_f64) * issue.get((plan.thread_m, plan.thread_n), 0.4)
-        if s == 8:
-            rate = min(rate, target.fma_f64 * 0.9)
-        rate /= 1 + _copies(shape, plan) / (plan.thread_m*plan.thread_n * plan.cta_k // plan.slices)
-        if plan.vector == 1 and plan.copy == "registers" and resident == 1:
-            rate *= ALONE
-    warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
-    rate *= min(MOST_WARPS, 0.55 + 0.45*warps/8)                # few warps wait for their loads
-    steps = k + plan.cta_k                                      # the first tile of k has to come
-    alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
-    if plan.tail:
-        whole, parts = plan.tail_split(m, n, target, s, shape.batch)
-        rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
-    else:
-        rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
-        if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
-            rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
-    work = rounds * resident * alone / target.clock
-    moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
-    through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
-    once = shape.batch * (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
-    parts = plan.tail_split(m, n, target, s, shape.batch)[1] if plan.tail else plan.split_k
-    tile = plan.extent[0]*plan.extent[1] * s
-    added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
-    if plan.tail and parts > 1:
-        added = max(added, SPLIT + PART*parts * resident*alone / target.clock)
-    if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
-        added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
-    parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
-    longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
-    return Cost(START + added + longest + 0.1*sum(others), parts_, rounds=rounds)
-
-
-def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
-    """Slots that a thread's copies of a tile of A and one of B take."""
-    slots, transposed = 0.0, TRANSPOSED_ASYNC if plan.copy == "async" else TRANSPOSED
-    for extent, along_k in ((plan.cta_m, shape.layout[0] == "n"), (plan.cta_n, shape.layout[1] == "t")):
-        elements = extent * plan.cta_k / plan.threads
-        slots += elements * (transposed if along_k else COPY / plan.vector)
-    return slots
-
-
-def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
-    """Operations per second of all multiprocessors, with the instructions of this plan."""
-    fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
-    return 2 * fma * target.sms * target.clock
-
-
-def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
-    """Bytes that all CTAs move, by level; at the edges of C as if all tiles were whole. What threads of simt read from
-    shared memory counts for each of them, though several read the same elements at once."""
-    s, p, size = shape, plan, shape.itemsize
-    tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
-    whole, divided = p.tail_split(s.m, s.n, target, size, s.batch) if p.tail else (0, p.split_k)
-    over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
-    found = gpu.memory_traffic(s, divided, s.batch*s.m*s.n*size) if not p.tail or divided == 1 else (
-        *gpu.memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
-                                           f"{divided} of {over} tiles, written, and read by the last"))
-    if p.algorithm == "gemv":
-        vector, times = ("A" if s.m == 1 else "B"), tiles
-        return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
-                            for t in found[:2]), "memory": found}
-    every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
-    extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
-    written = [Term(f"{x} written", extent*p.cta_k*size, *every) for x, extent, _, _ in extents]
-    # fragments of one step of k, 4 for dmma, are read ahead of those that are multiplied
-    if p.algorithm == "simt":
-        reads = tiles*(steps*p.cta_k // p.slices + divided)
-        read = [Term(f"{x} read", p.threads*own*size, reads, f"{own} elements by {p.threads} threads in a step of k")
-                for x, _, _, own in extents]
-    else:
-        reads = tiles*(steps*p.cta_k // 4 + divided)*warps
-        read = [Term(f"{x} read", own*4*size, reads, f"by {warps} warps in 4 steps of k") for x, _, own, _ in extents]
-    if p.slices > 1:                    # which add up their sums
-        sums = (p.slices - 1)*p.cta_m*p.cta_n*size, tiles*p.split_k, f"of {p.slices - 1} of {p.slices} slices"
-        written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
-    return {"shared": (*written, *read), "L2": tuple(Term(x, extent*p.cta_k*size, *every) for x, extent, *_ in extents),
-            "memory": found}
 
 
 # ---- choice
