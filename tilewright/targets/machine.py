@@ -179,9 +179,9 @@ def quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            mounts, files = (root, root / "unified"), ("cpu.max",)
+            mounts, files = (root, root / "unified"), ["cpu.max"]
         elif "cpu" in controllers.split(","):
-            mounts, files = (root / controllers, root / "cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            mounts, files = (root / controllers, root / "cpu"), ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         else:
             continue
         for mount in mounts:
@@ -191,7 +191,7 @@ def quota(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
     return min((limit for limit in limits if limit), default=None)
 
 
-def _share(folder: Path, files: tuple[str, ...]) -> float | None:
+def _share(folder: Path, files: list[str]) -> float | None:
     """The CPU time of a period over its length, which these files hold; None for no limit."""
     try:
         share, period = " ".join((folder / name).read_text() for name in files).split()
