@@ -94,17 +94,24 @@ def _constant(t: Any, x: Any) -> Any:
 # ---- straight-line code
 
 def _emit(code: Code, nodes: list) -> None:
-    """Add one step that does all of `nodes` and counts their instructions at once."""
+    """Add one step that does all of `nodes` and counts their instructions at once. What it consists of is made when it
+    runs for the first time, as most branches of a kernel never do in one run."""
     if not nodes:
         return
-    steps = [step for node in nodes if (step := _step(code, node)) is not None]
-    block = BasicBlock(Counter(map(_kind, nodes)), sum(map(_flops, nodes)))
-    del block.kinds[""]
+    steps: list[Step] | None = None
+    block = BasicBlock(Counter(), 0)
     code.machine.report.blocks.append(block)
 
     def run(gang: Gang) -> None:
+        nonlocal steps
+        if steps is None:
+            steps = [step for node in nodes if (step := _step(code, node)) is not None]
+            block.kinds.update(kind for node in nodes if (kind := _kind(node)))
+            block.flops = sum(map(_flops, nodes))
         frame = gang.frame
         env = frame.env
+        if len(env) < len(code.initial):        # of a call that began before the slots of this step were known
+            env += code.initial[len(env):]
         for step in steps:
             step(gang, env)
         block.runs += gang.active_warps
