@@ -9,12 +9,21 @@ import numpy as np
 from tilewright.forks import cached_property
 
 
-@dataclass(frozen=True)
+_types: dict[tuple[str, int, int], Type] = {}
+
+
+@dataclass(frozen=True, eq=False)
 class Type:
-    """A number, or a short vector of `length` of them (LLVM's `<length x scalar>`)."""
+    """A number, or a short vector of `length` of them (LLVM's `<length x scalar>`). Equal ones are one object, since
+    recording compares types all the time."""
     kind: str           # "f": IEEE float, "bf": bfloat16, "i": integer (signedness belongs to the operation)
     bits: int
     length: int = 1
+
+    def __new__(cls, kind: str, bits: int, length: int = 1) -> Type:
+        return _types.setdefault((kind, bits, length), super().__new__(cls))
+
+    def __getnewargs__(self) -> tuple[str, int, int]: return self.kind, self.bits, self.length
 
     def __str__(self) -> str:           # also LLVM's name mangling: f32, i64, v4f32
         return (f"v{self.length}" if self.length > 1 else "") + f"{self.kind}{self.bits}"
