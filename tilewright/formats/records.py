@@ -109,7 +109,7 @@ class Float(Format):
     specials: Specials
     source: str
 
-    @property
+    @cached_property
     def signed(self) -> bool:
         return self.specials is not Specials.SCALE
 
@@ -149,12 +149,12 @@ class Float(Format):
         """The smallest positive number; of a format without subnormals it is the smallest normal one."""
         return self.smallest_normal * self.eps
 
-    @property
+    @cached_property
     def _sign(self) -> int:
         """The value of the sign bit in a pattern: as many patterns are positive."""
         return 2 ** (self.exponent + self.mantissa)
 
-    @property
+    @cached_property
     def nans(self) -> tuple[range, ...]:
         """Every pattern that is nan, in runs."""
         sign = self._sign
@@ -164,13 +164,13 @@ class Float(Format):
         runs = (range(sign - last, sign), range(2 * sign - last, 2 * sign))
         return runs[: (1 + self.signed) * (last > 0)]
 
-    @property
+    @cached_property
     def infs(self) -> tuple[int, ...]:
         """The patterns of inf and -inf."""
         inf = self._sign - 2**self.mantissa
         return (inf, inf + self._sign) if self.specials is Specials.IEEE else ()
 
-    @property
+    @cached_property
     def zeros(self) -> tuple[int, ...]:
         """The patterns of 0 and -0."""
         return {Specials.SCALE: (), Specials.FNUZ: (0,)}.get(self.specials, (0, self._sign))
