@@ -8,7 +8,6 @@ import numpy as np
 
 from tilewright.forks import cached_property
 
-
 _types: dict[tuple[str, int, int], Type] = {}
 
 
