@@ -22,8 +22,8 @@ from tilewright.plans.choose import choose
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import KEY, Row
 from tilewright.runtime.cpu import engine, small
-from tilewright.tuner import child, contest, search
-from tilewright.tuner.contest import REFERENCE, Phase
+from tilewright.tuner import child, search
+from tilewright.tuner.child import REFERENCE, Phase
 
 HERE = tw.detect()
 PROBLEM = tw.Gemm(70, 80, 90)
@@ -74,8 +74,8 @@ def rounds(**ratios):
 
 def test_a_clear_winner():
     seconds = rounds(model=(1, 1, 1), fast=(1.1, 1.2, 1.1), faster=(1.3, 1.2, 1.3), slow=(0.5, 0.5, 0.5))
-    assert contest.winner(seconds, "model") == "faster"
-    assert contest.against(REFERENCE, seconds)["faster"].median == pytest.approx(1.3)
+    assert child.winner(seconds, "model") == "faster"
+    assert child.against(REFERENCE, seconds)["faster"].median == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_a_clear_winner():
     ids=["less than 1 %", "not in three rounds of four", "no better than the model's", "alone", "slower than matmul"],
 )
 def test_no_winner(seconds):
-    assert contest.winner(seconds, "model") is None
+    assert child.winner(seconds, "model") is None
 
 
 def test_finalists():
     many = {f"plan{n}": (1 + n / 100,) * 3 for n in range(6)}
     seconds = rounds(model=(0.8, 0.8, 0.8), hopeless=(0.9, 0.9, 0.9), **many)
-    assert contest.finalists(seconds, "model") == [REFERENCE, "model", "plan5", "plan4", "plan3"]
-    assert contest.finalists(rounds(model=(1, 1, 1), hopeless=(0.9, 0.9, 0.9)), "model") == [REFERENCE, "model"]
+    assert child.finalists(seconds, "model") == [REFERENCE, "model", "plan5", "plan4", "plan3"]
+    assert child.finalists(rounds(model=(1, 1, 1), hopeless=(0.9, 0.9, 0.9)), "model") == [REFERENCE, "model"]
 
 
 def test_an_incomplete_round_does_not_count():

@@ -1,4 +1,5 @@
-"""The process that measures one problem's plans; search.py starts it, listens to it and ends it.
+"""The process that measures one problem's plans, and the rules by which one of them wins; search.py starts it, listens
+to it and ends it.
 
 It reads a pickled `Job` from standard input and writes one JSON object a line:
 
@@ -9,6 +10,9 @@ It reads a pickled `Job` from standard input and writes one JSON object a line:
     {"event": "turn", "name", "seconds"}        per call, in one turn that counts
     {"event": "disturbed"}                      other processes disturbed the turns of this phase
     {"event": "done"}
+
+Every round gives each contender one turn, so that what disturbs the machine disturbs all of them alike, and what
+counts are ratios within a round. `REFERENCE` is matmul as it is without what is being measured.
 """
 from __future__ import annotations
 
@@ -18,23 +22,27 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import check, measure, operands, quiet
-from tilewright.measure.measure import Rules
+from tilewright.measure.measure import Rules, Spread, ratios, spread
 from tilewright.measure.quiet import Watch
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine, small
 from tilewright.targets import CpuTarget, detect
-from tilewright.tuner import contest
-from tilewright.tuner.contest import REFERENCE
 
 Emit = Callable[..., None]
 TRYING, HEATS = 0.3, 0.65       # shares of the time limit after which no more is tried, and the final begins
+REFERENCE = "matmul"
+FINALISTS = 3                   # beside matmul and the model's plan
+HOPELESS = 0.93                 # a ratio to the best below which more rounds would be wasted
+MARGIN = 1.01                   # a win of less than 1 % is not worth another plan
+
+Seconds = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
         return {name: sample.seconds for name, sample in samples.items()}
 
     heats = take_turns(list(calls), HEATS, 1, 3)
-    take_turns(contest.finalists(heats, job.plans[0]), 1.0, 3, 25)
+    take_turns(finalists(heats, job.plans[0]), 1.0, 3, 25)
     emit("done")
 
 
@@ -146,6 +154,55 @@ def _overhead(problem: Gemm) -> float:
     samples = measure.interleave(calls, Rules(turn_s=0.001, warm_s=0, min_rounds=5, max_rounds=5))
     return max(samples["api"].spread.median - samples["engine"].spread.median, 0.0)
 
+
+# ---- who wins
+
+@dataclass
+class Phase:
+    """Rounds in which the same contenders took part. The last one may be incomplete."""
+    names: tuple[str, ...]
+    seconds: dict[str, list[float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seconds = {name: [] for name in self.names}
+
+    @property
+    def rounds(self) -> int:
+        return min(map(len, self.seconds.values()), default=0)
+
+    def complete(self) -> dict[str, list[float]]:
+        """Without what the others have no turn to compare with."""
+        return {name: turns[:self.rounds] for name, turns in self.seconds.items()}
+
+
+def against(rival: str, seconds: Seconds) -> dict[str, Spread]:
+    """The rival's time over each contender's, within a round: above 1 the contender is faster."""
+    return {name: spread(ratios(seconds[rival], turns)) for name, turns in seconds.items()}
+
+
+def finalists(seconds: Seconds, model: str) -> list[str]:
+    """Matmul, the model's plan, and the fastest of the others unless they are far behind."""
+    found = against(REFERENCE, seconds)
+    others = sorted((name for name in seconds if name not in (REFERENCE, model)), key=lambda name: -found[name].median)
+    best = max(each.median for each in found.values())
+    good = [name for name in others[:FINALISTS] if found[name].median >= HOPELESS * best]
+    return [name for name in (REFERENCE, model) if name in seconds] + good
+
+
+def winner(seconds: Seconds, model: str) -> str | None:
+    """The plan that is faster than matmul and than the model's plan, both beyond doubt: by 1 % in the median, and at
+    all in three rounds of four. None if there is none.
+
+    In large products matmul runs the model's plan, which so takes part twice: a difference that is noise will not be
+    seen against both.
+    """
+    rivals = [against(rival, seconds) for rival in (REFERENCE, model) if rival in seconds]
+    sure = [name for name in seconds if name not in (REFERENCE, model)
+            and all(found[name].median >= MARGIN and found[name].q1 > 1 for found in rivals)]
+    return max(sure, key=lambda name: rivals[0][name].median, default=None)
+
+
+# ---- the process
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)

@@ -31,9 +31,7 @@ from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine, small
 from tilewright.targets import CpuTarget, coerce
-from tilewright.tuner import contest
-from tilewright.tuner.child import Job
-from tilewright.tuner.contest import REFERENCE, Phase
+from tilewright.tuner.child import REFERENCE, Job, Phase, against, winner
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -295,13 +293,13 @@ def _why(code: int, errors: str) -> str:
 def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Run) -> Result:
     """A row for each plan from the last phase it took part in, and which of them is best."""
     last = run.phases[-1].complete()
-    winner = None if run.disturbed else contest.winner(last, model)
-    roles = {model: "model"} | ({winner: "best"} if winner else {})
+    best = None if run.disturbed else winner(last, model)
+    roles = {model: "model"} | ({best: "best"} if best else {})
     origin = provenance()
     rows = {}
     for phase in run.phases:
         seconds = phase.complete()
-        found = contest.against(REFERENCE, seconds)
+        found = against(REFERENCE, seconds)
         for plan, turns in seconds.items():
             if plan != REFERENCE:
                 s, ratio = measure.spread(turns), found[plan]
