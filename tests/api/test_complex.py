@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import simulator
 from tilewright.api import products
-from tilewright.kernels.cpu.packing_complex import emit_pack_complex
+from tilewright.kernels.cpu.packing import emit_pack_complex
 from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime import run
 from tilewright.runtime.cpu import engine

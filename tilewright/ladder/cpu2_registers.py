@@ -62,13 +62,18 @@ def emit_tile(target, dtype):
 
     acc = k.tile(MR, NV, vec(T, V))
     with k.loop(kc) as p:                                   # kc rank-1 updates
-        b_row = [k.load(b.at(p, j * V), vec(T, V), align=T.bytes) for j in range(NV)]
-        for i in range(MR):
-            a_element = k.broadcast(a[i, p], V)
-            for j in range(NV):
-                acc[i, j] = k.fma(a_element, b_row[j], acc[i, j])
+        rank1_update(k, acc, lambda i: a[i, p], lambda j: k.load(b.at(p, j * V), vec(T, V), align=T.bytes))
 
     for i in range(MR):
         for j in range(NV):
             k.store(c.at(i, j * V), acc[i, j], align=T.bytes)
     return k.function
+
+
+def rank1_update(k, acc, a_element, b_vector):
+    """acc += a column of A, whose elements are broadcast, times a row of B."""
+    b_row = [b_vector(j) for j in range(acc.cols)]
+    for i in range(acc.rows):
+        element = k.broadcast(a_element(i), acc.type.length)
+        for j in range(acc.cols):
+            acc[i, j] = k.fma(element, b_row[j], acc[i, j])

@@ -6,7 +6,7 @@ by a vector of lanes that are on. The zeros cost some useless multiply-adds (wit
 columns of C), where step 2 paid with scalar code.
 """
 from tilewright.ir import Kernel, i64, ptr, vec
-from tilewright.ladder.cpu2_registers import tiling
+from tilewright.ladder.cpu2_registers import rank1_update, tiling
 
 
 def padded_work(target, dtype, m, n, depth):
@@ -59,11 +59,7 @@ def emit_masked_tile(target, dtype):
 
     acc = k.tile(MR, NV, vec(T, V))
     with k.loop(kc) as p:
-        b_row = [k.load(b.at(p, j * V), vec(T, V), align=T.bytes) for j in range(NV)]
-        for i in range(MR):
-            a_element = k.broadcast(a[i, p], V)
-            for j in range(NV):
-                acc[i, j] = k.fma(a_element, b_row[j], acc[i, j])
+        rank1_update(k, acc, lambda i: a[i, p], lambda j: k.load(b.at(p, j * V), vec(T, V), align=T.bytes))
 
     inside = [k.lanes_below(columns - j * V, V) for j in range(NV)]
     for i in range(MR):

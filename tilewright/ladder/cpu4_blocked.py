@@ -16,7 +16,7 @@ In the article's column-major picture A and B change places (its panel of A has 
 the two matrices lives in L2 and which in L3 is kept from BLIS, as here.
 """
 from tilewright.ir import Kernel, i64, ptr, vec
-from tilewright.ladder.cpu2_registers import tiling
+from tilewright.ladder.cpu2_registers import rank1_update, tiling
 
 
 def blocks(target, dtype):
@@ -107,11 +107,7 @@ def emit_packed_tile(target, dtype):
 
     acc = k.tile(MR, NV, vec(T, V))
     with k.loop(kc) as p:
-        b_row = [k.load(b1.at(p, j * V), vec(T, V), align=T.bytes) for j in range(NV)]
-        for i in range(MR):
-            a_element = k.broadcast(a1[p, i], V)
-            for j in range(NV):
-                acc[i, j] = k.fma(a_element, b_row[j], acc[i, j])
+        rank1_update(k, acc, lambda i: a1[p, i], lambda j: k.load(b1.at(p, j * V), vec(T, V), align=T.bytes))
 
     inside = [k.lanes_below(columns - j * V, V) for j in range(NV)]
     for i in range(MR):

@@ -11,7 +11,7 @@ a `k.tile` is registers.
 """
 from tilewright.ir import Kernel, i64, ptr, vec
 from tilewright.ladder import cpu4_blocked
-from tilewright.ladder.cpu2_registers import tiling
+from tilewright.ladder.cpu2_registers import rank1_update, tiling
 
 UNROLL = 4
 LINE = 64       # bytes of a cache line
@@ -54,12 +54,8 @@ def emit_micro_tile(target, dtype):
 
     acc = k.tile(MR, NV, vec(T, V))
 
-    def rank1_update(p):
-        b_row = [k.load(b1.at(p, j * V), vec(T, V)) for j in range(NV)]
-        for i in range(MR):
-            a_element = k.broadcast(a1[p, i], V)
-            for j in range(NV):
-                acc[i, j] = k.fma(a_element, b_row[j], acc[i, j])
+    def update(p):
+        rank1_update(k, acc, lambda i: a1[p, i], lambda j: k.load(b1.at(p, j * V), vec(T, V)))
 
     for i in range(MR):
         for j in range(0, NR, LINE // T.bytes):
@@ -67,9 +63,9 @@ def emit_micro_tile(target, dtype):
     unrolled = kc // UNROLL * UNROLL
     with k.loop(unrolled, step=UNROLL) as p:
         for u in range(UNROLL):
-            rank1_update(p + u)
+            update(p + u)
     with k.loop(kc, start=unrolled) as p:
-        rank1_update(p)
+        update(p)
 
     def add_and_store(i, mask):
         for j in range(NV):

@@ -14,8 +14,9 @@ from tilewright.ladder.gpu09_warps import THREADS, WARP_M, WARP_N, blocks, lanes
 from tilewright.ladder.gpu_gemm import begin, store
 
 
-def emit_stored():
-    k, g = begin("gpu10_stored", THREADS, min_ctas=2)
+def emit_stored(name="gpu10_stored", Share=Share, **types):
+    """`Share`: how a thread moves its part of the tiles; `types`: of parameters that are no pointers (step 11)."""
+    k, g = begin(name, THREADS, min_ctas=2, **types)
     (tid, _), (bx, by) = k.thread, k.block
     i0, j0 = by * L, bx * L
     rows, columns = blocks(tid)

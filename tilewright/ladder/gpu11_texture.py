@@ -5,14 +5,11 @@ what took eight predicated ones. The rows of A and the columns of B beyond the e
 are not stored. Only k has to end at its length: the rows of B beyond it are outside of the texture; for A, whose rows
 may be followed by other data, the index is -1 there.
 
-A texel is four elements, so matrices have to be aligned (`aligned`); for others the launcher takes step 10.
+A texel is four elements, so matrices have to be aligned (`aligned`); for others the launcher takes step 10, which has
+the same product and the same stores.
 """
 from tilewright.ir import Texture, f32, i32
-from tilewright.ladder.gpu06_padded import L, V
-from tilewright.ladder.gpu08_buffered import A_BUFFER, A_ROW, B_BUFFER, Buffers, multiply
-from tilewright.ladder.gpu09_warps import THREADS, WARP_M, WARP_N, blocks
-from tilewright.ladder.gpu10_stored import write
-from tilewright.ladder.gpu_gemm import begin
+from tilewright.ladder.gpu10_stored import emit_stored
 
 ALIGNMENT = 512                 # bytes: where a texture over linear memory may begin, on every device so far
 MOST_TEXELS = 1 << 27           # that it may have
@@ -35,18 +32,7 @@ def texels(rows, columns, ld):
 
 
 def emit_texture():
-    k, g = begin("gpu11_texture", THREADS, min_ctas=2, a=Texture(f32), b=Texture(f32))
-    (tid, _), (bx, by) = k.thread, k.block
-    i0, j0 = by * L, bx * L
-    rows, columns = blocks(tid)
-    a_tiles, b_tiles = Buffers(k, "a_smem", A_BUFFER, A_ROW), Buffers(k, "b_smem", B_BUFFER, L)
-
-    acc = k.tile(V, V, f32)
-    multiply(k, g, acc, Share(k, g, tid, i0, j0), a_tiles, b_tiles, rows, columns)
-    tid = k.opaque(tid)
-    warp = tid // 32
-    write(k, g, acc, tid, i0 + warp % 4 * WARP_M, j0 + warp // 4 * WARP_N, a_tiles.smem)
-    return k.function
+    return emit_stored("gpu11_texture", Share, a=Texture(f32), b=Texture(f32))
 
 
 class Share:

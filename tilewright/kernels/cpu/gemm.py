@@ -47,7 +47,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
 
     A, B        their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of
-                the real product that packing_complex.py makes of it, and strides lead from one complex number to the
+                the real product that packing.py makes of it, and strides lead from one complex number to the
                 next.
     PREPACKED   "a" or "b": the job's field of that name is where the operand's panels are.
     """

@@ -2,7 +2,7 @@
 
     Panels          vectors: as many rows of A as registers hold, or one less; whole vectors of B's columns
     WordPanels      the same with several steps of k in a word, and a row before B's that sums start with
-    ComplexPanels   the same for the real product that packing_complex.py makes of complex numbers
+    ComplexPanels   the same for the real product that packing.py makes of complex numbers
     TilePanels      AMX's: 32 rows of A, 32 columns of B
 
 All classes have the same methods, so that kernels/cpu/gemm.py has no case for any of them.

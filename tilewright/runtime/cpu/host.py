@@ -134,9 +134,9 @@ class Host:
                             target, dtype, kind, source, role)
 
     def packing_complex(self, target: CpuTarget, dtype: str, width: int, kind: str, role: str, conj: str = "") -> int:
-        """The same of complex numbers: kernels/cpu/packing_complex.py."""
+        """The same of complex numbers: kernels/cpu/packing.py."""
         return self.address(jobs.complex_packing_name(dtype, width, kind, role, conj),
-                            "packing_complex:emit_pack_complex", target, dtype, width, kind, role, conj)
+                            "packing:emit_pack_complex", target, dtype, width, kind, role, conj)
 
     def finish(self, target: CpuTarget, width: int, result: str) -> int:
         """Of the function that rounds tiles of C to their format: kernels/cpu/out.py."""

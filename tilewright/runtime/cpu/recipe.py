@@ -65,7 +65,7 @@ class Recipe:
 
     `host` has the functions, memory and threads: this process's, or the simulator's.
     `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
-    (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand was packed before
+    (kernels/cpu/packing.py). `prepacked`: "a" or "b" if that operand was packed before
     (runtime/cpu/prepack.py): its address is that of its panels. ValueError if the plan cannot run.
     """
 
