@@ -49,6 +49,9 @@ def test_matmul_runs_the_plan(kinds, sizes, layout):
         assert tw.plan(problem, **how) == chosen.plan
         wanted = engine.ready(chosen)
         assert (recipe.plan, recipe.shape, recipe.function) == (wanted.plan, wanted.shape, wanted.function)
+        if problem.sums not in ("c64", "c128"):     # a given plan is one for the real product of expanded operands
+            (given,) = run(problem, plan=chosen.plan, **how)
+            assert (given.plan, given.shape, given.function) == (wanted.plan, wanted.shape, wanted.function)
 
 
 @pytest.mark.parametrize("kinds", [("f32", "f32", "f32"), ("i8", "i8", "i32")], ids="-".join)
@@ -101,10 +104,62 @@ def test_algorithms_are_planned():
         tw.plan(problem, target, 1, "bf16_bf16_f32_x4")
 
 
-def test_block_scaled_operands_are_decoded_by_matmul_alone():
-    problem = tw.Gemm(64, 64, 64, "mxfp8")
-    a = tw.quantize(np.ones((64, 64), np.float32), "mxfp8", axis=-1)
-    kernel = tw.compile(problem)
-    for call in (kernel, lambda a, b: tw.simulate(kernel, a, b)):
-        with pytest.raises(ValueError, match="block-scaled operands, which matmul decodes to bf16 first"):
-            call(a, tw.quantize(np.ones((64, 64), np.float32), "mxfp8", axis=-2))
+def test_algorithms_are_compiled_and_explained():
+    target = tw.target("x86-avx512")
+    amx = dataclasses.replace(target, extensions=("amx-tile", "amx-bf16"), missing=("amx",))
+    problem = tw.Gemm(320, 256, 96)
+    kernel = tw.compile(problem, amx, algorithm="bf16_bf16_f32_x3")
+    assert kernel.plan == tw.explain(problem, amx, algorithm="bf16_bf16_f32_x3").plan
+    assert "each element as 2 terms" in str(tw.explain(problem, amx, algorithm="bf16_bf16_f32_x3"))
+    assert kernel.shape.dtype == "amx_bf16_x3"
+    for call in (tw.compile, tw.explain):
+        with pytest.raises(ValueError, match=r"algorithm must be None or one of bf16_bf16_f32_x3, .*, not 'x3'"):
+            call(problem, target, algorithm="x3")
+        with pytest.raises(ValueError, match="algorithm='fastest' has plans of its own: plan must be None with it"):
+            call(problem, target, kernel.plan, algorithm="fastest")
+        with pytest.raises(ValueError, match="splits operands of f16 whose products are added up in f32; gemm_f32"):
+            call(problem, target, algorithm="bf16_bf16_f32_x4")
+    for call in (tw.plan, tw.compile, tw.explain):
+        with pytest.raises(ValueError, match="algorithm= is not supported on sm_90a: it must be None, not 'fastest'"):
+            call(problem, "sm_90a", algorithm="fastest")
+
+
+def test_elements_without_terms_are_multiplied_by_the_native_kernel():
+    """As matmul does it: an infinite element has no second term."""
+    chip = dataclasses.replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16"), missing=("amx",))
+    problem = tw.Gemm(320, 256, 96, batch=2)
+    kernel = tw.compile(problem, chip, algorithm="bf16_bf16_f32_x3")
+    assert (kernel.shape.dtype, kernel.native.shape.dtype) == ("amx_bf16_x3", "f32")
+    asked = []
+
+    def gemm(kernel, a, b, c, alpha, beta, conj):
+        asked.append(kernel)
+        c[...] = -7 if kernel.splits else 2
+        return kernel.splits
+    out = np.ones((2, 320, 256), np.float32)
+    kernel.multiply(np.ones((2, 320, 96), "f4"), np.ones((2, 96, 256), "f4"), out, 1.0, 1.0, gemm)
+    assert asked == [kernel, kernel.native]
+    assert (out == 2).all()
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "mxfp6", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize(("sizes", "layout", "batch"), [((64, 70, 65), "nt", 1), ((10, 7, 40), "nn", 1),
+                                                        ((64, 70, 90), "nt", 3)], ids=str)
+def test_block_scaled_operands(kind, sizes, layout, batch):
+    """A compiled kernel, the simulator and matmul with the plan give the bits that matmul gives, also where a number is
+    smaller than bf16 holds without being flushed."""
+    m, n, k = sizes
+    many = (batch,) if batch > 1 else ()
+    problem = tw.Gemm(*sizes, kind, layout=layout, batch=batch)
+    kernel, c = tw.compile(problem), np.ones((*many, m, n), np.float32)
+    for scale in (1, 2.0**-70):
+        a, b = (tw.quantize((RNG.standard_normal((*many, *shape)) * scale).astype("f4"), kind, axis=axis)
+                for shape, axis in (((m, k), -1), ((k, n), -2)))
+        wanted = tw.matmul(a, b)
+        np.testing.assert_array_equal(kernel(a, b), wanted)
+        np.testing.assert_array_equal(tw.matmul(a, b, plan=kernel.plan), wanted)
+        if m == 10:
+            np.testing.assert_array_equal(tw.simulate(kernel, a, b).result, wanted)
+        np.testing.assert_array_equal(kernel(a, b, c.copy(), alpha=2, beta=3), tw.matmul(a, b, alpha=2, beta=3, c=c))
+    with pytest.raises(TypeError, match=rf"b must be Quantized \({kind}\), not ndarray"):
+        kernel(a, np.asarray(b))

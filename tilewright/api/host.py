@@ -79,8 +79,6 @@ def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
         return tuple(engine.formats_for(p))
     if p.sums.kind == "c":  # no imaginary part is made for real operands
         return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
-    if call.plan is not None:
-        return p.sums, p.sums, p.sums
     taken = (
         x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, *p.sizes) else p.sums
         for x in (p.a, p.b)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from tilewright import forks, formats, targets
 from tilewright.api import scaled
+from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import asked
@@ -54,7 +55,7 @@ def pack(
                 multiplied, by any number of threads, always with the same bits.
     threads     how many threads pack; by default tilewright.get_num_threads()
     plan        the plan to run, a packed one, or its text, instead of the one that tilewright would choose for so many
-                rows; then operands are converted before they are multiplied, as in matmul
+                rows
     target      an instruction set of this machine, or its name, instead of the detected one
 
     Products have the bits that matmul gives with b itself where it takes this plan: the same kernels read the same
@@ -79,7 +80,7 @@ def pack(
     sums, _ = arguments.dtypes(np.empty(0, dtype_a), array, None, out_dtype)
 
     packed = forks.imported("tilewright.runtime.cpu.packed")
-    taken_a, taken_b = (x if plan is None and packed.converts(x, sums) else sums for x in (dtype_a, array.dtype))
+    taken_a, taken_b = (x if packed.converts(x, sums) else sums for x in (dtype_a, array.dtype))
     return packed.prepare(
         arguments.converted(array, taken_b), dtype_a, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
         plan=plan, target=chip, conj=trans_b == "c" and array.dtype.kind == "c",
@@ -93,8 +94,8 @@ def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, **options: Any) -
     trans_b = arguments.layout(trans_b, "b")
     side = scaled.operand(b, None, trans_b, "b")
     if isinstance(b, Quantized):
-        narrow = format_a is not None and format_a.name == "bf16" and scaled.exact_in_bf16(b)
-        array, format_a = scaled.decoded(b, narrow), format_a or formats.get("f32")
+        narrow = format_a is not None and format_a.name == "bf16" and exact_in_bf16(b)
+        array, format_a = decoded(b, BF16 if narrow else arguments.F32), format_a or formats.get("f32")
     else:
         array, format_a = b.elements, format_a or b.format
         k = b.shape[scaled.k_axis(b.ndim, trans_b, "b")]

@@ -28,7 +28,8 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.api import dispatch, host
-from tilewright.formats.quantized import Quantized, scaled
+from tilewright.formats.decoding import BF16, decoded, exact_in_bf16, flushed
+from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import lowering
 from tilewright.rules import arguments, shapes
@@ -36,8 +37,6 @@ from tilewright.rules.arguments import F32, F64, Array
 from tilewright.rules.call import Arithmetic, Call, decide
 from tilewright.runtime.gpu.arrays import HIP
 
-LEAST_EXPONENT = -126  # of numbers that no instruction flushes
-BF16 = formats.get("bf16").dtype
 SCALE_DTYPES = tuple(formats.get(name).dtype for name in ("f32", "f64", "f16", "bf16"))  # of rows' and columns' scales
 SIDES = {"a": "row", "b": "column"}
 
@@ -121,11 +120,13 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
     for factor in (side_a.factor, side_b.factor):
         if factor is not None and factor != 1:
             alpha = _times(arguments.number(alpha, "alpha"), factor)
-    a, b = side_a.x, side_b.x
+    a, b, plan = side_a.x, side_b.x, call.plan
     narrow = False
     if isinstance(a, Quantized):
         if isinstance(b, Quantized):  # bf16 may serve unless arithmetic of a certain kind is asked for
-            narrow = call.plan is call.algorithm is None and _large(a, b) and not _flushed(a, b)
+            narrow = call.algorithm is None and dispatch.platform_of(plan) is None and _large(a, b)
+            if narrow and flushed(a, b):
+                narrow, plan = False, None  # which is one for products of bf16
         else:  # panels that are multiplied with bf16
             narrow = getattr(b, "a", None) == BF16 and exact_in_bf16(a)
     scales = []
@@ -133,8 +134,8 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
         if side.scales is not None:
             dropped = other.ndim == 1 and side.scales.ndim > 1  # the axis that a vector takes from the result
             scales.append(side.scales.squeeze(missing) if dropped else side.scales)
-    a, b = (decoded(x, narrow) if isinstance(x, Quantized) else x for x in (a, b))
-    return call._replace(a=a, b=b, alpha=alpha, scale_a=None, scale_b=None), tuple(scales)
+    a, b = (decoded(x, BF16 if narrow else F32) if isinstance(x, Quantized) else x for x in (a, b))
+    return call._replace(a=a, b=b, alpha=alpha, plan=plan, scale_a=None, scale_b=None), tuple(scales)
 
 
 def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
@@ -205,50 +206,6 @@ def _large(a: Quantized, b: Quantized) -> bool:
     """Is the product one whose operands the engine takes as bf16?"""
     rows, columns = (math.prod(q.others[-1:]) for q in (a, b))
     return lowering.decoded(rows, columns, a.length) == "bf16"
-
-
-def _flushed(a: Quantized, b: Quantized) -> bool:
-    """Could a number, a product of two, or a sum of such, be smaller than 2^-126 and not 0? Products and sums are
-    multiples of the product of both operands' units."""
-    units = _unit(a), _unit(b)
-    return min(*units, sum(units)) < LEAST_EXPONENT
-
-
-def _unit(q: Quantized) -> int:
-    """The exponent of a power of two of which all numbers of q are multiples."""
-    f = q.format
-    unit = _exponent(f.element.smallest_subnormal)
-    if not f.mx:
-        return unit + _exponent(f.scale.smallest_subnormal)
-    least = int(np.min(q.scales, initial=255))
-    if not least:  # blocks of zeros have the smallest scale, and are multiples of anything
-        used = q.elements.reshape(*q.scales.shape, f.block_bytes).any(axis=-1)
-        least = int(np.min(q.scales, where=used, initial=255))
-    return unit + least - f.scale.bias
-
-
-def _exponent(power: float) -> int:
-    return math.frexp(power)[1] - 1
-
-
-def decoded(q: Quantized, narrow: bool) -> Array:
-    """The numbers of q in f32 or, half as long, in bf16."""
-    return as_bf16(q) if narrow else scaled(q, F32)
-
-
-def exact_in_bf16(q: Quantized) -> bool:
-    """Are all numbers of q, and none that is flushed, among bf16's?"""
-    return _unit(q) >= LEAST_EXPONENT
-
-
-def as_bf16(q: Quantized) -> Array:
-    """The numbers of q, which are exact in bf16."""
-    return scaled(q, F32, _upper_half).view(BF16)
-
-
-def _upper_half(x: Array) -> Array:
-    """Of f32: a bf16, whose lower half is zero."""
-    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
 # ---- formats of the sums and of the result

@@ -32,6 +32,7 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     """
     asked.problem(problem)
     chip = coerce(target)
+    asked.algorithm(algorithm, None, chip)
     if isinstance(chip, CpuTarget):
         from tilewright.runtime.cpu import engine
         return engine.plan_problem(problem, chip, threads, algorithm).plan
@@ -39,10 +40,10 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     return gpu.choose(gpu.multiplied_shape(problem, chip), chip)
 
 
-def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm:
+def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:
     """The kernel for a problem on a target (default: this machine's CPU) by a plan: a CpuKernel, NvidiaKernel or
     AmdKernel, which all have what compiled.base.CompiledGemm has. Target and plan are records, or the texts of these:
-    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080".
+    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". In place of a plan a CPU takes tilewright.matmul's `algorithm`.
 
     Without a plan it is the one that tilewright.matmul runs: the one that the tuner measured to be the fastest, else
     the one that the model predicts to be, on a CPU for as many threads as matmul would use. ValueError with every
@@ -50,7 +51,9 @@ def compile(problem: Gemm, target: Any = None, plan: Any = None) -> CompiledGemm
     """
     asked.problem(problem)
     chip = coerce(target)
-    found: CompiledGemm = _module(chip).compile(problem, chip, asked.plan(plan, chip))
+    plan = asked.plan(plan, chip)
+    asked.algorithm(algorithm, plan, chip)
+    found: CompiledGemm = _module(chip).compile(problem, chip, plan, *((algorithm,) if algorithm else ()))
     return found
 
 

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.compiled.base import Compiled, CompiledGemm, Launch
 from tilewright.forks import cached_property
+from tilewright.formats import decoding
 from tilewright.formats.quantized import check_operand
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, order
+from tilewright.plans.words import TILE_WORDS
+from tilewright.problem import Gemm
 from tilewright.rules import complex_product
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.engine import Planned
@@ -28,7 +31,6 @@ from tilewright.targets.machine import MOST_THREADS
 if TYPE_CHECKING:
     from tilewright.inspect.resources import HotLoop
     from tilewright.ir.program import Function
-    from tilewright.problem import Gemm
 
 Array = NDArray[Any]
 
@@ -131,10 +133,9 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0,
              beta: complex = 0.0) -> CpuBound:
-        """A call with these operands: see CpuBound. Operands are converted as tilewright.matmul converts them, and
-        nothing else is copied. RuntimeError if this machine cannot run the target's code."""
+        """A call with these operands: see CpuBound. Operands are decoded and converted as tilewright.matmul does
+        it, and nothing else is copied. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
-        self.check_arrays()
         p = self.problem
         self._operand(a, "a", p.shape_a)
         self._operand(b, "b", p.shape_b)
@@ -146,29 +147,34 @@ class CpuKernel(CompiledGemm, CpuCode):
             self._check_out(out, a, b)
         return CpuBound(self, a, b, out, alpha, beta)
 
-    def check_arrays(self) -> None:
-        """ValueError if the operands are no arrays of numbers."""
-        if self.problem.blocks:
-            raise ValueError(f"a CpuKernel multiplies arrays, and {self.problem} has block-scaled operands, which "
-                             f"matmul decodes to {lowering.taken_operands(self.problem).a} first")
-
-    def multiply(self, a: Array, b: Array, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
-        """A product by `gemm(a, b, c, alpha, beta, conj)`, which takes operands as the engine does: converted before,
-        if packing does not convert them, and complex ones rewritten."""
+    def multiply(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
+        """A product by `gemm(kernel, a, b, c, alpha, beta, conj)`, which takes operands as the engine does: decoded or
+        converted before, if packing does not convert them, and complex ones rewritten. It is true if an element is none
+        of those that this kernel's words hold: then the native product is computed."""
         taken = lowering.taken_operands(self.problem, self.plan.threads)
+        if self.problem.blocks:
+            alpha = alpha * a.tensor_scale * b.tensor_scale
+            if taken.a == "bf16" and decoding.flushed(a, b):
+                self.native.multiply(*(decoding.decoded(x) for x in (a, b)), out, alpha, beta, gemm)
+                return
+            a, b = (decoding.decoded(x, formats.FORMATS[taken.a].dtype) for x in (a, b))
         a, b = (x.astype(formats.FORMATS[f].dtype, copy=False) for x, f in ((a, taken.a), (b, taken.b)))
         stored = formats.FORMATS[taken.sums if beta else taken.out].dtype
-        c = out if out.dtype == stored else np.empty(out.shape, stored)
+        c = out if out.dtype == stored and not (beta and self.splits) else np.empty(out.shape, stored)
+        native = False
 
         def run(a: Array, b: Array, c: Array, alpha: Any = 1.0, beta: Any = 0.0, whole: bool = False,
                 conj: str = "") -> bool:
-            gemm(a, b, c, alpha, beta, conj)
+            nonlocal native
+            native = bool(gemm(self, a, b, c, alpha, beta, conj))
             return True
         with np.errstate(all="ignore"):
             if beta and c is not out:
                 c[...] = out.astype(stored)
             (complex_product.by_real_products(run) if c.dtype.kind == "c" else run)(a, b, c, alpha, beta)
-            if c is not out:
+            if native:
+                self.native.multiply(a, b, out, alpha, beta, gemm)
+            elif c is not out:
                 out[...] = c.astype(out.dtype)
 
     @property
@@ -176,18 +182,31 @@ class CpuKernel(CompiledGemm, CpuCode):
         """What the engine is to multiply: a word, or "" for elements."""
         return self.shape.dtype if self.shape.depth else ""
 
-    def gemm(self, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> None:
-        """The engine's product by this plan."""
-        run = engine.gemm_batched if c.ndim == 3 else engine.gemm
-        run(a, b, c, alpha, beta, threads=self.plan.threads, plan=self.plan, target=self.target, word=self.word,
-            conj=conj)
+    @property
+    def splits(self) -> bool:
+        """Whether elements are multiplied as several terms, which not every number has."""
+        return self.shape.tiles and TILE_WORDS[self.word].terms > 1
+
+    @cached_property
+    def native(self) -> CpuKernel:
+        """The kernel for operands that this one's words do not hold."""
+        p = self.problem
+        plain = Gemm(p.m, p.n, p.k, "f32", "f32", p.out, "nt", p.batch) if p.blocks else p
+        return CpuKernel(plain, self.target, engine.plan_problem(plain, self.target, self.shape.threads))
+
+    def gemm(self, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> bool:
+        """The engine's product by this plan; whether an element has no terms."""
+        how = {"threads": self.plan.threads, "plan": self.plan, "target": self.target, "word": self.word, "conj": conj}
+        if c.ndim == 3 and self.splits:
+            return any(engine.gemm(*matrices, alpha, beta, **how) for matrices in zip(a, b, c))
+        return bool((engine.gemm_batched if c.ndim == 3 else engine.gemm)(a, b, c, alpha, beta, **how))
 
     def _operand(self, x: Any, name: str, stored: tuple[int, int]) -> None:
         letter = self.problem.layout["ab".index(name)]
         is_stored = letter == "t" and getattr(x, "shape", None) == stored
         self._array(x, name, f"; operands are passed in the shape that is multiplied: pass {name}.T" * is_stored)
         wanted = order(*lowering.contiguous(x.shape[-2], x.shape[-1], letter))
-        if x.size and self._order(x) != wanted:
+        if isinstance(x, np.ndarray) and x.size and self._order(x) != wanted:
             raise ValueError(f"{name} must have contiguous {wanted}, as layout {self.problem.layout!r} requires, "
                              f"but its strides are {x.strides} bytes")
 
@@ -196,7 +215,7 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     def _array(self, x: Any, name: str, hint: str = "") -> None:
         check_operand(name, x, getattr(self.problem, name), self.problem.shapes[name], hint=hint)
-        if not x.flags.aligned or any(stride % x.itemsize for stride in x.strides):
+        if isinstance(x, np.ndarray) and (not x.flags.aligned or any(stride % x.itemsize for stride in x.strides)):
             raise ValueError(f"{name} must be aligned to its elements, but its strides are {x.strides} bytes")
 
     def _check_out(self, out: Any, a: Array, b: Array) -> None:
@@ -205,7 +224,7 @@ class CpuKernel(CompiledGemm, CpuCode):
             raise ValueError("out is read-only")
         if out.size and self._order(out) != "rows":
             raise ValueError(f"out must have contiguous rows, but its strides are {out.strides} bytes")
-        if np.may_share_memory(out, a) or np.may_share_memory(out, b):
+        if any(isinstance(x, np.ndarray) and np.may_share_memory(out, x) for x in (a, b)):
             raise ValueError("out must not overlap a or b; tilewright.matmul copies operands where they overlap")
 
 
@@ -218,17 +237,17 @@ class CpuBound:
         self._operands = a, b, out, alpha, beta
 
     def __call__(self) -> Array:
-        self.kernel.multiply(*self._operands, self.kernel.gemm)
+        self.kernel.multiply(*self._operands, CpuKernel.gemm)
         return self.out
 
 
 CODE = CpuCode
 
 
-def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None) -> CpuKernel:
+def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None, algorithm: str | None = None) -> CpuKernel:
     """As tilewright.compile says. Operands are taken to be contiguous."""
     if plan is None:
-        return CpuKernel(problem, target, engine.plan_problem(problem, target))
+        return CpuKernel(problem, target, engine.plan_problem(problem, target, algorithm=algorithm))
     lowered = lowering.lower_problem(problem, engine.permitted(target), min(plan.threads, MOST_THREADS))
     found = CpuKernel(problem, target, Planned(*lowered, plan))
     if reasons := [] if found.empty else plan.violations(lowered.shape, lowered.target):

@@ -8,9 +8,10 @@ multiply-adds are those that were measured (measure/probes.py), or the model's d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure.probes import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
 from tilewright.plans.choose import ranked
@@ -263,13 +264,15 @@ class Explanation(Sections):
 
 
 def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | None = None, plan: Any = None,
-            measure: bool = False, threads: int | None = None) -> Explanation | GpuExplanation:
+            measure: bool = False, threads: int | None = None,
+            algorithm: str | None = None) -> Explanation | GpuExplanation:
     """The plan of a problem on `target` (default: this machine), with the reasons for it and the predicted rate.
 
     target    a CPU or a GPU, or its name
     plan      one to explain, or its text, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
     threads   of a CPU, how many the plan may use; by default as many as matmul would
+    algorithm  that of tilewright.matmul, on CPUs, in place of a plan
 
     Predicted rates are based on the ceilings that `tilewright doctor` measured, or on the model's defaults; the text
     says on which. With `measure`, the machine is measured too if it was not.
@@ -278,6 +281,7 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
     asked.problem(problem)
     chip = coerce(target)
     plan = asked.plan(plan, chip)
+    asked.algorithm(algorithm, plan, chip)
     if not isinstance(chip, CpuTarget):
         if measure:
             by = "`tilewright doctor --selftest`" if isinstance(chip, AmdTarget) else "`tilewright bench`"
@@ -286,7 +290,8 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
         return gpu.explain(problem, chip, plan)
     if measure:
         chip.require_runnable()
-    found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None))
+    found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None),
+                                algorithm)
     shape, reached = found.shape, found.target
     if not problem.flops:
         return Explanation(problem, chip, shape, plan or found.plan, "the product is empty: nothing is multiplied", ())
@@ -302,7 +307,7 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
     basis = probes.basis(chip, measure)
     expected = basis.cost(shape, plan, chip)
     considered, rejected = _rejected(shape, plan, chip)
-    sample = _measure(problem, chip, plan) if measure else None
+    sample = _measure(CpuKernel(replace(problem, batch=1), chip, found._replace(plan=plan))) if measure else None
     return Explanation(problem, chip, shape, plan, origin, (), expected, considered, rejected, basis,
                        sample.spread if sample else None, sample is not None and sample.disturbed)
 
@@ -328,23 +333,17 @@ def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tupl
     return len(others), tuple(sorted(found, key=lambda each: each[1]))
 
 
-def _measure(problem: Gemm, target: CpuTarget, plan: CpuPlan) -> Sample:
+def _measure(kernel: CpuKernel) -> Sample:
     """Seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with float64."""
-    from dataclasses import replace
-
-    from tilewright.compiled.compile import compile
     from tilewright.measure import check, operands, quiet
     from tilewright.measure.measure import Rules, interleave
     from tilewright.measure.quiet import Watch
-    from tilewright.problem import Gemm
-    p = problem
-    kernel = compile(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), target, plan)
     o = operands.make(kernel.problem)
     kernel(o.a, o.b, o.c)
     wrong = check.Reference(o).wrong(o.c)
     if wrong:
         raise RuntimeError(f"{kernel} computes a wrong result: {wrong}")
-    rules = replace(Rules.choose(plan.threads), budget_s=1.0)
+    rules = replace(Rules.choose(kernel.plan.threads), budget_s=1.0)
     call: Any = (kernel, (o.a, o.b, o.c))
     watch = Watch()
     return interleave({"kernel": [call]}, rules, settle=quiet.settle, disturbed=watch.disturbed)["kernel"]

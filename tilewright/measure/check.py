@@ -12,12 +12,14 @@ sums stay small and so do their errors, 0.3 eps |A| |B| whatever k is; 8 is allo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright import formats
 from tilewright.formats import Complex, Float, Integer
+from tilewright.formats.quantized import Quantized, dequantize
 from tilewright.measure.operands import Array, Operands
 from tilewright.problem import Gemm
 
@@ -113,10 +115,11 @@ class Reference:
     """
 
     def __init__(self, given: Operands, algorithm: str | None = None, seed: int = 1, random: bool = True) -> None:
+        given = replace(given, a=_numbers(given.a), b=_numbers(given.b))
         p, (m, n, k) = given.problem, given.sizes
         out = formats.get(p.out)
         real = out.part if isinstance(out, Complex) else out
-        sums = formats.accumulator(p.a, p.b, p.out)
+        sums = formats.get(p.sums)
         sums = sums.part if isinstance(sums, Complex) else sums
         self.unit = real.eps / 2 if isinstance(real, Float) else 0.0
         own = sums.eps / 2 if isinstance(sums, Float) else 0.0
@@ -185,6 +188,10 @@ class Reference:
         got, exact = c[row, j].item(), self.exact[i, j].item()
         kind = "" if self.bits or isinstance(exact, complex) else ".9g"
         return f"C[{row}, {j}] is {got:{kind}}, the reference is {exact:{kind}}"
+
+
+def _numbers(x: Any) -> Array:
+    return dequantize(x, "f64") if isinstance(x, Quantized) else x
 
 
 def _product(a: Array, b: Array, wide: np.dtype[Any], kind: np.dtype[Any]) -> tuple[Array, Array]:

@@ -2,7 +2,8 @@
 
 Zeros and constants let some units run faster (AMX by a factor of two) and hide wrong answers.  Integers have every
 value alike.  Floats of 8 bits and fewer have every finite pattern alike, which are all exponents and both signs.  Wider
-floats are random normal: with all exponents alike, most sums would be inf.
+floats are random normal: with all exponents alike, most sums would be inf. So are block-scaled ones before they are
+quantized.
 Memory comes from NumPy's own allocator, at whatever alignment it gives, because that is what users multiply.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.formats import Bool, Complex, Float, Format, Integer
+from tilewright.formats.quantization import quantize
 from tilewright.problem import Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,7 +31,7 @@ class Operands:
     batch each with a first axis."""
 
     problem: Gemm
-    a: Any  # an Array, on a GPU a tensor of torch's
+    a: Any  # an Array, Quantized if the format has blocks; on a GPU a tensor of torch's
     b: Any
     c: Any
 
@@ -77,9 +79,11 @@ def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
     batch = () if problem.batch == 1 else (problem.batch,)
     found = []
     for name, letter, shape in zip((problem.a, problem.b), problem.layout, (problem.shape_a, problem.shape_b)):
-        x = numbers(formats.get(name), (*batch, shape[0], shape[1] + gap), draw)
+        blocks = name in formats.BLOCK_FORMATS
+        x = numbers(formats.get("f32" if blocks else name), (*batch, shape[0], shape[1] + gap), draw)
         x = x[..., : shape[1]]
-        found.append(x if letter == "n" else x.swapaxes(-1, -2))
+        x = x if letter == "n" else x.swapaxes(-1, -2)
+        found.append(quantize(x, name, axis=-2 if found else -1) if blocks else x)
     c = np.empty((*batch, problem.m, problem.n), formats.get(problem.out).dtype)
     made = Operands(problem, found[0], found[1], c)
     made.poison()

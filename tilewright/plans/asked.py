@@ -1,4 +1,4 @@
-"""What a caller asked for, checked: a problem, and a plan or the text of one."""
+"""What a caller asked for, checked: a problem, a plan or the text of one, an algorithm."""
 from __future__ import annotations
 
 import sys
@@ -6,6 +6,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from tilewright.plans import lowering
 from tilewright.plans.common import Plan
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
@@ -59,6 +60,19 @@ def plan(what: Any, target: Any = None) -> Any:
         raise ValueError(f"plan {found} is for {family.plan.FAMILY}, and {target.name} is {wanted.FAMILY}, whose plans "
                          f"look like {wanted.EXAMPLE!r}")
     return found
+
+
+def algorithm(name: Any, plan: Any = None, target: Any = None) -> None:
+    """ValueError for an `algorithm=` that there is not, beside a plan, or on another target than a CPU."""
+    if name is None:
+        return
+    if target is not None and not isinstance(target, CpuTarget):
+        raise ValueError(f"algorithm= is not supported on {target.name}: it must be None, not {name!r}")
+    known = *lowering.ALGORITHMS, lowering.FASTEST
+    if name not in known:
+        raise ValueError(f"algorithm must be None or one of {', '.join(known)}, not {name!r}")
+    if plan is not None:
+        raise ValueError(f"algorithm={name!r} has plans of its own: plan must be None with it, not {plan}")
 
 
 def is_for(found: Any, kind: type) -> bool:

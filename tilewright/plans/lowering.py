@@ -217,8 +217,8 @@ def as_real(product: Product, way: Way) -> Product:
 # ---- problems
 
 def taken_operands(problem: Gemm, threads: int = 1) -> Product:
-    """The contiguous operands of a Gemm in the formats in which tilewright.matmul gives them to the engine. ValueError
-    for results that it would not give."""
+    """The contiguous operands of a Gemm in the formats in which tilewright.matmul gives them to the engine; of
+    block-scaled ones what they are decoded to, along k. ValueError for results that matmul would not give."""
     p, threads, sums = problem, thread_count(threads), problem.sums
     sizes = p.m, p.n, p.k
     if not p.castable:
@@ -231,8 +231,8 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     else:
         a, b = taken(p.a, sums, *sizes), taken(p.b, sums, *sizes)
     out = sums if sums in COMPLEX else stored(p.out, sums, *sizes)
-    strides = Strides(*contiguous(p.m, p.k, p.layout[0]), *contiguous(p.k, p.n, p.layout[1]),
-                      *contiguous(p.m, p.n, "n"))
+    of_a, of_b = "nt" if p.blocks else p.layout
+    strides = Strides(*contiguous(p.m, p.k, of_a), *contiguous(p.k, p.n, of_b), *contiguous(p.m, p.n, "n"))
     return Product(*sizes, a, b, out, strides, threads)
 
 
@@ -263,8 +263,6 @@ def strides_of(rows: int, cols: int, row_stride: int, col_stride: int) -> tuple[
 
 def lower_problem(problem: Gemm, target: CpuTarget, threads: int = 1, algorithm: str | None = None) -> Lowered:
     """What tilewright.matmul multiplies for a Gemm with contiguous operands."""
-    if algorithm is not None and (algorithm not in (*ALGORITHMS, FASTEST)):
-        raise ValueError(f"algorithm must be None or one of {', '.join((*ALGORITHMS, FASTEST))}, not {algorithm!r}")
     if algorithm in ALGORITHMS and (problem.a, problem.b, problem.sums) != (*(ALGORITHMS[algorithm][0],)*2, "f32"):
         raise ValueError(f"algorithm={algorithm!r} splits operands of {ALGORITHMS[algorithm][0]} whose products are "
                          f"added up in f32; {problem} has a = {problem.a}, b = {problem.b}, added up in {problem.sums}")

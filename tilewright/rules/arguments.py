@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.plans import lowering
+from tilewright.plans import asked, lowering
 from tilewright.targets import machine
 
 Array = NDArray[Any]
@@ -335,18 +335,10 @@ def _kind(value: Any) -> str:
     return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
 
 
-# algorithm= → the dtype of operands that it splits (plans/lowering.py); "fastest" may leave them whole
-ALGORITHMS = {name: formats.FORMATS[split].numpy_name for name, (split, _) in lowering.ALGORITHMS.items()}
-ALGORITHMS[lowering.FASTEST] = ""
-
-
 def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.dtype[Any], plan: Any) -> None:
     """TypeError or ValueError unless operands of these dtypes can be multiplied so."""
-    if name not in ALGORITHMS:
-        raise ValueError(f"algorithm must be None or one of {', '.join(ALGORITHMS)}, not {name!r}")
-    if plan is not None:
-        raise ValueError(f"algorithm={name!r} has plans of its own: plan must be None with it, not {plan}")
-    wanted = ALGORITHMS[name]
-    if wanted and not (a == b == np.dtype(wanted) and compute == F32):
-        raise TypeError(f"algorithm={name!r} splits operands of {wanted} whose products are added up in float32; "
-                        f"a is {a}, b is {b}, and they are added up in {compute}")
+    asked.algorithm(name, plan)
+    split, _ = lowering.ALGORITHMS.get(name, ("", ""))  # "fastest" may leave any whole
+    if split and not (a == b == formats.FORMATS[split].dtype and compute == F32):
+        raise TypeError(f"algorithm={name!r} splits operands of {formats.FORMATS[split].numpy_name} whose products are "
+                        f"added up in float32; a is {a}, b is {b}, and they are added up in {compute}")

@@ -181,7 +181,6 @@ class CpuProduct:
     """Products of one compiled kernel."""
 
     def __init__(self, kernel: Any, alpha: Any, beta: Any) -> None:
-        kernel.check_arrays()
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.host = SimulatedHost(AddressSpace(), dict(zip(kernel.parts, kernel.functions)))
 
@@ -189,25 +188,24 @@ class CpuProduct:
     def report(self) -> Report:
         return self.host.report or Report(64)
 
-    def run(self, a: Array, b: Array, c: Array) -> None:
+    def run(self, a: Any, b: Any, c: Array) -> None:
         """As `kernel(a, b, c)` computes it."""
         for name, x in (("a", a), ("b", b), ("out", c)):
-            if x.size:
+            if isinstance(x, np.ndarray) and x.size:
                 self.host.memory.address(x, name)
         self.kernel.multiply(a, b, c, self.alpha, self.beta, self._gemm)
 
-    def _gemm(self, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> None:
+    def _gemm(self, kernel: Any, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> bool:
         if not c.size or not a.shape[1] or alpha == 0:          # nothing to multiply
             engine.scale(c, beta)
-            return
-        planned = self.kernel.planned
-        lowered, transposed, conj = engine.lowered(a, b, c, planned.shape.threads, planned.target, self.kernel.word,
-                                                   conj)
+            return False
+        planned = kernel.planned
+        lowered, transposed, conj = engine.lowered(a, b, c, planned.shape.threads, planned.target, kernel.word, conj)
         recipe = engine.ready(planned._replace(shape=lowered.shape, strides=lowered.strides), conj,
                               make=SimulatedRecipe, host=self.host)
         swapped = transposed != planned.plan.swap
         recipe.names = ("b", "a", "out") if swapped else ("a", "b", "out")      # type: ignore[attr-defined]
-        engine.run(recipe, swapped, a, b, c, alpha, beta)
+        return engine.run(recipe, swapped, a, b, c, alpha, beta)
 
 
 # ---- on a GPU

@@ -25,7 +25,6 @@ from tilewright.measure import measure, quiet
 from tilewright.plans import asked
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.lowering import taken_operands
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
@@ -118,9 +117,6 @@ def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int |
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
-    if problem.blocks:
-        raise ValueError(f"{problem} has block-scaled operands, which matmul decodes before it multiplies: tune the "
-                         f"product of {taken_operands(problem).a} instead")
     now = engine.plan_problem(problem, chip, threads)
     shape, threads = now.shape, now.shape.threads
     store.check_writable()

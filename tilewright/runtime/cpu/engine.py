@@ -39,8 +39,8 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
-    word: of plans.words, "" for none; by default the one that suits the target, and none with a plan.
-    Where it stands for elements by several terms c means nothing if the result is true: some element has no such terms.
+    word: of plans.words, "" for none; by default the one that suits the target. Where it stands for
+    elements by several terms c means nothing if the result is true: some element has no such terms.
     """
     m, k = a.shape
     n = b.shape[1]
@@ -210,8 +210,7 @@ def default_threads(target: CpuTarget) -> int:
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
               target: CpuTarget | None, word: str | None, conj: str) -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()),
-                                     "" if plan and word is None else word, conj)
+    what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj)
     chosen = Planned(*what, plan) if plan else planned(what)
     recipe = ready(chosen, conj)
     if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in small.DTYPES \

@@ -98,7 +98,7 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     k, n = b.shape[-2:]
     one = b[(0,) * (b.ndim - 2)] if b.size else np.empty((max(k, 1), max(n, 1)), b.dtype)
     lowered = _lowered(one.shape, rows, threads, (k, 1), engine.strides(one), (n, 1), (takes, b.dtype), sums, target,
-                       None if plan is None else "")
+                       None)
     chosen = plan or engine.planned(lowered).plan
     if plan is None and chosen.algorithm != "packed":
         chosen = next(p for p in ranked(lowered.shape, lowered.target) if p.algorithm == "packed")
