@@ -155,7 +155,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         if self.problem.blocks:
             alpha = alpha * a.tensor_scale * b.tensor_scale
             if taken.a == "bf16" and decoding.flushed(a, b):
-                self.native.multiply(*(decoding.decoded(x) for x in (a, b)), out, alpha, beta, gemm)
+                self.native.multiply(decoding.decoded(a), decoding.decoded(b), out, alpha, beta, gemm)
                 return
             a, b = (decoding.decoded(x, formats.FORMATS[taken.a].dtype) for x in (a, b))
         a, b = (x.astype(formats.FORMATS[f].dtype, copy=False) for x, f in ((a, taken.a), (b, taken.b)))

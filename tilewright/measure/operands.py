@@ -77,7 +77,7 @@ def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
     """Fresh operands; C is poisoned.  With a gap, rows of A and B are so many elements longer than what is used."""
     draw = np.random.default_rng(seed)
     batch = () if problem.batch == 1 else (problem.batch,)
-    found = []
+    found: list[Any] = []
     for name, letter, shape in zip((problem.a, problem.b), problem.layout, (problem.shape_a, problem.shape_b)):
         blocks = name in formats.BLOCK_FORMATS
         x = numbers(formats.get("f32" if blocks else name), (*batch, shape[0], shape[1] + gap), draw)

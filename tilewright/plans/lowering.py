@@ -231,8 +231,9 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     else:
         a, b = taken(p.a, sums, *sizes), taken(p.b, sums, *sizes)
     out = sums if sums in COMPLEX else stored(p.out, sums, *sizes)
-    of_a, of_b = "nt" if p.blocks else p.layout
-    strides = Strides(*contiguous(p.m, p.k, of_a), *contiguous(p.k, p.n, of_b), *contiguous(p.m, p.n, "n"))
+    layout = "nt" if p.blocks else p.layout
+    strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
+                      *contiguous(p.m, p.n, "n"))
     return Product(*sizes, a, b, out, strides, threads)
 
 
