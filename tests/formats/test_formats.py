@@ -25,7 +25,7 @@ from tilewright import Gemm, formats, matmul
 from tilewright.cli import app
 from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
 from tilewright.formats.conversion import packed_bytes
-from tilewright.formats.promotion import holds
+from tilewright.formats.table import holds
 
 SMALL = [f for f in FORMATS.values() if f.bits <= 16]
 FLOATS = [f for f in FORMATS.values() if isinstance(f, Float)]

@@ -2,8 +2,8 @@
 
     records.py     what a format is: one frozen record each, from which limits and special encodings are derived
     table.py       the formats there are, and how to find one: FORMATS, get, find; MULTIPLIED, those that matmul takes;
-                   block-scaled formats, mxfp4 and its kin: BLOCK_FORMATS, block_format
-    promotion.py   promote: the format in which operands of different formats meet
+                   block-scaled formats, mxfp4 and its kin: BLOCK_FORMATS, block_format; promote: the format in which
+                   operands of different formats meet
     conversion.py  convert: from any format to any other; pack, unpack: numbers of 2, 4 and 6 bits in whole bytes
     scaled.py      Scaled, an array with a scale per row, per column or for all of it
     quantized.py   Quantized, an array in a block-scaled format; dequantize
@@ -18,7 +18,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tilewright.formats.promotion import accumulator, integral, promote, rank
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
 from tilewright.formats.table import (
     ALSO_CALLED,
@@ -26,10 +25,14 @@ from tilewright.formats.table import (
     FORMATS,
     MULTIPLIED,
     BlockFormat,
+    accumulator,
     advice,
     block_format,
     find,
     get,
+    integral,
+    promote,
+    rank,
 )
 
 if TYPE_CHECKING:

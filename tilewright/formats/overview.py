@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.formats.promotion import accumulator
 from tilewright.formats.records import Bool, Complex, Float, Format, Integer, Specials
-from tilewright.formats.table import ALSO_CALLED, FORMATS, BlockFormat, get
+from tilewright.formats.table import ALSO_CALLED, FORMATS, BlockFormat, accumulator, get
 
 HEADINGS = ("format", "bits", "shape", "bias", "range", "normal", "subnormal", "zero", "nan", "inf", "packed")
 LONG = 10  # bits of a group that the table shows in full
