@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import llvmlite
 import llvmlite.ir as ll
 
+from tilewright.forks import cached_property
 from tilewright.ir.dialects import Dialect
 from tilewright.ir.missing import Bfloat, Callee, Lines, LoopName, Stack
 from tilewright.ir.program import (
