@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
-from tilewright.plans import asked
-from tilewright.plans.amd import AmdPlan, choose, shape_of
+from tilewright.plans.amd import AmdPlan, shape_of
 from tilewright.plans.amd_model import PIECE
 from tilewright.plans.gpu import BLOCK, REACH, GpuShape
 
@@ -128,11 +127,10 @@ CODE = AmdCode
 
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:
     """As tilewright.compile says. Operands are taken to be contiguous."""
-    plan = asked.plan(plan, target)
     if problem.blocks and problem.batch != 1:
         raise ValueError(f"kernels of block-scaled formats for {target.name} multiply two matrices, since quantized "
                          f"operands of GPUs have two axes, and {problem} has {problem.batch} products")
-    return AmdKernel(problem, target, planned(plan, problem, shape_of(problem), target, choose))
+    return AmdKernel(problem, target, planned(plan, problem, target))
 
 
 # ---- what a launch is told

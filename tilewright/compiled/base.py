@@ -7,13 +7,14 @@ what the code uses. Nothing but calling a kernel needs the chip that it is for.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.compiler import artefact
 from tilewright.forks import cached_property
+from tilewright.plans import asked, gpu
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -21,34 +22,6 @@ if TYPE_CHECKING:
     from tilewright.simulator.report import Report
 
 EMPTY = "the product is empty: there is no code\n"
-
-
-class Resources(Protocol):
-    """What a kernel uses, as all targets report it. HotLoop (CPUs), ptxas.Usage and amd.Usage have further fields."""
-
-    @property
-    def registers(self) -> int:
-        """32-bit registers of a GPU's thread; vector registers of a CPU's hot loop."""
-
-    @property
-    def spills(self) -> int:
-        """0 if no register goes through memory. CPUs: vectors moved to or from the stack in loops; NVIDIA: bytes that
-        a thread stores and loads; AMD: vector registers of a lane."""
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory (LDS) of a CTA that the code declares; 0 on a CPU."""
-
-
-class Loop(Protocol):
-    """A function's hot loop: its instructions as text, and how many there are of each kind."""
-
-    @property
-    def function(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def counts(self) -> dict[str, int]: ...
 
 
 @dataclass(frozen=True)
@@ -99,6 +72,11 @@ class Compiled:
         return self.functions[-1]
 
     @property
+    def empty(self) -> bool:
+        """Is there no code?"""
+        return not self.functions
+
+    @property
     def names(self) -> list[str]:
         """Of the functions."""
         return [function.name for function in self.functions]
@@ -111,13 +89,13 @@ class Compiled:
     def llvm(self) -> str:
         """LLVM IR, as it was lowered and before optimisation."""
         from tilewright.compiler import llvm
-        return llvm.text(self.functions, self.code_target) if self.functions else f"; {EMPTY}"
+        return f"; {EMPTY}" if self.empty else llvm.text(self.functions, self.code_target)
 
     @cached_property
     def asm(self) -> str:
         """Assembly after optimisation, which is PTX for a GPU of NVIDIA's; a remark if there is no code."""
         from tilewright.compiler import llvm
-        return llvm.assembly(self.functions, self.code_target) if self.functions else f"{self.comment} {EMPTY}"
+        return f"{self.comment} {EMPTY}" if self.empty else llvm.assembly(self.functions, self.code_target)
 
     @property
     def binary(self) -> bytes:
@@ -125,8 +103,14 @@ class Compiled:
         raise NotImplementedError
 
     @property
-    def resources(self) -> Resources:
-        """What the code uses of the chip. ValueError if there is no code."""
+    def resources(self) -> Any:
+        """What the code uses of the chip: a HotLoop of a CPU's, ptxas.Usage or amd.Usage. ValueError if there is none.
+
+        registers   32-bit registers of a GPU's thread; vector registers of a CPU's hot loop
+        spills      0 if no register goes through memory. CPUs: vectors moved to or from the stack in loops; NVIDIA:
+                    bytes that a thread stores and loads; AMD: vector registers of a lane
+        shared      bytes of shared memory (LDS) of a CTA that the code declares; 0 on a CPU
+        """
         raise NotImplementedError
 
     @property
@@ -134,8 +118,9 @@ class Compiled:
         """What another program must know to call or launch the code, in what JSON can say."""
         raise NotImplementedError
 
-    def loop(self, function: str | None = None) -> Loop:
-        """The hot loop of a function, by default of the one that takes the longest. ValueError where there is none."""
+    def loop(self, function: str | None = None) -> Any:
+        """The hot loop of a function, by default of the one that takes the longest: its `function`, its instructions as
+        `text`, and the `counts` of each kind. ValueError where there is none."""
         raise NotImplementedError
 
     def report(self, function: str | None = None) -> str:
@@ -207,7 +192,7 @@ class GpuCode(Compiled):
 
 
 class GpuKernel(CompiledGemm, GpuCode):
-    """A GEMM by one plan on a GPU."""
+    """A GEMM by one plan on a GPU: one recorded kernel, and its code from the cache."""
 
     emitters: ClassVar[dict[str, str]]              # algorithm → "package.module:function"
     maker: ClassVar[str]                            # of runtime.gpu.recipe, which calls and binds it
@@ -252,13 +237,11 @@ class GpuKernel(CompiledGemm, GpuCode):
         return getattr(recipe, self.maker)
 
 
-def planned(plan: Any, problem: Gemm, shape: Any, target: Any, choose: Callable[..., Any]) -> Any:
-    """The plan for a problem, or the one that `choose(shape, target)` makes. ValueError with every reason for one that
-    cannot run it. An empty product, for which nothing runs, has any plan."""
-    empty = 0 in (shape.m, shape.n, shape.k)
-    if plan is None:
-        plan = choose(shape, target)
-    reasons = [] if empty else plan.violations(shape, target)
-    if reasons:
-        raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))
-    return plan
+def planned(plan: Any, problem: Gemm, target: Any) -> Any:
+    """The plan for a problem on a GPU: the text of one, or a plan, or the planner's choice. ValueError with every
+    reason for one that cannot run it. An empty product, for which nothing runs, has any plan."""
+    shape = gpu.planner(target).shape_of(problem)
+    found = gpu.choose(shape, target) if plan is None else asked.plan(plan, target)
+    if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape, target):
+        raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))
+    return found

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import asked
-from tilewright.plans.nvidia import NvidiaPlan, choose, shape_of
+from tilewright.plans.nvidia import NvidiaPlan, shape_of
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
@@ -24,8 +23,8 @@ class NvidiaCode(GpuCode):
 
     @cached_property
     def asm(self) -> str:
-        """PTX, which the driver assembles."""
-        return self.loadable.text
+        """PTX, which the driver assembles; a remark if there is no code."""
+        return f"{self.comment} {EMPTY}" if self.empty else self.loadable.text
 
     @property
     def names(self) -> list[str]:
@@ -83,11 +82,6 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     plan: NvidiaPlan
 
     @cached_property
-    def asm(self) -> str:
-        """PTX, which the driver assembles; a remark if the product is empty."""
-        return f"{self.comment} {EMPTY}" if self.empty else self.loadable.text
-
-    @cached_property
     def manifest(self) -> dict[str, Any]:
         """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, and the `values` of
         parameters that the plan determines. ValueError for an empty product."""
@@ -130,8 +124,7 @@ CODE = NvidiaCode
 
 def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> NvidiaKernel:
     """As tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
-    plan, shape = asked.plan(plan, target), shape_of(problem)
-    kernel = NvidiaKernel(problem, target, planned(plan, problem, shape, target, choose))
+    kernel, shape = NvidiaKernel(problem, target, planned(plan, problem, target)), shape_of(problem)
     if (kinds := (problem.a, problem.b, problem.out)) != (shape.a, shape.b, shape.out):
         raise ValueError(f"a kernel for {target.name} takes A, B and the result in one format, and {problem} has a, b, "
                          f"out = {', '.join(kinds)}; tilewright.matmul converts operands first")
