@@ -195,7 +195,7 @@ class GpuKernel(CompiledGemm, GpuCode):
     """A GEMM by one plan on a GPU: one recorded kernel, and its code from the cache."""
 
     emitters: ClassVar[dict[str, str]]              # algorithm → "package.module:function"
-    maker: ClassVar[str]                            # of runtime.gpu.recipe, which calls and binds it
+    maker: ClassVar[str]                            # whose engine, of runtime.gpu.engine, calls and binds it
 
     @property
     def options(self) -> dict[str, Any]:
@@ -226,15 +226,15 @@ class GpuKernel(CompiledGemm, GpuCode):
         raise NotImplementedError
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        return self._maker.call(self, a, b, out, alpha=alpha, beta=beta)
+        return self._engine.call(self, a, b, out, alpha=alpha, beta=beta)
 
     def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        return self._maker.bind(self, a, b, out, alpha=alpha, beta=beta)
+        return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta)
 
     @property
-    def _maker(self) -> Any:
-        from tilewright.runtime.gpu import recipe
-        return getattr(recipe, self.maker)
+    def _engine(self) -> Any:
+        from tilewright.runtime.gpu import engine
+        return getattr(engine, self.maker)
 
 
 def planned(plan: Any, problem: Gemm, target: Any) -> Any:

@@ -18,7 +18,7 @@ from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
 from tilewright.runtime.gpu import engine, operands
 from tilewright.runtime.gpu.arrays import DeviceArray, shadow
-from tilewright.runtime.gpu.recipe import NVIDIA
+from tilewright.runtime.gpu.engine import NVIDIA
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
 from tilewright.runtime.gpu import engine, fast_path, memory
-from tilewright.runtime.gpu.recipe import NVIDIA
+from tilewright.runtime.gpu.engine import NVIDIA
 
 if not cuda.available():
     pytest.skip(f"needs a CUDA device: {cuda.why_not()}", allow_module_level=True)
@@ -510,7 +510,7 @@ import tilewright as tw
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled
 from tilewright.runtime.cuda import module as cuda
-from tilewright.runtime.gpu.recipe import NVIDIA
+from tilewright.runtime.gpu.engine import NVIDIA
 a = np.ones((5, 6), np.float32)
 c = NVIDIA.call(Compiled(tw.Gemm(5, 5, 6), cuda.target()), a, np.ones((6, 5), np.float32))
 print((c == 6).all(), {"torch", "cupy", "jax"} & set(sys.modules))

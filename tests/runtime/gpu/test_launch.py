@@ -14,8 +14,9 @@ from tests.doubles import fake_cuda, fake_device, fake_hip
 from tilewright.compiler import artefact, lld
 from tilewright.compiler import llvm as compiler
 from tilewright.ir.types import f32, i32, ptr
+from tilewright.runtime.gpu.engine import AMD, NVIDIA
 from tilewright.runtime.gpu.launch import Function, Parameter
-from tilewright.runtime.gpu.recipe import AMD, NVIDIA, Recipe
+from tilewright.runtime.gpu.recipe import Recipe
 
 # A product with a bias vector, a number of 4 bytes and a tensor map by value, none of which our kernels take. The order
 # is no other kernel's either.

@@ -57,7 +57,7 @@ def operands(m, n, k, dtype, layout):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype, layout):
-    made, target = compiled(monkeypatch, engine.NVIDIA), engine.NVIDIA.maker.driver.device(0).target
+    made, target = compiled(monkeypatch, engine.NVIDIA), engine.NVIDIA.driver.device(0).target
     for m, n, k in SIZES:
         if 1 in (m, n) and layout != "nn":
             continue  # a row or a column has several layouts
@@ -76,7 +76,7 @@ AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in tw.target(chip)
 @pytest.mark.parametrize(("chip", "name"), AMD)
 def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
     machine = started(monkeypatch, chip)
-    made, target = compiled(monkeypatch, engine.AMD), engine.AMD.maker.driver.device(0).target
+    made, target = compiled(monkeypatch, engine.AMD), engine.AMD.driver.device(0).target
     for layout in ("nn", "tt"):
         a, b = operands(16, 32, 64, formats.get(name).dtype, layout)
         tw.matmul(Tensor(a), Tensor(b))

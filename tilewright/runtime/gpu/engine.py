@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.compiler import artefact
+from tilewright.formats.blocks import BLOCK_FORMATS
+from tilewright.formats.operands import check_operand
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import gpu as plans
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import fast_path, operands, recipe
-from tilewright.runtime.gpu.arrays import Library
+from tilewright.runtime.gpu import fast_path, operands
+from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
 from tilewright.runtime.gpu.product import Run
-from tilewright.runtime.gpu.recipe import Maker, Recipe
+from tilewright.runtime.gpu.recipe import Bound, Recipe
 
 Array = NDArray[Any]
 MOST_RECIPES, MOST_COPIES = 1024, 1024
@@ -34,14 +36,19 @@ COPY = "tilewright.kernels.gpu.copy:emit_copy"
 class Engine:
     """`matmul` on the GPUs of one maker."""
 
-    def __init__(self, maker: Maker, compiler: str) -> None:
+    def __init__(self, platform: Platform, compiler: str) -> None:
         """`compiler`: the module whose `compile` makes kernels; a process whose recipes are there needs none."""
-        self.maker, self.platform, self.compiler = maker, maker.platform, compiler
+        self.platform, self.compiler = platform, compiler
         self.recipes: Kept[Recipe] = Kept(MOST_RECIPES)
         self.copy_kernels: Kept[Function] = Kept(MOST_COPIES)
 
+    @property
+    def driver(self) -> Any:
+        """The binding, imported when it is first needed."""
+        return self.platform.driver
+
     def run(self, device: int, stream: int, plan: Any) -> Run:
-        return Run(self, self.maker.driver.device(device), stream, plan)
+        return Run(self, self.driver.device(device), stream, plan)
 
     def forget(self) -> None:
         """Choose plans anew."""
@@ -102,7 +109,7 @@ class Engine:
             arrays["c"] = p.c.dtype
         if p.out is not None and p.out.dtype != p.result:
             arrays["out"] = p.out.dtype
-        target = (on or self.maker.driver.device()).target
+        target = (on or self.driver.device()).target
         names = plans.taken(target, {name: format_of(x) for name, x in arrays.items()}, format_of(p.sums), in_memory)
         return [formats.FORMATS[name].dtype for name in names]
 
@@ -128,8 +135,80 @@ class Engine:
         """c = alpha * a @ b + beta * c of two matrices with blocks along k."""
         m, n = c.shape
         problem = Gemm(m, n, a.shape[1], a.format.name, b.format.name, format_of(c.dtype), "nt")
-        kernel = self.compile(problem, self.maker.driver.device(0).target, plan)
-        self.maker.call(kernel, a, b, c, alpha=alpha, beta=beta)
+        kernel = self.compile(problem, self.driver.device(0).target, plan)
+        self.call(kernel, a, b, c, alpha=alpha, beta=beta)
+
+    # ---- compiled kernels
+
+    def runnable(self, kernel: Any, index: int) -> Any:
+        """The device of this number, if it can run the kernel's code; else a ValueError."""
+        on = self.driver.device(index)
+        if not on.runs(kernel.target):
+            raise ValueError(f"the kernel is for {kernel.target.name}, and {on.name} runs {on.target.name} code")
+        return on
+
+    def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Bound:
+        """The kernel with these arrays in the GPU's memory, everything ready to launch: alpha * A @ B + beta * out.
+
+        Arrays are given as they are multiplied, as for `call`; out is made if it is None. Operands of a block-scaled
+        problem are Quantized, and copied to the GPU.
+        """
+        self._check(kernel, a, b, out, beta)
+        scaled = kernel.problem.a in BLOCK_FORMATS
+        given = {"out": out} if scaled else {"a": a, "b": b, "out": out}
+        first = next(iter(given))
+        new = scaled and out is None  # an array of ours, on the first GPU
+        library = self.platform.own if new else operands.library_of_all(**given)
+        if library is None or library.platform is not self.platform:
+            raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
+        device = 0 if new else operands.same_device(library, **given)
+        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)))
+
+    def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
+
+        a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch): an
+        operand of layout "t" is a view like x.T. Arrays in the GPU's memory (torch, CuPy, DLPack, DeviceArray) are used
+        where they are, on their library's current stream. NumPy arrays are copied to the first GPU, and the result
+        back, as Quantized operands are unless `out` is on a GPU.
+        """
+        p = kernel.problem
+        scaled = p.a in BLOCK_FORMATS
+        if operands.library_of_all(**({} if scaled else {"a": a, "b": b}), out=out) is not None:
+            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta)
+            bound()
+            return bound.finished(out if scaled else a)
+        self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
+        product = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
+        if beta:
+            np.copyto(product, out)
+        on = self.runnable(kernel, 0)
+        if kernel.launches:
+            there = DeviceArray(self.platform, on, product.shape, product.dtype)
+            if beta:
+                there.memory = self.driver.Memory.upload(on, product)
+            bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)))
+            bound()
+            bound.synchronize()
+            there.memory.download(product)
+        else:
+            product[...] = product * product.dtype.type(beta) if beta else 0
+        if out is None:
+            return product
+        np.copyto(out, product)
+        return out
+
+    def _check(self, kernel: Any, a: Any, b: Any, out: Any, beta: float, allowed: str = "") -> None:
+        """TypeError or ValueError for a missing out, and for operands in the host's memory that the problem does not
+        have. `allowed`: what all operands may be, if all are there."""
+        if out is None and beta:
+            raise ValueError(f"out must be given if beta is not 0, and beta is {float(beta)}")
+        p = kernel.problem
+        for name, x in (("a", a), ("b", b), ("out", out)):
+            if (allowed and x is not None) or (name != "out" and p.a in BLOCK_FORMATS):
+                check_operand(name, x, getattr(p, name), p.shapes[name], allowed=allowed, given=kind(x))
+        if allowed and out is not None and not out.flags.writeable:
+            raise ValueError("out is read-only; it must be an array that can be written to")
 
     # ---- recipes and kernels that copy
 
@@ -143,7 +222,7 @@ class Engine:
             plan = plans.choose(operands.shape_of(problem, on.target, a, b, c), on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
-        return Recipe(self.maker.driver, kernel, on, *(leading(x) or 1 for x in rows), **stacks)
+        return Recipe(self.driver, kernel, on, *(leading(x) or 1 for x in rows), **stacks)
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:
         """The kernel of this plan, as tilewright.compile gives it."""
@@ -154,7 +233,7 @@ class Engine:
 
         def loaded() -> Function:
             code = artefact.code(COPY, on.target, SOURCE=source, TARGET=target, WARP=on.target.warp)
-            function: Function = self.maker.driver.load(code.image, on).function(code.manifest)
+            function: Function = self.driver.load(code.image, on).function(code.manifest)
             return function
 
         return self.copy_kernels.get((on.index, source, target), loaded)
@@ -190,5 +269,5 @@ def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
     return new
 
 
-NVIDIA = Engine(recipe.NVIDIA, "tilewright.compiled.nvidia")
-AMD = Engine(recipe.AMD, "tilewright.compiled.amd")
+NVIDIA = Engine(CUDA, "tilewright.compiled.nvidia")
+AMD = Engine(HIP, "tilewright.compiled.amd")

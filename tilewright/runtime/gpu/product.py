@@ -31,7 +31,7 @@ class Run:
     """What one call does on one stream: products, copies, and temporaries that go when it ends."""
 
     def __init__(self, engine: Engine, on: Any, stream: int, plan: Any) -> None:
-        self.engine, self.driver = engine, engine.maker.driver
+        self.engine, self.driver = engine, engine.driver
         self.on, self.stream, self.plan = on, stream, plan
         self.blocks: list[Any] = []
         self.steps: list[Any] = []  # products and copies: for a product what fast_path.remember takes

@@ -1,4 +1,4 @@
-"""A compiled GEMM made ready: for a device and operands of given strides (`Recipe`), for arrays (`Bound`, `Maker`).
+"""A compiled GEMM made ready: for a device and operands of given strides (`Recipe`), or for arrays (`Bound`).
 
 What a compiled kernel must have for this: `problem`, `target`, `plan`, `loadable` (the code, and a manifest with the
 kernel's parameters), and `launches`, each with a `grid`, the bytes of `workspace` and of `counters`, which are zero
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.formats import FORMATS
-from tilewright.formats.quantized import Quantized, check_operand
+from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.runtime.gpu import operands
-from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Look, Platform, kind, shadow
+from tilewright.runtime.gpu.arrays import Library, Look, shadow
 from tilewright.runtime.gpu.launch import Arguments, Function
 from tilewright.runtime.gpu.memory import handle_of
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
+    from tilewright.runtime.gpu.engine import Engine
 
 GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters"), 0)
 
@@ -113,11 +114,11 @@ class Bound:
     and Quantized, are copied to the GPU once and stay there. It may be called from several threads.
     """
 
-    def __init__(self, maker: Maker, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
+    def __init__(self, engine: Engine, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
                  scalars: tuple[float, float]) -> None:
         """`out`: an array of the library on the device, or None for a new one."""
-        p, driver, on = kernel.problem, maker.driver, maker.runnable(kernel, device)
-        self._maker, self._library, self._on = maker, library, on
+        p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
+        self._driver, self._library, self._on = driver, library, on
         self._scalars, self._fixed, self._new = scalars, None, out is None
         stream = library.stream(a if out is None else out, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
@@ -150,7 +151,7 @@ class Bound:
             stored = np.ascontiguousarray(x.swapaxes(-1, -2) if by_columns else x)
         else:
             return self._library.look(x, name, stream, name == "out")
-        memory = self._maker.driver.Memory.upload(self._on, stored)
+        memory = self._driver.Memory.upload(self._on, stored)
         there = shadow(memory.pointer, stored.shape, stored.strides, stored.dtype)
         return Look(there.swapaxes(-1, -2) if by_columns else there, memory)
 
@@ -170,90 +171,4 @@ class Bound:
         return self._library.result(self.out, like) if self._new else self.out
 
     def synchronize(self) -> None:
-        self._maker.driver.synchronize(self._on, self._library.stream(self.out, self._on.index))
-
-
-class Maker:
-    """The GPUs of NVIDIA or AMD, by the driver's binding, for compiled kernels."""
-
-    def __init__(self, platform: Platform) -> None:
-        self.platform = platform
-
-    @property
-    def driver(self) -> Any:
-        """The binding, imported when it is first needed."""
-        return self.platform.driver
-
-    def runnable(self, kernel: Any, index: int) -> Any:
-        """The device of this number, if it can run the kernel's code; else a ValueError."""
-        on = self.driver.device(index)
-        if not on.runs(kernel.target):
-            raise ValueError(f"the kernel is for {kernel.target.name}, and {on.name} runs {on.target.name} code")
-        return on
-
-    def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Bound:
-        """The kernel with these arrays in the GPU's memory, everything ready to launch: alpha * A @ B + beta * out.
-
-        Arrays are given as they are multiplied, as for `call`; out is made if it is None. Operands of a block-scaled
-        problem are Quantized, and copied to the GPU.
-        """
-        self._check(kernel, a, b, out, beta)
-        scaled = kernel.problem.a in BLOCK_FORMATS
-        given = {"out": out} if scaled else {"a": a, "b": b, "out": out}
-        first = next(iter(given))
-        new = scaled and out is None  # an array of ours, on the first GPU
-        library = self.platform.own if new else operands.library_of_all(**given)
-        if library is None or library.platform is not self.platform:
-            raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
-        device = 0 if new else operands.same_device(library, **given)
-        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)))
-
-    def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
-
-        a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch): an
-        operand of layout "t" is a view like x.T. Arrays in the GPU's memory (torch, CuPy, DLPack, DeviceArray) are used
-        where they are, on their library's current stream. NumPy arrays are copied to the first GPU, and the result
-        back, as Quantized operands are unless `out` is on a GPU.
-        """
-        p = kernel.problem
-        scaled = p.a in BLOCK_FORMATS
-        if operands.library_of_all(**({} if scaled else {"a": a, "b": b}), out=out) is not None:
-            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta)
-            bound()
-            return bound.finished(out if scaled else a)
-        self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
-        product = np.empty(p.shapes["out"], FORMATS[p.out].dtype)
-        if beta:
-            np.copyto(product, out)
-        on = self.runnable(kernel, 0)
-        if kernel.launches:
-            there = DeviceArray(self.platform, on, product.shape, product.dtype)
-            if beta:
-                there.memory = self.driver.Memory.upload(on, product)
-            bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)))
-            bound()
-            bound.synchronize()
-            there.memory.download(product)
-        else:
-            product[...] = product * product.dtype.type(beta) if beta else 0
-        if out is None:
-            return product
-        np.copyto(out, product)
-        return out
-
-    def _check(self, kernel: Any, a: Any, b: Any, out: Any, beta: float, allowed: str = "") -> None:
-        """TypeError or ValueError for a missing out, and for operands in the host's memory that the problem does not
-        have. `allowed`: what all operands may be, if all are there."""
-        if out is None and beta:
-            raise ValueError(f"out must be given if beta is not 0, and beta is {float(beta)}")
-        p = kernel.problem
-        for name, x in (("a", a), ("b", b), ("out", out)):
-            if (allowed and x is not None) or (name != "out" and p.a in BLOCK_FORMATS):
-                check_operand(name, x, getattr(p, name), p.shapes[name], allowed=allowed, given=kind(x))
-        if allowed and out is not None and not out.flags.writeable:
-            raise ValueError("out is read-only; it must be an array that can be written to")
-
-
-NVIDIA = Maker(CUDA)
-AMD = Maker(HIP)
+        self._driver.synchronize(self._on, self._library.stream(self.out, self._on.index))
