@@ -155,18 +155,18 @@ def test_a_launch(fake):
 def test_what_the_driver_counts(fake):
     kernel = loaded()
     assert (kernel.registers, kernel.shared, kernel.stack) == (40, 0, 0)
-    assert kernel.sizes == (4, 4, 8, 8, 8)
+    assert [p.size for p in kernel.parameters] == [4, 4, 8, 8, 8]
     assert "40 registers, 0 bytes of shared memory" in repr(kernel)
 
 
 def test_dynamic_shared_memory_is_asked_for_once(fake):
-    kernel = loaded(shared=64 << 10)
+    code = artefact.compiled(scaled(64 << 10), TARGET)
+    kernel = module.Module(code.image).function(code.manifest)
     for _ in range(2):
-        x = np.zeros(8, np.float32)
-        launch(kernel, (0, 1.0, 1.0, fake.array(x), 1))
+        launch(kernel, (0, 1.0, 1.0, fake.array(np.zeros(8, np.float32)), 1))
     assert fake.names().count("cuFuncSetAttribute") == 1
     with pytest.raises(module.CudaError, match=r"CUDA_ERROR_INVALID_VALUE.*scaled_65536"):
-        kernel.allow_shared(300 << 10)
+        module.Module(code.image).function(code.manifest | {"dynamic_shared": 300 << 10})
 
 
 def test_arguments_are_counted(fake):

@@ -111,7 +111,7 @@ def test_a_kernel(torch, shared):
     function = scaled(shared)
     kernel = loaded(function)
     print(f"\n{kernel}")
-    assert kernel.sizes == (4, 4, 8)
+    assert [p.size for p in kernel.parameters] == [4, 4, 8]
     assert 0 < kernel.registers < 64
     assert kernel.stack == 0
     x = torch.arange(1000, dtype=torch.float32, device="cuda")
@@ -462,9 +462,9 @@ def test_a_launch_that_cannot_be(torch):
     function = scaled()
     kernel = loaded(function)
     with pytest.raises(
-        cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_VALUE.*cuLaunchKernelEx, kernel scaled_0.*\(4096, 1, 1\)"
+        cuda.CudaError, match=r"(?s)CUDA_ERROR_INVALID_VALUE.*cuLaunchKernelEx, kernel scaled_0.*grid \(0, 1, 1\)"
     ):
-        cuda.Prepared(kernel, (1,), (0, 1.0, 0), 4096)()
+        cuda.Prepared(kernel, (0,), (0, 1.0, 0))()
     torch.ones(1, device="cuda").cpu()  # CUDA goes on
 
 

@@ -94,7 +94,7 @@ def test_a_launch_of_a_kernel_takes_its_arguments_by_name_or_in_order(maker):
     a, b, c, bias = (fake.array(np.zeros(64, np.float32)) for _ in range(4))
     values = {"m": 5, "c": c, "a": a, "b": b, "alpha": 1.5, "beta": 0.0, "bias": bias, "shift": 9, "map": MAP}
     kernel = driver.load(maker.code.image, driver.device(0)).function(maker.manifest)
-    assert kernel.sizes == tuple(SIZES[TYPES[x]] for x in NAMES)
+    assert [p.size for p in kernel.parameters] == [SIZES[TYPES[x]] for x in NAMES]
     for args in (values, dict(reversed(values.items())), [values[x] for x in NAMES]):
         driver.Prepared(kernel, (1,), args)(0)
     driver.synchronize(driver.device(0), 0)

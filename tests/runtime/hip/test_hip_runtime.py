@@ -163,7 +163,7 @@ def test_a_refused_launch_leaves_no_error_for_others(fake, kernel):
         hip.Prepared(kernel, (0,), (1, 1.0, 0.0, 4096, 1))()
     assert refused.value.name == "hipErrorInvalidConfiguration"
     assert refused.value.kernel == "scaled"
-    assert "grid (0, 1, 1), CTAs of (64, 1, 1) threads" in str(refused.value)
+    assert "grid (0, 1, 1), CTAs of (64, 1) threads" in str(refused.value)
     assert "a text of HIP's [" in str(refused.value)  # and nothing behind its end
     assert fake.hipGetLastError() == (hipError_t.hipSuccess,)
 

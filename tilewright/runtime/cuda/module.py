@@ -58,26 +58,21 @@ def target(index: int = 0) -> GpuTarget:
 
 
 class Event(memory.Event):
-    """A moment in a stream of CUDA's."""
-
     library = library
 
 
 class Stream(memory.Stream):
-    """A stream of a device that does not wait for the default stream."""
-
     library, event = library, Event
 
 
 class Memory(memory.Memory):
-    """Memory for any streams, freed with the object. It is of no pool: cuMemFree waits for the device only then."""
+    """It is of no pool: cuMemFree waits for the device only then."""
 
     library, allocates, frees = library, "MemAlloc", "MemFree"
 
 
 class Block(memory.Block):
-    """Memory in the order of a stream of CUDA's, from a pool that keeps what it has been given: neither allocating nor
-    freeing ever waits for the device."""
+    """From a pool that keeps what it has been given: neither allocating nor freeing ever waits for the device."""
 
     library, frees = library, "MemFreeAsync"
 
@@ -140,10 +135,7 @@ class LinearTexture(Owned):
 
 
 class CudaFunction(launches.Function):
-    """A kernel to launch."""
-
     library = library
-    _allowed = 0
 
     def check(self) -> None:
         driver, found = api(), []  # type: Any, list[tuple[int, int]]
@@ -157,14 +149,9 @@ class CudaFunction(launches.Function):
         if found != [(p.offset, p.size) for p in self.parameters]:
             raise ValueError(f"{self.name}: the manifest has parameters at {self.parameters}, and the code has "
                              f"(offset, size) = {found}; they do not belong together")
-
-    def allow_shared(self, dynamic: int) -> None:
-        """Let a launch add so many bytes of shared memory: above 48 KiB a kernel has to ask for it."""
-        if dynamic > self._allowed:
+        if self.dynamic:  # above 48 KiB a kernel has to ask for it
             which = library.attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
-            with self.device.current(), library.unrecorded():
-                call("cuFuncSetAttribute", self.handle, which, dynamic, kernel=self.name)
-            self._allowed = dynamic
+            call("cuFuncSetAttribute", self.handle, which, self.dynamic, kernel=self.name)
 
 
 class Module(launches.Module):
@@ -246,10 +233,8 @@ class Config(ctypes.Structure):
 class Prepared(launches.Prepared):
     """A launch by cuLaunchKernelEx. A stream's handle is the fastest way to name it."""
 
-    def __init__(self, function: CudaFunction, grid: Sequence[int], args: Args,
-                 threads: int | Sequence[int] | None = None, shared: int | None = None) -> None:
-        super().__init__(function, grid, args, threads, shared)
-        function.allow_shared(self.shared)
+    def __init__(self, function: CudaFunction, grid: Sequence[int], args: Args) -> None:
+        super().__init__(function, grid, args)
         self.context = int(function.device.context)
         # Four arguments in place of cuLaunchKernel's eleven, each of which ctypes takes a tenth of a microsecond for.
         self._launch = entry("cuLaunchKernelEx", *[ctypes.c_void_p] * 4)
@@ -280,7 +265,7 @@ class Prepared(launches.Prepared):
                 launch(stream, arguments)
 
     def _configure(self, stream: Any) -> tuple[int, Config]:
-        config = Config(self.grid, self.threads, self.shared, handle_of(stream))
+        config = Config(self.grid, (*self.function.threads, 1), self.function.dynamic, handle_of(stream))
         found = ctypes.addressof(config), config
         if type(stream) is int:  # an object would be kept
             if len(self._configs) >= MOST_STREAMS:

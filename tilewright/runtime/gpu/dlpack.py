@@ -50,6 +50,18 @@ class Contents(NamedTuple):
     readonly: bool
 
 
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    """One of CPython's functions for capsules."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_new = _function("PyCapsule_New", py_object, c_void_p, c_char_p, c_void_p)
+_is_valid = _function("PyCapsule_IsValid", ctypes.c_int, py_object, c_char_p)
+_pointer = _function("PyCapsule_GetPointer", c_void_p, py_object, c_char_p)
+# By the address of an object that is being destroyed:
+_is_valid_at = _function("PyCapsule_IsValid", ctypes.c_int, c_void_p, c_char_p)
+_pointer_at = _function("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
+
 _CODES = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # as in NumPy's type strings
 _KINDS = {letter: code for code, letter in _CODES.items()}
 # What NumPy has no words for, by code and bits. https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h
@@ -59,9 +71,9 @@ _NARROW = {(4, 16): "bfloat16", (10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3f
 
 def read(capsule: Any) -> Contents:
     """What is in a capsule, which stays its producer's."""
-    versioned = _capsule.is_valid(capsule, b"dltensor_versioned")
+    versioned = _is_valid(capsule, b"dltensor_versioned")
     name = b"dltensor_versioned" if versioned else b"dltensor"
-    address = _capsule.pointer(capsule, name)
+    address = _pointer(capsule, name)
     managed: Any = (_Versioned if versioned else _Managed).from_address(address)
     if versioned and managed.major != VERSION[0]:
         raise BufferError(f"the array comes by DLPack {managed.major}.{managed.minor}; tilewright reads 1.x and older")
@@ -111,7 +123,7 @@ def make(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: int
     managed.deleter = ctypes.cast(_deleter, c_void_p).value
     address = ctypes.addressof(managed)
     _given[address] = managed, shape_c, strides_c, owner
-    return _capsule.new(address, b"dltensor", ctypes.cast(_destructor, c_void_p))
+    return _new(address, b"dltensor", ctypes.cast(_destructor, c_void_p))
 
 
 _given: dict[int, Any] = {}  # structures that a capsule or its taker holds, by address
@@ -126,22 +138,5 @@ def _deleter(address: int) -> None:
 @ctypes.PYFUNCTYPE(None, c_void_p)
 def _destructor(capsule: int) -> None:
     """Called when a capsule goes; one that nobody took is still named dltensor."""
-    if _capsule.is_valid_at(capsule, b"dltensor"):
-        _given.pop(_capsule.pointer_at(capsule, b"dltensor"), None)
-
-
-class _CapsuleApi:
-    """CPython's functions for capsules, for objects and, while one is being destroyed, for addresses of objects."""
-
-    def __init__(self) -> None:
-        def function(name: str, result: Any, *arguments: Any) -> Any:
-            return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
-
-        self.new = function("PyCapsule_New", py_object, c_void_p, c_char_p, c_void_p)
-        self.is_valid = function("PyCapsule_IsValid", ctypes.c_int, py_object, c_char_p)
-        self.pointer = function("PyCapsule_GetPointer", c_void_p, py_object, c_char_p)
-        self.is_valid_at = function("PyCapsule_IsValid", ctypes.c_int, c_void_p, c_char_p)
-        self.pointer_at = function("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
-
-
-_capsule = _CapsuleApi()
+    if _is_valid_at(capsule, b"dltensor"):
+        _given.pop(_pointer_at(capsule, b"dltensor"), None)

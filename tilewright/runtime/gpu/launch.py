@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -105,7 +105,7 @@ class Module(Owned):
 
 
 class Function:
-    """A kernel to launch, by a CTA's `threads` and `dynamic` bytes of shared memory unless the launch says others.
+    """A kernel to launch by CTAs of `threads`, along x and y, with `dynamic` bytes of shared memory.
 
     `registers` of a thread, and bytes of `shared` memory of a CTA and of a thread's `stack`, are what the driver
     counts. ValueError for the manifest of other code.
@@ -136,12 +136,7 @@ class Function:
         return int(self.library.do("FuncGetAttribute", self.library.attribute(name), self.handle, kernel=self.name))
 
     def check(self) -> None:
-        """ValueError if the code's parameters are not the manifest's, where the driver knows of them."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The parameters', in bytes."""
-        return tuple(p.size for p in self.parameters)
+        """What a driver asks for beside. ValueError if it knows of other parameters than the manifest."""
 
     def pack(self, args: Args) -> bytes:
         """The block of arguments: a value for each parameter, in their order or by their names."""
@@ -188,12 +183,8 @@ class Prepared:
 
     function: Any
 
-    def __init__(self, function: Any, grid: Sequence[int], args: Args, threads: int | Sequence[int] | None = None,
-                 shared: int | None = None) -> None:
-        self.function, self.grid = function, three(grid)
-        threads = function.threads if threads is None else threads
-        self.threads = three((threads,) if isinstance(threads, int) else threads)
-        self.shared = function.dynamic if shared is None else shared
+    def __init__(self, function: Any, grid: Sequence[int], args: Args) -> None:
+        self.function, self.grid = function, (*map(int, grid), 1, 1)[:3]
         self.block: bytes = function.pack(args)
         self._arguments = self.arguments()
 
@@ -222,12 +213,8 @@ class Prepared:
         return other
 
     def described(self) -> str:
-        return f"grid {self.grid}, CTAs of {self.threads} threads, {self.shared} bytes of dynamic shared memory"
-
-
-def three(extents: Iterable[int]) -> tuple[int, int, int]:
-    x, y, z = (*map(int, extents), 1, 1)[:3]
-    return x, y, z
+        f = self.function
+        return f"grid {self.grid}, CTAs of {f.threads} threads, {f.dynamic} bytes of dynamic shared memory"
 
 
 # ---- time

@@ -217,19 +217,15 @@ class Workspaces:
         key = on.index, answers.number(stream)
         found = self.found.get(key)
         if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
-            found = self._grown(on, key, workspace, counters, stream)
-        return found
-
-    def _grown(self, on: Any, key: tuple[int, int], workspace: int, counters: int, stream: int) -> Workspace:
-        with self._lock:
-            found = self.found.get(key)
-            if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
+            with self._lock:
+                found = self.found.get(key)
                 if found is None and len(self.found) >= MOST_WORKSPACES:
                     # Most streams of a program with so many are gone. Half at a time, for the first to be freed waits.
                     for old in list(self.found)[: (len(self.found) + 1) // 2]:
                         del self.found[old]
-                found = self.found[key] = Workspace(lambda size: self._memory(on, size), self._fill, workspace,
-                                                    counters, stream, found)
+                if found is None or found.workspace_bytes < workspace or found.counter_bytes < counters:
+                    found = self.found[key] = Workspace(lambda size: self._memory(on, size), self._fill, workspace,
+                                                        counters, stream, found)
         return found
 
     def recorded(self, on: Any, workspace: int, counters: int, stream: int) -> tuple[Any, int]:

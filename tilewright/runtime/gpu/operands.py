@@ -91,11 +91,6 @@ def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.Gp
     return found
 
 
-def alignment(*matrices: Array) -> tuple[int, ...]:
-    """What the choice of a plan takes from the addresses of operands, beside their strides."""
-    return tuple(x.__array_interface__["data"][0] % gpu.WIDEST for x in matrices)
-
-
 def check(kernel: Any, shadows: Sequence[Array]) -> None:
     """ValueError if the plan of a kernel cannot run operands that lie like these, though it may run others."""
     plan, (a, b, c) = getattr(kernel, "plan", None), shadows
@@ -104,13 +99,6 @@ def check(kernel: Any, shadows: Sequence[Array]) -> None:
     if reasons := plan.violations(shape_of(kernel.problem, kernel.target, a, b, c), kernel.target):
         raise ValueError(f"plan {plan} cannot run these operands: {' '.join(reasons)} tilewright.matmul chooses a "
                          "plan that fits")
-
-
-def no_overlap(a: Array, b: Array, out: Array) -> None:
-    """ValueError if the output shares memory with an operand, by their bounds."""
-    for name, x in (("a", a), ("b", b)):
-        if np.may_share_memory(out, x):
-            raise ValueError(f"out must not overlap {name}; tilewright.matmul copies operands where they overlap")
 
 
 def letter(x: Array) -> str:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans.gpu import MOST_BATCH
+from tilewright.plans.gpu import MOST_BATCH, WIDEST
 from tilewright.rules import arguments, batch
-from tilewright.runtime.gpu import dlpack, operands
+from tilewright.runtime.gpu import dlpack
 from tilewright.runtime.gpu.arrays import shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, turned
 from tilewright.runtime.gpu.recipe import Recipe
@@ -150,5 +150,5 @@ class Run:
 
     def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               operands.alignment(a, b, c), self.plan)
+               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan)
         return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan))

@@ -134,7 +134,9 @@ class Bound:
             leading = [*(x.shape[-1] for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
             leading = [operands.operand(kernel, name, x) for name, x in zip(("a", "b", "out"), shadows)]
-            operands.no_overlap(*shadows)
+            for name, x in zip("ab", shadows):
+                if np.may_share_memory(shadows[2], x):
+                    raise ValueError(f"out must not overlap {name}; tilewright.matmul copies operands that do")
             operands.check(kernel, shadows)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)

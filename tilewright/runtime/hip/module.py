@@ -44,26 +44,18 @@ synchronize, fill = library.synchronize, library.fill
 
 
 class Event(memory.Event):
-    """A moment in a stream of HIP's."""
-
     library = library
 
 
 class Stream(memory.Stream):
-    """A stream of a device that does not wait for the default stream."""
-
     library, event = library, Event
 
 
 class Memory(memory.Memory):
-    """Memory for any streams, freed with the object."""
-
     library, allocates, frees = library, "Malloc", "Free"
 
 
 class Block(memory.Block):
-    """Memory in the order of a stream of HIP's."""
-
     library, allocates, frees = library, "MallocAsync", "FreeAsync"
 
 
@@ -129,5 +121,5 @@ class Prepared(launches.Prepared):
 
     def launch(self, stream: int, arguments: Arguments) -> None:
         f = self.function
-        call("hipModuleLaunchKernel", f.handle, *self.grid, *self.threads, self.shared, stream, None, arguments.extra,
+        call("hipModuleLaunchKernel", f.handle, *self.grid, *f.threads, 1, f.dynamic, stream, None, arguments.extra,
              kernel=f.name, more=self.described)
