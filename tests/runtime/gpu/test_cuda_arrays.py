@@ -472,6 +472,19 @@ def test_called_with_a_batch(fake):
     np.testing.assert_array_equal(c.host, a @ b)
 
 
+def test_nothing_to_add_up(fake):
+    """k = 0: C is multiplied by beta, by no product."""
+    kernel, c = tw.compile(tw.Gemm(5, 6, 0), module.target()), integers(5, 6, seed=2)
+    a, b, out = CuPyArray(np.zeros((5, 0), np.float32)), CuPyArray(np.zeros((0, 6), np.float32)), CuPyArray(c.copy())
+    new = kernel(a, b)
+    assert kernel(a, b, out, beta=2) is out
+    finish(fake)
+    assert not new.host.any()
+    np.testing.assert_array_equal(out.host, 2 * c)
+    np.testing.assert_array_equal(kernel(np.zeros((5, 0), np.float32), np.zeros((0, 6), np.float32), c, beta=3), c)
+    assert kernel(np.zeros((5, 0), np.float32), np.zeros((0, 6), np.float32)).sum() == 0
+
+
 def test_called_with_dlpack(fake):
     kernel = Compiled(tw.Gemm(5, 6, 7), module.target())
     a, b = Exporter(integers(5, 7)), Exporter(integers(7, 6, seed=1))

@@ -182,17 +182,13 @@ class Engine:
         product = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
         if beta:
             np.copyto(product, out)
-        on = self.runnable(kernel, 0)
-        if kernel.launches:
-            there = DeviceArray(self.platform, on, product.shape, product.dtype)
-            if beta:
-                there.memory = self.driver.Memory.upload(on, product)
-            bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)))
-            bound()
-            bound.synchronize()
-            there.memory.download(product)
-        else:
-            product[...] = product * product.dtype.type(beta) if beta else 0
+        there = DeviceArray(self.platform, self.runnable(kernel, 0), product.shape, product.dtype)
+        if beta:
+            there.memory = self.driver.Memory.upload(there.memory.device, product)
+        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)))
+        bound()
+        bound.synchronize()
+        there.memory.download(product)
         if out is None:
             return product
         np.copyto(out, product)

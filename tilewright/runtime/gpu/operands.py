@@ -12,7 +12,7 @@ from tilewright import formats
 from tilewright.formats.quantized import check_operand
 from tilewright.plans import gpu
 from tilewright.plans.common import Plan
-from tilewright.runtime.gpu.arrays import Library, kind, library_of
+from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -50,6 +50,8 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     """The leading dimension of an operand, in elements; an exception if the kernel cannot use it as it lies."""
     p, shape = kernel.problem, kernel.problem.shapes[name]
     check_operand(name, shadow, getattr(p, name), shape)
+    if not shadow.size:
+        return shape[-1]
     by_rows = name == "out" or p.layout["ab".index(name)] == "n"
     found = leading(shadow if by_rows else turned(shadow))
     if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
@@ -99,6 +101,14 @@ def check(kernel: Any, shadows: Sequence[Array]) -> None:
     if reasons := plan.violations(shape_of(kernel.problem, kernel.target, a, b, c), kernel.target):
         raise ValueError(f"plan {plan} cannot run these operands: {' '.join(reasons)} tilewright.matmul chooses a "
                          "plan that fits")
+
+
+def uploaded(driver: Any, on: Any, x: Array, by_columns: bool) -> Look:
+    """A copy of the host's matrices in a device's memory, stored by rows or by columns."""
+    stored = np.ascontiguousarray(x.swapaxes(-1, -2) if by_columns else x)
+    memory = driver.Memory.upload(on, stored)
+    there = shadow(memory.pointer, stored.shape, stored.strides, stored.dtype)
+    return Look(there.swapaxes(-1, -2) if by_columns else there, memory)
 
 
 def letter(x: Array) -> str:

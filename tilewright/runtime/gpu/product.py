@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.plans.gpu import MOST_BATCH, WIDEST
 from tilewright.rules import arguments, batch
-from tilewright.runtime.gpu import dlpack
+from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, turned
 from tilewright.runtime.gpu.recipe import Recipe
@@ -65,11 +65,9 @@ class Run:
     def uploaded(self, x: Array) -> Array:
         """A copy of the host's array, by rows or by columns as it is there; what a stack shares is copied once."""
         one = x[tuple(slice(1) if not stride and n > 1 else slice(None) for n, stride in zip(x.shape[:-2], x.strides))]
-        by_columns = letter(one[(0,) * (one.ndim - 2)]) == "t"
-        stored = np.ascontiguousarray(one.swapaxes(-1, -2) if by_columns else one)
-        self.blocks.append(self.driver.Memory.upload(self.on, stored))
-        there = shadow(self.blocks[-1].pointer, stored.shape, stored.strides, stored.dtype)
-        return np.broadcast_to(there.swapaxes(-1, -2) if by_columns else there, x.shape)
+        there = operands.uploaded(self.driver, self.on, one, by_columns=letter(one[(0,) * (one.ndim - 2)]) == "t")
+        self.blocks.append(there.keep)
+        return np.broadcast_to(there.shadow, x.shape)
 
     def download(self, source: Array, target: Array) -> None:
         """Fill a C-contiguous array of the host's with a temporary, or what was uploaded, once the stream gets here;

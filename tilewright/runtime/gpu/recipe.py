@@ -19,8 +19,8 @@ from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.runtime.gpu import operands
-from tilewright.runtime.gpu.arrays import Library, Look, shadow
-from tilewright.runtime.gpu.launch import Arguments, Function
+from tilewright.runtime.gpu.arrays import Library, Look
+from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
 
 if TYPE_CHECKING:
@@ -32,27 +32,16 @@ GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "count
 
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
-    in bytes if they are packed. `more`: the values of further parameters, by name."""
+    in bytes if they are packed. `more`: the values of further parameters, by name. The kernel's product is not empty.
+
+    A block of arguments is one call's at a time, and then kept for others.
+    """
 
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
-        p = kernel.problem
-        values = {"m": p.m, "n": p.n, "k": getattr(kernel, "shape", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
-        self.steps: list[Step] = []
-        if kernel.launches:  # an empty product has no code
-            code = kernel.loadable
-            function = driver.load(code.image, on).function(code.manifest)
-            self.steps = [Step(driver, function, launch, values) for launch in kernel.launches]
-
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
-        for step in self.steps:
-            step.run(a, b, c, alpha, beta, stream)
-
-
-class Step:
-    """One launch of a recipe. A block of arguments is one call's at a time, and then kept for others."""
-
-    def __init__(self, driver: Any, function: Function, launch: Any, values: dict[str, Any]) -> None:
-        values = GIVEN_LATER | values | dict(launch.more)
+        p, code, (launch,) = kernel.problem, kernel.loadable, kernel.launches
+        values = {**GIVEN_LATER, "m": p.m, "n": p.n, "k": getattr(kernel, "shape", p).k, "lda": lda, "ldb": ldb,
+                  "ldc": ldc, **more, **dict(launch.more)}
+        function = driver.load(code.image, on).function(code.manifest)
         named = {p.name: p for p in function.parameters}
         self.prepared = driver.Prepared(function, launch.grid, {x: values[x] for x in named if x in values})
         self.device, self.workspaces = function.device, driver.workspaces
@@ -118,17 +107,17 @@ class Bound:
                  scalars: tuple[float, float]) -> None:
         """`out`: an array of the library on the device, or None for a new one."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
-        self._driver, self._library, self._on = driver, library, on
+        self._engine, self._library, self._on = engine, library, on
         self._scalars, self._fixed, self._new = scalars, None, out is None
+        self.recipe: Recipe | None = None  # of an empty product
         stream = library.stream(a if out is None else out, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
-        self._kept: list[Any] = looks
-        shadows = [x.shadow for x in looks]
+        self._looks, shadows = looks, [x.shadow for x in looks]
         more: dict[str, int] = operands.of_batch(*shadows)
         if p.a in BLOCK_FORMATS:
             scales = [driver.Memory.upload(on, x.scales) for x in (a, b)]
-            self._kept = [looks, scales]
+            self._scales = scales
             more |= {"scale_a": scales[0].pointer, "scale_b": scales[1].pointer, "ld_scale_a": a.scales.shape[-1],
                     "ld_scale_b": b.scales.shape[-1]}
             leading = [*(x.shape[-1] for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
@@ -138,24 +127,19 @@ class Bound:
                 if np.may_share_memory(shadows[2], x):
                     raise ValueError(f"out must not overlap {name}; tilewright.matmul copies operands that do")
             operands.check(kernel, shadows)
+        if not kernel.launches:
+            return
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
-        at_a, at_b, at_c = (x.pointer for x in looks)
-        self._pointers = at_a, at_b, at_c
-        if len(self.recipe.steps) == 1:
-            self._fixed = self.recipe.steps[0].fixed(at_a, at_b, at_c, *scalars)
+        at_a, at_b, at_c = self._pointers = tuple(x.pointer for x in looks)
+        self._fixed = self.recipe.fixed(at_a, at_b, at_c, *scalars)
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
-        by_columns = name != "out" and p.layout["ab".index(name)] == "t" and not isinstance(x, Quantized)
         if isinstance(x, Quantized):
-            stored = x.elements
-        elif isinstance(x, np.ndarray):
-            stored = np.ascontiguousarray(x.swapaxes(-1, -2) if by_columns else x)
-        else:
-            return self._library.look(x, name, stream, name == "out")
-        memory = self._driver.Memory.upload(self._on, stored)
-        there = shadow(memory.pointer, stored.shape, stored.strides, stored.dtype)
-        return Look(there.swapaxes(-1, -2) if by_columns else there, memory)
+            return operands.uploaded(self._engine.driver, self._on, x.elements, by_columns=False)
+        if isinstance(x, np.ndarray):
+            return operands.uploaded(self._engine.driver, self._on, x, by_columns=p.layout["ab".index(name)] == "t")
+        return self._library.look(x, name, stream, name == "out")
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch, and give `out`; on another stream if one is named."""
@@ -163,7 +147,11 @@ class Bound:
         if self._fixed is not None:
             self._fixed(handle)
             return self.out
-        self.recipe.run(*self._pointers, *self._scalars, handle)
+        if self.recipe is not None:
+            self.recipe.run(*self._pointers, *self._scalars, handle)
+        else:  # nothing to add up
+            c = self._looks[-1].shadow
+            self._engine.run(self._on.index, handle, None).copy(c, c, self._scalars[1])
         return self.out
 
     def finished(self, like: Any) -> Any:
@@ -173,4 +161,4 @@ class Bound:
         return self._library.result(self.out, like) if self._new else self.out
 
     def synchronize(self) -> None:
-        self._driver.synchronize(self._on, self._library.stream(self.out, self._on.index))
+        self._engine.driver.synchronize(self._on, self._library.stream(self.out, self._on.index))
