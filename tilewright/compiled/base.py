@@ -166,14 +166,17 @@ class CompiledGemm(Compiled):
         """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
 
         a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch): an
-        operand of layout "t" is a view like x.T. On a GPU, NumPy arrays are copied there, and the result back.
-        RuntimeError or ValueError if this machine cannot run the target's code.
+        operand of layout "t" is a view like x.T. A GPU's kernel uses arrays in its memory (torch, CuPy, DLPack) where
+        they are, on their library's current stream; NumPy arrays are copied to the first GPU, and the result back, as
+        Quantized operands are unless `out` is on a GPU. RuntimeError or ValueError if this machine cannot run the
+        target's code.
         """
         raise NotImplementedError
 
     def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """A call with these operands and everything ready: `bound()` multiplies them into `bound.out`, which is made if
-        it is None, and returns it. Arrays are given as for a call; on a GPU they are in its memory."""
+        it is None, and returns it. Arrays are given as for a call; on a GPU they are in its memory, and Quantized
+        operands are copied there."""
         raise NotImplementedError
 
     def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Report:

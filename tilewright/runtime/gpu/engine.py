@@ -148,11 +148,7 @@ class Engine:
         return on
 
     def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Bound:
-        """The kernel with these arrays in the GPU's memory, everything ready to launch: alpha * A @ B + beta * out.
-
-        Arrays are given as they are multiplied, as for `call`; out is made if it is None. Operands of a block-scaled
-        problem are Quantized, and copied to the GPU.
-        """
+        """As compiled.base.CompiledGemm.bind."""
         self._check(kernel, a, b, out, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
         given = {"out": out} if scaled else {"a": a, "b": b, "out": out}
@@ -165,13 +161,7 @@ class Engine:
         return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)))
 
     def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
-
-        a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch): an
-        operand of layout "t" is a view like x.T. Arrays in the GPU's memory (torch, CuPy, DLPack, DeviceArray) are used
-        where they are, on their library's current stream. NumPy arrays are copied to the first GPU, and the result
-        back, as Quantized operands are unless `out` is on a GPU.
-        """
+        """As compiled.base.CompiledGemm.__call__."""
         p = kernel.problem
         scaled = p.a in BLOCK_FORMATS
         if operands.library_of_all(**({} if scaled else {"a": a, "b": b}), out=out) is not None:
