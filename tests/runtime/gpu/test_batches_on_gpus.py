@@ -101,7 +101,7 @@ def test_gemm_of_stacks(on, columns):
 
 
 def test_the_plan_is_the_one_that_plan_gives(on):
-    target = on.engine.maker.driver.device(0).target
+    target = on.engine.driver.device(0).target
     for batch, m, n, k in ((1000, 16, 16, 16), (3, 20, 40, 32), (300, 1, 64, 16)):
         on.engine.run(0, 0, None).recipe(stack(batch, m, k), stack(batch, k, n), stack(batch, m, n))
         problem = on.made[-1].problem
@@ -129,7 +129,7 @@ def test_the_second_of_two_alike_goes_the_short_way(on, monkeypatch):
 
 def test_compiled_kernels_take_a_batch(on):
     """Arrays of the GPU, and NumPy's; bound and called; one launch each."""
-    maker = on.engine.maker
+    maker = on.engine
     kernel = tw.compile(tw.Gemm(20, 24, 16, "f32", layout="nt", batch=3), maker.driver.device(0).target)
     a, b = stack(3, 20, 16), stack(3, 24, 16, seed=1).swapaxes(1, 2)
     np.testing.assert_array_equal(kernel(a, b), a @ b)

@@ -108,7 +108,7 @@ class Bound:
         """`out`: an array of the library on the device, or None for a new one."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on = engine, library, on
-        self._scalars, self._fixed, self._new = scalars, None, out is None
+        self._beta, self._fixed, self._new = scalars[1], None, out is None
         self.recipe: Recipe | None = None  # of an empty product
         stream = library.stream(a if out is None else out, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
@@ -130,8 +130,9 @@ class Bound:
         if not kernel.launches:
             return
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
-        at_a, at_b, at_c = self._pointers = tuple(x.pointer for x in looks)
-        self._fixed = self.recipe.fixed(at_a, at_b, at_c, *scalars)
+        at_a, at_b, at_c = (x.pointer for x in looks)
+        self._arguments = at_a, at_b, at_c, *scalars
+        self._fixed = self.recipe.fixed(*self._arguments)
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
@@ -148,10 +149,10 @@ class Bound:
             self._fixed(handle)
             return self.out
         if self.recipe is not None:
-            self.recipe.run(*self._pointers, *self._scalars, handle)
+            self.recipe.run(*self._arguments, handle)
         else:  # nothing to add up
             c = self._looks[-1].shadow
-            self._engine.run(self._on.index, handle, None).copy(c, c, self._scalars[1])
+            self._engine.run(self._on.index, handle, None).copy(c, c, self._beta)
         return self.out
 
     def finished(self, like: Any) -> Any:
