@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.compiler import artefact
-from tilewright.formats.blocks import BLOCK_FORMATS
-from tilewright.formats.operands import check_operand
-from tilewright.formats.quantized import Quantized
+from tilewright.formats.quantized import Quantized, check_operand
+from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu as plans
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, shapes
