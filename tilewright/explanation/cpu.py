@@ -7,11 +7,12 @@ multiply-adds are those that were measured (measure/probes.py), or the model's d
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled.cpu import CpuKernel
+from tilewright.explanation.explained import REJECTED, Explained, duration
 from tilewright.measure.probes import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
 from tilewright.plans.choose import ranked
@@ -26,73 +27,16 @@ from tilewright.targets.machine import MOST_THREADS
 from tilewright.text import plural
 
 if TYPE_CHECKING:
-    from rich.text import Text
 
     from tilewright.explanation.gpu import GpuExplanation
     from tilewright.measure.measure import Sample, Spread
     from tilewright.measure.probes import Basis, Measured
     from tilewright.problem import Gemm
 
-REJECTED = 4            # plans that are shown beside the one that runs
-
-
-class Sections:
-    """A title, and sections of lines under headings, as text."""
-
-    def title(self) -> str:
-        raise NotImplementedError
-
-    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """(heading, lines)."""
-        raise NotImplementedError
-
-    def record(self) -> dict[str, Any]:
-        """As plain data, for JSON: the numbers, and the text."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return "\n".join(line for line, _ in self.lines())
-
-    def __rich__(self) -> Text:
-        from rich.text import Text
-        return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
-
-    def lines(self) -> Iterator[tuple[str, bool]]:
-        """Each line, and whether it begins a section."""
-        yield self.title(), True
-        for heading, lines in self.sections():
-            yield "", False
-            for number, line in enumerate(lines):
-                yield f"{'' if number else heading:<12}{line}".rstrip(), number == 0
-
-
-def recorded(found: Any, traffic: Mapping[str, Iterable[tuple[str, int, int, str]]]) -> dict[str, Any]:
-    """What explanations for all targets have in common, for `record`."""
-    cost = found.cost
-    return {
-        "problem": str(found.problem), "target": found.target.name, "model": found.target.model,
-        "plan": str(found.plan), "origin": found.origin, "violations": list(found.violations),
-        "predicted_seconds": cost and cost.seconds, "parts": dict(cost.parts) if cost else {},
-        "bytes": {level: [{"what": what, "bytes": size, "times": times} for what, size, times, _ in terms]
-                  for level, terms in traffic.items()},
-        "considered": found.considered,
-        "alternatives": [{"plan": str(plan), "slower_by": more, "cause": why} for plan, more, why in found.rejected],
-        "text": str(found).splitlines(),
-    }
-
 
 @dataclass(frozen=True)
-class Explanation(Sections):
-    """What `explain` found, as data; print it to read it."""
-    problem: Gemm
-    target: CpuTarget
-    shape: Shape                                # the problem as the planner sees it
-    plan: CpuPlan
-    origin: str                                 # who chose the plan
-    violations: tuple[str, ...]                 # why it cannot run; then nothing below is known
-    cost: Cost | None = None                    # by the model, with the ceilings of this machine if they are known
-    considered: int = 0
-    rejected: tuple[tuple[CpuPlan, float, str], ...] = ()       # plan, by how much it is slower, what takes longer
+class Explanation(Explained):
+    """What `explain` found for a CPU."""
     basis: Basis | None = None                  # what the prediction rests on
     measured: Spread | None = None              # seconds
     disturbed: bool = False                     # by other processes, while it was measured
@@ -102,18 +46,17 @@ class Explanation(Sections):
         threads = plural(self.shape.threads, "thread")
         return f"{self.problem} on {self.target.name} ({self.target.model}), {threads}{batch}"
 
-    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+    def of_plan(self) -> Iterator[tuple[str, Iterator[str]]]:
         yield "plan", self._plan()
         if self.problem.flops and (formats := list(self._formats())):
             yield "formats", iter(formats)
-        if self.violations:
-            yield "cannot run", iter(self.violations)
-        elif self.cost:
-            yield "blocks", self._blocks()
-            yield "instead", self._rejected()
-            yield "arithmetic", self._arithmetic()
-            yield "bytes", self._bytes(self.cost)
-            yield "time", self._time(self.cost)
+
+    def of_cost(self, cost: Cost) -> Iterator[tuple[str, Iterator[str]]]:
+        yield "blocks", self._blocks()
+        yield "instead", self._rejected()
+        yield "arithmetic", self._arithmetic(cost)
+        yield "bytes", self._bytes(cost)
+        yield "time", self._time(cost)
 
     @property
     def ceilings(self) -> Measured | None:
@@ -121,11 +64,10 @@ class Explanation(Sections):
         return self.basis.ceilings if self.basis else None
 
     def record(self) -> dict[str, Any]:
-        traffic = self.cost.traffic if self.cost else {}
-        seconds = self.measured.median if self.measured else None
         basis = {"basis": self.basis.source} if self.basis else {}
-        measured = {"measured_seconds": seconds} | ({"disturbed": True} if self.disturbed else {})
-        return recorded(self, traffic) | {"threads": self.shape.threads} | basis | measured
+        measured = {"measured_seconds": self.measured.median if self.measured else None}
+        disturbed = {"disturbed": True} if self.disturbed else {}
+        return super().record() | {"threads": self.shape.threads} | basis | measured | disturbed
 
     # ---- sections
 
@@ -201,24 +143,21 @@ class Explanation(Sections):
         if not self.rejected:
             yield "there is no alternative"
             return
-        width = max(len(str(plan)) for plan, _, _ in self.rejected)
-        for plan, more, why in self.rejected:
-            yield f"{plan!s:<{width}}  {more:+7.1%}  {why}".rstrip()
+        yield from self.alternatives()
         yield "predicted time relative to the plan's, and the largest cause, with the model's default constants;"
         yield (f"the best of {plural(self.considered, 'alternative')}. Only `tilewright tune` varies the register "
                "tile further")
 
-    def _arithmetic(self) -> Iterator[str]:
+    def _arithmetic(self, cost: Cost) -> Iterator[str]:
         shape = self.shape.swapped if self.plan.swap else self.shape
         m, n, k, lanes = shape.m, shape.n, shape.k, self.target.lanes(shape.itemsize)
-        assert self.cost is not None
         yield f"2 x {m} x {n} x {shape.depth or k} = {shape.flops:,} operations"
         if shape.tiles:
             return
         long, along = (k, "k") if self.plan.algorithm == "dots" else (n, "n")
         sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
-        yield (f"{sizes} x ceil({long} / {lanes} lanes) = {self.cost.vectors:,} vector multiply-adds, "
-               f"{m*n*k / (self.cost.vectors*lanes):.1%} of their lanes in use")
+        yield (f"{sizes} x ceil({long} / {lanes} lanes) = {cost.vectors:,} vector multiply-adds, "
+               f"{m*n*k / (cost.vectors*lanes):.1%} of their lanes in use")
 
     def _bytes(self, cost: Cost) -> Iterator[str]:
         ceilings = self.ceilings
@@ -226,23 +165,24 @@ class Explanation(Sections):
             for number, (what, size, times, why) in enumerate(terms):
                 yield f"{'' if number else level:<7}{what}  {size:>15,} x {times:<5} {why}"
             rate = ceilings and ceilings.peak_bandwidth(level, self.plan.threads)
-            at = f" at {rate/1e9:.0f} GB/s = {_time(total(terms) / rate)}" if rate else ""
+            at = f" at {rate/1e9:.0f} GB/s = {duration(total(terms) / rate)}" if rate else ""
             yield f"{'':<7}=  {total(terms):>15,} bytes{at}"
 
     def _time(self, cost: Cost) -> Iterator[str]:
         flops, peak = self.shape.flops, self._peak
         if peak:
-            yield (f"{'ceiling':<10} {_time(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, what "
-                   f"{_count(self.plan.threads)} reached with nothing but multiply-adds")
+            threads = "one thread" if self.plan.threads == 1 else f"{self.plan.threads} threads"
+            yield (f"{'ceiling':<10} {duration(flops / peak):>9}  {flops/1e9:.4g} GFLOP at {peak/1e9:.1f} GFLOP/s, "
+                   f"what {threads} reached with nothing but multiply-adds")
         yield self._rate("predicted", cost.seconds)
         if self.basis:
             yield f"{'':<10} by {self.basis.source}"
         for what, seconds in cost.parts:
             if seconds:
-                yield f"{'':<10} {_time(seconds):>9}  {what}"
+                yield f"{'':<10} {duration(seconds):>9}  {what}"
         if self.measured:
             s = self.measured
-            yield f"{self._rate('measured', s.median)} (quartiles {_time(s.q1)} to {_time(s.q3)})"
+            yield f"{self._rate('measured', s.median)} (quartiles {duration(s.q1)} to {duration(s.q3)})"
             if self.disturbed:
                 yield f"{'':<10} other processes disturbed this: repeat on an idle machine"
             else:
@@ -260,7 +200,7 @@ class Explanation(Sections):
         flops, peak = self.shape.flops, self._peak
         worthless = (self.disturbed and what == "measured") or (peak and exceeded(flops / seconds, peak))
         share = f", {flops / seconds / peak:.1%} of the ceiling" if peak and not worthless else ""
-        return f"{what:<10} {_time(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
+        return f"{what:<10} {duration(seconds):>9}  {flops / seconds / 1e9:.1f} GFLOP/s{share}"
 
 
 def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | None = None, plan: Any = None,
@@ -356,14 +296,3 @@ def _fills(what: str, size: int, target: CpuTarget, level: str) -> str:
     have, name = getattr(target, level), level[:2].upper()
     share = f"{size / have:.0%} of" if size < 2*have else f"{size / have:.0f} times"
     return f"{what} = {text(size)}, {share} {name} ({text(have)})"
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"
-
-
-def _count(threads: int) -> str:
-    return f"{threads} threads" if threads > 1 else "one thread"

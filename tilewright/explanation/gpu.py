@@ -5,10 +5,9 @@ Everything is predicted by the planners (plans/nvidia.py, plans/amd.py); tests h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.explanation.cpu import REJECTED, Sections, _time, recorded
+from tilewright.explanation.explained import REJECTED, Explained, duration
 from tilewright.plans import gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan, total
@@ -21,21 +20,8 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 
-@dataclass(frozen=True)
-class GpuExplanation(Sections):
-    """What `explain` found, as data; print it to read it."""
-    problem: Gemm
-    target: GpuTarget | AmdTarget
-    shape: GpuShape                             # the problem as the planner sees it
-    plan: Any
-    origin: str                                 # who chose the plan
-    violations: tuple[str, ...] = ()            # why it cannot run; then nothing below is known
-    cost: Cost | None = None
-    considered: int = 0
-    rejected: tuple[tuple[Plan, float, str], ...] = ()          # plan, by how much it is slower, what bounds it
-
-    def record(self) -> dict[str, Any]:
-        return recorded(self, self.cost.traffic if self.cost else {})
+class GpuExplanation(Explained):
+    """What `explain` found for a GPU."""
 
     def title(self) -> str:
         t = self.target
@@ -43,15 +29,14 @@ class GpuExplanation(Sections):
         each = f", {self.problem.batch} products in one launch"*(self.problem.batch != 1)
         return f"{self.problem} on {t.name} ({t.model}, {units}){each}"
 
-    def sections(self) -> Iterator[tuple[str, Iterator[str]]]:
+    def of_plan(self) -> Iterator[tuple[str, Iterator[str]]]:
         yield "plan", iter((str(self.plan), self.origin, *self._converted()))
-        if self.violations:
-            yield "cannot run", iter(self.violations)
-        elif self.cost:
-            yield "tiles", self._tiles()
-            yield "instead", self._rejected()
-            yield "bytes", self._bytes(self.cost)
-            yield "time", self._time(self.cost)
+
+    def of_cost(self, cost: Cost) -> Iterator[tuple[str, Iterator[str]]]:
+        yield "tiles", self._tiles()
+        yield "instead", self._rejected()
+        yield "bytes", self._bytes(cost)
+        yield "time", self._time(cost)
 
     def _converted(self) -> Iterator[str]:
         """What tilewright.matmul converts, since no kernel takes it."""
@@ -68,9 +53,7 @@ class GpuExplanation(Sections):
         return _nvidia_tiles(self.shape, self.plan, self.target)
 
     def _rejected(self) -> Iterator[str]:
-        width = max((len(str(plan)) for plan, _, _ in self.rejected), default=0)
-        for plan, more, bound in self.rejected:
-            yield f"{plan!s:<{width}}  {more:+7.1%}  {bound}"
+        yield from self.alternatives()
         yield (f"predicted time relative to the plan's, and what bounds it: the best of other tiles among "
                f"{plural(self.considered, 'alternative')}")
 
@@ -83,13 +66,13 @@ class GpuExplanation(Sections):
     def _time(self, cost: Cost) -> Iterator[str]:
         s, t = self.shape, self.target
         flops, peak = 2 * s.batch * s.m * s.n * s.k, gpu.planner(t).peak(s, self.plan, t)
-        yield f"{'ceiling':<10} {_time(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
-        yield (f"{'predicted':<10} {_time(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
+        yield f"{'ceiling':<10} {duration(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
+        yield (f"{'predicted':<10} {duration(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
                f"{flops / cost.seconds / peak:.1%} of the ceiling; nothing here has been measured")
         for what, seconds in cost.parts:
-            yield f"{'':<10} {_time(seconds):>9}  {what}{': this bounds it' * (what == cost.bound)}"
+            yield f"{'':<10} {duration(seconds):>9}  {what}{': this bounds it' * (what == cost.bound)}"
         rest = cost.seconds - max(seconds for _, seconds in cost.parts)
-        yield f"{'':<10} {_time(rest):>9}  launch, and work that does not overlap with the bound above"
+        yield f"{'':<10} {duration(rest):>9}  launch, and work that does not overlap with the bound above"
 
 
 # ---- what a plan takes of a compute unit
