@@ -30,7 +30,7 @@ from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu import amx
-from tilewright.runtime.cpu.prepack import Prepacking
+from tilewright.runtime.cpu.packed import Prepacking
 from tilewright.runtime.cpu.recipe import Recipe, Strides, order
 
 SOURCES = {"amx_bf16": ("bf16", "bf16"), "amx_f16": ("f16", "f16"),

@@ -25,7 +25,7 @@ from tilewright.bench import session
 from tilewright.bench.cases import AVX2, NATIVE, Case, Job
 from tilewright.bench.results import Report
 from tilewright.bench.suites import shapes as suites
-from tilewright.cli import common
+from tilewright.cli import command, common
 from tilewright.measure import machine
 from tilewright.measure.measure import Rules
 from tilewright.plans import shape_of
@@ -57,7 +57,7 @@ def main(
     vendor: Annotated[bool, typer.Option(help="Compare with other libraries.")] = True,
 ) -> None:
     """Tune, compare, and write plans/tables/TARGET.jsonl."""
-    with common.errors():
+    with command.errors():
         from tilewright.bench.commands import all_threads
         chip, console = common.target(target), common.console()
         chip.require_runnable()

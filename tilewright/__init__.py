@@ -31,43 +31,25 @@ from tilewright import forks
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tilewright.api.packed import pack
-    from tilewright.api.products import gemm, matmul
-    from tilewright.compiled.compile import compile, plan
-    from tilewright.explanation.cpu import explain
-    from tilewright.formats.quantization import quantize
-    from tilewright.formats.quantized import Quantized, dequantize
-    from tilewright.formats.scaled import Scaled
-    from tilewright.problem import Gemm
-    from tilewright.runtime.cpu.packed import Packed
-    from tilewright.runtime.cpu.pool import get_num_threads, set_num_threads, threads
-    from tilewright.runtime.cuda.driver import detect
-    from tilewright.simulator.product import simulate
-    from tilewright.targets import target
-    from tilewright.tuner.search import tune
-
-__all__ = [
-    "Gemm",
-    "Packed",
-    "Quantized",
-    "Scaled",
-    "__version__",
-    "compile",
-    "dequantize",
-    "detect",
-    "explain",
-    "gemm",
-    "get_num_threads",
-    "matmul",
-    "pack",
-    "plan",
-    "quantize",
-    "set_num_threads",
-    "simulate",
-    "target",
-    "threads",
-    "tune",
-]
+    from tilewright.api.packed import pack as pack
+    from tilewright.api.products import gemm as gemm
+    from tilewright.api.products import matmul as matmul
+    from tilewright.compiled.compile import compile as compile
+    from tilewright.compiled.compile import plan as plan
+    from tilewright.explanation.cpu import explain as explain
+    from tilewright.formats.quantization import quantize as quantize
+    from tilewright.formats.quantized import Quantized as Quantized
+    from tilewright.formats.quantized import dequantize as dequantize
+    from tilewright.formats.scaled import Scaled as Scaled
+    from tilewright.problem import Gemm as Gemm
+    from tilewright.runtime.cpu.packed import Packed as Packed
+    from tilewright.runtime.cpu.pool import get_num_threads as get_num_threads
+    from tilewright.runtime.cpu.pool import set_num_threads as set_num_threads
+    from tilewright.runtime.cpu.pool import threads as threads
+    from tilewright.runtime.cuda.driver import detect as detect
+    from tilewright.simulator.product import simulate as simulate
+    from tilewright.targets import target as target
+    from tilewright.tuner.search import tune as tune
 
 # Where each public name lives. No module of the package bears the name of a public function, or importing it would
 # hide the function.
@@ -92,6 +74,7 @@ _HOME = {
     "threads": "tilewright.runtime.cpu.pool",
     "tune": "tilewright.tuner.search",
 }
+__all__ = sorted(("__version__", *_HOME))
 
 
 def __getattr__(name: str) -> object:

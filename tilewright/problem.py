@@ -49,31 +49,29 @@ class Gemm:
         batch: int = 1,
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
-        names = [_block_format(x) for x in (a, a if b is None else b)]
+        blocks = [_block_format(x) for x in (a, a if b is None else b)]
         if layout is None:
-            layout = "nt" if any(names) else "nn"
+            layout = "nt" if any(blocks) else "nn"
         if layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
-        if any(names):
-            if not all(names):
+        if any(blocks):
+            if not all(blocks):
                 raise ValueError(f"a and b are both block-scaled or neither is, and here they are {a!r} and {b!r}")
-            format_a, format_b = names
+            format_a, format_b = blocks
             format_out = formats.get("f32" if out is None else out, "out")
         else:
             format_a = formats.get(a, "a")
             format_b = formats.get(b, "b") if b is not None else format_a
             format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
-        fields = {**sizes, "a": format_a.name, "b": format_b.name, "out": format_out.name, "layout": layout}
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)  # the class is frozen for everybody else
+        # the class is frozen for everybody else
+        self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout)
         self._check_bytes()
 
     def _check_bytes(self) -> None:
         """Kernels and plans count in 64 bits, with a sign."""
         m, n, k = self.m, self.n, self.k
         for name, rows, columns, kind in (("a", m, k, self.a), ("b", k, n, self.b), ("the result", m, n, self.out)):
-            bits = (formats.FORMATS.get(kind) or _block_format(kind)).bits
-            if max(self.batch, 1) * rows * columns * bits > 8 * MOST_BYTES:
+            if max(self.batch, 1) * rows * columns * _bits(kind) > 8 * MOST_BYTES:
                 many = f" in each of {self.batch} products" if self.batch > 1 else ""
                 raise ValueError(f"{name} must have less than 2^63 bytes, and {rows} x {columns} of {kind}{many} have "
                                  "more")
@@ -81,7 +79,7 @@ class Gemm:
     @property
     def compute(self) -> str:
         """The format the arithmetic runs in: wide enough for both operands and the result."""
-        if _block_format(self.a):
+        if self.blocks:
             return "f32"
         found = self.a, self.b, self.out
         meeting = formats.promote(*found)       # of i64 and u64 that is f64, in which no integer is added up
@@ -93,15 +91,19 @@ class Gemm:
         """The format in which tilewright.matmul adds products up: f32, f64, i32, i64, c64 or c128."""
         if self.blocks:
             return "f32"
-        exact = formats.integral(self.a, self.b) and isinstance(formats.FORMATS[self.out], formats.Integer)
-        meeting = () if exact else (_product(formats.FORMATS[self.a], formats.FORMATS[self.b]),)
+        meeting = () if self._exact else (_product(formats.FORMATS[self.a], formats.FORMATS[self.b]),)
         return formats.accumulator(self.a, self.b, *meeting, self.out).name
+
+    @property
+    def _exact(self) -> bool:
+        """Whether integers are added up and stored as integers."""
+        return formats.integral(self.a, self.b) and isinstance(formats.FORMATS[self.out], formats.Integer)
 
     @property
     def castable(self) -> bool:
         """Whether the result's format takes products of the operands' by NumPy's rule same_kind: integers become floats
         and floats complex numbers, and never the other way round."""
-        if self.blocks or (formats.integral(self.a, self.b) and isinstance(formats.FORMATS[self.out], formats.Integer)):
+        if self.blocks or self._exact:
             return True
         meeting = _product(formats.FORMATS[self.a], formats.FORMATS[self.b])
         return formats.rank(self.out) >= formats.rank(meeting)
@@ -109,7 +111,7 @@ class Gemm:
     @property
     def blocks(self) -> bool:
         """Whether the operands are block-scaled."""
-        return _block_format(self.a) is not None
+        return self.a in formats.BLOCK_FORMATS
 
     @property
     def flops(self) -> int:
@@ -119,8 +121,7 @@ class Gemm:
     @property
     def min_bytes(self) -> int:
         """Bytes that must move if A and B are read once and C is written once (beta = 0)."""
-        a, b, out = ((_block_format(name) or formats.FORMATS[name]).bits for name in (self.a, self.b, self.out))
-        bits = self.m * self.k * a + self.k * self.n * b + self.m * self.n * out
+        bits = self.m * self.k * _bits(self.a) + self.k * self.n * _bits(self.b) + self.m * self.n * _bits(self.out)
         return self.batch * int(bits) // 8
 
     @property
@@ -166,12 +167,15 @@ def _product(a: formats.Format, b: formats.Format) -> formats.Format:
 
 def _block_format(x: object) -> Any:
     """The block-scaled format of this name, or None."""
-    from tilewright.formats.table import BlockFormat, block_format
-
     try:
-        return block_format(x) if isinstance(x, (str, BlockFormat)) else None
+        return formats.block_format(x) if isinstance(x, (str, formats.BlockFormat)) else None
     except ValueError:
         return None
+
+
+def _bits(name: str) -> Any:
+    """Of an element, scales included."""
+    return (formats.BLOCK_FORMATS.get(name) or formats.FORMATS[name]).bits
 
 
 def _size(name: str, value: object) -> int:

@@ -1,4 +1,4 @@
-"""Words for what is counted, and tables in plain text, the same wherever tilewright prints."""
+"""Words for what is counted or not installed, and tables in plain text, the same wherever tilewright prints."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ def size(count: float) -> str:
             return f"{count:.4g} {unit}"
         count /= 1024
     return f"{count:.4g} GiB"
+
+
+def install(*extras: str) -> str:
+    """The command that installs these extras of pyproject.toml, and where it works: tilewright is on no package index,
+    so they are installed from a clone."""
+    return f"pip install -e '.[{','.join(extras)}]' in the clone of tilewright"
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -44,9 +50,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), fit: int | N
             room = fit - widths[0]
         parts[-1].append(i)
         room -= widths[i] + GAP
-    shown = []
-    for part in parts or [[]]:
-        chosen = [0, *part]
-        to_the_right = [place for place, i in enumerate(chosen) if i in right]
-        shown.append(aligned([[row[i] for i in chosen] for row in rows], to_the_right))
-    return "\n\n".join(shown)
+    return "\n\n".join(
+        aligned([[row[i] for i in (0, *part)] for row in rows], [at for at, i in enumerate((0, *part)) if i in right])
+        for part in parts or [[]]
+    )

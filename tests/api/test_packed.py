@@ -17,7 +17,7 @@ from tilewright.plans import CpuPlan, Shape, lowering
 from tilewright.plans.cpu import Strides
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
-from tilewright.runtime.cpu.prepack import Prepacking
+from tilewright.runtime.cpu.packed import Prepacking
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 

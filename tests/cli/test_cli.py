@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import tilewright
 from tests.doubles.fake_cuda import install
 from tilewright import formats, targets
-from tilewright.cli import app, common, npy
+from tilewright.cli import app, command, common, npy
 from tilewright.compiled.compile import compiled
 from tilewright.compiler import ptxas
 from tilewright.ir import Kernel, f32, i32, ptr
@@ -190,7 +190,7 @@ def test_a_wrong_product_of_any_kind_is_noticed(dtype: str) -> None:
     c = np.matmul(a, a.T)
     npy._check(a, a.T, c)
     c[3, 2] = ~c[3, 2] if dtype == "?" else c[3, 2] + 1
-    with pytest.raises(common.BadInput, match="the check against"):
+    with pytest.raises(command.BadInput, match="the check against"):
         npy._check(a, a.T, c)
 
 
@@ -315,7 +315,7 @@ def test_an_interrupted_run_leaves_no_file(files: Path, monkeypatch: pytest.Monk
 
 def test_a_traceback_can_be_had(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_TRACEBACK", "1")
-    assert isinstance(call("run", "nowhere.npy", files / "b.npy", "-o", files / "c.npy").exception, common.BadInput)
+    assert isinstance(call("run", "nowhere.npy", files / "b.npy", "-o", files / "c.npy").exception, command.BadInput)
 
 
 # ---- options
@@ -326,7 +326,7 @@ def test_lists_may_be_written_with_commas_or_repeated() -> None:
     assert common.listed(None, ["x"]) == common.listed([], ["x"]) == ["x"]
     assert common.numbers(["1,all", "1"], [], "--threads", {"all": 8}) == [1, 8]
     for bad in ("0", "-1", "two", "1.5"):
-        with pytest.raises(common.BadInput, match=f"--threads takes a positive whole number or 'all'.*got {bad!r}"):
+        with pytest.raises(command.BadInput, match=f"--threads takes a positive whole number or 'all'.*got {bad!r}"):
             common.numbers([bad], [], "--threads", {"all": 8})
 
 
@@ -530,8 +530,8 @@ def test_emit_names_kernels_for_amd_only(tmp_path: Path) -> None:
     assert "gfx942 lacks the instruction of step 5 mxfp4" in refused("emit", "--kernel", "mxfp4", "-t", "gfx942")
     assert "--kernel is for AMD's GPUs" in refused("emit", "--kernel", "axpy", "-t", "neon")
     assert "M N K or --kernel, not both" in refused("emit", 8, 8, 8, "--kernel", "axpy", "-t", "gfx942")
-    for command in ("emit", "asm"):
-        assert "give M, N and K" in refused(command, 8, 8, "-t", "neon")
+    for name in ("emit", "asm"):
+        assert "give M, N and K" in refused(name, 8, 8, "-t", "neon")
 
 
 def test_asm_of_an_amd_kernel() -> None:
@@ -581,7 +581,7 @@ def missing() -> Path:
 
 
 def test_what_is_for_cpus_only() -> None:
-    words = "the target must be a CPU here, and sm_90a is a GPU; CPU targets are: x86-avx512, x86-avx2, neon"
+    words = "target must be a CPU, and sm_90a is an NVIDIA GPU; there are: x86-avx512, x86-avx2, neon"
     assert words in refused("tune", "measure", 64, 64, 64, "--target", "h200")
 
 

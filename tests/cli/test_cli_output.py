@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.cli.test_cli import COMMANDS, ROOT, call, refused
 from tilewright import text
-from tilewright.cli import app, command, common, output
+from tilewright.cli import app, command, output
 from tilewright.doctor import doctor
 from tilewright.plans.measured import row, store
 from tilewright.problem import Gemm
@@ -232,6 +232,6 @@ def test_ctrl_c_says_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "report", interrupted)
     done = call("doctor", "--no-measure")
     assert (done.exit_code, done.stderr) == (130, "tilewright: interrupted; nothing was written\n")
-    with pytest.raises(typer.Exit) as ended, common.errors(lambda: "1 of 2 is kept"):
+    with pytest.raises(typer.Exit) as ended, command.errors(lambda: "1 of 2 is kept"):
         raise KeyboardInterrupt
-    assert ended.value.exit_code == common.INTERRUPTED
+    assert ended.value.exit_code == command.INTERRUPTED

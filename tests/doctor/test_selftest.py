@@ -18,8 +18,9 @@ import tilewright as tw
 from tests.doubles.fake_hip import install
 from tilewright.cli import app
 from tilewright.compiled import amd
+from tilewright.compiled.base import Launch
 from tilewright.compiler import lld
-from tilewright.doctor import amd_cases, amd_kernels, doctor, selftest, selftest_child, selftest_peer, selftest_steps
+from tilewright.doctor import amd_cases, amd_kernels, doctor, selftest, selftest_peer, selftest_steps
 from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each
 from tilewright.ladder.steps import AMD_STEPS
@@ -49,9 +50,9 @@ def fake(monkeypatch, linked):
 
 def examined(monkeypatch, *kernels):
     """What a child says about these kernels."""
-    monkeypatch.setattr(selftest_child, "KERNELS", kernels)
+    monkeypatch.setattr(selftest_steps, "KERNELS", kernels)
     said = []
-    selftest_child.run(range(len(kernels)), lambda event, **details: said.append((event, details)))
+    selftest_steps.run(range(len(kernels)), lambda event, **details: said.append((event, details)))
     assert [event for event, _ in said] == ["trying", "found"] * len(kernels)
     found = [details["found"] for event, details in said if event == "found"]
     json.dumps(found, allow_nan=False)
@@ -125,7 +126,7 @@ def entries(target):
 
 
 def plan_of(entry, shape):
-    return AmdPlan.parse(entry.launch(tw.target(entry.target), shape).plan)
+    return entry.launch(tw.target(entry.target), shape).kernel.plan
 
 
 def test_every_kernel_has_a_name_of_its_own():
@@ -238,7 +239,7 @@ def broken(wrong):
             if wrong == "behind":
                 with k.when(i < 1):
                     y[n] = 1.0
-        return amd_cases.Launched(k.function, (-(-shape[0] // 256),))
+        return Launch(amd.AmdCode(k.function, target), (-(-shape[0] // 256), 1, 1))
 
     return replace(CDNA3, launch=emit, small=((1000,),), large=(100,))
 
@@ -323,11 +324,11 @@ def test_the_command(monkeypatch, tmp_path):
     """In this process instead of another, with one kernel of those for GPUs that are not here."""
     monkeypatch.setattr(module, "why_not", lambda: "none here")
     monkeypatch.setattr(selftest, "KERNELS", (CDNA4,))
-    monkeypatch.setattr(selftest_child, "KERNELS", (CDNA4,))
+    monkeypatch.setattr(selftest_steps, "KERNELS", (CDNA4,))
 
     def events(numbers, start, patience, timed):
         said = []
-        selftest_child.run(numbers, lambda event, **details: said.append({"event": event, **details}), timed)
+        selftest_steps.run(numbers, lambda event, **details: said.append({"event": event, **details}), timed)
         return said
 
     monkeypatch.setattr(selftest, "_events", events)
@@ -340,7 +341,7 @@ def test_the_command(monkeypatch, tmp_path):
     found = json.loads(path.read_text())
     assert found["kernels"][0]["target"] == "gfx950"
     assert "tilewright" in found["versions"]
-    monkeypatch.setattr(selftest_steps, "examine", lambda kernel, on: selftest_child.failed(kernel, "it broke"))
+    monkeypatch.setattr(selftest_steps, "examine", lambda kernel, on: selftest_steps.failed(kernel, "it broke"))
     done = CliRunner().invoke(app, ["doctor", "--selftest", "-o", str(path)])
     assert (done.exit_code, "FAILED: it broke" in done.output) == (1, True)
 
@@ -356,7 +357,7 @@ def canned(monkeypatch):
         asked.append((tuple(numbers), timed))
         for number in list(numbers):
             yield {"event": "trying", "kernel": number}
-            yield {"event": "found", "kernel": number, "found": selftest_child.failed(CDNA4, "it broke")}
+            yield {"event": "found", "kernel": number, "found": selftest_steps.failed(CDNA4, "it broke")}
 
     monkeypatch.setattr(selftest, "_events", events)
     return asked
@@ -428,9 +429,9 @@ def test_quick_is_a_part_of_every_kind():
 
 
 def test_nothing_is_timed_if_nothing_is_to_be(fake, monkeypatch):
-    monkeypatch.setattr(selftest_child, "KERNELS", (CDNA3,))
+    monkeypatch.setattr(selftest_steps, "KERNELS", (CDNA3,))
     said = []
-    selftest_child.run([0], lambda event, **details: said.append(details), timed=False)
+    selftest_steps.run([0], lambda event, **details: said.append(details), timed=False)
     assert "time" not in said[-1]["found"]
     assert said[-1]["found"]["ran"] == "on hardware"
 

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tilewright"
 # In the order of processing: a module imports from its own line and the lines above it, never from below.
 # The longest matching name counts.
 LAYERS = [
-    ["forks", "outputs", "extras", "text"],
+    ["forks", "outputs", "text"],
     ["formats", "problem", "targets"],
     ["plans"],
     ["rules"],  # NumPy's rules, for arrays wherever they are: no engine
@@ -33,9 +33,9 @@ LAYERS = [
     ["api"],
     ["ladder"],
     ["measure"],  # how to measure: no peers
-    ["doctor"],
     ["tuner"],
     ["bench"],
+    ["doctor"],
     ["explanation"],
     ["cli", "__main__"],
 ]
@@ -114,14 +114,14 @@ def test_advice_to_install_is_written_once():
     found = {ids(path) for path in texts for hit in advice.findall(path.read_text()) if "-e" not in hit}
     assert not found
     assert {ids(path) for path in PACKAGE.rglob("*.py") if "pip install -e" in path.read_text()} == {
-        "tilewright/extras.py"
+        "tilewright/text.py"
     }
 
 
 def test_extras_that_messages_name_exist():
     pyproject = (ROOT / "pyproject.toml").read_text()
     for path in PACKAGE.rglob("*.py"):
-        for named in re.findall(r"extras\.install\('([\w-]+)'\)", path.read_text()):
+        for named in re.findall(r"\binstall\('([\w-]+)'\)", path.read_text()):
             assert re.search(rf"^{named} = \[", pyproject, re.MULTILINE), f"{ids(path)} advises {named}"
 
 

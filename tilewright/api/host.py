@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.api import dispatch
-from tilewright.rules import arguments, batch, complex_product, numpy_products, shapes
+from tilewright.rules import arguments, complex_product, numpy_products, shapes
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call, Product, decide
 
@@ -137,7 +137,7 @@ def run(
     if c.size == 0:
         return True
     if c.ndim > 2:
-        a, b, c = batch.collapse(a, b, c)
+        a, b, c = shapes.collapse(a, b, c)
     if c.ndim == 2:
         engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
     elif c.ndim == 3:
@@ -145,7 +145,7 @@ def run(
     elif whole:
         return False
     else:
-        for part in batch.pieces(a, b, c):
+        for part in shapes.pieces(a, b, c):
             engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan, **more)
     return True
 
@@ -156,7 +156,7 @@ def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c
     if c.size == 0:
         return True
     if c.ndim > 2:
-        a, b, c = batch.collapse(a, b, c)
+        a, b, c = shapes.collapse(a, b, c)
     if c.ndim > 2 and whole:
         return False
     for index in np.ndindex(c.shape[:-2]):
@@ -171,12 +171,12 @@ def _run_packed(packed: Packed, threads: int | None, a: Array, b: Array, c: Arra
     if c.size == 0:
         return True
     if c.ndim > 2:
-        a, b, c = batch.collapse(a, b, c, wider=False)
+        a, b, c = shapes.collapse(a, b, c, wider=False)
     if c.ndim <= 3:
         engine.gemm(a, b, c, alpha, beta, packed=packed, threads=threads)
     elif whole:
         return False
     else:
-        for part in batch.pieces(a, b, c):
+        for part in shapes.pieces(a, b, c):
             engine.gemm(*part, alpha, beta, packed=packed, threads=threads)
     return True

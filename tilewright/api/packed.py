@@ -80,7 +80,7 @@ def pack(
     sums, _ = arguments.dtypes(np.empty(0, dtype_a), array, None, out_dtype)
 
     packed = forks.imported("tilewright.runtime.cpu.packed")
-    taken_a, taken_b = (x if packed.converts(x, sums) else sums for x in (dtype_a, array.dtype))
+    taken_a, taken_b = (x if packed.engine.packs(x, sums) else sums for x in (dtype_a, array.dtype))
     return packed.prepare(
         arguments.converted(array, taken_b), dtype_a, taken_a, sums, dtype=array.dtype, rows=rows, threads=threads,
         plan=plan, target=chip, conj=trans_b == "c" and array.dtype.kind == "c",

@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tilewright import extras
 from tilewright.bench.peer import OURS
 from tilewright.bench.report import on_gpu, warnings
 from tilewright.bench.results import BESIDE, NUMPY, Report, Result
 from tilewright.bench.tables import format_groups, groups, names, peak_of, setting, state, times, title
+from tilewright.text import install
 
-MISSING = f"plots need matplotlib: {extras.install('plot')}"
+MISSING = f"plots need matplotlib: {install('plot')}"
 # Readable for the colour-blind (Okabe and Ito) and stable from plot to plot: a library keeps its colour.
 COLOURS = {
     OURS: "#d55e00",

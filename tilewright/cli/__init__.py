@@ -6,15 +6,14 @@ that `tilewright --help` answers at once.
     machine.py   doctor, cache: what there is
     formats.py   formats: the number formats, one of them, or one number of it
     mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
-    kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed;  code.py: files and hot loops
-    files.py     run: multiply .npy files;  npy.py does it
+    kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed
+    products.py  run: multiply .npy files, which npy.py does;  simulate: run kernels on NumPy, checked and counted
     ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
-    simulate.py  simulate: run the kernels on NumPy, checked and counted
     tuning.py    tune
     benches.py   bench and its studies
-    common.py    what they share: errors in one line, lists in options, target and problem from options
+    common.py    what they share: options, lists in them, target and problem from them
     output.py    text or JSON (`--json`), tables that fit the terminal
-    command.py   what typer lacks: help that wraps, negative numbers, closed pipes
+    command.py   what typer lacks: help that wraps, negative numbers, errors in one line, closed pipes
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import benches, files, formats, kernels, ladder, machine, mfma, simulate, tuning
+from tilewright.cli import benches, formats, kernels, ladder, machine, mfma, products, tuning
 from tilewright.cli.command import App
 
 app = App(
@@ -60,8 +59,8 @@ app.command()(kernels.plan)
 app.command()(kernels.explain)
 app.command()(kernels.emit)
 app.command()(kernels.asm)
-app.command()(files.run)
-app.command()(simulate.simulate)
+app.command()(products.run)
+app.command()(products.simulate)
 app.add_typer(ladder.app, name="ladder")
 app.add_typer(tuning.app, name="tune")
 app.add_typer(benches.app, name="bench")

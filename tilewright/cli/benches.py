@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from tilewright.cli import common, output
-from tilewright.cli.command import App
+from tilewright.cli.command import App, BadInput, Group
 
-app = App(invoke_without_command=True)
 
-Threads = Annotated[
-    list[str] | None,
-    typer.Option("--threads", help="Thread counts, such as 1,4,all.", metavar="LIST", show_default="1,all"),
-]
-Dtypes = Annotated[
-    list[str] | None, typer.Option("--dtype", "-d", help="f32, f64 or both.", metavar="LIST", show_default=False)
-]
+class _Group(Group):
+    kept = "no result was kept"
+
+
+app = App(cls=_Group, invoke_without_command=True)
+
+
+def _list(*names: str, help: str, default: Any) -> Any:
+    return typer.Option(*names, help=help, metavar="LIST", show_default=default)
+
+
+Threads = Annotated[list[str] | None, _list("--threads", help="Thread counts, such as 1,4,all.", default="1,all")]
+Dtypes = Annotated[list[str] | None, _list("--dtype", "-d", help="f32, f64 or both.", default=False)]
+Peers = Annotated[list[str] | None, _list(
+    "--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
+    "tilewright/bench/peers; none: tilewright alone.", default="all found")]
 Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="[FILE]", help="Write every sample, with machine and versions, to FILE; to standard "
                  "output, with the tables on standard error, if FILE is - or left out.", show_default=False),
 ]
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs matplotlib).",
-                 show_default=False),
-]
-Peers = Annotated[
-    list[str] | None,
-    typer.Option("--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
-                 "tilewright/bench/peers; none: tilewright alone.", metavar="LIST", show_default="all found"),
-]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs "
+                                           "matplotlib).", show_default=False)]
 Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to limit every library to AVX2.")]
 
 
@@ -41,11 +41,8 @@ Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2
 def bench(
     context: typer.Context,
     quick: Annotated[bool, typer.Option("--quick", help="The main sizes in f32, in under a minute.")] = False,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, article.", metavar="LIST",
-                     show_default="all but cold and article"),
-    ] = None,
+    suite: Annotated[list[str] | None, _list("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, "
+                                             "article.", default="all but cold and article")] = None,
     dtype: Dtypes = None,
     threads: Threads = None,
     peers: Peers = None,
@@ -61,32 +58,21 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import commands
-
-        chosen = commands.Options(
-            suites=common.listed(suite, []), dtypes=common.listed(dtype, []), threads=_counts(threads),
-            peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
-        )
-        raise typer.Exit(commands.bench(chosen, common.console(json == output.STDOUT)))
+    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=isa, quick=quick, json=json, plot=plot)
 
 
 @app.command()
 def ladder(
     quick: Annotated[bool, typer.Option("--quick", help="Six sizes up to 2000 instead of 200 to 10000.")] = False,
-    sizes: Annotated[
-        list[str] | None, typer.Option(help="Sizes, such as 256,1024.", metavar="LIST", show_default="200 to 10000")
-    ] = None,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes, such as 256,1024.", default="200 to 10000")
+                     ] = None,
     device: Annotated[
         str, typer.Option(help="cpu; simulate counts what the GPU steps do, without a GPU; cuda times them.")
     ] = "cpu",
     dtype: Dtypes = None,
     threads: Threads = None,
-    peers: Annotated[
-        list[str] | None,
-        typer.Option("--peers", help="Libraries to compare with, as above; none: the steps alone.", metavar="LIST",
-                     show_default="numpy,openblas")
-    ] = None,
+    peers: Annotated[list[str] | None, _list("--peers", help="Libraries to compare with, as above; none: the steps "
+                                             "alone.", default="numpy,openblas")] = None,
     isa: Isa = "native",
     json: Json = None,
     plot: Plot = None,
@@ -96,36 +82,22 @@ def ladder(
     The steps without blocking are left out at sizes where one call would take more than two seconds.  All fifty sizes
     up to 10000 take hours.
     """
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import commands
-
-        console = common.console(json == output.STDOUT)
-        if device not in ("cpu", "simulate", "cuda"):
-            raise common.BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
-        chosen = commands.Options(
-            dtypes=common.listed(dtype, []), threads=_counts(threads) if device == "cpu" else [1],
-            sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, isa=isa, quick=quick,
-            json=json, plot=plot,
-        )
-        if device == "simulate":
-            raise typer.Exit(commands.simulate((chosen.sizes or [256])[0], "sm_90a", chosen, console))
-        if device == "cuda":
-            raise typer.Exit(commands.gpu_ladder(chosen, console))
-        raise typer.Exit(commands.ladder(chosen, console))
+    if device not in ("cpu", "simulate", "cuda"):
+        raise BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
+    options: dict[str, Any] = {"dtype": dtype, "threads": threads if device == "cpu" else ["1"], "sizes": sizes,
+                               "peers": peers, "isa": isa, "quick": quick, "json": json, "plot": plot}
+    if device == "simulate":
+        _run("simulate", {"n": common.numbers(sizes, ["256"], "--sizes")[0], "target_name": "sm_90a"}, **options)
+    _run("ladder" if device == "cpu" else "gpu_ladder", **options)
 
 
 @app.command()
 def formats(
     quick: Annotated[bool, typer.Option("--quick", help="n = 1024 alone, fewer rounds.")] = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", "-o", help="Formats (bf16,i8), algorithms (bf16_bf16_f32_x6) or products (u8-i8-i32).",
-                     metavar="LIST", show_default="all"),
-    ] = None,
-    sizes: Annotated[
-        list[str] | None, typer.Option(help="Sizes, such as 256,1024.", metavar="LIST",
-                                       show_default="512,1024,2048,4096")
-    ] = None,
+    only: Annotated[list[str] | None, _list("--only", "-o", help="Formats (bf16,i8), algorithms (bf16_bf16_f32_x6) or "
+                                            "products (u8-i8-i32).", default="all")] = None,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes, such as 256,1024.", default="512,1024,2048,4096")
+                     ] = None,
     threads: Threads = None,
     peers: Peers = None,
     isa: Isa = "native",
@@ -137,32 +109,18 @@ def formats(
     All peers multiply the same random numbers of the format into the same format of result, are checked, and take
     turns.  A format that this version or machine lacks is a row with the reason.  docs/benchmarking.md has the rules.
     """
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import commands
-
-        chosen = commands.Options(
-            only=common.listed(only, []), sizes=common.numbers(sizes, [], "--sizes"), threads=_counts(threads),
-            peers=common.listed(peers, []) or None, isa=isa, quick=quick, json=json, plot=plot,
-        )
-        raise typer.Exit(commands.formats(chosen, common.console(json == output.STDOUT)))
+    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=isa, quick=quick, json=json, plot=plot)
 
 
 @app.command()
 def gpu(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, f64.",
-                     metavar="LIST", show_default="sweep"),
-    ] = None,
-    sizes: Annotated[
-        list[str] | None, typer.Option(help="Sizes of sweep, square and f64, such as 1024,4096.", metavar="LIST",
-                                       show_default="1024 to 12800 step 128")
-    ] = None,
+    suite: Annotated[list[str] | None, _list("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, "
+                                             "f64.", default="sweep")] = None,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.",
+                                             default="1024 to 12800 step 128")] = None,
     dtype: Dtypes = None,
-    peers: Annotated[
-        list[str] | None, typer.Option("--peers", help="cuBLAS, triton.", metavar="LIST", show_default="all found")
-    ] = None,
+    peers: Annotated[list[str] | None, _list("--peers", help="cuBLAS, triton.", default="all found")] = None,
     plan: Annotated[
         list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
     ] = None,
@@ -181,26 +139,16 @@ def gpu(
     cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
     takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
     """
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import commands
-
-        chosen = commands.Options(
-            suites=common.listed(suite, []), dtypes=common.listed(dtype, []),
-            sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers, []) or None, plans=plan or [],
-            cases=case or [], quick=quick, flush=flush, device=device, json=json, plot=plot,
-        )
-        raise typer.Exit(commands.gpu(chosen, common.console(json == output.STDOUT)))
+    _run("gpu", suite=suite, dtype=dtype, threads=["1"], sizes=sizes, peers=peers, plans=plan or [], cases=case or [],
+         quick=quick, flush=flush, device=device, json=json, plot=plot)
 
 
 @app.command(name="never-lose")
 def never_lose(
     device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", "-o", help="Groups of shapes (squares, odd, rectangles, skinny, layouts, views, "
-                     "batches), and formats or products, such as f32 and i8-i8-i32.", metavar="LIST",
-                     show_default="all; on a GPU f32 and f64"),
-    ] = None,
+    only: Annotated[list[str] | None, _list(
+        "--only", "-o", help="Groups of shapes (squares, odd, rectangles, skinny, layouts, views, batches), and "
+        "formats or products, such as f32 and i8-i8-i32.", default="all; on a GPU f32 and f64")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="f32 unless --only names formats, fewer rounds.")] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0.1, help="Stop after that many minutes, which the groups of shapes share.",
@@ -218,17 +166,11 @@ def never_lose(
     bounds its plan by the cost model. On a GPU the peer is cuBLAS unless --peers names another. The full run takes
     hours; --quick --minutes 10 takes a sample.
     """
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import commands
-
-        if device not in ("cpu", "cuda"):
-            raise common.BadInput(f"--device must be cpu or cuda, got {device!r}")
-        chosen = commands.Options(
-            only=common.listed(only, []), threads=_counts(threads) if device == "cpu" else [1],
-            peers=common.listed(peers, []) or None, isa=isa, quick=quick, device=number, json=json,
-        )
-        raise typer.Exit(commands.never_lose(chosen, "gpu" if device == "cuda" else "cpu", minutes,
-                                             common.console(json == output.STDOUT)))
+    if device not in ("cpu", "cuda"):
+        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
+    cpu = device == "cpu"
+    _run("never_lose", {"device": "cpu" if cpu else "gpu", "minutes": minutes}, only=only, peers=peers, isa=isa,
+         threads=threads if cpu else ["1"], quick=quick, device=number, json=json)
 
 
 @app.command()
@@ -239,11 +181,11 @@ def tiles(
     json: Json = None,
 ) -> None:
     """Measure every legal register tile: registers used, FMAs per load, rate."""
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench.suites import tiles as study
+    from tilewright.bench.suites import tiles as study
+    from tilewright.targets import CpuTarget
 
-        console = common.console(json == output.STDOUT)
-        raise typer.Exit(study.run(common.cpu(target), dtype, quick=quick, json=json, console=console) or 0)
+    chip, console = common.target(target, CpuTarget), common.console(json == output.STDOUT)
+    raise typer.Exit(study.run(chip, dtype, quick=quick, json=json, console=console) or 0)
 
 
 @app.command()
@@ -252,13 +194,22 @@ def startup(
     json: Json = None,
 ) -> None:
     """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
-    with common.errors(lambda: "no result was kept"):
-        from tilewright.bench import commands
-
-        raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
-
-
-def _counts(threads: list[str] | None) -> list[int]:
     from tilewright.bench import commands
 
-    return common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()})
+    raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
+
+
+def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
+         suite: list[str] | None = None, dtype: list[str] | None = None, threads: list[str] | None = None,
+         sizes: list[str] | None = None, only: list[str] | None = None, peers: list[str] | None = None,
+         **more: Any) -> NoReturn:
+    """A study of bench.commands with these options, and with what it takes beside them."""
+    from tilewright.bench import commands
+
+    options = commands.Options(
+        suites=common.listed(suite), dtypes=common.listed(dtype), only=common.listed(only),
+        threads=common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()}),
+        sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers) or None, json=json, **more,
+    )
+    console = common.console(json == output.STDOUT)
+    raise typer.Exit(getattr(commands, study)(options=options, console=console, **(extra or {})))

@@ -1,23 +1,57 @@
-"""What all commands have in common on top of typer: help that wraps, negative numbers as arguments, closed pipes.
+"""What all commands have in common on top of typer: help that wraps, negative numbers as arguments, how commands end.
 
     App       a typer.Typer whose commands and groups are these
     Command   one command
     Group     commands under one name; its `main` is what the process runs
+    errors    errors as one line and an exit status; every group runs its commands in it
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-CLOSED = 141  # exit status when the reader of a pipe is gone: what a shell shows for SIGPIPE
+BAD_INPUT = 2  # the exit status of anything the caller can put right, as of a mistyped option
+INTERRUPTED = 130  # what a shell shows for SIGINT
+CLOSED = 141  # and for SIGPIPE: the reader of a pipe is gone
 NEGATIVE = re.compile(r"-\d[\d.e+-]*")
 JSON = "--json"  # the one option whose value may be left out: see `with_values`
+
+
+class BadInput(Exception):
+    """Something the caller can put right; the message is one line and says what."""
+
+
+@contextmanager
+def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[None]:
+    """Turn what bad input raises into one line on standard error and exit status 2, and Ctrl-C into one line that says
+    what was `kept`, and status 130. A closed pipe ends the command quietly, with status 141.
+
+    TILEWRIGHT_TRACEBACK=1 lets the exception through, for those who suspect a bug behind it.
+    """
+    try:
+        yield
+    except typer.Exit:  # itself a RuntimeError
+        raise
+    except BrokenPipeError:
+        silence()
+        raise typer.Exit(CLOSED) from None
+    except KeyboardInterrupt:
+        typer.echo(f"tilewright: interrupted; {kept()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except (BadInput, ValueError, TypeError, OSError, RuntimeError) as error:
+        if os.environ.get("TILEWRIGHT_TRACEBACK"):
+            raise
+        typer.echo(f"tilewright: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
 
 
 def wrapped(text: str | None) -> str | None:
@@ -27,8 +61,6 @@ def wrapped(text: str | None) -> str | None:
     """
     if text is None:
         return None
-    import inspect
-
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if p.startswith(" ") else " ".join(p.split()) for p in paragraphs)
 
@@ -72,6 +104,12 @@ class Command(_Common, TyperCommand):
 
 
 class Group(_Common, TyperGroup):
+    kept = "nothing was written"  # when Ctrl-C ends a command that says nothing else
+
+    def invoke(self, ctx: Any) -> Any:
+        with errors(lambda: self.kept):
+            return super().invoke(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return list(super().parse_args(ctx, with_values(args) if self.invoke_without_command else args))
 

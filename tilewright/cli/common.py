@@ -1,24 +1,19 @@
-"""What the commands share: errors in one line, lists in options, a problem and a target from what was typed."""
+"""What the commands share: options, lists in options, completion, a problem and a target from what was typed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.command import CLOSED, silence
+from tilewright.cli.command import BadInput
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tilewright.problem import Gemm
-    from tilewright.targets import CpuTarget
-
-BAD_INPUT = 2  # the exit status of anything the caller can put right, as of a mistyped option
-INTERRUPTED = 130  # what a shell shows for SIGINT
 
 
 def target_names() -> list[str]:
@@ -84,34 +79,6 @@ Step = Annotated[
 ]
 
 
-class BadInput(Exception):
-    """Something the caller can put right; the message is one line and says what."""
-
-
-@contextmanager
-def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[None]:
-    """Turn what bad input raises into one line on standard error and exit status 2, and Ctrl-C into one line that says
-    what was `kept`, and status 130. A closed pipe ends the command quietly, with status 141.
-
-    TILEWRIGHT_TRACEBACK=1 lets the exception through, for whoever suspects a bug behind it.
-    """
-    try:
-        yield
-    except typer.Exit:  # itself a RuntimeError
-        raise
-    except BrokenPipeError:  # whoever read standard output has left: `| head`
-        silence()
-        raise typer.Exit(CLOSED) from None
-    except KeyboardInterrupt:
-        typer.echo(f"tilewright: interrupted; {kept()}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except (BadInput, ValueError, TypeError, OSError, RuntimeError) as error:
-        if os.environ.get("TILEWRIGHT_TRACEBACK"):
-            raise
-        typer.echo(f"tilewright: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(BAD_INPUT) from None
-
-
 def console(stderr: bool = False) -> Console:
     from rich import console
 
@@ -124,10 +91,10 @@ def console(stderr: bool = False) -> Console:
     return probe if probe.is_terminal or "COLUMNS" in os.environ else Quiet(stderr=stderr, width=200)
 
 
-def listed(values: list[str] | None, default: list[str]) -> list[str]:
+def listed(values: list[str] | None, default: list[str] | None = None) -> list[str]:
     """`--dtype f32,f64` and `--dtype f32 --dtype f64` say the same."""
     if not values:
-        return default
+        return default or []
     return [item.strip() for value in values for item in value.split(",") if item.strip()]
 
 
@@ -157,21 +124,14 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str | None) -> Gemm:
     return Gemm(m, n, k, a, b, out, layout)
 
 
-def target(name: str) -> Any:
-    if name in ("nvidia", "cuda", "amd", "rocm"):
-        from tilewright.runtime.cuda import driver
-
-        return driver.detect(name)
+def target(name: str, kind: Any = None) -> Any:
+    """The record of the target of this name; `kind`: the only class of records that the command works with."""
+    import tilewright as tw
     from tilewright import targets
 
-    return targets.detect() if name == "native" else targets.target(name)
-
-
-def kind(chip: Any) -> str:
-    """What family a target is of: "cpu", "gpu" (NVIDIA's) or "amd", as targets.names calls them."""
-    from tilewright.targets import AmdTarget, CpuTarget
-
-    return "cpu" if isinstance(chip, CpuTarget) else "amd" if isinstance(chip, AmdTarget) else "gpu"
+    gpu = name in ("nvidia", "cuda", "amd", "rocm")
+    found = tw.detect(name) if gpu else None if name == "native" else name
+    return targets.coerce(found, kind or targets.Target)
 
 
 def sizes(m: int | None, n: int | None, k: int | None) -> tuple[int, int, int]:
@@ -179,14 +139,3 @@ def sizes(m: int | None, n: int | None, k: int | None) -> tuple[int, int, int]:
     if m is None or n is None or k is None:
         raise BadInput("give M, N and K: rows of A, columns of B, columns of A")
     return m, n, k
-
-
-def cpu(name: str) -> CpuTarget:
-    """The same, for what is done with CPUs only."""
-    from tilewright import targets
-
-    found = target(name)
-    if not isinstance(found, targets.CpuTarget):
-        raise BadInput(f"the target must be a CPU here, and {found.name} is a GPU; CPU targets are: "
-                       + ", ".join(targets.names("cpu")))
-    return found

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import json as notation
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from tilewright.cli import code, common, output
-from tilewright.text import plural
+from tilewright.cli import common, output
+from tilewright.cli.command import BadInput
+from tilewright.text import plural, size
 
+Threads = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Threads of a CPU to split the work over.", show_default="all")
+]
 Plan = Annotated[
     str | None,
     typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
                  show_default="what matmul would use"),
 ]
+Named = Annotated[
+    str | None,
+    typer.Option("--kernel", metavar="NAME", help="For AMD's GPUs: axpy (y = a x + y), or a step of the ladder.",
+                 show_default=False),
+]
+MANIFEST = {"symbol", "arguments", "grid"}  # some of what compiler.manifest always has
+
+
+# ---- plan
+
+
+class _Planner(NamedTuple):
+    """What is multiplied for a problem on a target, and its plans."""
+
+    shape: Any
+    target: Any
+    given: Any  # the plan to check, or None
+    about: str  # of the target
+    origin: str  # of the plan that matmul would use
+    plans: Callable[[int], list[Any]]  # that one, or so many, the best by the model first; none of an empty product
+    figures: Callable[[Any], dict[str, Any]]  # what the model predicts of a legal plan
+    more: dict[str, Any]  # for the record
 
 
 def plan(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Threads of a CPU to split the work over.", show_default="all"),
-    ] = None,
+    threads: Threads = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many plans to show, the best by the model first.")
                    ] = 1,
     check: Annotated[
@@ -38,136 +63,105 @@ def plan(
 
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
-    with common.errors():
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-        found = _cpu_plans if common.kind(chip) == "cpu" else _gpu_plans
-        if common.kind(chip) == "cpu":
-            threads = _threads(threads, check, chip)
-        origin, plans, reasons = found(problem, chip, threads, top, check)
-        record = {"problem": str(problem), "target": chip.name, "model": chip.model, "origin": origin,
-                  "violations": reasons, "plans": plans}
-        if common.kind(chip) == "cpu":
-            record |= {"threads": threads, "basis": _basis(chip).source}
-        output.show(lambda: record, lambda: typer.echo(_text(record, chip)), json)
-        if reasons:
-            raise typer.Exit(1)
+    from tilewright.targets import CpuTarget
+
+    problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+    by = (_cpu if isinstance(chip, CpuTarget) else _gpu)(problem, chip, threads, check)
+    given = by.given
+    reasons = list(given.violations(by.shape, by.target)) if given and problem.flops else []
+    found = [given] if given else by.plans(top)
+    plans = [{"plan": str(x)} | (by.figures(x) if problem.flops and not reasons else {}) for x in found]
+    origin = "given" if given else by.origin
+    record = {"problem": str(problem), "target": chip.name, "model": chip.model, "origin": origin,
+              "violations": reasons, "plans": plans} | by.more
+    output.show(lambda: record, lambda: typer.echo(_text(record, by.about)), json)
+    if reasons:
+        raise typer.Exit(1)
 
 
-Planned = tuple[str, list[dict[str, Any]], list[str]]  # where the plans come from, what each costs, what is illegal
-
-
-def _threads(given: int | None, check: str | None, chip: Any) -> int:
-    from tilewright.plans import CpuPlan
-    from tilewright.runtime.cpu import engine
-
-    return given or (CpuPlan.parse(check).threads if check is not None else engine.default_threads(chip))
-
-
-def _basis(chip: Any) -> Any:
+def _cpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
     from tilewright.measure import probes
-
-    return probes.basis(chip)
-
-
-def _cpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
-    from tilewright.plans import CpuPlan
     from tilewright.plans.choose import ranked
+    from tilewright.plans.cpu import CpuPlan
     from tilewright.runtime.cpu import engine
 
-    basis = _basis(chip)
-    chosen, origin = engine.plan_problem(problem, chip, threads), "chosen by the model of the caches"
-    shape, reached = chosen.shape, chosen.target
-    found: list[Any]
-    if check is not None:
-        found, origin = [CpuPlan.parse(check)], "given"
-        if reasons := found[0].violations(shape, reached):
-            return origin, [{"plan": str(found[0])}], list(reasons)
-    elif top == 1 or not problem.flops:
-        found = [chosen.plan]
-        origin = "measured to be best by the tuner" if chosen.tuned else origin
-    else:
-        found = ranked(shape, reached, tiles=2)[:top]
-    plans = []
-    for plan in found:
-        row: dict[str, Any] = {"plan": str(plan)}
-        if problem.flops:
-            expected = basis.cost(shape, plan, chip)
-            row |= {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
-                    "bytes": dict(expected.bytes_by_level)}
-        plans.append(row)
-    return origin, plans, []
+    given = None if check is None else CpuPlan.parse(check)
+    threads = threads or (given.threads if given else engine.default_threads(chip))
+    basis, now = probes.basis(chip), engine.plan_problem(problem, chip, threads)
+
+    def plans(top: int) -> list[Any]:
+        return [now.plan] if top == 1 or not problem.flops else ranked(now.shape, now.target, tiles=2)[:top]
+
+    def figures(plan: Any) -> dict[str, Any]:
+        expected = basis.cost(now.shape, plan, chip)
+        return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
+                "bytes": dict(expected.bytes_by_level)}
+
+    origin = "measured to be best by the tuner" if now.tuned else "chosen by the model of the caches"
+    more = {"threads": threads, "basis": basis.source}
+    return _Planner(now.shape, now.target, given, f", {plural(threads, 'thread')}", origin, plans, figures, more)
 
 
-def _gpu_plans(problem: Any, chip: Any, threads: int | None, top: int, check: str | None) -> Planned:
-    from tilewright.plans import amd, gpu, nvidia
+def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
+    from tilewright.plans import gpu
+    from tilewright.plans.amd import AmdPlan
+    from tilewright.plans.nvidia import NvidiaPlan
+    from tilewright.targets import AmdTarget
 
     if threads not in (None, 1):
-        raise common.BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
-    is_amd = common.kind(chip) == "amd"
-    planner: Any = amd if is_amd else nvidia
-    shape = gpu.multiplied_shape(problem, chip)
-    if not problem.flops:
-        return "the product is empty: there is nothing to plan", [], []
-    if check is not None:
-        found: list[Any] = [(amd.AmdPlan if is_amd else nvidia.NvidiaPlan).parse(check)]
-        if reasons := found[0].violations(shape, chip):
-            return "given", [{"plan": str(found[0])}], list(reasons)
-    else:
-        found = [planner.choose(shape, chip)] if top == 1 else planner.ranked(shape, chip)[:top]
-    plans = []
-    for plan in found:
-        expected = planner.cost(shape, plan, chip)
-        grid = plan.grid(problem.m, problem.n, *(() if is_amd else (chip, shape.itemsize)), problem.batch)
-        plans.append({"plan": str(plan), "seconds": expected.seconds,
-                      "flops_per_second": problem.flops / expected.seconds,
-                      "workgroups" if is_amd else "ctas": math.prod(grid), "parts": dict(expected.parts)})
-    return "given" if check else "chosen by the model; predicted, not measured", plans, []
+        raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
+    amd, shape = isinstance(chip, AmdTarget), gpu.multiplied_shape(problem, chip)
+    units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
+
+    def plans(top: int) -> list[Any]:
+        return gpu.ranked(shape, chip)[:top] if problem.flops else []
+
+    def figures(plan: Any) -> dict[str, Any]:
+        expected = gpu.cost(shape, plan, chip)
+        grid = plan.grid(problem.m, problem.n, *(() if amd else (chip, shape.itemsize)), problem.batch)
+        return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
+                "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
+
+    origin = ("chosen by the model; predicted, not measured" if problem.flops else
+              "the product is empty: there is nothing to plan")
+    given = None if check is None else (AmdPlan if amd else NvidiaPlan).parse(check)
+    return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures, {})
 
 
-def _text(record: dict[str, Any], chip: Any) -> str:
+def _text(record: dict[str, Any], about: str) -> str:
     """The plans on lines of their own, to be copied; below them a table of what the model expects."""
-    of = {"cpu": lambda: plural(record["threads"], "thread"),
-          "gpu": lambda: f"{chip.model}, {chip.sms} multiprocessors",
-          "amd": lambda: f"{chip.model}, {chip.cus} compute units"}[common.kind(chip)]()
-    many, plans = len(record["plans"]) > 1, record["plans"]
-    lines = [f"{record['problem']} on {chip.name}" + (f", {of}" if common.kind(chip) == "cpu" else f" ({of})"),
-             record["origin"]]
+    plans = record["plans"]
+    many = len(plans) > 1
+    lines = [f"{record['problem']} on {record['target']}{about}", record["origin"]]
     lines += [f"{f'{number}  ' * many}{row['plan']}" for number, row in enumerate(plans, 1)]
     lines += [output.fill(f"not legal: {sentence}") for sentence in record["violations"]]
     if plans and "seconds" in plans[0]:
-        headings, cells = _columns(plans[0])
-        rows = [["plan", *headings], *([str(number), *cells(row)] for number, row in enumerate(plans, 1))]
+        cells = [_cells(row) for row in plans]
+        rows = [["plan", *cells[0]], *([str(number), *row.values()] for number, row in enumerate(cells, 1))]
         rows = rows if many else [row[1:] for row in rows]
-        lines += ["", output.table(rows, right=range(len(rows[0]))), output.fill(_source(record))]
+        source = f"by {record['basis']}" if "basis" in record else "nothing is measured"
+        separator = ", " if "basis" in record else "; "
+        lines += ["", output.table(rows, right=range(len(rows[0]))),
+                  output.fill(f"as the model predicts them{separator}{source}")]
     return "\n".join(lines)
 
 
-def _source(record: dict[str, Any]) -> str:
-    basis = record.get("basis")
-    return f"as the model predicts them, by {basis}" if basis else "as the model predicts them; nothing is measured"
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """What is shown of a plan's figures, by heading."""
+    unit, factor = ("GFLOP/s", 1e9) if "bytes" in row else ("TFLOP/s", 1e12)
+    groups = {name.replace("ctas", "CTAs"): str(row[name]) for name in ("ctas", "workgroups") if name in row}
+    return {"seconds": f"{row['seconds']:.3g}", unit: f"{row['flops_per_second'] / factor:.1f}", **groups,
+            **{level: size(count) for level, count in row.get("bytes", {}).items()},
+            **{what: f"{seconds:.2g}" for what, seconds in row.get("parts", {}).items()}}
 
 
-def _columns(like: dict[str, Any]) -> tuple[list[str], Any]:
-    """The headings of a row like this one, and a function that makes the cells of such a row."""
-    from tilewright.text import size
-
-    if "bytes" in like:
-        return (["seconds", "GFLOP/s", *like["bytes"]],
-                lambda row: [f"{row['seconds']:.3g}", f"{row['flops_per_second'] / 1e9:.1f}",
-                             *map(size, row["bytes"].values())])
-    groups = "ctas" if "ctas" in like else "workgroups"
-    return (["seconds", "TFLOP/s", groups.replace("ctas", "CTAs"), *like["parts"]],
-            lambda row: [f"{row['seconds']:.3g}", f"{row['flops_per_second'] / 1e12:.1f}", str(row[groups]),
-                         *(f"{seconds:.2g}" for seconds in row["parts"].values())])
+# ---- explain
 
 
 def explain(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native", plan: Plan = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Threads of a CPU to split the work over.",
-                                 show_default="all")
-    ] = None,
+    threads: Threads = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run it, and print how fast it is.")] = False,
     json: output.Json = None,
 ) -> None:
@@ -175,14 +169,13 @@ def explain(
 
     A plan that cannot run is refused with the reasons, and exit status 1.
     """
-    with common.errors():
-        import tilewright as tw
+    import tilewright as tw
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-        found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
-        output.show(found.record, lambda: _print(found), json)
-        if found.violations:
-            raise typer.Exit(1)
+    problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+    found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
+    output.show(found.record, lambda: _print(found), json)
+    if found.violations:
+        raise typer.Exit(1)
 
 
 def _print(found: Any) -> None:
@@ -191,6 +184,9 @@ def _print(found: Any) -> None:
     for line, heading in found.lines():
         whole = any(plan in line for plan in plans)
         typer.secho(line if whole else output.hanging(line, 24 if line.startswith(" " * 12) else 12), bold=heading)
+
+
+# ---- emit, asm
 
 
 def emit(
@@ -205,7 +201,7 @@ def emit(
     ] = None,
     llvm: Annotated[bool, typer.Option("--llvm", help="Print LLVM IR, before optimisation.")] = False,
     step: common.Step = None,
-    kernel: code.Named = None,
+    kernel: Named = None,
 ) -> None:
     """Print the code of the kernels for a problem: assembly, or PTX for NVIDIA's GPUs; or write it to a file.
 
@@ -215,22 +211,20 @@ def emit(
     Beside a code object for AMD's GPUs (x.hsaco) its manifest is written, as x.json: symbol, arguments and their
     offsets, workgroup, grid, LDS. Another kind of file of that name is not overwritten.
     """
-    with common.errors():
-        chip = common.target(target)
-        from tilewright.compiled.compile import code_class
+    from tilewright.compiled.compile import code_class
 
-        forms = code_class(chip).forms
-        if output is not None and output.suffix not in forms:
-            *most, last = (f"{suffix} ({what})" for suffix, what in forms.items())
-            raise common.BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
-        if output is not None and llvm and output.suffix != ".ll":
-            raise common.BadInput(f"--llvm prints LLVM IR, and {output} is for {forms[output.suffix]}: "
-                                  "give only one of them")
-        found = code.found((m, n, k), dtype, layout, chip, plan, step, kernel)
-        if output is None:
-            typer.echo(found.llvm if llvm else found.asm)
-        else:
-            typer.echo(f"wrote {' and '.join(code.write(found, output))}", err=True)
+    chip = common.target(target)
+    forms = code_class(chip).forms
+    if output is not None and output.suffix not in forms:
+        *most, last = (f"{suffix} ({what})" for suffix, what in forms.items())
+        raise BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
+    if output is not None and llvm and output.suffix != ".ll":
+        raise BadInput(f"--llvm prints LLVM IR, and {output} is for {forms[output.suffix]}: give only one of them")
+    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel)
+    if output is None:
+        typer.echo(found.llvm if llvm else found.asm)
+    else:
+        typer.echo(f"wrote {' and '.join(_write(found, output))}", err=True)
 
 
 def asm(
@@ -244,14 +238,74 @@ def asm(
     names: Annotated[bool, typer.Option("--list", help="Print only the names of the functions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
     step: common.Step = None,
-    kernel: code.Named = None,
+    kernel: Named = None,
 ) -> None:
     """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted.
 
     For NVIDIA's GPUs it is PTX; registers and spills are those that ptxas assigns, if it is installed. For AMD's there
     is a static cycle count. With --step it is a step of the target's ladder, and M, N and K are left out.
     """
-    with common.errors():
-        chip = common.target(target)
-        found = code.found((m, n, k), dtype, layout, chip, plan, step, kernel)
-        code.show(found, function, names, whole)
+    chip = common.target(target)
+    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel)
+    if names:
+        typer.echo("\n".join(found.names))
+    elif whole:
+        typer.echo(found.asm)
+    else:
+        try:
+            text = f"{found.loop(function).text}\n"
+        except ValueError:  # no loop, which the report says, too
+            text = ""
+        typer.echo(f"{text}\n{found.report(function)}")
+
+
+def _compiled(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: str | None, chip: Any,
+              plan: str | None, step: str | None, kernel: str | None) -> Any:
+    """The compiled kernel of a problem, of a step of the target's ladder, or of this name."""
+    import tilewright as tw
+
+    if kernel is None and step is None:
+        return tw.compile(common.problem(*common.sizes(*sizes), dtype, layout), chip, plan)
+    option = "--kernel" if kernel is not None else "--step"
+    if kernel is not None and step is not None:
+        raise BadInput("give --step or --kernel, not both")
+    if any(size is not None for size in sizes):
+        raise BadInput(f"give M N K or {option}, not both")
+    if plan is not None:
+        raise BadInput(f"give --plan or {option}, not both: such a kernel has no plan")
+    from tilewright.ladder import run, steps
+
+    if kernel is None:
+        return run.compiled(step or "", chip, dtype)
+    ladder, kernels = steps.ladder(chip)
+    if ladder != "amd":
+        raise BadInput(f"--kernel is for AMD's GPUs (--target gfx942), and {chip.name} is none; --step takes a step of "
+                       "its ladder")
+    if kernel == "axpy":
+        from tilewright.compiled.compile import compiled
+        from tilewright.kernels.elementwise import emit_axpy
+
+        return compiled(emit_axpy(256, chip.warp), chip, ("(n + 255) // 256",))
+    if kernel not in kernels:
+        raise BadInput(f"there is no kernel {kernel!r}; there are: axpy, {', '.join(kernels)}")
+    return run.compiled(kernel, chip)
+
+
+def _write(kernel: Any, path: Path) -> list[str]:
+    """Write the kernel in the form that the file's suffix names, beside a code object its manifest; what was written.
+    BadInput if the manifest's file is there and is not a manifest of an earlier code object."""
+    manifest = path.with_suffix(".json")
+    if path.suffix not in kernel.beside:
+        output.write(path, kernel.listing(path.suffix))
+        return [str(path)]
+    if manifest.exists():
+        try:
+            there = notation.loads(manifest.read_text())
+        except (OSError, ValueError):
+            there = None
+        if not (isinstance(there, dict) and there.keys() >= MANIFEST):
+            raise BadInput(f"the manifest of the code object would overwrite {manifest}, which is another kind of "
+                           "file: choose another --output, or move it")
+    output.write(path, kernel.listing(path.suffix))
+    output.write(manifest, kernel.listing(".json"))
+    return [str(path), f"{manifest} (its manifest)"]

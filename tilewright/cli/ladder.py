@@ -6,6 +6,7 @@ and docs/matrix-cores.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,18 +42,18 @@ def cpu(
     code, a product of whole numbers is compared with NumPy's. `tilewright asm --step NAME` prints the loop, `simulate
     --step NAME` runs the step in the simulator, `bench ladder` measures all of them.
     """
-    with common.errors():
-        from tilewright.ladder.steps import CPU_STEPS
+    from tilewright.ladder.steps import CPU_STEPS
+    from tilewright.targets import CpuTarget
 
-        chip = common.cpu(target)
-        found = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
-        headings = ["step", "vector FMAs", "loads", "registers", "spills", "product", "idea"]
-        rows = [[str(row[heading]) for heading in headings] for row in found]
-        output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
-                    lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
-                                       + output.table([headings, *rows], right=range(1, 5))), json)
-        if any(row["product"] == "WRONG" for row in found):
-            raise typer.Exit(1)
+    chip = common.target(target, CpuTarget)
+    found = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
+    headings = ["step", "vector FMAs", "loads", "registers", "spills", "product", "idea"]
+    rows = [[str(row[heading]) for heading in headings] for row in found]
+    output.show(lambda: {"target": chip.name, "dtype": dtype, "steps": found},
+                lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
+                                   + output.table([headings, *rows], right=range(1, 5))), json)
+    if any(row["product"] == "WRONG" for row in found):
+        raise typer.Exit(1)
 
 
 def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
@@ -88,14 +89,11 @@ def gpu(
     The last one is the choice among the three before it. This is `tilewright bench ladder --device simulate`; with
     `--device cuda` they are timed.
     """
-    with common.errors():
-        from tilewright.bench import commands
+    from tilewright.bench import commands
+    from tilewright.targets import GpuTarget
 
-        chip = common.target(target)
-        if common.kind(chip) != "gpu":
-            raise common.BadInput(f"these steps are for NVIDIA's GPUs, and not for {chip.name}")
-        raise typer.Exit(commands.simulate(size, chip.name, commands.Options(json=json),
-                                           common.console(json == output.STDOUT)))
+    chip, console = common.target(target, GpuTarget), common.console(json == output.STDOUT)
+    raise typer.Exit(commands.simulate(size, chip.name, commands.Options(json=json), console))
 
 
 @app.command()
@@ -117,51 +115,45 @@ def amd(
     simulator: exactly on whole numbers, within the bound on random ones; anything else is exit status 1.
     docs/matrix-cores.md goes through them.
     """
-    with common.errors():
-        from tilewright import targets
-        from tilewright.ladder import run
-        from tilewright.ladder.steps import AMD_STEPS
-        from tilewright.simulator import Fault
-        from tilewright.simulator import report as traffic
+    from tilewright import targets
+    from tilewright.ladder import run
+    from tilewright.ladder.steps import AMD_STEPS
+    from tilewright.simulator import Fault
+    from tilewright.simulator import report as traffic
 
-        chips = [targets.target(chip) for chip in ([target] if target else targets.names("amd"))]
-        for chip in chips:
-            if not isinstance(chip, targets.AmdTarget):
-                raise common.BadInput(f"these steps are for AMD's GPUs, {' and '.join(targets.names('amd'))}, "
-                                      f"and not for {chip.name}")
-        chosen = [
-            (each, chip)
-            for each in ([name] if name else AMD_STEPS)
-            for chip in chips
-            if (name and target) or each not in AMD_STEPS or chip.name in AMD_STEPS[each].targets
-        ]
+    chips = [common.target(chip, targets.AmdTarget) for chip in ([target] if target else targets.names("amd"))]
+    chosen = [
+        (each, chip)
+        for each in ([name] if name else AMD_STEPS)
+        for chip in chips
+        if (name and target) or each not in AMD_STEPS or chip.name in AMD_STEPS[each].targets
+    ]
 
-        def text() -> None:
-            typer.echo(f"{SIMULATED}\n")
-            typer.echo(output.table([HEADINGS, *(row for row, _ in rows)]))
-            typer.echo(f"\n{output.fill(LEGEND)}")
-            for each, chip in chosen if name or asm else ():
-                typer.echo("\n" + output.fill(f"{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}"))
-                if name:
-                    typer.echo(f"\n{traffic.text(run.simulate_amd(each, chip)[0], output.width())}")
-                if asm:
-                    typer.echo(f"\n{_listing(each, chip)}")
+    def text() -> None:
+        typer.echo(f"{SIMULATED}\n")
+        typer.echo(output.table([HEADINGS, *(row for row, _ in rows)]))
+        typer.echo(f"\n{output.fill(LEGEND)}")
+        for each, chip in chosen if name or asm else ():
+            typer.echo("\n" + output.fill(f"{AMD_STEPS[each].title} on {chip.name}: {AMD_STEPS[each].idea}"))
+            if name:
+                typer.echo(f"\n{traffic.text(run.simulate_amd(each, chip)[0], output.width())}")
+            if asm:
+                typer.echo("\n" + "\n".join(line for line, _ in run.instructions(run.compiled(each, chip))))
 
-        try:
-            rows = [_amd_step(*each) for each in chosen]
-            output.show(lambda: [dict(zip(HEADINGS, row)) | {"right": right} for row, right in rows], text, json)
-        except Fault as fault:
-            typer.echo(f"tilewright: {fault}", err=True)
-            raise typer.Exit(1) from None
-        if not all(right for _, right in rows):
-            typer.echo("tilewright: a product is wrong", err=True)
-            raise typer.Exit(1)
+    try:
+        rows = [_amd_step(*each) for each in chosen]
+        output.show(lambda: [dict(zip(HEADINGS, row)) | {"right": right} for row, right in rows], text, json)
+    except Fault as fault:
+        typer.echo(f"tilewright: {fault}", err=True)
+        raise typer.Exit(1) from None
+    if not all(right for _, right in rows):
+        typer.echo("tilewright: a product is wrong", err=True)
+        raise typer.Exit(1)
 
 
 def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     """What a step did, in cells, and whether all was right."""
-    from collections import Counter
-
+    from tilewright.compiler import lld
     from tilewright.ladder import run, steps
 
     step, code = steps.step(name, chip), run.compiled(name, chip)
@@ -170,25 +162,14 @@ def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], bool]:
     count = Counter(kind for _, kind in run.instructions(code))
     _, whole = run.simulate_amd(name, chip, "integers")
     _, random = run.simulate_amd(name, chip, "random")
+    try:
+        linked = f"{len(code.binary):,}"
+    except lld.Missing:
+        linked = "no linker"
     exact = int((whole.c == whole.expected).sum())
     kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} by {atom.b_format}"
-    row = [step.title, chip.name, atom.name, kinds, *map(str, (
-        atom.cycles[chip.name], count["load"], count["store"], count["vector"], used.vgprs,
-        used.vgpr_spills + used.sgpr_spills)), _linked(code),
-        f"{exact} of {whole.c.size} exact", f"{random.error:.1%} of the bound"]
+    counts = (atom.cycles[chip.name], count["load"], count["store"], count["vector"], used.vgprs,
+              used.vgpr_spills + used.sgpr_spills)
+    row = [step.title, chip.name, atom.name, kinds, *map(str, counts), linked, f"{exact} of {whole.c.size} exact",
+           f"{random.error:.1%} of the bound"]
     return row, exact == whole.c.size and random.error <= 1
-
-
-def _linked(code: Any) -> str:
-    from tilewright.compiler import lld
-
-    try:
-        return f"{len(code.binary):,}"
-    except lld.Missing:
-        return "no linker"
-
-
-def _listing(name: str, chip: Any) -> str:
-    from tilewright.ladder import run
-
-    return "\n".join(line for line, _ in run.instructions(run.compiled(name, chip)))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from tilewright import extras, outputs
+from tilewright import outputs
 from tilewright.atoms.describe import located, operands
+from tilewright.text import install
 
 if TYPE_CHECKING:
     from tilewright.atoms.mfma import Fragment, Mfma
@@ -75,25 +76,17 @@ def _grid(drawn: Picture, name: str, x: Fragment, block: int, left: float, top: 
         if which == block:
             what = f"{name[0]}[{row}][{column}]: {located(x, block, row, column)}"
             drawn.box(left + column * CELL, top + row * CELL, colour.get(lane, "#ffffff"), str(lane), what)
-    _ticks(drawn, x.rows, x.columns, left, top)
-
-
-def _ticks(drawn: Picture, rows: int, columns: int, left: float, top: float) -> None:
-    for row in range(0, rows, 4):
-        drawn.texts.append((left - 20, top + row * CELL + 14, str(row), 9))
-    for column in range(0, columns, 4):
-        drawn.texts.append((left + column * CELL + 4, top - 3, str(column), 9))
+    drawn.texts += [(left - 20, top + row * CELL + 14, str(row), 9) for row in range(0, x.rows, 4)]
+    drawn.texts += [(left + column * CELL + 4, top - 3, str(column), 9) for column in range(0, x.columns, 4)]
 
 
 def _scales(drawn: Picture, atom: Mfma, ax: float, ay: float, bx: float, by: float, colour: dict[int, str]) -> None:
     """Beside A and below B: which lane's register has the scale of each row's, or column's, 32 elements."""
     drawn.texts += [(ax, ay - 16, "Ax e8m0", 12), (bx, by - 16, "Bx e8m0", 12)]
     for lane in range(64):
-        row, block = atom.scale_a(lane)
-        fill = colour.get(lane, "#ffffff")
-        drawn.box(ax + block * CELL, ay + row * CELL, fill, str(lane), f"Ax[{row}][{block}]: lane {lane}")
-        block, column = atom.scale_b(lane)
-        drawn.box(bx + column * CELL, by + block * CELL, fill, str(lane), f"Bx[{block}][{column}]: lane {lane}")
+        for name, (row, column), x, y in (("Ax", atom.scale_a(lane), ax, ay), ("Bx", atom.scale_b(lane), bx, by)):
+            drawn.box(x + column * CELL, y + row * CELL, colour.get(lane, "#ffffff"), str(lane),
+                      f"{name}[{row}][{column}]: lane {lane}")
 
 
 def svg(drawn: Picture, path: Path) -> None:
@@ -118,7 +111,7 @@ def png(drawn: Picture, path: Path) -> None:
         from matplotlib.collections import PolyCollection
         from matplotlib.figure import Figure
     except ImportError:
-        raise RuntimeError(f"a PNG needs matplotlib: {extras.install('plot')}; an SVG needs nothing") from None
+        raise RuntimeError(f"a PNG needs matplotlib: {install('plot')}; an SVG needs nothing") from None
     dots = 100
     figure = Figure((drawn.width / dots, drawn.height / dots), dots)
     FigureCanvasAgg(figure)

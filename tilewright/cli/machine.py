@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli import common, output
-from tilewright.cli.command import App
+from tilewright.cli import output
+from tilewright.cli.command import App, BadInput, errors
 from tilewright.text import plural
 
 SELFTEST = Path("tilewright-selftest.json")
@@ -43,26 +43,38 @@ def doctor(
     JSON at any time: after Ctrl-C it has the kernels tried so far, and names the others as missing. Status 1 if a
     kernel is wrong or fails.
     """
-    if selftest and not forget:
+    refused = {
+        "--forget or --selftest, not both: the selftest measures no ceilings": forget and selftest,
+        "--quick or --no-measure, not both: one measures, the other does not": quick and not (measure or selftest),
+        "--forget or --no-measure, not both: what is forgotten is measured again": forget and not measure,
+    }
+    if wrong := [sentence for sentence, given in refused.items() if given]:
+        raise BadInput(f"give {wrong[0]}")
+    if selftest:
         _selftest(file or SELFTEST, quick, measure, json)
         return
-    with common.errors():
-        if selftest:
-            raise common.BadInput("give --forget or --selftest, not both: the selftest measures no ceilings")
-        from tilewright.doctor import doctor
+    if file is not None:
+        raise BadInput("--output is the selftest's file; --json FILE writes this report")
+    from tilewright.doctor import doctor
 
-        if file is not None:
-            raise common.BadInput("--output is the selftest's file; --json FILE writes this report")
-        if quick and not measure:
-            raise common.BadInput("give --quick or --no-measure, not both: one measures, the other does not")
-        if forget and not measure:
-            raise common.BadInput("give --forget or --no-measure, not both: what is forgotten is measured again")
-        found = doctor.report(quick, measure, forget)
-        output.show(lambda: found, lambda: typer.echo(doctor.text(found)), json)
+    with _Line() as line:
+
+        def progress(what: str) -> None:
+            if line.terminal:
+                line.show(f"measuring {what} ...")
+
+        found = doctor.report(quick, measure, forget, progress)
+    output.show(lambda: found, lambda: typer.echo(doctor.text(found)), json)
 
 
 def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None:
+    from tilewright.doctor import selftest
+
+    if json not in (None, output.STDOUT):
+        raise BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
+    output.check_writable(path)
     found: dict[str, Any] = {}
+    quiet = json == output.STDOUT  # then only the record goes to standard output
 
     def kept() -> str:
         if not found:
@@ -73,28 +85,21 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
         output.write_json(so_far, path)
         found.update(so_far)
 
-    with common.errors(kept):
-        from tilewright.doctor import selftest
+    with errors(kept), _Line() as line:
 
-        if json not in (None, output.STDOUT):
-            raise common.BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
-        output.check_writable(path)
-        quiet = json == output.STDOUT  # then only the record goes to standard output
-        with _Line() as line:
+        def say(text: str) -> None:
+            line.clear()
+            typer.echo(text, err=quiet)
 
-            def say(text: str) -> None:
-                line.clear()
-                typer.echo(text, err=quiet)
-
-            result = selftest.report(
-                lambda kernel: say(selftest.line(kernel)), say, chosen=selftest.quick() if quick else None,
-                timed=measure, keep=keep, watch=lambda progress: line.show(str(progress)),
-            )
+        result = selftest.report(
+            lambda kernel: say(selftest.line(kernel)), say, chosen=selftest.quick() if quick else None, timed=measure,
+            keep=keep, watch=lambda progress: line.show(str(progress)),
+        )
         say(f"{selftest.summary(result)} All of it is in {path}.")
-        if quiet:
-            output.write_json(result, output.STDOUT)
-        if not all(kernel["right"] for kernel in result["kernels"]):
-            raise typer.Exit(1)
+    if quiet:
+        output.write_json(result, output.STDOUT)
+    if not all(kernel["right"] for kernel in result["kernels"]):
+        raise typer.Exit(1)
 
 
 class _Line:
@@ -119,21 +124,19 @@ class _Line:
 @cache_app.command("info")
 def cache_info(json: output.Json = None) -> None:
     """Print the cache's directory, how many kernels it holds, and its size."""
-    with common.errors():
-        from tilewright.compiler import cache
-        from tilewright.text import size
+    from tilewright.compiler import cache
+    from tilewright.text import size
 
-        info = cache.info()
-        shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
-        rows = [(name, str(value)) for name, value in shown.items() if value != ""]  # nothing is refused
-        output.show(lambda: info, lambda: typer.echo(output.listed(rows)), json)
+    info = cache.info()
+    shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
+    rows = [(name, str(value)) for name, value in shown.items() if value != ""]  # nothing is refused
+    output.show(lambda: info, lambda: typer.echo(output.listed(rows)), json)
 
 
 @cache_app.command("clear")
 def cache_clear() -> None:
     """Remove every compiled kernel; they are built again when they are needed."""
-    with common.errors():
-        from tilewright.compiler import cache
+    from tilewright.compiler import cache
 
-        count = cache.clear()
-        typer.echo(f"{plural(count, 'kernel')} removed")
+    count = cache.clear()
+    typer.echo(f"{plural(count, 'kernel')} removed")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli import common, output
+from tilewright.cli.command import BadInput
 from tilewright.text import aligned
 
 if TYPE_CHECKING:
@@ -65,51 +65,54 @@ def mfma(
 
     C has the layout of D. A position is lane:register[bits]; registers are counted from the operand's first.
     """
-    with common.errors():
-        arch = None if target is None else _amd(target).name
-        if name == "list":
-            rows = _list(arch)
-            output.show(lambda: [dict(zip(rows[0], row)) for row in rows[1:]], lambda: _print(rows), json)
+    from tilewright.targets import AmdTarget
+
+    arch = None if target is None else common.target(target, AmdTarget).name
+    if name == "list":
+        rows = _list(arch)
+        legend = (f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
+                  "tilewright mfma NAME shows one.")
+        output.show(lambda: [dict(zip(rows[0], row)) for row in rows[1:]],
+                    lambda: typer.echo(f"{output.table(rows)}\n{output.fill(legend)}"), json)
+        return
+    from tilewright.atoms import describe
+    from tilewright.atoms.amd import find
+    from tilewright.cli import layouts
+
+    atom = find(name, arch, a, b or a)
+    chosen = describe.operands(atom)
+    if matrix is not None:
+        every = {**chosen, "C": atom.c}
+        if matrix.upper() not in every:
+            raise BadInput(f"--matrix must be A, B, C or D, got {matrix!r}")
+        chosen = {matrix.upper(): every[matrix.upper()]}
+    lanes = common.listed([mark]) if mark else [str(lane) for lane in layouts.marked(atom)]
+    if not all(lane.isdecimal() and int(lane) < 64 for lane in lanes):
+        raise BadInput(f"--mark takes lanes from 0 to 63 (several with commas), got {mark!r}")
+    for path, draw in ((svg, layouts.svg), (png, layouts.png)):
+        if path is not None:
+            draw(layouts.picture(atom, [int(lane) for lane in lanes]), path)
+    if json is not None:
+        output.write_json({"name": atom.name} | dict(describe.details(atom)) | {"where": {
+            n: [{"block": block, "row": row, "column": column, "lane": at[0], "element": at[1]}
+                for (block, row, column), at in x.where.items()] for n, x in chosen.items()}}, json)
+        if json == output.STDOUT:
             return
-        from tilewright.atoms import describe
-        from tilewright.atoms.amd import find
-
-        atom = find(name, arch, a, b or a)
-        chosen = describe.operands(atom)
-        if matrix is not None:
-            every = {**chosen, "C": atom.c}
-            if matrix.upper() not in every:
-                raise common.BadInput(f"--matrix must be A, B, C or D, got {matrix!r}")
-            chosen = {matrix.upper(): every[matrix.upper()]}
-        _draw(atom, svg, png, mark)
-        if json is not None:
-            output.write_json({"name": atom.name} | dict(describe.details(atom)) | {"where": {
-                n: [{"block": block, "row": row, "column": column, "lane": at[0], "element": at[1]}
-                    for (block, row, column), at in x.where.items()] for n, x in chosen.items()}}, json)
-            if json == output.STDOUT:
-                return
-        if element is not None:
-            block, row, column = _coordinates(element)
-            for n, x in chosen.items():
-                if matrix is not None or (block, row, column) in x.where:
-                    typer.echo(f"{n}[{row}][{column}]  {describe.located(x, block, row, column)}")
-            if matrix is None and not any((block, row, column) in x.where for x in chosen.values()):
-                raise common.BadInput(f"no matrix of {atom.name} has an element {element}")
-        elif lane is not None:
-            for n, x in chosen.items():
-                typer.echo("\n".join(describe.holding(n, x, lane)))
-        else:
-            _show(atom, chosen, tables)
-
-
-def _amd(name: str) -> Any:
-    from tilewright import targets
-
-    found = targets.target(name)
-    if not isinstance(found, targets.AmdTarget):
-        raise common.BadInput(f"{found.name} has no MFMA instructions; targets that have them: "
-                              + ", ".join(targets.names("amd")))
-    return found
+    if element is not None:
+        numbers = element.split(",")
+        if len(numbers) not in (2, 3) or not all(x.strip().isdecimal() for x in numbers):
+            raise BadInput(f"--element must be row,column or row,column,block, got {element!r}")
+        row, column, block = (*map(int, numbers), 0)[:3]
+        for n, x in chosen.items():
+            if matrix is not None or (block, row, column) in x.where:
+                typer.echo(f"{n}[{row}][{column}]  {describe.located(x, block, row, column)}")
+        if matrix is None and not any((block, row, column) in x.where for x in chosen.values()):
+            raise BadInput(f"no matrix of {atom.name} has an element {element}")
+    elif lane is not None:
+        for n, x in chosen.items():
+            typer.echo("\n".join(describe.holding(n, x, lane)))
+    else:
+        _show(atom, chosen, tables)
 
 
 def _list(arch: str | None) -> list[list[str]]:
@@ -126,12 +129,6 @@ def _list(arch: str | None) -> list[list[str]]:
     return rows
 
 
-def _print(rows: list[list[str]]) -> None:
-    typer.echo(output.table(rows))
-    typer.echo(output.fill(f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
-                           "tilewright mfma NAME shows one."))
-
-
 def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
     from tilewright.atoms import describe
 
@@ -146,28 +143,6 @@ def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
         typer.echo(aligned(describe.by_register(n, x)))
 
 
-def _coordinates(text: str) -> tuple[int, int, int]:
-    numbers = text.split(",")
-    if len(numbers) not in (2, 3) or not all(x.strip().isdecimal() for x in numbers):
-        raise common.BadInput(f"--element must be row,column or row,column,block, got {text!r}")
-    row, column, *block = map(int, numbers)
-    return block[0] if block else 0, row, column
-
-
-def _draw(atom: Mfma, svg: Path | None, png: Path | None, mark: str) -> None:
-    from tilewright.cli import layouts
-
-    lanes = common.listed([mark], []) if mark else [str(lane) for lane in layouts.marked(atom)]
-    if not all(lane.isdecimal() and int(lane) < 64 for lane in lanes):
-        raise common.BadInput(f"--mark takes lanes from 0 to 63 (several with commas), got {mark!r}")
-    if svg or png:
-        picture = layouts.picture(atom, [int(lane) for lane in lanes])
-        if svg:
-            layouts.svg(picture, svg)
-        if png:
-            layouts.png(picture, png)
-
-
 def peak(
     chip: Annotated[
         str, typer.Argument(metavar="CHIP", help="A chip or architecture: mi325x, mi355x, h100, h200, gfx942.",
@@ -176,45 +151,33 @@ def peak(
     json: output.Json = None,
 ) -> None:
     """Print the theoretical peaks of a GPU's matrix instructions, by number format, with their derivation."""
-    with common.errors():
-        from tilewright import targets
-        from tilewright.atoms import peaks
-
-        found = targets.target(chip)
-        if isinstance(found, targets.CpuTarget):
-            raise common.BadInput(f"{found.name} is a CPU's; what this machine reaches is measured: tilewright doctor")
-        amd = isinstance(found, targets.AmdTarget)
-        units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
-        rows = peaks.peaks(found)
-        clock = found.source("clock").removeprefix("default: ")
-
-        def text() -> None:
-            typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
-            base = next(x.flops for x in rows if x.format == "f32")
-            typer.echo(output.table(_peak_rows(rows, base, amd)))
-            typer.echo(_formula(next((x for x in rows if x.format == "f16"), rows[0]), amd))
-            typer.echo(f"rates: {peaks.source(found)}")
-            typer.echo(f"clock: {clock}")
-
-        output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
-                             "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
-                                       for x in rows], "rates_source": peaks.source(found), "clock_source": clock},
-                    text, json)
-
-
-def _peak_rows(rows: Iterable[Any], base: float, amd: bool) -> list[list[str]]:
-    shown = [["A, B", "instruction", *(["cycles"] if amd else ["multiply-adds/clock"]), "peak", "over f32"]]
-    for x in rows:
-        unit = "OP/s" if x.format.startswith("i") else "FLOP/s"
-        shown.append([x.format, x.instruction, str(x.cycles if amd else x.work), f"{x.flops / 1e12:.1f} T{unit}",
-                      f"{x.flops / base:.2g}x"])
-    return shown
-
-
-def _formula(x: Any, amd: bool) -> str:
+    from tilewright import targets
+    from tilewright.atoms import peaks
     from tilewright.atoms.amd import find
 
-    work = "2*{}*{}*{}".format(*((y := find(x.instruction)).m, y.n, y.k)) if amd else f"2*{x.work}"
-    cycles = f" / {x.cycles} cycles" if amd else ""
-    return (f"{x.format}: {work} * {x.units} {'Matrix Cores' if amd else 'SMs'} * {x.clock / 1e6:.0f} MHz{cycles}"
-            f" = {x.flops / 1e12:.1f} TFLOP/s")
+    found = targets.target(chip)
+    if isinstance(found, targets.CpuTarget):
+        raise BadInput(f"{found.name} is a CPU's; what this machine reaches is measured: tilewright doctor")
+    rows, amd = peaks.peaks(found), isinstance(found, targets.AmdTarget)
+    units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
+    clock, rates = found.source("clock").removeprefix("default: "), peaks.source(found)
+
+    def text() -> None:
+        typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
+        base = next(x.flops for x in rows if x.format == "f32")
+        typer.echo(output.table([
+            ["A, B", "instruction", "cycles" if amd else "multiply-adds/clock", "peak", "over f32"],
+            *([x.format, x.instruction, str(x.cycles if amd else x.work), f"{x.flops / 1e12:.1f} T"
+               f"{'OP/s' if x.format.startswith('i') else 'FLOP/s'}", f"{x.flops / base:.2g}x"] for x in rows),
+        ]))
+        x = next((x for x in rows if x.format == "f16"), rows[0])
+        atom = find(x.instruction) if amd else None
+        work = f"2*{atom.m}*{atom.n}*{atom.k}" if atom else f"2*{x.work}"
+        many, cycles = ("Matrix Cores", f" / {x.cycles} cycles") if amd else ("SMs", "")
+        typer.echo(f"{x.format}: {work} * {x.units} {many} * {x.clock / 1e6:.0f} MHz{cycles} = {x.flops / 1e12:.1f} "
+                   "TFLOP/s")
+        typer.echo(f"rates: {rates}\nclock: {clock}")
+
+    output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
+                         "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
+                                   for x in rows], "rates_source": rates, "clock_source": clock}, text, json)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from tilewright import text
-from tilewright.cli.common import BadInput
+from tilewright.cli.command import BadInput
 from tilewright.outputs import write as write
 
 Json = Annotated[

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import common, output
-from tilewright.cli.command import App, Group
+from tilewright.cli.command import App, BadInput, Group, errors
 from tilewright.text import plural
 
 if TYPE_CHECKING:
+    from tilewright.outputs import Progress
     from tilewright.plans.measured.row import Row
     from tilewright.tuner.search import Result
 
@@ -59,21 +62,26 @@ def measure(
         done = ", ".join(plural(each.threads, "thread") for each in found)
         return f"what was measured with {done} is kept" if done else "nothing of this run was kept"
 
-    with common.errors(kept):
+    with errors(kept):
         import tilewright as tw
         from tilewright.bench.commands import all_threads
+        from tilewright.outputs import Progress
+        from tilewright.targets import CpuTarget
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.cpu(target)
+        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target, CpuTarget)
         console = common.console(json == output.STDOUT)
         for count in common.numbers(threads, ["all"], "--threads", {"all": all_threads()}):
-            with _Bar(console, time_limit, count) as bar:
+            with Progress(console, "starting", float(time_limit)) as bar:
                 result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
-                                 listen=bar.hear)
+                                 listen=_listener(bar, time_limit, count))
             found.append(result)
             if json != output.STDOUT:
                 _print(result)
         if json is not None:
-            output.write_json([_record(result) for result in found], json)
+            output.write_json([
+                {"problem": str(x.problem), "target": str(x.target), "threads": x.threads,
+                 "rows": [vars(r) for r in x.rows], "best": x.best and x.best.plan, "failed": x.failed,
+                 "notes": list(x.notes), "verdict": x.verdict} for x in found], json)
 
 
 def _print(result: Result) -> None:
@@ -92,40 +100,21 @@ def _print(result: Result) -> None:
         typer.echo(output.fill(line))
 
 
-def _record(result: Result) -> dict[str, Any]:
-    return {"problem": str(result.problem), "target": str(result.target), "threads": result.threads,
-            "rows": [vars(r) for r in result.rows], "best": result.best and result.best.plan, "failed": result.failed,
-            "notes": list(result.notes), "verdict": result.verdict}
+def _listener(bar: Progress, time_limit: float, threads: int) -> Callable[[dict[str, Any]], None]:
+    """Shows in the bar how much of the time is over, and what is being done in it."""
+    began, tried = time.monotonic(), 0
 
+    def hear(event: dict[str, Any]) -> None:
+        nonlocal tried
+        what = None
+        if event["event"] == "trying":
+            tried += 1
+            what = f"{plural(threads, 'thread')}: plan {tried}"
+        elif event["event"] == "phase":
+            what = f"{plural(threads, 'thread')}: {plural(len(event['names']), 'plan')} in turn"
+        bar.update(what, round(min(time.monotonic() - began, time_limit), 1))
 
-class _Bar:
-    """How much of the time is over, and what is being done in it."""
-
-    def __init__(self, console: Any, time_limit: float, threads: int) -> None:
-        from tilewright.outputs import Progress
-
-        self.bar = Progress(console, "starting", float(time_limit))
-        self.limit, self.threads = time_limit, plural(threads, "thread")
-        self.tried = 0
-
-    def __enter__(self) -> _Bar:
-        import time
-
-        self.clock, self.began = time.monotonic, time.monotonic()
-        self.bar.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.bar.__exit__(*exception)
-
-    def hear(self, event: dict[str, Any]) -> None:
-        spent = round(min(self.clock() - self.began, self.limit), 1)
-        self.tried += event["event"] == "trying"
-        what = {
-            "trying": lambda: f"{self.threads}: plan {self.tried}",
-            "phase": lambda: f"{self.threads}: {plural(len(event['names']), 'plan')} in turn",
-        }.get(event["event"])
-        self.bar.update(what() if what else None, spent)
+    return hear
 
 
 FIGURES = ("ms", "GFLOP/s", "times matmul", "rounds")
@@ -142,14 +131,13 @@ def show(
     json: output.Json = None,
 ) -> None:
     """Print what was measured on this and other machines: the best plan of each problem."""
-    with common.errors():
-        from tilewright.plans.measured import store
+    from tilewright.plans.measured import store
 
-        rows = store.rows()
-        better = {(r.target, r.model, r.shape) for r in rows if r.role == "best"}
-        chosen = [r for r in rows
-                  if every or r.role == "best" or (r.role == "model" and (r.target, r.model, r.shape) not in better)]
-        output.show(lambda: [vars(r) for r in chosen], lambda: typer.echo(_shown(chosen, store.path())), json)
+    rows = store.rows()
+    better = {(r.target, r.model, r.shape) for r in rows if r.role == "best"}
+    chosen = [r for r in rows
+              if every or r.role == "best" or (r.role == "model" and (r.target, r.model, r.shape) not in better)]
+    output.show(lambda: [vars(r) for r in chosen], lambda: typer.echo(_shown(chosen, store.path())), json)
 
 
 def _shown(rows: list[Row], path: Path | None) -> str:
@@ -167,11 +155,10 @@ def _shown(rows: list[Row], path: Path | None) -> str:
 @app.command()
 def clear() -> None:
     """Forget what was measured; matmul goes back to the model's plans and those that come with tilewright."""
-    with common.errors():
-        from tilewright.plans.measured import store
+    from tilewright.plans.measured import store
 
-        count = store.clear()
-        typer.echo(f"{plural(count, 'row')} removed")
+    count = store.clear()
+    typer.echo(f"{plural(count, 'row')} removed")
 
 
 @app.command()
@@ -181,15 +168,14 @@ def export(
     ] = None,
 ) -> None:
     """Write everything that was measured as JSON lines, for another machine of this kind."""
-    with common.errors():
-        from tilewright.plans.measured import store
+    from tilewright.plans.measured import store
 
-        lines = [row.to_json() + "\n" for row in store.rows()]
-        if file is None:
-            typer.echo("".join(lines), nl=False)
-        else:
-            output.write(file, "".join(lines))
-            typer.echo(f"{plural(len(lines), 'row')} written to {file}", err=True)
+    lines = [row.to_json() + "\n" for row in store.rows()]
+    if file is None:
+        typer.echo("".join(lines), nl=False)
+    else:
+        output.write(file, "".join(lines))
+        typer.echo(f"{plural(len(lines), 'row')} written to {file}", err=True)
 
 
 @app.command("import")
@@ -197,13 +183,12 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that export wrote.", show_default=False)],
 ) -> None:
     """Add what was measured elsewhere.  Of two runs for one problem and processor the newer one counts."""
-    with common.errors():
-        from tilewright.plans.measured import store
+    from tilewright.plans.measured import store
 
-        added = 0
-        for file in files:
-            try:
-                added += store.merge(file.read_text().splitlines())
-            except ValueError as error:
-                raise common.BadInput(f"{file}: {error}") from None
-        typer.echo(f"{plural(added, 'row')} added")
+    added = 0
+    for file in files:
+        try:
+            added += store.merge(file.read_text().splitlines())
+        except ValueError as error:
+            raise BadInput(f"{file}: {error}") from None
+    typer.echo(f"{plural(added, 'row')} added")

@@ -21,7 +21,7 @@ from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product
-from tilewright.runtime.cpu import engine
+from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.engine import Planned
 from tilewright.runtime.cpu.host import Part, Parts
 from tilewright.runtime.cpu.recipe import Recipe
@@ -248,7 +248,7 @@ def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None, algor
     """As tilewright.compile says. Operands are taken to be contiguous."""
     if plan is None:
         return CpuKernel(problem, target, engine.plan_problem(problem, target, algorithm=algorithm))
-    lowered = lowering.lower_problem(problem, engine.permitted(target), min(plan.threads, MOST_THREADS))
+    lowered = lowering.lower_problem(problem, amx.permitted(target), min(plan.threads, MOST_THREADS))
     found = CpuKernel(problem, target, Planned(*lowered, plan))
     if reasons := [] if found.empty else plan.violations(lowered.shape, lowered.target):
         raise ValueError(f"plan {plan} cannot run {problem} on {target.name}: " + " ".join(reasons))

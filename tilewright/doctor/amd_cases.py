@@ -14,31 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.compiled.base import Launch
 from tilewright.doctor import selftest_peer
-from tilewright.ir import Function
 from tilewright.kernels import reference
+from tilewright.ladder import run
 from tilewright.ladder.steps import AMD_STEPS
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Data = Literal["integers", "random"]
 DATA: tuple[Data, ...] = ("integers", "random")
-Make = Callable[["Launched", Shape, Data, np.random.Generator], "Case"]
+Make = Callable[[Launch, Shape, Data, np.random.Generator], "Case"]
 MOST_ROWS = 512  # of which all are compared
 SAMPLE = 64  # of more
 BLOCK = 32  # elements along k that share a scale
 XF32 = 0xFFFF_E000  # the bits of an f32 that an xf32 has too: 10 of the fraction
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A kernel as it is launched for one shape: `compiler.recorded.Launch` has the same, by a plan."""
-
-    function: Function
-    grid: tuple[int, ...]
-    workspace: int = 0  # bytes
-    counters: int = 0
-    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,7 @@ def bound(a: Array, b: Array, c: Array | None, alpha: float, beta: float, sums: 
     return found * (1 + float(info.eps)) + float(info.eps) * np.abs(expected) + float(info.smallest_subnormal)
 
 
-def axpy(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+def axpy(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
     """y = alpha x + y, of shape (n,)."""
     (n,), alpha = shape, 3.0
     x, y = (values(rng, shape, "f32", data) for _ in range(2))
@@ -122,22 +112,13 @@ def axpy(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -
 
 def ladder(step: str, arch: str) -> Make:
     """One step of the AMD ladder: one wave and one instruction, whose shape the product's is."""
-    atom = AMD_STEPS[step].atom(arch)
-    scaled = step.startswith("mx")
 
-    def make(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    def make(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
-        a, b = values(rng, (m, k), atom.a_format, data), values(rng, (k, n), atom.b_format, data)
-        c = np.full((m, n), np.nan, np.float32)
-        stored: tuple[Any, ...] = formats.pack(a), formats.pack(b)
-        if scaled:
-            of_a, of_b = (exponents(rng, (rows, k // BLOCK), data) for rows in (m, n))
-            stored = stored[0], of_a, stored[1], np.ascontiguousarray(of_b.T)
-            a, b = applied(a, of_a), applied(b.T, of_b).T
-        expected = reference.product(a, b)
-        most = bound(a, b, None, 1.0, 0.0, "f32", "f32", expected, data)
-        moved = sum(x.nbytes for x in (*stored, c))
-        return Case(launch.grid, (*stored, c), len(stored), expected, most, 2.0 * m * n * k, moved)
+        given = run.operands(AMD_STEPS[step].atom(arch), data, rng)
+        most = 0.0 if data == "integers" else given.bound
+        moved = sum(x.nbytes for x in given.args)
+        return Case(launch.grid, given.args, len(given.args) - 1, given.expected, most, 2.0 * m * n * k, moved)
 
     return make
 
@@ -145,15 +126,15 @@ def ladder(step: str, arch: str) -> Make:
 def gemm(A: str, B: str, OUT: str, SUMS: str, LAYOUT: str, xf32: bool = False) -> Make:
     """A product of (m, n, k): with integers 2 A @ B - C, else A @ B, and C starts as what no result is."""
 
-    def make(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    def make(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
         a = values(rng, (m, k), "xf32" if xf32 else A, data)
         b = values(rng, (k, n), "xf32" if xf32 else B, data)
         stored = [np.ascontiguousarray(x.T if letter == "t" else x) for x, letter in zip((a, b), LAYOUT)]
         moved = {name: x if x.itemsize > 1 else x.view(np.int8) for name, x in zip("ab", stored)}
-        peer = selftest_peer.product(a, b, xf32=xf32)
-        return _product(launch, shape, a, b, moved | {"lda": stored[0].shape[1], "ldb": stored[1].shape[1]}, SUMS, OUT,
-                        data, rng, peer)
+        moved |= {"lda": stored[0].shape[1], "ldb": stored[1].shape[1]}
+        rows, peer = _rows(m, rng), selftest_peer.product(a, b, xf32=xf32)
+        return _product(launch, shape, a[rows], b, rows, moved, SUMS, OUT, data, rng, peer)
 
     return make
 
@@ -161,7 +142,7 @@ def gemm(A: str, B: str, OUT: str, SUMS: str, LAYOUT: str, xf32: bool = False) -
 def scaled_gemm(A: str, B: str, OUT: str = "f32") -> Make:
     """The same of operands with scales for blocks of 32 along k; k is a multiple of that."""
 
-    def make(launch: Launched, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    def make(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
         a, bt = values(rng, (m, k), A, data), values(rng, (n, k), B, data)
         of_a, of_b = (exponents(rng, (rows, k // BLOCK), data) for rows in (m, n))
@@ -170,25 +151,21 @@ def scaled_gemm(A: str, B: str, OUT: str = "f32") -> Make:
                  "ld_scale_a": k // BLOCK, "scale_b": of_b, "ld_scale_b": k // BLOCK}
         peer = selftest_peer.product(a, bt.T, of_a, of_b) if {A, B} <= selftest_peer.SCALED else None
         rows = _rows(m, rng)
-        true_a = applied(a if rows is None else a[rows], of_a if rows is None else of_a[rows])
-        return _product(launch, shape, true_a, applied(bt, of_b).T, moved, "f32", OUT, data, rng, peer, (rows,))
+        return _product(launch, shape, applied(a[rows], of_a[rows]), applied(bt, of_b).T, rows, moved, "f32", OUT, data,
+                        rng, peer)
 
     return make
 
 
-def _rows(m: int, rng: np.random.Generator) -> NDArray[Any] | None:
-    return None if m <= MOST_ROWS else np.sort(rng.choice(m, SAMPLE, replace=False))
+def _rows(m: int, rng: np.random.Generator) -> Any:
+    """The rows of C that are compared: a slice of all, or a sample."""
+    return slice(None) if m <= MOST_ROWS else np.sort(rng.choice(m, SAMPLE, replace=False))
 
 
-def _product(launch: Launched, shape: Shape, a: Array, b: Array, moved: dict[str, Any], SUMS: str, OUT: str,
-             data: Data, rng: np.random.Generator, peer: Any,
-             sampled: tuple[NDArray[Any] | None] | None = None) -> Case:
-    """The case of operands that are stored as `moved` has them. `sampled`: the rows of C that a has, if that is not
-    this function's to choose."""
+def _product(launch: Launch, shape: Shape, a: Array, b: Array, rows: Any, moved: dict[str, Any], SUMS: str, OUT: str,
+             data: Data, rng: np.random.Generator, peer: Any) -> Case:
+    """The case of operands that are stored as `moved` has them; `a` has these rows of A alone."""
     m, n, k = shape
-    (rows,) = sampled or (_rows(m, rng),)
-    if sampled is None and rows is not None:
-        a = a[rows]
     dtype = formats.get(OUT).dtype
     alpha: Any = 1
     beta: Any = 0
@@ -196,7 +173,7 @@ def _product(launch: Launched, shape: Shape, a: Array, b: Array, moved: dict[str
         c, alpha, beta = values(rng, (m, n), OUT, data), 2, -1
     else:
         c = np.full((m, n), 77 if dtype.kind in "iu" else np.nan).astype(dtype)
-    old = c if rows is None else c[rows]
+    old = c[rows]
     expected = reference.product(a, b, old, alpha=alpha, beta=beta)
     most = bound(a, b, old if beta else None, alpha, beta, SUMS, OUT, expected, data)
     if data == "integers" and dtype.kind not in "iu":  # sums are exact, and then rounded
@@ -215,4 +192,4 @@ def _product(launch: Launched, shape: Shape, a: Array, b: Array, moved: dict[str
     touched = sum(x.nbytes for x in given.values() if isinstance(x, np.ndarray))
     scratch = tuple(names.index(name) for name in ("workspace", "counters") if name in names)
     return Case(launch.grid, tuple(given[name] for name in names), names.index("c"), expected, most, 2.0 * m * n * k,
-                touched, peer, scratch, rows, OUT)
+                touched, peer, scratch, None if isinstance(rows, slice) else rows, OUT)

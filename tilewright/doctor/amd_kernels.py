@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.compiled.amd import AmdKernel, compile
-from tilewright.doctor.amd_cases import DATA, Data, Launched, Make, Shape, axpy, gemm, ladder, scaled_gemm
+from tilewright.compiled.amd import AmdCode, compile
+from tilewright.compiled.base import Launch
+from tilewright.doctor.amd_cases import DATA, Data, Make, Shape, axpy, gemm, ladder, scaled_gemm
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.kernels.elementwise import emit_axpy
 from tilewright.ladder.steps import AMD_STEPS
 from tilewright.plans import amd as plans
+from tilewright.plans import gpu
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget
 from tilewright.targets.amd import MATRIX_RATES, TARGETS
@@ -27,7 +29,7 @@ class Entry:
     name: str
     target: str  # "gfx942"
     formats: tuple[str, ...]  # of the operands and the result
-    launch: Callable[[AmdTarget, Shape], Launched]
+    launch: Callable[[AmdTarget, Shape], Launch]
     case: Make
     small: tuple[Shape, ...]  # simulated, and verified on hardware
     large: Shape | None = None  # verified and timed on hardware; None: nothing about it is worth timing
@@ -35,8 +37,8 @@ class Entry:
 
 
 def _axpy() -> Iterator[Entry]:
-    def launch(target: AmdTarget, shape: Shape) -> Launched:
-        return Launched(emit_axpy(256, target.warp), (-(-shape[0] // 256),))
+    def launch(target: AmdTarget, shape: Shape) -> Launch:
+        return Launch(AmdCode(emit_axpy(256, target.warp), target), (-(-shape[0] // 256), 1, 1))
 
     for target in TARGETS:
         yield Entry("axpy_f32", target, ("f32",), launch, axpy, ((1,), (1000,)), (1 << 26,))
@@ -51,8 +53,8 @@ def _ladder() -> Iterator[Entry]:
             yield Entry(f"amd_ladder_{name}", target, formats, partial(_step, name), make, (shape,))
 
 
-def _step(name: str, target: AmdTarget, shape: Shape) -> Launched:
-    return Launched(AMD_STEPS[name].emit(target.name), (1,))
+def _step(name: str, target: AmdTarget, shape: Shape) -> Launch:
+    return Launch(AmdCode(AMD_STEPS[name].emit(target.name), target), (1, 1, 1))
 
 
 SQUARE = (4096, 4096, 4096)  # m, n, k
@@ -109,21 +111,14 @@ def _scaled(target: str, kernel: str, a: str, b: str, out: str = "f32") -> Entry
                  (BLOCKS,), SQUARE, DATA if a == b else ("integers",))
 
 
-def planned(a: str, b: str, out: str, layout: str, algorithm: str, target: AmdTarget, shape: Shape) -> AmdKernel:
-    """What `tilewright.compile` makes of a product: by the plan that the planner prefers, with this algorithm if it
-    would not be offered."""
+def _planned(a: str, b: str, out: str, layout: str, algorithm: str, target: AmdTarget, shape: Shape) -> Launch:
+    """A product by the plan that the planner prefers, with this algorithm if it would not be offered."""
     m, n, k = shape
-    problem = Gemm(m, n, k, a, b, out, layout)
-    if algorithm != "xf32":
-        return compile(problem, target)
-    rounded = (replace(plan, algorithm="xf32") for plan in plans.ranked(problem, target))
-    return compile(problem, target, next(plan for plan in rounded if not plan.violations(problem, target)))
-
-
-def _planned(a: str, b: str, out: str, layout: str, algorithm: str, target: AmdTarget, shape: Shape) -> Launched:
-    kernel = planned(a, b, out, layout, algorithm, target, shape)
-    (launch,) = kernel.launches
-    return Launched(kernel.function, launch.grid, launch.workspace, launch.counters, str(kernel.plan))
+    problem, plan = Gemm(m, n, k, a, b, out, layout), None
+    if algorithm == "xf32":
+        rounded = (replace(plan, algorithm="xf32") for plan in gpu.ranked(problem, target))
+        plan = next(plan for plan in rounded if not plan.violations(problem, target))
+    return compile(problem, target, plan).launches[0]
 
 
 KERNELS: tuple[Entry, ...] = (*_axpy(), *_ladder(), *_gemms(), *_scaled_gemms())

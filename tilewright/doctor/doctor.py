@@ -6,59 +6,82 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from importlib import metadata
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright import extras
+import numpy as np
+
+from tilewright.bench import peer
+from tilewright.compiler import cache, lld, ptxas
+from tilewright.measure import probes
+from tilewright.measure.probes import Measured
 from tilewright.measure.quiet import BUSY, words
+from tilewright.runtime.cpu import pool
+from tilewright.runtime.cuda import driver
+from tilewright.runtime.hip import module
 from tilewright.targets import CpuTarget, GpuTarget, detect, machine, names, target
-from tilewright.text import size
-
-if TYPE_CHECKING:
-    from tilewright.measure.probes import Measured
+from tilewright.text import install, size
 
 ENVIRONMENT = ("TILEWRIGHT_TARGET", "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "TILEWRIGHT_CACHE_DIR",
                "TILEWRIGHT_TUNE_DB")
-PEERS = {"OpenBLAS": "scipy-openblas64", "MKL": "mkl", "BLIS": "blis", "torch": "torch"}
 
 
-def report(quick: bool = False, measured: bool = True, forget: bool = False) -> dict[str, Any]:
+def report(quick: bool = False, measured: bool = True, forget: bool = False,
+           progress: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
     """`quick` measures for a second instead of ten; without `measured`, only what was measured before is shown.
-    `forget` the ceilings measured before, instead of keeping the larger of old and new."""
+    `forget` the ceilings measured before, instead of keeping the larger of old and new. `progress` is called with what
+    is measured next."""
     at, cpus = detect(), machine.cpus()
     return {
-        "versions": _versions(),
+        "versions": versions(),
         "processor": {"model": at.model, "family": machine.processor().family},
         "target": at.name,
-        "targets": [_target(target(name)) for name in names("cpu")],
-        "gpus": {"devices": _devices(), "without": _without(), "ptxas": _ptxas(),
-                 "targets": [_gpu(target(name)) for name in names("gpu")]},
+        "targets": [{"name": t.name, "vector_bits": 8*t.vector_bytes, "registers": t.registers, "runnable": t.runnable,
+                     "missing": [*t.missing], "source": t.source("vector_bytes")} for t in map(target, names("cpu"))],
+        "gpus": nvidia(),
         "amd": amd(),
         "caches": [_cache(at, level) for level in ("l1d", "l2", "l3") if getattr(at, level)],
         "cpus": {"usable": cpus.count, "why": cpus.why, "allowed": list(cpus.allowed), "quota": cpus.quota,
-                 "threads_per_core": cpus.smt, "threads": _threads()},
+                 "threads_per_core": cpus.smt, "threads": pool.get_num_threads()},
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "cache": _kernel_cache(),
         "peers": _peers(),
-        **_ceilings(quick, measured, forget),
+        **_ceilings(quick, measured, forget, progress),
     }
 
 
-def _versions() -> dict[str, str]:
+def versions(*more: str) -> dict[str, str]:
+    """Of tilewright and what it runs on, and of those of these packages that are installed."""
     import llvmlite.binding as llvm
 
     from tilewright import __version__
-    return {"tilewright": __version__, "python": platform.python_version(),
-            "llvm": ".".join(map(str, llvm.llvm_version_info)),
-            **{package: metadata.version(package) for package in ("llvmlite", "numpy", "ml_dtypes")}}
+    found = {"tilewright": __version__, "python": platform.python_version(),
+             "llvm": ".".join(map(str, llvm.llvm_version_info))}
+    for package in ("llvmlite", "numpy", "ml_dtypes", *more):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
-def _target(t: CpuTarget) -> dict[str, Any]:
-    return {"name": t.name, "vector_bits": 8*t.vector_bytes, "registers": t.registers, "runnable": t.runnable,
-            "missing": list(t.missing), "source": t.source("vector_bytes")}
+def nvidia() -> dict[str, Any]:
+    """The GPUs that CUDA shows, or why there is none; and the assembler that `tilewright asm` asks for registers."""
+    targets = [_gpu(target(name)) for name in names("gpu")]
+    found: dict[str, Any] = {"devices": [], "without": driver.why_not(), "targets": targets}
+    try:
+        found["ptxas"] = str(ptxas.find())
+    except ptxas.Missing:
+        found["ptxas"] = None
+    for here in () if found["without"] else map(driver.device, range(driver.count())):
+        try:
+            record = _gpu(here.target)
+        except driver.Unavailable as old:
+            record = {"name": "", "model": here.name, "why_not": str(old)}
+        found["devices"].append({**record, "capability": list(here.capability), "memory": here.memory})
+    return found
 
 
 def _gpu(t: GpuTarget) -> dict[str, Any]:
@@ -66,31 +89,8 @@ def _gpu(t: GpuTarget) -> dict[str, Any]:
             "shared_per_cta": t.smem_cta, "runnable": t.runnable}
 
 
-def _without() -> str:
-    """Why no CUDA device can be used; "" if one can."""
-    from tilewright.runtime.cuda import driver
-    return driver.why_not()
-
-
-def _devices() -> list[dict[str, Any]]:
-    """What CUDA shows of each device."""
-    from tilewright.runtime.cuda import driver
-    if _without():
-        return []
-    found = []
-    for here in map(driver.device, range(driver.count())):
-        try:
-            record = _gpu(here.target)
-        except driver.Unavailable as old:
-            record = {"name": "", "model": here.name, "why_not": str(old)}
-        found.append({**record, "capability": list(here.capability), "memory": here.memory})
-    return found
-
-
 def amd() -> dict[str, Any]:
     """The GPUs that HIP shows, or why there is none; and the linker that makes code objects for them."""
-    from tilewright.compiler import lld
-    from tilewright.runtime.hip import module
     found: dict[str, Any] = {"devices": [], "without": module.why_not(), "targets": names("amd")}
     try:
         found["linker"], found["without_linker"] = " ".join(lld.find()), ""
@@ -115,27 +115,12 @@ def amd_words(gpu: dict[str, Any]) -> str:
                                   f"{size(gpu['memory'])} at {gpu['bandwidth']/1e9:.0f} GB/s")
 
 
-def _ptxas() -> str | None:
-    """The assembler that `tilewright asm` and tests ask for registers and spills; None if there is none."""
-    from tilewright.compiler import ptxas
-    try:
-        return str(ptxas.find())
-    except ptxas.Missing:
-        return None
-
-
 def _cache(t: CpuTarget, level: str) -> dict[str, Any]:
     return {"level": level, "bytes": getattr(t, level), "ways": getattr(t, f"{level}_ways"), "line": t.line,
             "cpus": getattr(t, f"{level}_cpus", 1), "source": t.source(level)}
 
 
-def _threads() -> int:
-    from tilewright.runtime.cpu import pool
-    return pool.get_num_threads()
-
-
 def _kernel_cache() -> dict[str, Any]:
-    from tilewright.compiler import cache
     info = cache.info()
     there = str(info["directory"])
     while not os.path.exists(there):            # it is made when the first kernel is stored
@@ -145,28 +130,25 @@ def _kernel_cache() -> dict[str, Any]:
 
 def _peers() -> dict[str, str | None]:
     """What `tilewright bench` can compare with: version, None where it is not installed."""
-    import numpy as np
     found: dict[str, str | None] = {}
     try:
         blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         found["NumPy"] = f"{np.__version__} with {blas['name']} {blas['version']}"
     except (KeyError, TypeError):
         found["NumPy"] = np.__version__
-    for name, package in PEERS.items():
-        try:
-            found[name] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[name] = None
+    for library in peer.libraries():
+        if library.device == peer.CPU and library.wheel:
+            try:
+                found[library.name] = metadata.version(library.wheel)
+            except metadata.PackageNotFoundError:
+                found[library.name] = None
     return found
 
 
-def _ceilings(quick: bool, measured: bool, forget: bool) -> dict[str, Any]:
+def _ceilings(quick: bool, measured: bool, forget: bool, progress: Callable[[str], None]) -> dict[str, Any]:
     """The ceilings that count from now on, and why they should not be trusted."""
-    from dataclasses import asdict
-
-    from tilewright.measure import probes
     if measured:
-        kept, new = probes.renew(quick=quick, forget=forget, progress=_say)
+        kept, new = probes.renew(quick=quick, forget=forget, progress=progress)
         return {"ceilings": asdict(kept), "warnings": _doubts(kept, new)}
     known = probes.remembered()
     return {"ceilings": known and asdict(known), "warnings": _doubts(known, known) if known else []}
@@ -187,17 +169,9 @@ def _doubts(kept: Measured, new: Measured) -> list[str]:
     return said
 
 
-def _say(what: str) -> None:
-    """On a terminal only: one line that is written over."""
-    if sys.stderr.isatty():
-        print(f"\r\033[Kmeasuring {what} ...", end="", file=sys.stderr, flush=True)
-
-
 # ---- text
 
 def text(found: dict[str, Any]) -> str:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
     return "\n".join(_lines(found))
 
 
@@ -226,7 +200,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield _row("cache", f"{cache['directory']}, {size(cache['bytes'])}{state}", f"{cache['entries']} kernels")
     for name, version in found["peers"].items():
         extra = "peers-torch" if name == "torch" else "peers"
-        yield _row("peer", "" if version else f"not installed: {extras.install(extra)}",
+        yield _row("peer", "" if version else f"not installed: {install(extra)}",
                    f"{name} {version or ''}".strip())
     yield ""
     for line in found["warnings"]:
@@ -234,28 +208,33 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _ceiling_lines(found["ceilings"])
 
 
-def _gpu_lines(gpus: dict[str, Any]) -> Iterator[str]:
-    for index, d in enumerate(gpus["devices"]):
-        what = d.get("why_not") or (
+def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
+    yield from _devices_lines("GPUs", found, [
+        (d["model"], d.get("why_not") or (
             f"{d['name']}, {d['sms']} multiprocessors at up to {d['clock_hz']/1e9:.2f} GHz, {size(d['memory'])} at "
-            f"{d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}")
-        yield _row("" if index else "GPUs", what, d["model"])
-    if not gpus["devices"]:
-        for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {gpus['without']}", 110)):
-            yield _row("" if index else "GPUs", line, "" if index else "none")
-    yield _row("", ", ".join(t["name"] for t in gpus["targets"]), "targets")
-    yield _row("", gpus["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
+            f"{d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}")) for d in found["devices"]])
+    yield _row("", ", ".join(t["name"] for t in found["targets"]), "targets")
+    yield _row("", found["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 
 
 def _amd_lines(found: dict[str, Any]) -> Iterator[str]:
-    for index, gpu in enumerate(found["devices"]):
-        yield _row("" if index else "AMD GPUs", f"{gpu['arch']}, {amd_words(gpu)}", gpu["name"])
-    if not found["devices"]:
-        for index, line in enumerate(wrap(f"kernels are emitted and simulated only: {found['without']}", 110)):
-            yield _row("" if index else "AMD GPUs", line, "" if index else "none")
+    yield from _devices_lines("AMD GPUs", found, [(gpu["name"], f"{gpu['arch']}, {amd_words(gpu)}")
+                                                  for gpu in found["devices"]])
     yield _row("", ", ".join(found["targets"]), "targets")
-    for index, line in enumerate(wrap(found["linker"] or found["without_linker"], 110)):
-        yield _row("", line, "" if index else "linker")
+    yield from _wrapped("", found["linker"] or found["without_linker"], "linker")
+
+
+def _devices_lines(label: str, found: dict[str, Any], devices: list[tuple[str, str]]) -> Iterator[str]:
+    """One row for each device, or why there is none."""
+    for index, (name, what) in enumerate(devices):
+        yield _row("" if index else label, what, name)
+    if not devices:
+        yield from _wrapped(label, f"kernels are emitted and simulated only: {found['without']}", "none")
+
+
+def _wrapped(label: str, detail: str, value: str) -> Iterator[str]:
+    for index, line in enumerate(wrap(detail, 110)):
+        yield _row("" if index else label, line, "" if index else value)
 
 
 def _row(label: str, detail: str, value: str) -> str:

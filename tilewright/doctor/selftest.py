@@ -9,7 +9,6 @@ it is whole whenever the command is stopped.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import queue
@@ -27,15 +26,14 @@ from typing import Any
 
 from tilewright.doctor import doctor
 from tilewright.doctor.amd_kernels import KERNELS
-from tilewright.doctor.selftest_child import UNTIMED, failed
+from tilewright.doctor.selftest_steps import UNTIMED, failed
 from tilewright.text import plural
 
 PATIENCE_S = 600.0  # for one kernel: its simulation may take a minute
-PACKAGES = ("tilewright", "numpy", "llvmlite", "ml_dtypes", "hip-python", "torch", "ziglang")
 _START = """
 import sys
 sys.path.append(sys.argv.pop(1))
-from tilewright.doctor.selftest_child import main
+from tilewright.doctor.selftest_steps import main
 main()
 """
 Listener = Callable[[dict[str, Any]], object]
@@ -95,7 +93,8 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, s
     left = list(range(len(KERNELS)) if chosen is None else chosen)
     found: dict[str, Any] = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": _versions(),
+        "versions": doctor.versions("hip-python", "torch", "ziglang")
+        | {"system": f"{platform.system()} {platform.release()}"},
         "processor": platform.machine(),
         **doctor.amd(),
         "missing": [_title(number) for number in left],
@@ -164,18 +163,6 @@ def _events(numbers: Sequence[int], start: str, patience: float, timed: bool = T
         errors.seek(0)
         last = (errors.read().strip().splitlines() or ["it said nothing"])[-1]
         yield {"event": "ended", "why": f"{signal.Signals(-code).name} ({last})" if code < 0 else last}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    from tilewright import __version__
-
-    return found | {"tilewright": __version__}
 
 
 # ---- text

@@ -1,27 +1,70 @@
-"""What `tilewright doctor --selftest` does to one kernel for an AMD GPU: compile, link, and run it, on hardware where
-there is some and in the simulator elsewhere. Everything ends up in a dict, as JSON has it.
+"""The process in which `tilewright doctor --selftest` tries kernels for AMD's GPUs: compiled, linked, and run, on
+hardware where there is some and in the simulator elsewhere. A fault on a GPU, like an operation that LLVM cannot
+select, ends the process it happens in: selftest.py starts it, listens to it and starts another for the rest.
+
+It takes the numbers of kernels in `amd_kernels.KERNELS` as arguments, and UNTIMED if nothing is to be timed; it writes
+one JSON object a line:
+
+    {"event": "trying", "kernel"}               about to begin with the kernel of this number
+    {"event": "found", "kernel", "found"}       what came of it: `examine`, or {"failed": why}
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats, simulator
-from tilewright.compiler import amd, lld
+from tilewright.compiled.base import Launch
+from tilewright.compiler import lld
 from tilewright.doctor import selftest_peer
-from tilewright.doctor.amd_cases import DATA, Case, Data, Launched, Shape
-from tilewright.doctor.amd_kernels import Entry
+from tilewright.doctor.amd_cases import DATA, Case, Data, Shape
+from tilewright.doctor.amd_kernels import KERNELS, Entry
 from tilewright.runtime.hip import module
-from tilewright.targets import AmdTarget, target
+from tilewright.targets import target
 
+UNTIMED = "untimed"
 GUARD = 4096  # bytes before and behind every array on the device, which no kernel may touch
 PATTERN = 0xA5
 TURNS = 9  # of ours and of torch's, in turn
+
+
+def run(numbers: Sequence[int], emit: Callable[..., None], timed: bool = True) -> None:
+    """Examine these kernels, each on the first GPU of its architecture, or without one."""
+    gpus = _gpus()
+    for number in numbers:
+        kernel = KERNELS[number]
+        emit("trying", kernel=number)
+        try:
+            entry = kernel if timed else replace(kernel, large=None)
+            found = examine(entry, gpus.get(kernel.target))
+        except Exception as error:
+            found = failed(kernel, f"{type(error).__name__}: {error}", traceback.format_exc())
+        emit("found", kernel=number, found=found)
+
+
+def failed(kernel: Entry, why: str, more: str = "") -> dict[str, Any]:
+    """The record of a kernel that did not come to its end."""
+    found = {"name": kernel.name, "target": kernel.target, "formats": list(kernel.formats), "right": False}
+    return found | {"failed": why, **({"traceback": more} if more else {})}
+
+
+def _gpus() -> dict[str, module.Device]:
+    """The first GPU of each architecture."""
+    found: dict[str, module.Device] = {}
+    for index in range(module.count() if module.available() else 0):
+        here = module.device(index)
+        found.setdefault(here.arch, here)
+    return found
 
 
 def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
@@ -29,19 +72,25 @@ def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
 
     "right" says whether each result was within its bound, and is what counts; an exception is the caller's.
     """
-    record = on.target if on else target(entry.target)
-    found: dict[str, Any] = {"name": entry.name, "target": entry.target, "formats": list(entry.formats)}
-    hardware = on if on and _linker() else None
-    found |= {"ran": "on hardware" if hardware else "simulated, not run on hardware", "code": [], "cases": []}
+    chip, hardware = on.target if on else target(entry.target), on
+    try:
+        lld.find()
+    except lld.Missing:
+        hardware = None
+    found: dict[str, Any] = {
+        "name": entry.name, "target": entry.target, "formats": list(entry.formats),
+        "ran": "on hardware" if hardware else "simulated, not run on hardware", "code": [], "cases": [],
+    }
     for shape in dict.fromkeys((*entry.small, *([entry.large] if entry.large and hardware else []))):
-        launch = entry.launch(record, shape)
-        code, image, manifest = _compiled(launch, record, shape)
+        launch = entry.launch(chip, shape)
+        code, image = _compiled(launch, shape)
         found["code"].append(code)
         if hardware is None or image is None:
-            cases = _cases(entry, launch, shape, entry.simulated)
-            found["cases"] += [_simulated(case, launch, what) for case, what in cases]
+            for case, what in _cases(entry, launch, shape, entry.simulated):
+                simulator.run(launch.function, *case.args, grid=case.grid)
+                found["cases"].append(what | _compared(case, case.args[case.output]))
             continue
-        loaded = module.Module(image, hardware).function(manifest)
+        loaded = module.Module(image, hardware).function(launch.kernel.manifest)
         code["loaded"] = {"registers": loaded.registers, "lds": loaded.shared, "scratch": loaded.stack}
         found["cases"] += [_on_hardware(loaded, case, what) for case, what in _cases(entry, launch, shape, DATA)]
         if shape == entry.large:
@@ -50,38 +99,23 @@ def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
     return found
 
 
-def _linker() -> bool:
-    try:
-        lld.find()
-    except lld.Missing:
-        return False
-    return True
-
-
-def _compiled(launch: Launched, record: AmdTarget, shape: Shape) -> tuple[dict[str, Any], bytes | None, dict[str, Any]]:
-    """What there is to say of a kernel's code, the code object if there is a linker, and the manifest."""
-    began = time.perf_counter()
-    text = amd.assembly(launch.function, record)
-    manifest = amd.manifest(launch.function, record, text=text)
-    code: dict[str, Any] = {"shape": list(shape), "plan": launch.plan, "compiled": manifest["uses"]}
+def _compiled(launch: Launch, shape: Shape) -> tuple[dict[str, Any], bytes | None]:
+    """What there is to say of a kernel's code, and the code object if there is a linker."""
+    began, kernel = time.perf_counter(), launch.kernel
+    code = {"shape": list(shape), "plan": str(getattr(kernel, "plan", "")), "compiled": kernel.manifest["uses"]}
     image: bytes | None = None
     try:
-        image = amd.code_object(launch.function, record)
+        image = kernel.binary
         code["linked"] = {"bytes": len(image)}
     except lld.Missing as missing:
         code["linked"] = {"not": str(missing)}
-    return code | {"compile_seconds": time.perf_counter() - began}, image, manifest
+    return code | {"compile_seconds": time.perf_counter() - began}, image
 
 
-def _cases(entry: Entry, launch: Launched, shape: Shape, data: Sequence[Data]) -> Iterator[tuple[Case, dict[str, Any]]]:
+def _cases(entry: Entry, launch: Launch, shape: Shape, data: Sequence[Data]) -> Iterator[tuple[Case, dict[str, Any]]]:
     for each in data:
         case = entry.case(launch, shape, each, np.random.default_rng(0))
         yield case, {"shape": list(shape), "data": each} | ({} if case.rows is None else {"rows": len(case.rows)})
-
-
-def _simulated(case: Case, launch: Launched, what: dict[str, Any]) -> dict[str, Any]:
-    simulator.run(launch.function, *case.args, grid=case.grid)
-    return what | _compared(case, case.args[case.output])
 
 
 def _compared(case: Case, got: NDArray[Any]) -> dict[str, Any]:
@@ -180,3 +214,14 @@ def _timed(function: module.HipFunction, case: Case, shape: Shape) -> dict[str, 
     if "torch_seconds" in found:
         found["torch_over_ours"] = found["torch_seconds"] / found["seconds"]
     return found
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else is printed must not end up between the events
+
+    def emit(event: str, **details: Any) -> None:
+        out.write(json.dumps({"event": event, **details}) + "\n")
+
+    numbers = [int(word) for word in sys.argv[1:] if word != UNTIMED]
+    run(numbers, emit, UNTIMED not in sys.argv[1:])

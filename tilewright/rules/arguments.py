@@ -22,7 +22,6 @@ from tilewright.targets import machine
 Array = NDArray[Any]
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-LAYOUTS = ("n", "t", "c")
 PLAIN = (F32, F64)  # of which operands and results may be without another thought
 
 
@@ -44,7 +43,7 @@ def layout(flag: Any, name: str) -> str:
     """How an operand is stored, by trans_a or trans_b: "n" as multiplied, "t" transposed, "c" that and conjugated."""
     if not isinstance(flag, str):
         return "t" if flag else "n"
-    if flag not in LAYOUTS:
+    if flag not in ("n", "t", "c"):
         raise ValueError(
             f'trans_{name} must be "n" or False, "t" or True (transposed), or "c" (transposed and conjugated), '
             f"not {flag!r}"
@@ -105,21 +104,20 @@ def dtypes(
         return a.dtype, a.dtype
     added = c if c is None or isinstance(c, (bool, int, float)) else np.asarray(c).dtype
     wanted = None if out_dtype is None else formats.get(out_dtype, "out_dtype")
-    into = None if out is None else out.dtype
-    if added is None or isinstance(added, np.dtype):
-        return _decided(a.dtype, b.dtype, added, wanted, into, updates)
-    return _decide(a.dtype, b.dtype, added, wanted, into, updates)
+    return _decide(a.dtype, b.dtype, added, wanted, None if out is None else out.dtype, updates)
 
 
+@lru_cache(maxsize=1024, typed=True)  # it asks NumPy about every pair: 20 us that a small product does not have
 def _decide(
     a: Any, b: Any, c: Any, wanted: formats.Format | None, out: Any, updates: bool
 ) -> tuple[np.dtype[Any], np.dtype[Any]]:
     """`dtypes`, by the dtypes of a and b, that of c or a Python number, the format that was asked for, and out's."""
     inputs = {"a": a, "b": b} | ({} if c is None else {"c": c})
+    given = ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
     found = [formats.find(x) for x in inputs.values() if isinstance(x, np.dtype)]
     known = [f for f in found if f is not None]
     if len(known) < len(found):
-        raise TypeError(f"{_given(inputs)}, which tilewright does not multiply")
+        raise TypeError(f"{given}, which tilewright does not multiply")
     common = _common(*inputs.values())
     meeting = formats.promote(*known) if common is None else formats.get(common)
     whole = not isinstance(c, float) and formats.integral(*known)
@@ -127,8 +125,7 @@ def _decide(
     if updates and whole and isinstance(into, formats.Integer):
         wanted = into
     if wanted is None and common is None:
-        raise TypeError(f"{_given(inputs)}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would "
-                        "multiply them")
+        raise TypeError(f"{given}, which have no common dtype in NumPy; out_dtype={meeting.name!r} would multiply them")
     result = wanted or meeting
     exact = whole and isinstance(result, formats.Integer)
     if not exact and formats.rank(result) < formats.rank(meeting):
@@ -138,13 +135,6 @@ def _decide(
     if isinstance(result, formats.Integer) and isinstance(into, formats.Integer) and into.bits <= result.bits:
         result = into if np.can_cast(result.dtype, into.dtype, "same_kind") else result
     return sums.dtype, result.dtype
-
-
-_decided = lru_cache(maxsize=1024)(_decide)  # it asks NumPy about every pair: 20 us that a small product does not have
-
-
-def _given(inputs: dict[str, Any]) -> str:
-    return ", ".join(f"{name} is {dtype}" for name, dtype in inputs.items())
 
 
 def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | None:
@@ -160,13 +150,9 @@ def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | 
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """x in the format of the arithmetic: as it is where an engine can take it, else a copy. Of integers the lowest bits
     count, so that u32 is taken as i32."""
-    if ready(x, dtype):
-        return x
     if x.dtype.kind == "u" and dtype.kind == "i" and x.dtype.itemsize == dtype.itemsize and x.dtype.isnative:
-        seen = x.view(dtype)
-        if ready(seen, dtype):
-            return seen
-    return x.astype(dtype)
+        x = x.view(dtype)
+    return x if ready(x, dtype) else x.astype(dtype)
 
 
 def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
@@ -201,10 +187,8 @@ def number(value: Any, name: str) -> int | float | complex:
         pass
     if not isinstance(value, complex) and getattr(getattr(value, "dtype", None), "kind", "") != "c":
         try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-        except (TypeError, ValueError, RuntimeError):  # torch's word for a complex number is a RuntimeError
+            return _float(value)
+        except (TypeError, ValueError, RuntimeError):  # torch refuses complex numbers by a RuntimeError
             pass
     try:
         found = complex(value)
@@ -222,6 +206,7 @@ def real(value: Any, name: str) -> float:
 
 
 def _float(x: float) -> float:
+    """As a float, infinite if it is too large."""
     try:
         return float(x)
     except OverflowError:

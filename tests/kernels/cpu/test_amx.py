@@ -13,7 +13,7 @@ from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape, Strides, order
 from tilewright.plans.words import TILE_WORDS, faster, pays
 from tilewright.runtime.cpu import engine
-from tilewright.runtime.cpu.prepack import Prepacking
+from tilewright.runtime.cpu.packed import Prepacking
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 

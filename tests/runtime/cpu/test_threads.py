@@ -6,7 +6,6 @@ import concurrent.futures
 import ctypes
 import errno
 import itertools
-import math
 import multiprocessing
 import os
 import subprocess
@@ -27,7 +26,7 @@ from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import pool as layout
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape
-from tilewright.runtime.cpu import count, engine, pool
+from tilewright.runtime.cpu import engine, pool
 from tilewright.runtime.cpu.pool import Pool
 from tilewright.targets import detect, machine
 
@@ -36,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in count.VARIABLES:
+    for name in pool.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     tw.set_num_threads(None)
     yield
@@ -76,7 +75,7 @@ def mark(p: Pool, parts: int, team: int, pauses: int = 0, wake: bool = False) ->
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess:
-    environment = {k: v for k, v in os.environ.items() if k not in count.VARIABLES}
+    environment = {k: v for k, v in os.environ.items() if k not in pool.VARIABLES}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"} | variables
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, cwd=ROOT, timeout=120,
                           capture_output=True, text=True)
@@ -140,7 +139,7 @@ def test_team_inside_a_team_is_refused() -> None:
     p = pool.pool()
     p.reserve(3)
     for inner, got in ((2, 0), (1, 3)):
-        memory = job(p.team_address, p.address, p.nothing_address, 0, 0, inner)
+        memory = job(p.team_address, p.address, function("nothing"), 0, 0, inner)
         assert p.run_team(function("nested"), memory.ctypes.data, 3)
         assert memory[4] == got
 
@@ -191,10 +190,6 @@ def test_sleeping_workers() -> None:
     p.stop()
 
 
-def test_fork_join() -> None:
-    assert 0 < pool.pool().fork_join_seconds(2, rounds=2000) < math.inf
-
-
 def test_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     p = Pool()
     create = p._create
@@ -228,14 +223,14 @@ def test_affinity() -> None:
     [("3", None, 3), (" 5 ", "2", 5), (None, "6", 6), (None, "7,2", 7), ("", "4", 4), ("2000", None, pool.MOST)],
 )
 def test_variables(monkeypatch: pytest.MonkeyPatch, ours: str | None, openmp: str | None, threads: int) -> None:
-    for name, value in zip(count.VARIABLES, (ours, openmp)):
+    for name, value in zip(pool.VARIABLES, (ours, openmp)):
         if value is not None:
             monkeypatch.setenv(name, value)
     tw.set_num_threads(None)
     assert tw.get_num_threads() == threads
 
 
-@pytest.mark.parametrize("name", count.VARIABLES)
+@pytest.mark.parametrize("name", pool.VARIABLES)
 @pytest.mark.parametrize("value", ["zero", "0", "-1", "2.5", "1e3", "²"])
 def test_bad_variables(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
@@ -326,7 +321,7 @@ def _in_worker(variables: dict[str, str]) -> tuple[int, bool]:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_concurrent_futures(method: str) -> None:
     pool.pool().reserve(2)
-    assert not count.in_worker_process()
+    assert not pool.in_worker_process()
     context = multiprocessing.get_context(method)
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
         assert executor.submit(_in_worker, {}).result(60) == (1, True)
@@ -423,9 +418,13 @@ EXITS = {
     "sleeping workers": "import time; time.sleep(0.05)",
     "a daemon thread at work": """
         import threading, time
+        from tests.helpers.emitted import emit_jobs
+        from tilewright.compiler.artefact import load
+        from tilewright.targets import detect
+        nothing = load(emit_jobs, detect()).address("nothing")
         def work():
             while True:
-                p.fork_join_seconds(2, 100_000)
+                p.run_team(nothing, 0, 2)
         threading.Thread(target=work, daemon=True).start()
         time.sleep(0.05)
     """,

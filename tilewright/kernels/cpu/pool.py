@@ -258,25 +258,8 @@ def _stop(target: CpuTarget) -> Function:
     return k.function
 
 
-def _nothing() -> Function:
-    k = Kernel("pool_nothing", job=ptr(i8), tid=i64)
-    k.ret()
-    return k.function
-
-
-def _bench(target: CpuTarget) -> Function:
-    """pool_bench(pool, fn, job, team, rounds): fork and join so many times; how many times the pool was had."""
-    k = Kernel("pool_bench", pool=ptr(i8), fn=ptr(i8), job=ptr(i8), team=i64, rounds=i64, result=i64, noalias=False)
-    pool, fn, job, team, rounds = k.args
-    had = k.variable(i64, 0)
-    with k.loop(rounds):
-        had.set(had.get() + k.call(run_team(target), pool, fn, job, team))
-    k.ret(had.get())
-    return k.function
-
-
 def emit_pool(target: CpuTarget) -> list[Function]:
-    return [worker(target), run_team(target), run_parts(target), _stop(target), _nothing(), _bench(target)]
+    return [worker(target), run_team(target), run_parts(target), _stop(target)]
 
 
 # ---- what the functions that a pool runs begin with

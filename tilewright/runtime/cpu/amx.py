@@ -26,8 +26,8 @@ def refusal() -> str:
 
 
 def permitted(target: CpuTarget) -> CpuTarget:
-    """The target, without AMX if this process may not use it."""
-    return without(target) if "amx-tile" in target.extensions and refusal() else target
+    """The target, without AMX if it runs here and this process may not use it."""
+    return without(target) if "amx-tile" in target.extensions and target.runnable and refusal() else target
 
 
 def without(target: CpuTarget) -> CpuTarget:

@@ -19,8 +19,8 @@ from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import store
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, pool, small
-from tilewright.runtime.cpu.host import Host, host
-from tilewright.runtime.cpu.recipe import SWAPPED, Recipe
+from tilewright.runtime.cpu.host import SWAPPED, Host, host
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
@@ -53,8 +53,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, word, conj)
     found = _recipes.get(key)
     if found is None:
-        with forks.building:
-            found = _remember(key, a, b, c, threads, plan, target, word, conj)
+        found = _remember(key, a, b, c)
     return run(*found, a, b, c, alpha, beta)
 
 
@@ -135,8 +134,7 @@ def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: floa
            word, conj)
     found = _recipes.get(key)
     if found is None:
-        with forks.building:
-            found = _remember(key, a[0], b[0], c[0], threads, plan, target, word, conj)
+        found = _remember(key, a[0], b[0], c[0])
     run(*found, a, b, c, alpha, beta)
 
 
@@ -194,12 +192,7 @@ def planned(lowered: Lowered) -> Planned:
 def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None) -> Planned:
     """What tilewright.matmul multiplies for contiguous operands, and by which plan; by default with all threads."""
     threads = default_threads(target) if threads is None else threads
-    return planned(lowering.lower_problem(problem, permitted(target), threads, algorithm))
-
-
-def permitted(target: CpuTarget) -> CpuTarget:
-    """The target, without AMX if it runs here and this process may not use AMX."""
-    return amx.permitted(target) if target.runnable else target
+    return planned(lowering.lower_problem(problem, amx.permitted(target), threads, algorithm))
 
 
 def default_threads(target: CpuTarget) -> int:
@@ -207,19 +200,20 @@ def default_threads(target: CpuTarget) -> int:
     return pool.get_num_threads() if target.runnable else target.cores
 
 
-def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None,
-              target: CpuTarget | None, word: str | None, conj: str) -> tuple[Recipe, bool]:
+def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj)
-    chosen = Planned(*what, plan) if plan else planned(what)
-    recipe = ready(chosen, conj)
-    if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in small.DTYPES \
-            and what.target is detect():
-        small.offer(chosen.shape, chosen.plan, what.target)
-    if len(_recipes) >= MOST_RECIPES:
-        _recipes.clear()
-    _recipes[key] = entry = recipe, transposed != chosen.plan.swap
-    return entry
+    *_, threads, plan, target, word, conj = key
+    with forks.building:
+        what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj)
+        chosen = Planned(*what, plan) if plan else planned(what)
+        recipe = ready(chosen, conj)
+        if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in small.DTYPES \
+                and what.target is detect():
+            small.offer(chosen.shape, chosen.plan, what.target)
+        if len(_recipes) >= MOST_RECIPES:
+            _recipes.clear()
+        _recipes[key] = entry = recipe, transposed != chosen.plan.swap
+        return entry
 
 
 def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Recipe] = Recipe,
@@ -252,7 +246,7 @@ def with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Str
 def forget() -> None:
     """Choose plans anew: the tuner has learnt something."""
     _recipes.clear()
-    small.relimit()
+    small.publish()
 
 
 # ---- running

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import itemsize
+from tilewright.plans.cpu import Shape, itemsize
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import pool
@@ -20,6 +20,7 @@ from tilewright.targets.cpu import CpuTarget
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
 
+SWAPPED = str.maketrans("ab", "ba")
 DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
 
 
@@ -118,33 +119,23 @@ class Host:
             self._tables[key] = Microkernels(self, *key)
         return self._tables[key]
 
-    def packing(self, target: CpuTarget, dtype: str, width: int, kind: str, *source: str) -> int:
-        """Of the function that packs panels of up to `width` lines: kernels/cpu/packing.py."""
-        return self.address(jobs.packing_name(dtype, width, kind, *source), "packing:emit_pack", target, dtype, width,
-                            kind, *source)
-
-    def packing_words(self, target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
-        """The same of words: kernels/cpu/packing.py."""
-        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "packing:emit_pack_words",
-                            target, dtype, width, kind, source, role)
-
-    def packing_tiles(self, target: CpuTarget, dtype: str, width: int, kind: str, source: str, role: str) -> int:
-        """The same of tiles: kernels/cpu/amx.py."""
-        return self.address(jobs.packing_name(dtype, width, kind, f"{source}_{role}"), "amx:emit_pack_tiles",
-                            target, dtype, kind, source, role)
-
-    def packing_complex(self, target: CpuTarget, dtype: str, width: int, kind: str, role: str, conj: str = "") -> int:
-        """The same of complex numbers: kernels/cpu/packing.py."""
-        return self.address(jobs.complex_packing_name(dtype, width, kind, role, conj),
-                            "packing:emit_pack_complex", target, dtype, width, kind, role, conj)
-
-    def finish(self, target: CpuTarget, width: int, result: str) -> int:
-        """Of the function that rounds tiles of C to their format: kernels/cpu/out.py."""
-        return self.address(jobs.finish_name(width, result), "out:emit_finish", target, width, result)
-
-    def scale(self, target: CpuTarget, dtype: str) -> int:
-        """Of the function that makes C of sums: kernels/cpu/skinny.py."""
-        return self.address(jobs.scale_name(dtype), "skinny:emit_scale", target, dtype)
+    def packing(self, target: CpuTarget, shape: Shape, width: int, kind: str, role: str, conj: str = "") -> int:
+        """Of the function that packs panels of up to `width` rows of A, role "a", or columns of B, "b", that lie in
+        memory as `kind` says; conj: which of complex operands are conjugated."""
+        dtype, source = shape.dtype, shape.source_a if role == "a" else shape.source_b
+        emitter, more = "packing:emit_pack", (source,) if source and not shape.complex else ()
+        args: tuple[Any, ...] = dtype, width, kind
+        if shape.tiles:
+            emitter, more = "amx:emit_pack_tiles", (source, role.translate(SWAPPED))
+            args = dtype, kind                                          # tiles have one width
+        elif shape.words:
+            sums = shape.dtype == "i8x4" and shape.source_a == "i8"     # of B's columns, beside its panels
+            emitter, more = "packing:emit_pack_words", (source, "a" if role == "a" else "b1" if sums else "b0")
+        elif shape.complex and (role == "b" or kind != "along"):        # else rows of A are a real matrix as they are
+            conj = conj if role == "b" else ""
+            return self.address(jobs.complex_packing_name(dtype, width, kind, role, conj),
+                                "packing:emit_pack_complex", target, dtype, width, kind, role, conj)
+        return self.address(jobs.packing_name(dtype, width, kind, "_".join(more)), emitter, target, *args, *more)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
@@ -157,15 +148,6 @@ class Host:
             return self.address(jobs.driver_name(dtype, mr, nr, *sources), "gemm:emit_gemm", target, dtype, mr, vectors,
                                 *sources)
         return self.address(f"in_place_{dtype}_{mr}x{nr}", "in_place:emit_in_place", target, dtype, mr, vectors)
-
-    def prepack(self, target: CpuTarget, dtype: str, mr: int, nr: int, source: str, role: str) -> int:
-        """Of the function that packs all panels of an operand beforehand: kernels/cpu/gemm.py."""
-        return self.address(jobs.prepack_name(dtype, mr, nr, source, role), "gemm:emit_prepack", target, dtype, mr,
-                            nr // target.lanes(itemsize(dtype)), source, role)
-
-    def batch(self, target: CpuTarget) -> int:
-        """Of the loop over packed products: kernels/cpu/gemm.py."""
-        return self.address("batch_packed", "gemm:emit_batch", target)
 
 
 class Parts(Host):

@@ -1,29 +1,38 @@
-"""A right operand that is packed once and multiplied many times, and its products."""
+"""A right operand that is packed once and multiplied many times, and its products.
+
+All of B is packed in the order in which the kernels of one plan read it. That order depends on the plan's register tile
+and kc, on what both operands consist of and on whether the plan exchanges them, and on nothing else: any number of rows
+and of threads is multiplied with the same panels.
+"""
 from __future__ import annotations
 
 import ctypes
 import math
 import mmap
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.plans.choose import choose, ranked
-from tilewright.plans.cpu import CpuPlan, Strides
-from tilewright.plans.words import BY_NAME
+from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import amx, engine
+from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host
 from tilewright.runtime.cpu.layout import address
-from tilewright.runtime.cpu.pool import get_num_threads
-from tilewright.runtime.cpu.prepack import Prepacking
-from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.runtime.cpu.pool import get_num_threads, pool
+from tilewright.runtime.cpu.recipe import Recipe, blocks, packing
 from tilewright.runtime.cpu.workspace import HUGE
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
 PAGE = 4096
+WAKE_BYTES = 1 << 20            # of panels, for which waking other threads pays
+SHARES = 4                      # of the panels for each thread to claim
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,11 +91,6 @@ class Packed:
                         "used")
 
 
-def converts(dtype: np.dtype[Any], sums: np.dtype[Any]) -> bool:
-    """Whether packing takes numbers of this dtype as they are for products that are added up in another."""
-    return engine.packs(dtype, sums)
-
-
 def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
             threads: int | None, plan: CpuPlan | None, target: CpuTarget | None, conj: bool) -> Packed:
     """Pack b [..., k, n], whose numbers were of `dtype` and now are of the dtype of the sums, or of one that packing
@@ -107,14 +111,14 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
         problems.append(f"only packed plans read B as it is packed, not {chosen.algorithm}.")
     if problems:
         raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
-    packing = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
+    prepacking = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
     stack = b.shape[:-2]
-    each = -(-packing.bytes // PAGE) * PAGE if b.size else 0
+    each = -(-prepacking.bytes // PAGE) * PAGE if b.size else 0
     panels = _memory(each * math.prod(stack))
     steps = [each * math.prod(stack[axis + 1:]) for axis in range(len(stack))]
     stand_in = np.ndarray(b.shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
     for index in np.ndindex(stack if b.size else (0,)):
-        packing.run(address(b[index]), address(stand_in[index]), threads)
+        prepacking.run(address(b[index]), address(stand_in[index]), threads)
     return Packed(b.shape, dtype, a, sums, lowered.shape.dtype, chosen, target, plan is not None, (takes, b.dtype),
                   panels, stand_in, {})
 
@@ -155,6 +159,52 @@ def _lowered(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int],
     product = lowering.Product(m, n, k, engine.format_of(takes[0]), engine.format_of(takes[1]),
                                engine.format_of(out or sums), Strides(*a, *b, *c), threads)
     return lowering.lower(product, target, word)
+
+
+class Prepacking:
+    """Packs B for products of this shape by this plan, from these strides; the arguments are a Recipe's.
+
+    Of the shape m does not count, of the plan mc, nc and its ways.
+    """
+
+    def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
+                 conj: str = "") -> None:
+        role = "b"
+        if plan.swap:
+            shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
+            role = role.translate(SWAPPED)
+        self.shape, self.strides, self.role = shape, strides, role
+        source = shape.source_a if role == "a" else shape.source_b
+        self.pack = packing(role, host, target, shape, strides, plan, conj)
+        self.function = host.address(jobs.prepack_name(shape.dtype, plan.mr, plan.nr, source, role),
+                                     "gemm:emit_prepack", target, shape.dtype, plan.mr,
+                                     plan.nr // target.lanes(shape.itemsize), source, role)
+        cut = blocks(shape, plan)
+        rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
+        deepest = jobs.block_depth(shape.k, cut.kc, rows)
+        self.kc = cut.kc
+        self.panels = -(-shape.m // plan.mr) if role == "a" else -(-shape.n // plan.nr)
+        space = cut.space[role] + (deepest - cut.kc) * (plan.mr if role == "a" else plan.nr)
+        self.bytes = -(-shape.k // deepest) * self.panels * space * shape.itemsize
+
+    def job(self, source: int, to: int, parts: int) -> array[int]:
+        """What the emitted function takes to pack the matrix at `source` to the address `to`, in so many parts."""
+        st, role = self.strides, self.role
+        fields = {"m": self.shape.m, "n": self.shape.n, "k": self.shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb,
+                  "csb": st.csb, "kc": self.kc, "jc_ways": parts, "depth": self.shape.depth, role: source,
+                  f"pack_{role}": self.pack, f"{role}_space": to}
+        return array("q", [fields.get(name, 0) for name in jobs.PACKED])
+
+    def run(self, source: int, to: int, threads: int) -> None:
+        parts = min(self.panels, threads * SHARES) if threads > 1 else 1
+        if parts > 1:
+            pool().reserve(threads)
+        job = self.job(source, to, parts)
+        address = job.buffer_info()[0]
+        if parts == 1:
+            DRIVER(self.function)(address, 0)
+        else:
+            pool().run_parts(self.function, address, parts, threads, self.bytes >= WAKE_BYTES)
 
 
 def _memory(size: int) -> NDArray[np.uint8]:

@@ -1,7 +1,10 @@
 """The threads of this process: how many a product may use, and the workers that wait for it.
 
-The count is `threads(n)` of the calling thread if it is inside one, else `set_num_threads(n)`, else the default of
-`runtime.count`. Workers are native threads that run emitted code only (kernels/cpu/pool.py): they never hold the GIL,
+The count is `threads(n)` of the calling thread if it is inside one, else `set_num_threads(n)`, else the first number
+in TILEWRIGHT_NUM_THREADS or OMP_NUM_THREADS, else 1 in a worker process of another library's pool, else the CPUs that
+affinity and the control group's quota leave.
+
+Workers are native threads that run emitted code only (kernels/cpu/pool.py): they never hold the GIL,
 take no signals, and are started when first needed.
 
 After a fork the child forgets the parent's workers, which it does not have, and starts its own when it needs some.
@@ -19,12 +22,15 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from tilewright import forks
-from tilewright.runtime.cpu.count import default_threads
+from tilewright.targets import machine
 from tilewright.targets.machine import MOST_THREADS as MOST
 from tilewright.targets.machine import thread_count
+
+VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
 
 # The block as kernels/cpu/pool.py lays it out; a test compares. Importing that module would cost the emission layer.
 SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID = 131584, 384, 392, 400, 512, 128, 24, 32
@@ -57,6 +63,26 @@ def get_num_threads() -> int:
             _default = min(default_threads(), MOST)
             _publish()
     return _default
+
+
+def default_threads() -> int:
+    """As many as the user asked for, or as this process may use."""
+    for name in VARIABLES:
+        text = os.environ.get(name, "").strip()
+        if text:
+            number = text.split(",")[0].strip()         # OpenMP's list is one number per nesting level
+            if number.isdecimal() and int(number) > 0:
+                return int(number)
+            warnings.warn(f"{name}={text!r} is ignored: it must be a number of threads, 1 or more.", RuntimeWarning,
+                          stacklevel=3)
+    return 1 if in_worker_process() else machine.cpus().count
+
+
+def in_worker_process() -> bool:
+    """Whether multiprocessing started this process, as concurrent.futures, joblib and Dask let it do: there is one
+    such process per core already. Asked without importing multiprocessing, which every such process has done."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def set_num_threads(n: int | None) -> None:
@@ -115,10 +141,8 @@ class Pool:
         self.address = ctypes.addressof(self._block)
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self.team_address, self.parts_address = code.address("pool_run_team"), code.address("pool_run_parts")
-        self.nothing_address = code.address("pool_nothing")
         self._team = code.function("pool_run_team", number, pointer, pointer, pointer, number)
         self._parts = code.function("pool_run_parts", number, pointer, pointer, pointer, number, number, number)
-        self._bench = code.function("pool_bench", number, pointer, pointer, pointer, number, number)
         self._stop = code.function("pool_stop", number, pointer)
         self._worker = pointer(code.address("pool_worker"))
         self._create, self._join = (getattr(ctypes.CDLL(None), name) for name in ("pthread_create", "pthread_join"))
@@ -152,15 +176,6 @@ class Pool:
     def run_parts(self, fn: int, job: int, parts: int, team: int, wake: bool) -> bool:
         """fn(job, part) for part 0 … parts-1, on up to `team` threads; False if this thread did them all."""
         return bool(self._parts(self.address, fn, job, parts, team, wake))
-
-    def fork_join_seconds(self, team: int, rounds: int = 20_000) -> float:
-        """Mean time to start and join a team that does nothing, while its workers spin."""
-        from time import perf_counter
-        team = self.reserve(team)
-        self._bench(self.address, self.nothing_address, None, team, rounds // 10)
-        start = perf_counter()
-        had = self._bench(self.address, self.nothing_address, None, team, rounds)
-        return (perf_counter() - start) / max(had, 1)
 
     def _grow(self, workers: int) -> None:
         # a thread inherits the mask of signals; Python wants them all delivered to its own threads
@@ -206,7 +221,39 @@ def _publish() -> None:
         n, there = 0 if _local_limits else get_num_threads(), _pool.workers + 1
         _pool._number(LIMIT).value = n if n <= there else there if _pool._refused else 0
     if "threadpoolctl" in sys.modules:
-        forks.imported("tilewright.runtime.cpu.threadpools").register()
+        _register()
+
+
+@cache
+def _register() -> None:
+    """Make tilewright known to threadpoolctl: `threadpool_info()` lists it, `threadpool_limits(n)` limits the calling
+    thread, under user_api "blas".
+
+    threadpoolctl finds thread pools by the files of loaded shared libraries. tilewright has none, since its code is
+    written at run time. It is found by NumPy's core instead, which is loaded wherever tilewright multiplies.
+    """
+    import numpy as np  # noqa: F401    its core is the library that is found
+    import threadpoolctl
+
+    class Controller(threadpoolctl.LibController):
+        user_api = "blas"
+        internal_api = "tilewright"
+        filename_prefixes = ("_multiarray_umath",)
+
+        def get_num_threads(self) -> int:
+            return get_num_threads()
+
+        def set_num_threads(self, num_threads: int) -> None:
+            # threadpoolctl undoes a limit by setting what was there before, which need not stay a limit of this thread
+            set_local_limit(None)
+            if num_threads != get_num_threads():
+                set_local_limit(num_threads)
+
+        def get_version(self) -> str:
+            from tilewright import __version__
+            return __version__
+
+    threadpoolctl.register(Controller)
 
 
 def _after_fork_in_child() -> None:

@@ -11,14 +11,13 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
 from tilewright.plans.words import TILE_WORDS
-from tilewright.runtime.cpu.host import Host, host
+from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.targets.cpu import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
 WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
 SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
-SWAPPED = str.maketrans("ab", "ba")
 SHARED = 1 << 15        # elements of C that are scaled by one thread
 
 
@@ -45,19 +44,7 @@ def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Str
     pair = 2 if shape.complex else 1                                        # reals from one number to the next
     across, along = (strides.rsa, strides.csa) if role == "a" else (strides.csb, strides.rsb)
     kind = _ALONG[order(across // pair, along // pair)]
-    where = target, shape.dtype, plan.mr if role == "a" else plan.nr, kind
-    source = shape.source_a if role == "a" else shape.source_b
-    if shape.tiles:
-        return int(host.packing_tiles(*where, source, role.translate(SWAPPED)))
-    if shape.words:
-        with_sums = shape.dtype == "i8x4" and shape.source_a == "i8"
-        return int(host.packing_words(*where, source, "a" if role == "a" else "b1" if with_sums else "b0"))
-    if not shape.complex:
-        return int(host.packing(*where, *((source,) if source else ())))
-    if role == "b":
-        return int(host.packing_complex(*where, "b", conj))
-    # rows of A that are contiguous are a real matrix as they lie
-    return int(host.packing(*where) if kind == "along" else host.packing_complex(*where, "a"))
+    return host.packing(target, shape, plan.mr if role == "a" else plan.nr, kind, role, conj)
 
 
 class Recipe:
@@ -65,8 +52,8 @@ class Recipe:
 
     `host` has the functions, memory and threads: this process's, or the simulator's.
     `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
-    (kernels/cpu/packing.py). `prepacked`: "a" or "b" if that operand was packed before
-    (runtime/cpu/prepack.py): its address is that of its panels. ValueError if the plan cannot run.
+    (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand was packed before
+    (runtime/cpu/packed.py): its address is that of its panels. ValueError if the plan cannot run.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
@@ -142,7 +129,8 @@ class Recipe:
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
-                "finish": self.host.finish(self.target, plan.nr, shape.out) if shape.out else 0}
+                "finish": self.host.address(jobs.finish_name(plan.nr, shape.out), "out:emit_finish", self.target,
+                                            plan.nr, shape.out) if shape.out else 0}
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
@@ -181,17 +169,21 @@ class Recipe:
 
     def _run_and_scale(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
         """The sums into C, or beside it if it will be read, and then C = alpha * sums + beta * C."""
-        size = FORMATS[self.added_in].itemsize
-        m, n = self.written
+        size, ldc = FORMATS[self.added_in].itemsize, self.template[self.at["ldc"]]
+        m, n = (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)   # AMX writes columns
         space = self.host.take(m * n * size) if beta else None
         try:
-            sums, ld = (c, self.template[self.at["ldc"]]) if space is None else (space.address, n)
+            sums, ld = (c, ldc) if space is None else (space.address, n)
             job = self.job(a, b, sums, 1.0, 0.0)
             job[self.at["ldc"]] = ld
             special = self._run(job)
             parts = self.parts if m * n > SHARED else 1
-            job = self.scaling(sums, ld, c, alpha, beta, parts)
-            function, address = self.host.scale(self.target, self.added_in), self.host.job(job)
+            row_parts = min(parts, m)
+            fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": ldc, "alpha": self._bits(alpha),
+                      "beta": self._bits(beta), "row_parts": row_parts, "col_parts": parts // row_parts}
+            job = array("q", [fields[name] for name in jobs.SCALE])
+            function, address = self.host.address(jobs.scale_name(self.added_in), "skinny:emit_scale", self.target,
+                                                  self.added_in), self.host.job(job)
             if parts > 1:
                 self.host.run_parts(function, address, parts, min(parts, self.shape.threads), False)
             else:
@@ -200,20 +192,6 @@ class Recipe:
         finally:
             if space is not None:
                 self.host.give(space)
-
-    @property
-    def written(self) -> tuple[int, int]:
-        """Rows and columns of C as they are written: AMX's lies by columns."""
-        return (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)
-
-    def scaling(self, sums: int, ld: int, c: int, alpha: float, beta: float, parts: int = 1) -> array:
-        """What emit_scale (kernels/cpu/skinny.py) takes for sums whose rows are `ld` elements apart."""
-        m, n = self.written
-        row_parts = min(parts, m)
-        fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": self.template[self.at["ldc"]],
-                  "alpha": self._bits(alpha), "beta": self._bits(beta), "row_parts": row_parts,
-                  "col_parts": parts // row_parts}
-        return array("q", [fields[name] for name in jobs.SCALE])
 
     def _run(self, job: array) -> bool:
         if self.parts > 1:
@@ -230,12 +208,10 @@ class Recipe:
         that `run` would give it."""
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
-        if not self.at_once(alpha, beta):
-            for i in range(batch):
-                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
-        elif self.plan.algorithm == "in_place":
+        at_once, algorithm = self.at_once(alpha, beta), self.plan.algorithm
+        if at_once and algorithm == "in_place":
             self._batch_in_place(batch, steps, self.job(a, b, c, alpha, beta), flops)
-        elif self.plan.algorithm == "packed" and (team := self._whole_products(batch, flops)):
+        elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta), team)
         else:
             for i in range(batch):
@@ -276,7 +252,8 @@ class Recipe:
             fields = {"driver": self.function, "product": self.host.job(job), "batch": batch, "space_step": each,
                       **dict(zip(_STEPS, steps))}
             whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
-            function, address = self.host.batch(self.target), self.host.job(whole)
+            function = self.host.address("batch_packed", "gemm:emit_batch", self.target)
+            address = self.host.job(whole)
             if team == 1 or not self.host.run_team(function, address, team):
                 self.host.callable(function)(address, 0)
         finally:

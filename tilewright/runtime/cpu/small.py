@@ -25,7 +25,7 @@ def attach(entry: Any) -> None:
     """This is the builtin (api/builtin.py) that may take small products from now on."""
     global _entry
     _entry = entry
-    _publish()
+    publish()
 
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
@@ -40,10 +40,11 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     assert len(values) == len(SMALL)
     small = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors)
     _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values), tables
-    _publish()
+    publish()
 
 
-def _publish() -> None:
+def publish() -> None:
+    """Tell the builtin which products it may take: the tuner's results count."""
     with forks.building:
         if _entry is not None and _contexts:
             _entry.limit(_largest(detect()))
@@ -70,8 +71,3 @@ def _largest(target: CpuTarget) -> int:
     others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, wanted).items()
               if not _ours(plan, target))
     return min(others, default=16 * small_elements("f32", target) ** 2)
-
-
-def relimit() -> None:
-    """The tuner has learnt something."""
-    _publish()

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, overload
 
-from tilewright import extras, targets
+from tilewright import targets
 from tilewright.forks import cached_property
 from tilewright.runtime.gpu import driver
 from tilewright.runtime.gpu.driver import LibraryError, Unavailable
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, nvidia
+from tilewright.text import install
 
 VERSION = 12000  # of the functions that `entry` gives; nothing that is used has changed since
 LEGACY_STREAM = 1  # CU_GET_PROC_ADDRESS_LEGACY_STREAM: handle 0 is the default stream of all threads
@@ -47,7 +48,7 @@ class _Cuda(driver.Library):
             from cuda.bindings import driver
         except ImportError as error:
             raise Unavailable(
-                f"CUDA arrays need the package cuda-bindings ({extras.install('cuda')}): {error}"
+                f"CUDA arrays need the package cuda-bindings ({install('cuda')}): {error}"
             ) from None
         try:
             status, *_ = driver.cuInit(0)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.plans.gpu import MOST_BATCH, WIDEST
-from tilewright.rules import arguments, batch
+from tilewright.rules import arguments, shapes
 from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, turned
@@ -114,11 +114,11 @@ class Run:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
         one with one stride in each operand, else one for each index of all axes but the longest."""
         if c.ndim > 2:
-            a, b, c = batch.collapse(a, b, c)
+            a, b, c = shapes.collapse(a, b, c)
         if c.ndim == 2:
             self._multiply(a, b, c, alpha, beta)
             return
-        for parts in batch.pieces(a, b, c):
+        for parts in shapes.pieces(a, b, c):
             for first in range(0, len(parts[-1]), MOST_BATCH):
                 stacks = (x[first : first + MOST_BATCH] for x in parts)
                 a, b, c = (x[0] if len(x) == 1 else x for x in stacks)

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tilewright import extras
 from tilewright.forks import cached_property
 from tilewright.runtime.gpu import driver
 from tilewright.runtime.gpu.driver import LibraryError, Unavailable
 from tilewright.targets import amd
 from tilewright.targets.amd import AmdTarget
+from tilewright.text import install
 
 
 class HipError(LibraryError):
@@ -36,7 +36,7 @@ class _Hip(driver.Library):
             from hip import hip
         except ImportError as error:
             raise Unavailable(
-                f"AMD GPUs need the package hip-python, of the version of ROCm ({extras.install('rocm')}): {error}"
+                f"AMD GPUs need the package hip-python, of the version of ROCm ({install('rocm')}): {error}"
             ) from None
         try:
             (status,) = hip.hipInit(0)

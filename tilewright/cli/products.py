@@ -1,0 +1,172 @@
+"""tilewright run: the product of two .npy files; tilewright simulate: the kernels of a problem on NumPy, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli import common, output
+from tilewright.cli.command import BadInput
+
+MOST = {"cpu": 2e8, "gpu": 2e9}  # multiply-adds: a few minutes
+
+
+def run(
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="The first matrix, a .npy file of numbers.", show_default=False)
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The second matrix.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The .npy file to write A @ B to.",
+                           show_default=False)
+    ],
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many threads to use.", show_default="all")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the result with exact or wider arithmetic before writing it.")
+    ] = False,
+    format_a: Annotated[
+        str | None, typer.Option("--a", metavar="FORMAT", help="The number format of A's raw bytes, for formats that "
+                                 ".npy has no name for: bf16, e4m3fn, i4, ...", show_default="as in the file",
+                                 **common.completed(common.format_names))
+    ] = None,
+    format_b: Annotated[
+        str | None, typer.Option("--b", metavar="FORMAT", help="The same for B.", show_default="as in the file",
+                                 **common.completed(common.format_names))
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite-input", help="Let --output replace A or B.")
+    ] = False,
+) -> None:
+    """Multiply two .npy files, in any number format that matmul takes.
+
+    The inputs are memory-mapped, so they may be as large as memory allows; vectors, stacks of matrices and the format
+    of the result follow numpy.matmul. The output appears only when it is complete.
+    """
+    from tilewright.cli import npy
+
+    if not overwrite and any(output.exists() and x.exists() and output.samefile(x) for x in (a, b)):
+        raise BadInput(f"{output} is an input, which would be overwritten: choose another --output, or give "
+                       "--overwrite-input")
+    typer.echo(npy.multiply(a, b, output, threads=threads, check=check, named=(format_a, format_b)))
+
+
+def simulate(
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
+    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    plan: Annotated[
+        str | None,
+        typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
+                     show_default="the model's choice"),
+    ] = None,
+    step: common.Step = None,
+    beta: Annotated[
+        float, typer.Option(metavar="X", help="Compute A B + X C; C is filled with whole numbers first.")
+    ] = 0.0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Simulate a large problem too, which takes long.")] = False,
+    json: output.Json = None,
+) -> None:
+    """Run the kernels of a problem in the simulator, which needs no GPU, on whole numbers.
+
+    Prints what each line of the kernels moved and what that cost (sectors, cache lines, passes over the banks), the
+    instructions, and for a GPU the occupancy. With --step it is a kernel of the target's ladder; M, N and K may be left
+    out for those of AMD's, whose sizes are those of one matrix instruction.
+
+    A mistake in a kernel, such as a race or an access outside an array, is reported with its line, and a wrong product
+    too, both with exit status 1.
+    """
+    from tilewright.ladder import steps
+    from tilewright.simulator import Fault
+    from tilewright.simulator import report as traffic
+
+    chip = common.target(target)
+    if step and plan:
+        raise BadInput("give --plan or --step, not both: a step of a ladder has no plan")
+    try:
+        if step and steps.ladder(chip)[0] == "amd":
+            title, report, note, exact = _amd_step(step, chip, (m, n, k), beta)
+        else:
+            title, report, note, exact = _problem(step, common.sizes(m, n, k), dtype, layout, chip, plan, beta, anyway)
+    except Fault as fault:
+        typer.echo(f"tilewright: {fault}", err=True)
+        raise typer.Exit(1) from None
+
+    def text() -> None:
+        typer.echo(f"{title} on {chip.name}\n")
+        if note:
+            typer.echo(f"{output.fill(note)}\n")
+        typer.echo(traffic.text(report, output.width()))
+        if exact:
+            typer.echo("the product is exact")
+
+    output.show(lambda: _record(title, chip, note, report, exact), text, json)
+    if not exact:
+        typer.echo("tilewright: the product is wrong", err=True)
+        raise typer.Exit(1)
+
+
+def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str, layout: str | None, chip: Any,
+             plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:
+    """What was simulated, the report, a remark, and whether the product is exact."""
+    import tilewright as tw
+    from tilewright.ladder import run
+    from tilewright.targets import CpuTarget
+
+    (m, n, k), problem = sizes, common.problem(*sizes, dtype, layout)
+    most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
+    if m * n * k > most and not anyway:
+        raise BadInput(f"{m} x {n} x {k} are {m * n * k:.1e} multiply-adds, and the simulator does some millions a "
+                       f"second: at most {most:.0e}, or more with --anyway")
+    kernel = None if step else tw.compile(problem, chip, plan)
+    a, b, c, expected = _matrices(problem, beta)
+    if step:
+        report, note = run.simulate(step, problem, chip, a, b, c, beta)
+    else:
+        report, note = tw.simulate(kernel, a, b, c, beta=beta), ""
+    return str(problem), report, note, bool((c == expected).all())
+
+
+def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, bool]:
+    """The same of a step of AMD's ladder, one matrix instruction, on operands of its own."""
+    from tilewright.ladder import run, steps
+
+    atom = steps.step(step, chip).atom(chip.name)
+    if any(given not in (None, size) for given, size in zip(sizes, (atom.m, atom.n, atom.k))) or beta:
+        raise BadInput(f"step {step} on {chip.name} is one instruction, {atom.name}: C = A B of {atom.m} x {atom.n} x "
+                       f"{atom.k}, and nothing else")
+    report, operands = run.simulate_amd(step, chip)
+    return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", bool((operands.c == operands.expected).all())
+
+
+def _record(title: str, chip: Any, note: str, report: Any, exact: bool) -> dict[str, Any]:
+    return {
+        "problem": title, "target": chip.name, "note": note, "exact": exact,
+        "traffic": [
+            {"file": site.line.file, "line": site.line.number, "array": site.array, "space": site.space,
+             "verb": site.verb, "requests": t.requests, "elements": t.elements, "bytes": t.bytes,
+             "distinct": t.distinct, "moved": t.moved, "ideal": t.ideal}
+            for site, t in sorted(report.traffic.items()) if t.requests
+        ],
+        "instructions": dict(report.instructions), "flops": report.flops,
+        "occupancy": None if report.occupancy is None else str(report.occupancy),
+    }
+
+
+def _matrices(problem: Any, beta: float) -> tuple[Any, Any, Any, Any]:
+    """Whole numbers so small that every order of summation gives the same: A, B, C before, and C afterwards."""
+    import numpy as np
+
+    import tilewright as tw
+    from tilewright import formats
+
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(-4, 5, shape) for shape in (problem.shape_a, problem.shape_b))
+    a, b = (x.T if letter == "t" else x for x, letter in zip((a, b), problem.layout))
+    c = draw.integers(-4, 5, (problem.m, problem.n))
+    out = formats.FORMATS[problem.out].dtype
+    given = (tw.quantize(x.astype("f4"), name, axis) if problem.blocks else x.astype(formats.FORMATS[name].dtype)
+             for x, name, axis in ((a, problem.a, -1), (b, problem.b, -2)))
+    return *given, c.astype(out), (a @ b + beta * c).astype(out)
