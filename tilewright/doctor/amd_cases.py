@@ -116,7 +116,7 @@ def ladder(step: str, arch: str) -> Make:
     def make(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
         m, n, k = shape
         given = run.operands(AMD_STEPS[step].atom(arch), data, rng)
-        most = 0.0 if data == "integers" else given.bound
+        most = bound(given.a, given.b, None, 1.0, 0.0, "f32", "f32", given.expected, data)
         moved = sum(x.nbytes for x in given.args)
         return Case(launch.grid, given.args, len(given.args) - 1, given.expected, most, 2.0 * m * n * k, moved)
 

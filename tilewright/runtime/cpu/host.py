@@ -123,7 +123,7 @@ class Host:
         """Of the function that packs panels of up to `width` rows of A, role "a", or columns of B, "b", that lie in
         memory as `kind` says; conj: which of complex operands are conjugated."""
         dtype, source = shape.dtype, shape.source_a if role == "a" else shape.source_b
-        emitter, more = "packing:emit_pack", (source,) if source and not shape.complex else ()
+        emitter, more = "packing:emit_pack", tuple[str, ...]((source,) if source and not shape.complex else ())
         args: tuple[Any, ...] = dtype, width, kind
         if shape.tiles:
             emitter, more = "amx:emit_pack_tiles", (source, role.translate(SWAPPED))
