@@ -332,7 +332,7 @@ def test_events_are_passed_on(pretend):
 
 @pytest.mark.parametrize("kind", ["f64", "mxfp8"])
 def test_a_real_run(own_store, kind):
-    result = tw.tune(tw.Gemm(40, 50, 60, kind, layout="nt"), threads=1, time_limit=2, candidates=4)
+    result = tw.tune(tw.Gemm(40, 50, 320, kind, layout="nt"), threads=1, time_limit=2, candidates=4)
     assert len(result.rows) >= 2
     assert not result.notes
     assert result.disturbed == ("Other processes disturbed this" in str(result))    # a child sees the real machine

@@ -14,8 +14,8 @@ from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common
-from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
-from tilewright.plans.model import Ceilings, cost
+from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.model import Ceilings, cost, small_elements, stays_in_cache
 from tilewright.plans.words import GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -47,7 +47,6 @@ DOT_ROWS: dict[int, tuple] = {
     32: ((1, 8), (2, 8), (3, 6), (4, 6)), 29: ((1, 8), (2, 8), (3, 6), (4, 5)), 16: ((1, 6), (2, 5), (3, 4), (4, 2))}
 
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
-SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read and written once per block
 SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
@@ -103,9 +102,10 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
     in_cache = stays_in_cache(shape, target)
     for mr, vectors in packed_tiles(target)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
-    if shape.k <= SHORT or max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target):
+    if shape.k <= SHORT or max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target, shape.a):
         for mr, vectors in tiles_of(target, TILES)[:tiles]:
-            yield from in_place_plans(shape, mr, vectors * lanes, 0)
+            for p in in_place_plans(shape, mr, vectors * lanes, 0):
+                yield replace(p, copy=in_cache and shape.b == "columns")
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[:1] if not in_cache else ():
             yield from in_place_plans(shape, mr, vectors * lanes, 0)
     if not in_cache:
@@ -219,18 +219,6 @@ def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]
     for jc, ic, jr in splits(shape.threads):
         if jr == 1:
             yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
-
-
-def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
-    """Whether a product is small and readable in place, so that the emitted builtin runs it without Python."""
-    m, n, k = shape.m, shape.n, shape.k
-    return (shape.b == "rows" and shape.a != "any" and not shape.converts
-            and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target))
-
-
-def small_elements(dtype: str, target: CpuTarget) -> int:
-    """The most elements of A, B or C that are multiplied in place and without choosing."""
-    return min(int(SMALL_SHARE * target.l2), SMALL_BYTES) // ITEMSIZE[dtype]
 
 
 def splits(threads: int) -> Iterator[tuple[int, int, int]]:

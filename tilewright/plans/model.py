@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -50,6 +50,15 @@ TRANSPOSING_WORDS = 16      # vector instructions for each vector of words of A 
 LINE = 5e-9                 # seconds for each line of a row of B that is packed, and as much to reach the row
 FAR, REREAD = 1024, 0.5     # rows of B, each in another page, above which as much of them is fetched again
 TRANSPOSING = 4             # vector instructions for each vector of an operand that is transposed on its way
+COPYING = 12                # the same where B is copied before the product: on a Zen 3 that and a product in place took
+#                             as long as packing both operands at 90 x 90 x 90, layout nt
+SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
+# The same in sizes of L1, where tiles have 16 registers and half of a cache line of B: A by rows, and by columns, of
+# which a panel has only a part of each line. On a Zen 3 packing ran at 0.90 of that speed with f32 nn 160, 1.05 with
+# 200, 1.2 with 240; tn 128 0.88, 160 1.12, 240 1.38; f64 nn 160 0.99, tn 96 0.80, 128 1.17.
+SMALL_L1 = {"rows": 4.5, "columns": 2.9}
+PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
+WAKE_ABOVE = 1_500_000  # multiplications: waking a sleeping thread costs the caller of the builtin microseconds
 
 
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
@@ -57,17 +66,36 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     ceilings = ceilings or Ceilings()
     if plan.swap:
         shape = shape.swapped
-    copied = 0
+    copied, transposing = 0, 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
     if plan.copy:
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
     if shape.tiles:
         return _tiles(shape, plan, target, ceilings)
     count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
     found = count(shape, plan, target, ceilings)
-    parts = *found.parts, ("copying B", _transposing(copied, shape, target, ceilings))
+    parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
     if shape.words:
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
     return _cost(found.vectors, found.traffic, parts)
+
+
+def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
+    """Whether the emitted builtin runs a product without Python: it is small, and readable in place but for panels of
+    B, which the builtin packs."""
+    m, n, k = shape.m, shape.n, shape.k
+    by_panels = (shape.b == "columns" and k <= PANEL_DEPTH and shape.dtype in ("f32", "f64")
+                 and (shape.threads == 1 or m*n*k < WAKE_ABOVE))
+    return ((shape.b == "rows" or by_panels) and shape.a != "any" and not shape.converts
+            and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
+
+
+def small_elements(dtype: str, target: CpuTarget, a: str = "rows") -> int:
+    """The most elements of A, B or C that are multiplied in place and without choosing; `a`: A's rows or columns are
+    contiguous."""
+    most = min(int(SMALL_SHARE * target.l2), SMALL_BYTES)
+    if target.tile_registers == 16:
+        most = min(most, int(SMALL_L1["columns" if a == "columns" else "rows"] * target.l1d))
+    return most // ITEMSIZE[dtype]
 
 
 def _transposing(elements: int, shape: Shape, target: CpuTarget, ceilings: Ceilings) -> float:

@@ -16,8 +16,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
-from tilewright.kernels.cpu.jobs import IN_PLACE, SMALL
+from tilewright.kernels.cpu.jobs import IN_PLACE, SLACK, SMALL
 from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_fields, split
 from tilewright.targets.cpu import CpuTarget
 
@@ -81,11 +82,12 @@ def kernel_index(k: Kernel, h: Value, cols: Value, V: int, NV: int) -> Value:
     return ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(masked, k.constant(i64, 1), 0)
 
 
-def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
+def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> Function:
     """small(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, in place; 0: it is refused.
 
-    Refused are strides that in_place cannot read, products too large to stay in cache, and shapes whose micro-kernels
-    have not been compiled yet: the Python function then compiles them.
+    A B with contiguous columns, of at most DEPTH rows, is packed on the stack a panel at a time, and multiplied by one
+    thread. Refused are strides that in_place cannot read, products too large to stay in cache, and shapes whose
+    micro-kernels have not been compiled yet: the Python function then compiles them.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
@@ -102,9 +104,10 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
 
     by_rows = (csa == 1) | (kk == 1)
     decline_when(k.min(k.min(m, n), kk) < 1)
-    decline_when((csb != 1) & (n != 1))
+    by_panels = (csb != 1) & (n != 1)
+    decline_when(by_panels & (((rsb != 1) & (kk != 1)) | (kk > DEPTH)))
     decline_when((csa != 1) & (kk != 1) & (rsa != 1) & (m != 1))
-    decline_when(k.max(k.max(n * kk, m * kk), m * n) > s.most_elements)
+    decline_when(k.max(k.max(n * kk, m * kk), m * n) > k.select(by_rows, s.most_elements, s.most_by_columns))
 
     m_panels, n_panels = k.ceil_div(m, MR), k.ceil_div(n, NR)
     low, high, edge = m // m_panels, k.ceil_div(m, m_panels), n % NR
@@ -119,7 +122,8 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     with k.when(m*n*kk >= s.parallel_above):
         team.set(k.load(s.pool.as_(i64) + LIMIT // 8))          # 0: the number depends on the caller: Python decides
         decline_when(team.get() == 0)
-    threads = team.get()
+    decline_when(by_panels & (team.get() > 1) & (m*n*kk >= s.wake_above))
+    threads = k.select(by_panels, 1, team.get())
     # whichever of rows and columns leaves the busiest thread less to do
     by_col = m_panels * k.ceil_div(n_panels, threads) <= n_panels * k.ceil_div(m_panels, threads)
     zero, one = k.constant(i64, 0), k.constant(i64, 1)
@@ -133,9 +137,24 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
               **dict.fromkeys(("a_step", "b_step", "c_step"), zero), "batch_parts": one, "row_parts": row_parts,
               "col_parts": col_parts, "by_rows": k.select(by_rows, one, 0),
               "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table}
-    for index, name in enumerate(IN_PLACE):
-        field = job + index
-        k.store(field.as_(T) if name in ("alpha", "beta") else field, fields[name], align=8)
+
+    def store(name: str, value: Value) -> None:
+        field = job + IN_PLACE.index(name)
+        k.store(field.as_(T) if name in ("alpha", "beta") else field, value, align=8)
+
+    for name, value in fields.items():
+        store(name, value)
+    with k.when(by_panels):
+        panel, pack = k.local("panel", (DEPTH*NR + SLACK,), T), emit_pack(target, dtype, NR, "along")
+        store("b", panel)
+        store("ldb", k.constant(i64, NR))
+        with k.loop(n, step=NR) as j:
+            cols = k.min(n - j, NR)
+            k.call(pack, kk, k.constant(i64, NR), cols, b + j*csb, csb, one, panel)
+            store("n", cols)
+            store("c", c + j)
+            k.call(s.driver, job.as_(i8), zero)
+        k.ret(1)
     parts = row_parts * col_parts
     with k.when(parts == 1):
         k.call(s.driver, job.as_(i8), k.constant(i64, 0))

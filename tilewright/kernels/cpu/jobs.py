@@ -42,7 +42,7 @@ BATCH = (                       # of packed products: kernels/cpu/gemm.py
 SMALL = (                       # the context of kernels/cpu/in_place.py
     "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels
     "pool", "run_parts",
-    "most_elements",                                # of A, of B and of C: they stay in cache without packing
+    "most_elements", "most_by_columns",             # of A (by rows, by columns), of B and of C: they stay in cache
     "parallel_above", "wake_above",                 # multiplications
 )
 

@@ -7,16 +7,16 @@ from typing import Any
 from tilewright import forks
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
-from tilewright.plans.choose import TILES, small_elements, stays_in_cache, tiles_of
+from tilewright.plans.choose import TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
+from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, small_elements, stays_in_cache
 from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import pool
 from tilewright.targets import CpuTarget, detect
 
 DTYPES = ("f32", "f64")         # that the builtin takes
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
-WAKE_ABOVE = 1_500_000          # waking a sleeping thread costs the caller microseconds, and this call gains nothing
 _contexts: dict[str, tuple[int, array, Any]] = {}   # dtype → the emitted function, its context, what that points to
 _entry: Any = None                                  # the builtin, once there is one
 
@@ -36,9 +36,9 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     driver = host.driver(target, "in_place", shape.dtype, mr, plan.nr)
     tables = [host.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
     values = (driver, *(table.address for table in tables), pool().address, pool().parts_address,
-              small_elements(shape.dtype, target), PARALLEL_ABOVE, WAKE_ABOVE)
+              *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")), PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
-    small = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors)
+    small = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors, PANEL_DEPTH)
     _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values), tables
     publish()
 
