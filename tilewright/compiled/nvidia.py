@@ -95,13 +95,14 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p = self.plan
-        batch = {"BATCH": True} if self.problem.batch != 1 else {}
+        more = {"BATCH": True} if self.problem.batch != 1 else {}
         if p.algorithm == "gemv":
             return {"DTYPE": self.problem.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
-                    "VECTOR": p.vector, "SPLIT_K": p.split_k, **batch}
+                    "VECTOR": p.vector, "SPLIT_K": p.split_k, **more}
+        more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
                  "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
-                 "TAIL": p.tail, "GROUP_M": p.group_m, **batch}
+                 "TAIL": p.tail, "GROUP_M": p.group_m, **more}
         if p.algorithm == "simt":
             found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,

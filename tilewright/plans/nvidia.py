@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tilewright.plans import gpu
 from tilewright.plans.common import Plan
 from tilewright.plans.gpu import MOST, WIDEST, GpuShape, Place, choose, ranked
-from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART, cost, peak, traffic
+from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART, cost, peak, traffic
 from tilewright.targets.nvidia import LEAST_REGISTERS, GpuTarget
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ FORMATS = "f32", "f64"  # that kernels multiply
 ARRAYS = frozenset(FORMATS)
 RESULTS = {"f32": ("f32",), "f64": ("f64",)}    # what sums are stored as
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
-GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
@@ -70,7 +69,8 @@ class NvidiaPlan(Plan):
     thread_n: int = 0
     stages: int = 3
     copy: Literal["async", "registers"] = "async"
-    vector: int = 1
+    vector: int = 1                 # elements that are copied at once
+    vector_c: int = 0               # and stored of C; 0: as many
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
     prefetch_first: bool = False    # copies through registers begin at the top of the loop, whatever ptxas prefers
@@ -199,6 +199,8 @@ def _violations(plan: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterato
     if p.vector > shape.vector:
         yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
                "addresses, leading dimensions and sizes.")
+    if p.vector_c > shape.vector_c:
+        yield f"vector_c = {p.vector_c} elements of C are stored at once, and C allows {shape.vector_c}."
     if p.vector*s > WIDEST:
         yield f"vector = {p.vector} {shape.sums} are more than the {WIDEST} bytes that a thread copies at once."
     if (shared := p.shared(s)) > target.smem_cta:
@@ -240,6 +242,20 @@ F32 = (
 SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", prefetch_first=True, **_REGISTERS),),
          "t": (_simt("128x64x16", "64x32", "8x8", order="columns", prefetch_first=True, **_REGISTERS),
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
+# Tiles for matrices of few rows and columns, of which a batch has many. They are not measured, and offered for sizes of
+# at most TINY alone, where other tiles are mostly empty, or too few.
+TINY = 320, 320, 1024
+F32_TINY = (
+    _simt("32x64x32", "32x64", "8x8", order="columns", slices=4, stages=3, registers=160),
+    _simt("32x32x32", "32x32", "8x4", slices=4, stages=3),
+    _simt("32x32x16", "32x32", "8x4", stages=3),
+    _simt("16x16x32", "16x16", "4x2", slices=2, stages=3),
+    _simt("16x16x16", "16x16", "4x2", stages=3),
+)
+F64_TINY = (
+    NvidiaPlan("dmma", 32, 32, 16, 16, 16, stages=4),
+    NvidiaPlan("dmma", 16, 16, 16, 16, 16, stages=3),
+)
 F64 = (
     NvidiaPlan("dmma", 128, 128, 8, 32, 64, stages=6),
     NvidiaPlan("dmma", 64, 128, 8, 32, 64, stages=4),
@@ -259,8 +275,10 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     if 1 in (shape.m, shape.n):
         yield from _vectors(shape, target)
         return
-    for tile in (*F32, *SMALL[shape.layout[1]]) if shape.sums == "f32" else F64:
-        tile = replace(tile, vector=shape.vector)
+    tiny = all(size <= most for size, most in zip((shape.m, shape.n, shape.k), TINY))
+    tiles = (*F32, *SMALL[shape.layout[1]], *F32_TINY*tiny) if shape.sums == "f32" else (*F64, *F64_TINY*tiny)
+    for tile in tiles:
+        tile = replace(tile, vector=shape.vector, vector_c=shape.vector_c if shape.vector_c > shape.vector else 0)
         if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, prefetch_first=True)    # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from tilewright.targets.nvidia import GpuTarget
 
 LANES = 32              # of a warp
+GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
-ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43}
+ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
+         (4, 2): 0.3}                                           # an estimate: two loads for 8 multiply-adds
 ISSUE_ASYNC = {(8, 8): 0.74}                                    # where asynchronous copies make a difference
 MOST_WARPS = 1.04       # what more than 8 warps gain at most: M = 128, 200 against 4096 x 4096, 3 CTAs instead of 2
 COPY = 4                # slots for multiply-adds that a copy takes
@@ -30,6 +32,9 @@ MATRIX_OTHER, MATRIX_ALONE = 0.80, 0.95         # and where one CTA has a multip
 L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
 SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
+SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
+ROUND_TRIP = 8e-7       # seconds of a load from memory: gemv waits for UNROLL rounds of them at once
+UNROLL = 8              # of kernels/nvidia/gemv.py
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
 
@@ -55,6 +60,9 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
             rate *= ALONE
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
     rate *= min(MOST_WARPS, 0.55 + 0.45*warps/8)                # few warps wait for their loads
+    if plan.algorithm == "simt":
+        own = plan.thread_m * plan.thread_n
+        rate = min(rate, warps * LANES * own / max(own, SHARED_LATENCY))
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
@@ -65,6 +73,9 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
             rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
     work = rounds * resident * alone / target.clock
+    if plan.algorithm == "gemv":
+        together = UNROLL * (LANES*plan.vector if GEMV_WARPS in plan.extent else GEMV_WARPS)     # steps of k
+        work = max(work, ceil(k / plan.split_k / together) * ceil(rounds) * ROUND_TRIP)
     moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
     once = shape.batch * (m*k + k*n + m*n) * s / (0.85*target.bandwidth)

@@ -31,18 +31,20 @@ PAD = 4                 # elements
 
 
 def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16, WARP_M: int = 64,
-                   WARP_N: int = 32, STAGES: int = 4, VECTOR: int = 2, SPLIT_K: int = 1, TAIL: bool = False,
-                   GROUP_M: int = 8, MIN_CTAS: int = 1, BATCH: bool = False) -> Function:
+                   WARP_N: int = 32, STAGES: int = 4, VECTOR: int = 2, VECTOR_C: int = 0, SPLIT_K: int = 1,
+                   TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1, BATCH: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C in f64, row-major; beta = 0 never reads C.
 
     VECTOR      elements per copy, 1 or 2: matrices are aligned to so many, and their leading dimensions, and their
                 sizes along the contiguous dimension, are multiples of it
+    VECTOR_C    elements of C that are stored at once, 0: VECTOR
     SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
     BATCH       of many matrices: see work.parameters
     """
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
     k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}_v{VECTOR}"
-               f"_k{'tail' if TAIL else SPLIT_K}{'_batch' if BATCH else ''}", threads=THREADS, min_ctas=MIN_CTAS,
+               f"_k{'tail' if TAIL else SPLIT_K}{'_batch' if BATCH else ''}"
+               f"{f'_c{VECTOR_C}' if VECTOR_C else ''}", threads=THREADS, min_ctas=MIN_CTAS,
                noalias=not split.divided, **parameters(f64, f64, f64, f64, split, BATCH=BATCH))
     g = arguments(k)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
@@ -56,7 +58,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     b.begin(work.t, work.j0, g.n, work.k_first)
     products = WarpProducts(k, smem, a, b, work, WARP_M, WARP_N, CTA_K // ATOM.k)
     Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES).run(products)
-    result.store(k, work, Out.of(k, g, "f64", VECTOR), products.result, result.holders(work, THREADS))
+    result.store(k, work, Out.of(k, g, "f64", VECTOR_C or VECTOR), products.result, result.holders(work, THREADS))
     return k.function
 
 

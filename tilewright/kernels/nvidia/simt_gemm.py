@@ -24,9 +24,9 @@ TYPES = {"f32": f32, "f64": f64}
 
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
-                   STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, SPLIT_K: int = 1,
-                   TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0, EARLY: bool = False,
-                   BATCH: bool = False) -> Function:
+                   STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, VECTOR_C: int = 0,
+                   SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
+                   EARLY: bool = False, BATCH: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -35,6 +35,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     TRANSPOSE   operands that are contiguous along k are transposed on their way to shared memory
     VECTOR      elements per copy: matrices are aligned to so many, and their leading dimensions, and their sizes along
                 the contiguous dimension, are multiples of it
+    VECTOR_C    elements of C that are stored at once, 0: VECTOR
     SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
     GROUP_M     rows of tiles that are finished before the next ones
     ORDER       of the FMAs of an outer product: along "rows" or "columns"
@@ -46,7 +47,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     THREADS = 32 * WARPS * SLICES
     name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
-            f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}")
+            f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
+            f"{f'_c{VECTOR_C}' if VECTOR_C else ''}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, staged, T.bytes),
                noalias=not split.divided, **parameters(T, T, T, T, split, BATCH=BATCH))
@@ -65,7 +67,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                            VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC)
     a, b = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M), operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
-    STAGED = VECTOR == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
+    STAGED = (VECTOR_C or VECTOR) == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
     STAGING = Staging.size(LANES_M, WARP_N) if STAGED else 0
     smem = k.smem("tiles", (max(STAGES*(a.SIZE + b.SIZE), CTA_M*CTA_N if SLICES > 1 else 0, WARPS*STAGING),), T,
                   align=128)
@@ -83,7 +85,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     holders = result.holders(work, 32*WARPS)
     if SLICES > 1:
         result.add_slices(k, products.acc, smem, work, SLICES, holders)
-    result.store(k, work, Out.of(k, g, DTYPE, VECTOR), Result(products.acc, rows, columns), holders, staging)
+    out = Out.of(k, g, DTYPE, VECTOR_C or VECTOR)
+    result.store(k, work, out, Result(products.acc, rows, columns), holders, staging)
     return k.function
 
 
