@@ -36,6 +36,11 @@ def test_words_choose_groups_and_products() -> None:
     for group in suite.GROUPS:
         assert {c.suite for c in suite.cases([group])} == {group}
         assert len({c.label for c in suite.cases([group, "f32"])}) == sum(s[0] == group for s in suite.shapes())
+    again = suite.cases(["again", "f32"], device=GPU)
+    assert {c.suite for c in again} == {"squares", "odd", "skinny", "layouts", "views", "batches"}
+    assert {str(c.problem) for c in again} >= {"gemm_f32_nn_257x257x257", "gemm_f32_tn_240x240x240",
+                                               "gemm_f32_nn_2048x2048x2", "gemm_f32_nn_1x4096x4096",
+                                               "gemm_f32_nn_16x16x16_b1000"}
     views = suite.cases(["views", "f64"])
     assert len(views) == 17
     assert all(c.gap == 1 and c.problem.a == "f64" for c in views)

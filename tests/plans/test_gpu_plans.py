@@ -218,3 +218,22 @@ def test_no_candidate_of_the_planner_spills(size, target, dtype):
     for plan in plans:
         usage = tw.compile(problem, target, plan).resources
         assert usage.spill_stores == usage.stack == 0, plan
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_plans_of_batches(name):
+    """All matrices count: no parts of k where there are enough of them, and tiles that are not mostly empty."""
+    for batch, n in ((1000, 16), (256, 32), (64, 64), (1000, 128)):
+        plan = choose(shape_of(tw.Gemm(n, n, n, name, batch=batch)), H200)
+        assert plan.split_k == 1
+        assert plan.tiles(n, n, batch) >= min(batch, H200.sms)
+        assert plan.cta_m * plan.cta_n <= n * n
+
+
+def test_c_is_stored_in_vectors_of_its_own():
+    """With k = 2, copies of A are narrow; stores of half a sector took twice as long."""
+    plan = choose(shape_of(tw.Gemm(2048, 2048, 2)), H200)
+    assert (plan.vector, plan.vector_c) == (2, 4)
+    (reason,) = plan.violations(tw.Gemm(2048, 2046, 2), H200)
+    assert reason == "vector_c = 4 elements of C are stored at once, and C allows 2."
+    assert choose(shape_of(tw.Gemm(2048, 2048, 2048)), H200).vector_c == 0

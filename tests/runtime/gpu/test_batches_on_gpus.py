@@ -82,6 +82,14 @@ def test_a_batch_is_one_launch(on, case):
     assert len(on.machine.launches) == launches
 
 
+def test_formats_are_converted_in_one_launch(on):
+    a, b = stack(5, 16, 12), stack(5, 12, 16, seed=1).astype(np.float64)
+    got = tw.matmul(on.array(a), on.array(b))
+    on.finish()
+    np.testing.assert_array_equal(got.host, a @ b)
+    assert len(on.machine.launches) == 2
+
+
 def test_nothing_to_add_up(on):
     got = tw.matmul(on.array(stack(3, 4, 0)), on.array(stack(3, 0, 6)))
     on.finish()

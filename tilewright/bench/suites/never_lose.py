@@ -34,6 +34,10 @@ ATTENTION = ((96, 128, 128, 64), (32, 512, 512, 64))  # Q K^T: batch, m, n, k wi
 TURNED = (100, 240, 512, 1000, 2048, 3333)  # squares in the other layouts
 VIEWS = (64, 128, 256, 512, 1000, 1024, 2048, 3072, 4096)  # x[:, :n] of n + 1 columns
 GROUPS = ("squares", "odd", "rectangles", "skinny", "layouts", "views", "batches")
+# "again": cells of a GPU whose plans have changed since they were measured: all batches, vectors, and matrices that
+# plans/nvidia.py has small tiles or another vector of C for
+AGAIN = "again"
+CHANGED = {(n, n, n) for n in (*SQUARES, *ODD, *TURNED) if n <= 320} | {(2048, 2048, k) for k in (1, 2, 4)}
 
 PRODUCTS = (*(Product(x, x, x) for x in ("f32", "f64")), Product("bf16", "bf16", "f32"), Product("i8", "i8", "i32"),
             Product("f16", "f16", "f32"), Product("c64", "c64", "c64"))
@@ -60,17 +64,23 @@ def _shapes() -> Iterator[Shape]:
     yield from (("batches", m, n, k, "nt", batch, 0) for batch, m, n, k in ATTENTION)
 
 
+def changed(shape: Shape) -> bool:
+    """Whether the cell is one of those that "again" names."""
+    group, m, n, k, *_ = shape
+    return group == "batches" or 1 in (m, n) or (m, n, k) in CHANGED
+
+
 def cases(words: Sequence[str] = (), quick: bool = False, device: str = CPU) -> list[Case]:
     """Every shape in every format, or what the words name: groups of shapes, and products as shapes.chosen takes them.
 
     Neighbours in the list are of different groups.
     """
-    groups = [word for word in words if word in GROUPS]
+    groups = [word for word in words if word in (*GROUPS, AGAIN)]
     among = PLAIN if device == GPU else PRODUCTS
-    named = [word for word in words if word not in GROUPS]
-    also = f", or a group of shapes ({', '.join(GROUPS)})"
+    named = [word for word in words if word not in groups]
+    also = f", or a group of shapes ({', '.join((*GROUPS, AGAIN))})"
     products = chosen(named, among, also) if named or not quick else list(PLAIN[:1])
-    every = [shape for shape in shapes() if shape[0] in groups or not groups]
+    every = [shape for shape in shapes() if shape[0] in groups or not groups or (AGAIN in groups and changed(shape))]
     step = next(step for step in range(STRIDE, 2 * STRIDE) if math.gcd(step, len(every)) == 1)
     mixed = [every[i * step % len(every)] for i in range(len(every))]
     return [Case(group, p.gemm(m, n, k, layout, batch), algorithm=p.algorithm, gap=gap)
