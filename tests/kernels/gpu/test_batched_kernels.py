@@ -58,11 +58,11 @@ def test_values(chip, name, m, n, k, layout, plan):
 
 @pytest.mark.parametrize(("chip", "name", "m", "n", "k", "layout", "plan"), [x for x in KERNELS if x[0] == "sm_90a"])
 def test_resources(chip, name, m, n, k, layout, plan):
-    """No spills, and a few registers more than without a batch: the matrix's number, and its C."""
+    """No spills, and a few registers more than without a batch: the number of the matrix, and its C."""
     try:
         one, many = (tw.compile(tw.Gemm(m, n, k, name, layout=layout, batch=batch), chip, plan).resources
                      for batch in (1, 3))
     except ptxas.Missing as missing:
         pytest.skip(str(missing))
     assert many.spills == 0
-    assert many.registers <= one.registers + 8
+    assert many.registers <= one.registers + 12
