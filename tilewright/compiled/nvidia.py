@@ -95,7 +95,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p = self.plan
-        more = {"BATCH": True} if self.problem.batch != 1 else {}
+        more: dict[str, Any] = {"BATCH": True} if self.problem.batch != 1 else {}
         if p.algorithm == "gemv":
             return {"DTYPE": self.problem.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
                     "VECTOR": p.vector, "SPLIT_K": p.split_k, **more}
