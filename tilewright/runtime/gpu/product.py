@@ -95,7 +95,7 @@ class Run:
         source, target = (x.reshape((1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in (source, target))
         if target.ndim > 2:  # rows of matrices that follow each other are those of one
             one = np.broadcast_to(np.int8(0), (*target.shape[:-2], target.shape[-1], target.shape[-1]))
-            source, _, target = batch.collapse(source, one, target, wider=False)
+            source, _, target = shapes.collapse(source, one, target, wider=False)
         for i in np.ndindex(target.shape[:-2]):
             self._copy(source[i], target[i], scale)
 
