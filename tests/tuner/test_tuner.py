@@ -336,7 +336,7 @@ def test_a_real_run(own_store, kind):
     assert len(result.rows) >= 2
     assert not result.notes
     assert result.disturbed == ("Other processes disturbed this" in str(result))    # a child sees the real machine
-    assert {r.dtype for r in result.rows} == {shape_of(result.problem, 1).dtype}
+    assert {r.dtype for r in result.rows} == {shape_of(result.problem, 1).key[0]}
     assert [r.role for r in result.rows].count("model") == 1
     assert all(0 < r.ratio_q1 <= r.ratio <= r.ratio_q3 for r in result.rows)
     used = CpuPlan.parse(result.best.plan) if result.improved else None
