@@ -354,7 +354,7 @@ def test_one_step_on_the_command_line():
 def test_what_is_not_there_on_the_command_line():
     assert "gfx942 lacks the instruction of step 5 mxfp4" in said("mxfp4", "-t", "mi300x", status=2)
     assert "there is no step 'f64' of the AMD ladder" in said("f64", status=2)
-    assert "are for AMD's GPUs, gfx942 and gfx950, and not for sm_90a" in said("--target", "sm_90a", status=2)
+    assert "target must be an AMD GPU, and sm_90a is an NVIDIA GPU" in said("--target", "sm_90a", status=2)
 
 
 def test_a_wrong_product_on_the_command_line(monkeypatch):

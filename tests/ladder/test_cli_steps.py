@@ -109,7 +109,7 @@ def test_the_gpu_ladder_prints_thirteen_steps(monkeypatch: pytest.MonkeyPatch) -
         assert step.title in done.output
     assert "here 11 texture" in done.output
     assert len(json.loads(call("ladder", "gpu", "--size", 64, "--json").stdout)["extra"]["simulated"]) == 12
-    assert "for NVIDIA's GPUs" in refused("ladder", "gpu", "-t", "gfx942")
+    assert "target must be an NVIDIA GPU, and gfx942 is an AMD GPU" in refused("ladder", "gpu", "-t", "gfx942")
 
 
 # ---- emit
