@@ -212,8 +212,9 @@ def test_no_candidate_of_the_planner_spills(size, target, dtype):
     except ptxas.Missing as missing:
         pytest.skip(str(missing))
     problem = tw.Gemm(size, size, size, dtype)
+    parts = (1, 4) if (size, target) == (4096, H200) else (1,)
     plans = [p for p in dict.fromkeys(candidates(shape_of(problem), target))
-             if p.split_k in (1, 4) and not p.violations(shape_of(problem), target)]
+             if p.split_k in parts and not p.violations(shape_of(problem), target)]
     assert len(plans) > 5
     for plan in plans:
         usage = tw.compile(problem, target, plan).resources

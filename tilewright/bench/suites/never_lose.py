@@ -31,13 +31,13 @@ BATCHES = ((512, 8, 8, 8), (12, 197, 197, 64), (16, 64, 64, 64), (64, 64, 64, 64
            (1000, 16, 16, 16), (16, 128, 128, 128), (16, 256, 256, 256), (8, 512, 512, 512),
            (4, 1024, 1024, 1024), (96, 128, 64, 128), (32, 512, 64, 512), (64, 1, 256, 256))
 ATTENTION = ((96, 128, 128, 64), (32, 512, 512, 64))  # Q K^T: batch, m, n, k with B stored transposed
-TURNED = (100, 240, 512, 1000, 2048, 3333)  # squares in the other layouts
+TRANSPOSED = (100, 240, 512, 1000, 2048, 3333)  # squares in the other layouts
 VIEWS = (64, 128, 256, 512, 1000, 1024, 2048, 3072, 4096)  # x[:, :n] of n + 1 columns
 GROUPS = ("squares", "odd", "rectangles", "skinny", "layouts", "views", "batches")
 # "again": cells of a GPU whose plans have changed since they were measured: all batches, vectors, and matrices that
 # plans/nvidia.py has small tiles or another vector of C for
 AGAIN = "again"
-CHANGED = {(n, n, n) for n in (*SQUARES, *ODD, *TURNED) if n <= 320} | {(2048, 2048, k) for k in (1, 2, 4)}
+CHANGED = {(n, n, n) for n in (*SQUARES, *ODD, *TRANSPOSED) if n <= 320} | {(2048, 2048, k) for k in (1, 2, 4)}
 
 PRODUCTS = (*(Product(x, x, x) for x in ("f32", "f64")), Product("bf16", "bf16", "f32"), Product("i8", "i8", "i32"),
             Product("f16", "f16", "f32"), Product("c64", "c64", "c64"))
@@ -55,7 +55,7 @@ def _shapes() -> Iterator[Shape]:
         yield from ((group, n, n, n, "nn", 1, 0) for n in sizes)
     yield from (("rectangles", *mnk, "nn", 1, 0) for mnk in RECTANGLES)
     yield from (("skinny", *mnk, "nn", 1, 0) for mnk in SKINNY)
-    yield from (("layouts", n, n, n, layout, 1, 0) for n in TURNED for layout in ("nt", "tn", "tt"))
+    yield from (("layouts", n, n, n, layout, 1, 0) for n in TRANSPOSED for layout in ("nt", "tn", "tt"))
     yield from (("layouts", m, 4096, 4096, layout, 1, 0) for m in (1, 8, 64) for layout in ("nt", "tn"))
     yield from (("views", n, n, n, "nn", 1, 1) for n in VIEWS)
     yield from (("views", n, n, n, layout, 1, 1) for n in (512, 2048) for layout in ("nt", "tn"))

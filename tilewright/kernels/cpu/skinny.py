@@ -34,7 +34,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
-    PREFETCH = ROWS > 1 or target.vector_bytes == target.line
+    PREFETCH = ROWS > 1 or target.tile_registers != 16
     RUN, TOGETHER = (COLUMNS, 1) if PREFETCH else (ONE_ROW, target.line // target.vector_bytes)
     VT = vec(T, V)
     k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}", noalias=False, job=ptr(i8), part=i64)

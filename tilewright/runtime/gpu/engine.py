@@ -202,7 +202,7 @@ class Engine:
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters,
                        stacks.get("batch", 1))
-        rows = (x if by == "n" else operands.turned(x) for x, by in zip((a, b, c), letters + "n"))
+        rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             plan = plans.choose(operands.shape_of(problem, on.target, a, b, c), on.target)
         kernel = self.compile(problem, on.target, plan)

@@ -53,7 +53,7 @@ def operand(kernel: Any, name: str, shadow: Array) -> int:
     if not shadow.size:
         return shape[-1]
     by_rows = name == "out" or p.layout["ab".index(name)] == "n"
-    found = leading(shadow if by_rows else turned(shadow))
+    found = leading(shadow if by_rows else transposed(shadow))
     if found is None or (name == "out" and found < shape[-1] and shape[-2] > 1):
         requires = f", as layout {p.layout!r} requires" if name != "out" else ""
         raise ValueError(f"{name} must have contiguous {'rows' if by_rows else 'columns'}{requires}, but its strides "
@@ -72,7 +72,7 @@ def leading(x: Array) -> int | None:
     return row // x.itemsize if row % x.itemsize == 0 else None
 
 
-def turned(x: Array) -> Array:
+def transposed(x: Array) -> Array:
     """The transpose of a matrix, or of each of a stack."""
     return x.swapaxes(-1, -2)
 
@@ -87,7 +87,7 @@ def of_batch(*matrices: Array) -> dict[str, int]:
 
 def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
-    rows = (x if letter == "n" else turned(x) for x, letter in zip((a, b, c), problem.layout + "n"))
+    rows = (x if letter == "n" else transposed(x) for x, letter in zip((a, b, c), problem.layout + "n"))
     at = [(address(x), x.strides[-2] if x.shape[-2] > 1 else 0, *x.strides[:-2]) for x in rows]
     found: gpu.GpuShape = gpu.planner(target).shape_of(problem, at)
     return found
@@ -113,7 +113,7 @@ def uploaded(driver: Any, on: Any, x: Array, by_columns: bool) -> Look:
 
 def letter(x: Array) -> str:
     """ "n" if rows are contiguous, "t" if columns are, "" if neither; of rows or columns of one element, the other."""
-    by_rows, by_columns = leading(x) is not None, leading(turned(x)) is not None
+    by_rows, by_columns = leading(x) is not None, leading(transposed(x)) is not None
     return "n" if by_rows and not (by_columns and x.shape[-1] == 1) else "t" if by_columns else ""
 
 

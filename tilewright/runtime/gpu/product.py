@@ -18,7 +18,7 @@ from tilewright.plans.gpu import MOST_BATCH, WIDEST
 from tilewright.rules import arguments, shapes
 from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import shadow
-from tilewright.runtime.gpu.operands import address, format_of, leading, letter, turned
+from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
 from tilewright.runtime.gpu.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Run:
             if beta != 1:
                 self.copy(c, c, beta)
             return
-        if leading(c) is None and leading(turned(c)) is None:
+        if leading(c) is None and leading(transposed(c)) is None:
             rows = self.temporary(c.shape, c.dtype)
             if beta:
                 self.copy(c, rows)
@@ -141,12 +141,12 @@ class Run:
             return
         transposed_c = leading(c) is None
         if transposed_c:
-            a, b, c = turned(b), turned(a), turned(c)
+            a, b, c = transposed(b), transposed(a), transposed(c)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         at_a, at_b, at_c = map(address, (a, b, c))
         recipe = self.recipe(a, b, c)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream)
-        matrices = map(turned, (b, a, c)) if transposed_c else (a, b, c)
+        matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
         self.steps.append((recipe, transposed_c, self.on.index, *matrices))
 
     def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
