@@ -1,4 +1,4 @@
-"""Measuring on a GPU, without one: the rules on a device that is played, NVML that is played, tables of a report."""
+"""Measuring on a GPU, without one: the rules on a fake device, a fake NVML, tables of a report."""
 
 from __future__ import annotations
 
@@ -404,13 +404,13 @@ def test_operands_rotate_through_more_than_twice_the_cache() -> None:
 
 
 class OnCpu(Played):
-    """TorchDevice, played by torch on the CPU: arithmetic is real, time is not."""
+    """TorchDevice, replaced by torch on the CPU: arithmetic is real, time is not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.torch = pytest.importorskip("torch")
         self.name, self.index, self.lost = "cpu", 0, False
-        self.on = SimpleNamespace(target=replace(targets.target("sm_90a"), l2=1 << 16), name="a played GPU")
+        self.on = SimpleNamespace(target=replace(targets.target("sm_90a"), l2=1 << 16), name="a fake GPU")
         self.bus_id = None
 
     def wait(self) -> None:
@@ -418,10 +418,10 @@ class OnCpu(Played):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     def describe(self) -> dict[str, Any]:
-        return {"name": "a played GPU", "target": "sm_90a"}
+        return {"name": "a fake GPU", "target": "sm_90a"}
 
 
-def played(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None] | None = None) -> Any:
+def fake_peer(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None] | None = None) -> Any:
     def bind(o: Operands) -> Call:
         def launch() -> None:
             device.torch.mm(o.a, o.b, out=o.c)
@@ -431,14 +431,14 @@ def played(device: OnCpu, name: str, seconds: float, spoil: Callable[[Any], None
 
         return launch, ()
 
-    return peer.single(name, "1", "played", bind)
+    return peer.single(name, "1", "fake", bind)
 
 
 def bench(device: OnCpu, *peers: Any, **options: Any) -> contest.Bench:
     asked = Job(1, "native", [], GpuRules(max_rounds=3, watch_s=0.05), GPU, **options)
-    played = gpu_device.Gpu(asked, device)  # type: ignore[arg-type]
-    played.source = None
-    return contest.Bench(asked, list(peers), played)
+    gpu = gpu_device.Gpu(asked, device)  # type: ignore[arg-type]
+    gpu.source = None
+    return contest.Bench(asked, list(peers), gpu)
 
 
 @pytest.fixture(autouse=True)
@@ -452,7 +452,7 @@ SMALL = Case("square", Gemm(48, 32, 40, layout="nt"))
 
 def test_a_case_is_timed_in_turns_and_its_state_is_reported() -> None:
     device = OnCpu()
-    made = bench(device, played(device, OURS, 1e-3), played(device, "cuBLAS", 1.2e-3))
+    made = bench(device, fake_peer(device, OURS, 1e-3), fake_peer(device, "cuBLAS", 1.2e-3))
     result = made.run(SMALL)
     assert [row.error for row in result.rows] == [None, None]
     ratio = result.ratio("cuBLAS")
@@ -479,7 +479,7 @@ def test_a_wrong_result_is_an_error_row() -> None:
     def hole(c: Any) -> None:
         c[47, 31] = float("nan")
 
-    result = bench(device, played(device, OURS, 1e-3, off), played(device, "x", 1e-3, hole)).run(SMALL)
+    result = bench(device, fake_peer(device, OURS, 1e-3, off), fake_peer(device, "x", 1e-3, hole)).run(SMALL)
     ours, other = result.rows
     assert ours.error is not None
     assert ours.error.startswith("wrong result: 1 of 1536 elements are off, the first C[3, 5] = ")
@@ -497,7 +497,7 @@ def test_what_goes_wrong_while_timing_is_found_too() -> None:
         if calls > 400:
             c[0, 0] = 0
 
-    made = bench(device, played(device, OURS, 1e-4, later))
+    made = bench(device, fake_peer(device, OURS, 1e-4, later))
     (row,) = made.run(SMALL).rows
     assert row.error is not None
     assert row.error.startswith("wrong result after timing: 1 of 1536")
@@ -510,22 +510,22 @@ def test_an_exception_is_an_error_row_and_a_lost_device_ends_the_case() -> None:
     def refuse(o: Operands) -> Call:
         raise RuntimeError("CUDA_ERROR_LAUNCH_FAILED\n[kernel x]")
 
-    refusing = peer.single("cuBLAS", "1", "played", refuse)
-    result = bench(device, played(device, OURS, 1e-3), refusing).run(SMALL)
+    refusing = peer.single("cuBLAS", "1", "fake", refuse)
+    result = bench(device, fake_peer(device, OURS, 1e-3), refusing).run(SMALL)
     assert [row.error for row in result.rows] == [None, "RuntimeError: CUDA_ERROR_LAUNCH_FAILED [kernel x]"]
 
     def lose(o: Operands) -> Call:
         device.lost = True
         raise RuntimeError("illegal address")
 
-    losing = peer.single("x", "1", "played", lose)
-    result = bench(device, played(device, OURS, 1e-3), losing, played(device, "y", 1e-3)).run(SMALL)
+    losing = peer.single("x", "1", "fake", lose)
+    result = bench(device, fake_peer(device, OURS, 1e-3), losing, fake_peer(device, "y", 1e-3)).run(SMALL)
     assert [(row.name, row.error) for row in result.rows] == [("x", "RuntimeError: illegal address")]
 
 
 def test_a_slow_peer_sits_large_cases_out() -> None:
     device = OnCpu()
-    made = bench(device, played(device, OURS, 0.2), max_call_s=1.0)
+    made = bench(device, fake_peer(device, OURS, 0.2), max_call_s=1.0)
     assert made.run(SMALL).rows[0].error is None
     large = Case("square", Gemm(480, 32, 40))
     (row,) = made.run(large).rows
@@ -543,7 +543,7 @@ def test_a_child_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     device = OnCpu()
     monkeypatch.setattr(gpu_device, "TorchDevice", lambda index: device)
     monkeypatch.setattr(gpu_state, "find", lambda bus: (Counting(), ""))
-    found = [played(device, OURS, 1e-3), played(device, "cuBLAS", 1e-3)]
+    found = [fake_peer(device, OURS, 1e-3), fake_peer(device, "cuBLAS", 1e-3)]
     monkeypatch.setattr(peer, "find", lambda *_: (found, {"triton": "it is not here"}))
     events: list[dict[str, Any]] = []
     session.work(job(SMALL, SMALL), lambda event, **details: events.append({"event": event, **details}))
@@ -715,7 +715,7 @@ def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch
     import tilewright as tw
 
     device = OnCpu()
-    people = [played(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
+    people = [fake_peer(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
     bound: list[int] = []
 
     class Kernel:

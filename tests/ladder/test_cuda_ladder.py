@@ -1,4 +1,4 @@
-"""Launches of the GPU ladder, on a driver that is played by tests/doubles/fake_cuda.py."""
+"""Launches of the GPU ladder, on the fake driver of tests/doubles/fake_cuda.py."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ BLOCK_FORMATS = {
     )
 }
 
-# The names that say the element where one of two is meant without it, and OCP's.
+# Other names of block formats: OCP's, which state the format of elements also where it is the default.
 _ALSO = {"mxfp8_e4m3": "mxfp8", "mxfp6_e2m3": "mxfp6", "mxfp4_e2m1": "mxfp4"}
 
 

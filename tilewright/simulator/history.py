@@ -35,7 +35,7 @@ class Clocks:
         self.columns = 2*agents + 1
         self.news = np.zeros((3, agents, self.columns), np.int32)
         # [v, w]: the time up to which v has seen w; up to which v knows that the whole device can see w; up to which an
-        # atomic has told v of w, which v may believe after a fence
+        # atomic operation has released w's accesses to v, which take effect after v's next fence
         self.known, self.fenced, self.pending = self.news
         self.now = np.ones(self.columns, np.int32)
         self._known_in_ctas: int | None = 0

@@ -115,7 +115,7 @@ def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
     """
     found = engine.plan_problem(job.problem, job.target, job.threads)     # whose plan is the model's: nothing is stored
     plan = None if name in (REFERENCE, str(found.plan)) else CpuPlan.parse(name)
-    if _is_here(job) and (plan is None or small.runs(found.shape, plan, job.target)):
+    if _is_here(job) and (plan is None or small.runs(job.problem, found.shape, plan, job.target)):
         from tilewright.api.builtin import matmul
         return _by_matmul(o, matmul)
     return _directly(o, found if plan is None else found._replace(plan=plan), job)

@@ -305,7 +305,7 @@ def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Ru
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: "
                            + run.failed.get(model, "the time limit was reached"))
-    notes = [*run.notes, *([WITHOUT_PYTHON] if small.runs(shape, CpuPlan.parse(model), target) else [])]
+    notes = [*run.notes, *([WITHOUT_PYTHON] if small.runs(problem, shape, CpuPlan.parse(model), target) else [])]
     return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed)
 
 

@@ -1,4 +1,4 @@
-"""Devices, modules, launches, streams, graphs and memory on a driver that is played by tests/doubles/fake_cuda.py."""
+"""Devices, modules, launches, streams, graphs and memory on the fake driver of tests/doubles/fake_cuda.py."""
 
 from __future__ import annotations
 

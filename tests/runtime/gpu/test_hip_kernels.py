@@ -94,7 +94,7 @@ def test_tensors_are_multiplied_on_torchs_stream(fake):
     np.testing.assert_array_equal(out.host, 2 * exact - 1)
 
 
-@pytest.mark.parametrize("how", ["played", "hip-python"])
+@pytest.mark.parametrize("how", ["fake", "hip-python"])
 def test_numpy_arrays_are_copied(fake, monkeypatch, how):
     if how == "hip-python":
         real_hip.install(monkeypatch, fake)

@@ -55,9 +55,9 @@ def maker(request, monkeypatch):
         except lld.Missing as missing:
             pytest.skip(str(missing))
     blob = types.SimpleNamespace(bytes=128, numpy=np.dtype("V128"))
-    played = {"i32": i32, "ptr": ptr(f32), "f32": f32, "bytes": blob}
+    types_of = {"i32": i32, "ptr": ptr(f32), "f32": f32, "bytes": blob}
     seen: list[dict[str, object]] = []
-    params = tuple((x, types.SimpleNamespace(type=played[TYPES[x]])) for x in NAMES)
+    params = tuple((x, types.SimpleNamespace(type=types_of[TYPES[x]])) for x in NAMES)
     kernel = fake_device.Played("wide", (64, 1), params, lambda *args: seen.append(dict(zip(NAMES, args))))
     monkeypatch.setitem(fake_device.RECORDED, "wide", kernel)
     rows = [{"name": x, "type": TYPES[x], "offset": OFFSETS[x], "size": SIZES[TYPES[x]]} for x in NAMES]

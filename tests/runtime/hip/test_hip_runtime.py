@@ -34,13 +34,13 @@ SCALED = recorded()
 MANIFEST = amd.manifest(SCALED, TARGET)
 
 
-@pytest.fixture(params=["played", "hip-python"])
+@pytest.fixture(params=["fake", "hip-python"])
 def fake(request, monkeypatch):
-    """HIP without a GPU: behind a module that is played, and behind hip-python itself where that is installed."""
-    played = install(monkeypatch)
+    """HIP without a GPU: behind a fake module, and behind hip-python itself where that is installed."""
+    fake = install(monkeypatch)
     if request.param == "hip-python":
-        real_hip.install(monkeypatch, played)
-    return played
+        real_hip.install(monkeypatch, fake)
+    return fake
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ PEER = Library("torch", load, "torch", order=30, steered_by=("ONEDNN_", "DNNL_",
 
 
 def load_cublas(setting: Setting) -> Peer:
-    """TorchDevice has turned tf32 off."""
+    """cuBLAS through torch.mm; TorchDevice sets torch to full f32, without TF32."""
     assert setting.on is not None
     torch = setting.on.torch
     version = f"of torch {torch.__version__}"

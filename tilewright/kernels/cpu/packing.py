@@ -93,7 +93,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
         return k.cast(k.load((line + p*WORD).as_(STORED), vec(STORED, V), S.bytes), VT)
 
     def column(x: Value) -> Value:
-        """A word of what lies side by side: as it is, or of two bytes."""
+        """Words after the transpose: as they were loaded, or made of two bytes that were loaded as 16 bits."""
         return finished(x) if STORED is T else combined([(x << 24) >> 24, x >> 8])
 
     _pack(k, target, WIDTH, KIND, g, source, dst, whole, WORD, across=across, along=along, column=column,

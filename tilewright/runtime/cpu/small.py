@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright import forks
 from tilewright.compiler.artefact import load
@@ -14,6 +14,9 @@ from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, small_elements, stay
 from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import pool
 from tilewright.targets import CpuTarget, detect
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
 
 DTYPES = ("f32", "f64")         # that the builtin takes
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
@@ -52,9 +55,11 @@ def publish() -> None:
                 _entry.enable(dtype, address, context.buffer_info()[0])
 
 
-def runs(shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
-    """Whether the builtin multiplies this problem by this plan, with no Python between the call and the kernel."""
-    return shape.dtype in DTYPES and stays_in_cache(shape, target) and _ours(plan, target)
+def runs(problem: Gemm, shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
+    """Whether the builtin multiplies this problem, which has this shape, by this plan, with no Python between the call
+    and the kernel."""
+    return (problem.a == problem.b == problem.out == shape.dtype in DTYPES and stays_in_cache(shape, target)
+            and _ours(plan, target))
 
 
 def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
