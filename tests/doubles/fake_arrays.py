@@ -12,7 +12,7 @@ from tilewright.runtime.gpu import dlpack
 
 
 class _Array:
-    """`host` is the device's memory, looked at by the test; the other attributes are those of the library it stands for."""
+    """`host` is the device's memory, for tests to read; the other attributes are those of the library it stands for."""
 
     fake: FakeDriver
     current = 0  # the library's current stream
