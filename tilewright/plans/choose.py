@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.plans import common
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
-from tilewright.plans.model import Ceilings, cost, small_elements, stays_in_cache
+from tilewright.plans.model import BUILTIN, Ceilings, cost, small_elements, stays_in_cache
 from tilewright.plans.words import GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -100,7 +100,8 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
     """Where operands and C are in the format of the sums, and may be read where they lie."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
-    for mr, vectors in packed_tiles(target)[:tiles]:
+    # the builtin multiplies in place without choosing; the tuner, which compares tiles, may find better
+    for mr, vectors in packed_tiles(target)[:tiles] if not in_cache or tiles > 1 or shape.dtype not in BUILTIN else ():
         yield from packed_plans(shape, target, mr, vectors * lanes)
     if shape.k <= SHORT or max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target, shape.a):
         for mr, vectors in tiles_of(target, TILES)[:tiles]:

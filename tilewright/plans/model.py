@@ -57,6 +57,7 @@ SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for o
 # which a panel has only a part of each line. On a Zen 3 packing ran at 0.90 of that speed with f32 nn 160, 1.05 with
 # 200, 1.2 with 240; tn 128 0.88, 160 1.12, 240 1.38; f64 nn 160 0.99, tn 96 0.80, 128 1.17.
 SMALL_L1 = {"rows": 4.5, "columns": 2.9}
+BUILTIN = ("f32", "f64")            # formats of the products that the emitted builtin runs without Python
 PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
 WAKE_ABOVE = 1_500_000  # multiplications: waking a sleeping thread costs the caller of the builtin microseconds
 
@@ -83,7 +84,7 @@ def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Whether the emitted builtin runs a product without Python: it is small, and readable in place but for panels of
     B, which the builtin packs."""
     m, n, k = shape.m, shape.n, shape.k
-    by_panels = (shape.b == "columns" and k <= PANEL_DEPTH and shape.dtype in ("f32", "f64")
+    by_panels = (shape.b == "columns" and k <= PANEL_DEPTH and shape.dtype in BUILTIN
                  and (shape.threads == 1 or m*n*k < WAKE_ABOVE))
     return ((shape.b == "rows" or by_panels) and shape.a != "any" and not shape.converts
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))

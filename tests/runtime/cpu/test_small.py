@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-import tilewright as tw
 from tilewright.api.builtin import Entry
-from tilewright.plans.model import PANEL_DEPTH
-from tilewright.runtime.cpu import small
+from tilewright.api.products import matmul as by_python
+from tilewright.plans.choose import choose
+from tilewright.plans.cpu import Shape
+from tilewright.plans.model import PANEL_DEPTH, stays_in_cache
+from tilewright.runtime.cpu import engine, small
+from tilewright.targets import names, target
 
 RNG = np.random.default_rng(11)
 SIZES = [(1, 2, 1), (5, 7, 3), (6, 16, 8), (7, 17, 9), (13, 33, 37), (4, 30, PANEL_DEPTH), (40, 1, 20)]     # m, n, k
 
 
 @pytest.fixture
-def builtin():
+def builtin(monkeypatch):
     """matmul(a, b, out) by the emitted code alone, whose kernels are compiled: AssertionError for calls to Python."""
     def python(*_):
         raise AssertionError("the builtin left the call to Python")
 
+    # a context of its own, which the first product in place makes: other tests exchange the tables of kernels
+    monkeypatch.setattr(small, "_contexts", {})
+    monkeypatch.setattr(small, "_entry", None)
+    engine.forget()
     entry = Entry(python)
+    entry.limit(10**9)
+    for dtype, name in (np.float32, "f32"), (np.float64, "f64"):
+        by_python(np.ones((9, 9), dtype), np.ones((9, 9), dtype))
+        address, context, _ = small._contexts[name]
+        entry.enable(name, address, context.buffer_info()[0])
 
     def matmul(a, b, out):
-        tw.matmul(a, b, np.empty_like(out), threads=1)
-        address, context, _ = small._contexts[{4: "f32", 8: "f64"}[a.itemsize]]
-        entry.limit(10**9)
-        entry.enable({4: "f32", 8: "f64"}[a.itemsize], address, context.buffer_info()[0])
+        by_python(a, b, np.empty_like(out), threads=1)
         return entry.matmul(a, b, out)
 
-    for dtype in (np.float32, np.float64):      # the first product in place makes the context
-        tw.matmul(np.ones((9, 9), dtype), np.ones((9, 9), dtype))
     return matmul
 
 
@@ -62,3 +71,16 @@ def test_what_is_left_to_python(builtin):
     a, b = operands(4, 20, 60, "nn", np.float32)
     with pytest.raises(AssertionError, match="left the call to Python"):
         builtin(a[:, ::2], b[::2][:, ::2], np.empty((4, 10), np.float32))
+
+
+@pytest.mark.parametrize("isa", names("cpu"))
+def test_the_plan_of_what_the_builtin_takes_is_in_place(isa):
+    """There is one decision, which the planner and the builtin share."""
+    chip, taken = target(isa), 0
+    for m, n, k in itertools.product((1, 7, 64, 128, 180), (1, 16, 100, 128), (1, 8, 128, 180, 256)):
+        for dtype, a, b in itertools.product(("f32", "f64"), ("rows", "columns"), ("rows", "columns")):
+            shape = Shape(dtype, m, n, k, a, b)
+            if stays_in_cache(shape, chip):
+                plan, taken = choose(shape, chip), taken + 1
+                assert (plan.algorithm, plan.kc, plan.swap, plan.copy) == ("in_place", 0, False, b == "columns")
+    assert taken > 500

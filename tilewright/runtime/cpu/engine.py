@@ -17,6 +17,7 @@ from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import store
+from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, pool, small
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
@@ -207,7 +208,7 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool
         what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj)
         chosen = Planned(*what, plan) if plan else planned(what)
         recipe = ready(chosen, conj)
-        if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in small.DTYPES \
+        if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in BUILTIN \
                 and what.target is detect():
             small.offer(chosen.shape, chosen.plan, what.target)
         if len(_recipes) >= MOST_RECIPES:

@@ -10,7 +10,7 @@ from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans.choose import TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
-from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, small_elements, stays_in_cache
+from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, small_elements, stays_in_cache
 from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import pool
 from tilewright.targets import CpuTarget, detect
@@ -18,7 +18,6 @@ from tilewright.targets import CpuTarget, detect
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-DTYPES = ("f32", "f64")         # that the builtin takes
 PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
 _contexts: dict[str, tuple[int, array, Any]] = {}   # dtype → the emitted function, its context, what that points to
 _entry: Any = None                                  # the builtin, once there is one
@@ -58,7 +57,7 @@ def publish() -> None:
 def runs(problem: Gemm, shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin multiplies this problem, which has this shape, by this plan, with no Python between the call
     and the kernel."""
-    return (problem.a == problem.b == problem.out == shape.dtype in DTYPES and stays_in_cache(shape, target)
+    return (problem.a == problem.b == problem.out == shape.dtype in BUILTIN and stays_in_cache(shape, target)
             and _ours(plan, target))
 
 
@@ -71,7 +70,7 @@ def _largest(target: CpuTarget) -> int:
     """m*n*k up to which the builtin asks nobody: below the first small problem for which another plan was measured to
     be better."""
     def wanted(s: Shape) -> bool:
-        return s.dtype in DTYPES and stays_in_cache(s, target)
+        return s.dtype in BUILTIN and stays_in_cache(s, target)
 
     others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, wanted).items()
               if not _ours(plan, target))
