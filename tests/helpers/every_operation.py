@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tilewright.atoms.nvidia import MMA_F64_8X8X4, MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16
+from tilewright.atoms.wgmma import SharedMatrix, Wgmma
 from tilewright.ir import Function, Kernel, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
 
 SCALARS = (i1, i8, i16, i32, i64, f16, bf16, f32, f64)
@@ -127,6 +128,12 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"copy_some{size}"] = lambda size=size: k.cp_async(k.smem("s", (8,), f32), p, size, n)
     for atom in (MMA_F64_8X8X4, MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16):
         found[atom.name.replace(".", "_")] = lambda atom=atom: _mma(k, atom, p.as_(f64))
+    shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)
+    for atom in (Wgmma(16), Wgmma(8, "f16", "f16", "f16", columns, columns), Wgmma(24, "s8", "u8", "s32", None),
+                 Wgmma(8, "tf32", "tf32", b_layout=shared, negate_b=True), Wgmma(8, "e4m3", "e5m2", "f16", None)):
+        found[f"wgmma_{atom.a}"] = lambda atom=atom: _wgmma(k, atom, p, n)
+    for space in ("shared", "global"):
+        found[f"fence_async_{space}"] = lambda space=space: k.fence_async(space)
     for sleep in (False, True):
         found[f"mbarrier{sleep}"] = lambda sleep=sleep: _mbarrier(k).wait(0, 1, sleep=sleep)
     found["arrive"] = lambda: _mbarrier(k).arrive()
@@ -137,6 +144,19 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"fetch_{texel}"] = lambda texel=texel: k.store(
             p.as_(texel.scalar), k.fetch(_texture(k, texel), n))
     return found
+
+
+def _wgmma(k: Kernel, atom: Wgmma, p: Any, n: Any) -> None:
+    """A whole group, of which every register is stored."""
+    s, acc = k.smem_bytes("s", 8192, 1024), k.tile(1, atom.registers, atom.sum)
+    a = [n + e for e in range(1, 5)] if atom.a_layout is None else s
+    k.wgmma_fence()
+    k.wgmma(atom, acc, a, s, n < 3)
+    k.wgmma_commit()
+    k.wgmma_wait(0, acc)
+    for e in range(atom.registers):
+        x = acc[0, e]
+        k.store(p.as_(x.type.scalar) + e * x.type.length, x)
 
 
 def _mma(k: Kernel, atom: Any, p: Any) -> None:
@@ -216,7 +236,7 @@ def _of_memory(T: Type, name: str | None) -> Any:
 
 
 def _of_others(name: str | None) -> Any:
-    k = Kernel(f"{name}", threads=64, p=ptr(f32), n=i32)
+    k = Kernel(f"{name}", threads=128, p=ptr(f32), n=i32)
     found = others(k, *k.args)
     if name is None:
         return list(found)

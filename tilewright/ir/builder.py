@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.ir import arguments, elementary
-from tilewright.ir.ops import amd, atomics, gpu, nvidia, pipelines, x86
+from tilewright.ir.ops import amd, atomics, gpu, hopper, nvidia, pipelines, x86
 from tilewright.ir.ops import core as ops
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
@@ -77,6 +77,9 @@ class Kernel(Recording):
     cp_async, cp_async_commit, cp_async_wait = nvidia.cp_async, nvidia.cp_async_commit, nvidia.cp_async_wait
     cluster_barrier, cluster_arrive = nvidia.cluster_barrier, nvidia.cluster_arrive
     cluster_wait, of_cta, fetch = nvidia.cluster_wait, nvidia.of_cta, nvidia.fetch
+
+    wgmma, wgmma_fence, wgmma_commit = hopper.wgmma, hopper.wgmma_fence, hopper.wgmma_commit
+    wgmma_wait, fence_async = hopper.wgmma_wait, hopper.fence_async
 
     lds_load, lds_wait, load_transposed = amd.lds_load, amd.lds_wait, amd.load_transposed
     sched_group, sched_fence, priority = amd.sched_group, amd.sched_fence, amd.priority

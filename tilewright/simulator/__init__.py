@@ -10,6 +10,7 @@ gang      threads at one point, who of them is active, their calls; what the mea
 code      a function as steps: runs of operations and accesses; `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that share their memories
+wgmma     matrix products of warpgroups in flight, and the registers and the memory that they hold meanwhile
 history   vector clocks of threads, warps and copies, and the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind, what kernels print, as text; occupancy
 product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates

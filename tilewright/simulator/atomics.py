@@ -136,7 +136,7 @@ class Atomics:
                 clocks.pending[agent] = np.maximum(clocks.pending[agent], told[1])
                 mine = np.maximum(mine, told[1])
             if writes:
-                clock = np.zeros((3, clocks.columns), np.int32)
+                clock = clocks.none()
                 clock[1] = mine
                 self.released[address] = clock
 

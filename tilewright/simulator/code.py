@@ -21,6 +21,7 @@ from tilewright.simulator import control
 from tilewright.simulator.access import Access
 from tilewright.simulator.memory import numpy_type
 from tilewright.simulator.report import BasicBlock, Fault
+from tilewright.simulator.wgmma import in_flight
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
@@ -105,7 +106,7 @@ def _emit(code: Code, nodes: list) -> None:
     def run(gang: Gang) -> None:
         nonlocal steps
         if steps is None:
-            steps = [step for node in nodes if (step := _step(code, node)) is not None]
+            steps = [step for node in nodes if (step := _guarded(code, node)) is not None]
             block.kinds.update(kind for node in nodes if (kind := _kind(node)))
             block.flops = sum(map(_flops, nodes))
         frame = gang.frame
@@ -118,6 +119,23 @@ def _emit(code: Code, nodes: list) -> None:
         block.threads += gang.active_threads
         frame.pc += 1
     code.steps.append(run)
+
+
+def _guarded(code: Code, node: Any) -> Step | None:
+    """The step of a node, which must not touch registers of matrix products in flight unless it is one of these, or
+    only names a register."""
+    step = _step(code, node)
+    if step is None or not code.machine.flies or isinstance(node, (Read, Write)) or (
+            isinstance(node, Op) and node.operation.kind in ("wgmma", "wgmma group")):
+        return step
+    slots = [code.slot(x) for x in node.uses if x.constant is None]
+
+    def guarded(gang: Gang, env: list) -> None:
+        if any(in_flight(env[x]) for x in slots):
+            raise Fault("in flight", node.line, code.name, "it uses a register of a matrix product (wgmma) that no "
+                        "k.wgmma_wait() has returned")
+        step(gang, env)
+    return guarded
 
 
 def _step(code: Code, node: Any) -> Step | None:
@@ -170,8 +188,11 @@ def _operation(code: Code, node: Op) -> Step | None:
     if operation.role in ("effect", "blocking"):
         def effect(gang: Gang, env: list) -> None:
             y = meaning(gang, node, *[env[x] for x in xs])
-            if ds:
+            if len(ds) == 1:
                 env[ds[0]] = y
+            else:
+                for d, each in zip(ds, y or (), strict=True):
+                    env[d] = each
         return effect
     if operation.role == "group":
         def group(gang: Gang, env: list) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tilewright.ir.exact import some
 from tilewright.ir.program import Line
 
-Clock = NDArray[np.int32]                   # [3, columns]: what is known, fenced and pending, up to which times
+Clock = NDArray[np.int32]                   # [4, columns]: what is known, fenced, pending, for the async proxy: see Clocks
 Agents = NDArray[np.int64]
 IN_FLIGHT = np.int32(2**31 - 1)             # the time of a write that is not over
 Pairs = NDArray[np.int64]
@@ -33,10 +33,11 @@ class Clocks:
         self.agents, self.warp, self.per_cta = agents, warp, per_cta
         self.threads = agents * warp
         self.columns = 2*agents + 1
-        self.news = np.zeros((3, agents, self.columns), np.int32)
+        self.news = np.zeros((4, agents, self.columns), np.int32)
         # [v, w]: the time up to which v has seen w; up to which v knows that the whole device can see w; up to which an
-        # atomic operation has released w's accesses to v, which take effect after v's next fence
-        self.known, self.fenced, self.pending = self.news
+        # atomic operation has released w's accesses to v, which take effect after v's next fence; up to which v knows
+        # that tensor cores and bulk copies (the async proxy) can see w
+        self.known, self.fenced, self.pending, self.proxied = self.news
         self.now = np.ones(self.columns, np.int32)
         self._known_in_ctas: int | None = 0
 
@@ -66,9 +67,21 @@ class Clocks:
         self.now[agents] += 1
         self._known_in_ctas = None
 
+    def fence_proxy(self, agents: Agents) -> None:
+        """All that these agents have done and seen in memory is from now on visible to the async proxy, for whoever
+        learns of it from them."""
+        self.proxied[agents] = np.maximum(self.proxied[agents], self.known[agents])
+        self.proxied[agents, agents] = self.now[agents]
+        self.now[agents] += 1
+        self._known_in_ctas = None
+
+    def none(self) -> Clock:
+        """That of no news."""
+        return np.zeros((len(self.news), self.columns), np.int32)
+
     def land(self, agents: Agents) -> Clock:
         """What copies of these agents have brought up to now, for others to acquire."""
-        clock: Clock = np.zeros((3, self.columns), np.int32)
+        clock = self.none()
         copies = self.copies(agents)
         clock[0, copies] = self.now[copies]
         self.now[copies] += 1
@@ -80,7 +93,7 @@ class Clocks:
 
     def from_before(self, clock: Clock) -> Clock:
         """The same news, given by those who ran before, who are now one."""
-        news: Clock = np.zeros((3, self.columns), np.int32)
+        news = self.none()
         news[:, self.agents] = clock.any(1)
         return news
 
@@ -126,6 +139,8 @@ class History:
         self.newest_write = 0
         self.fresh: list[Pairs] = []                            # units written by those that run now, if everybody's
         self.flights = 0                                        # units that copies are on their way to
+        self.lent: Any = None                                   # how many asynchronous reads of each unit go on,
+        self.lender: Any = None                                 # who started one of them, and in which line
         self.remote = False                                     # whether other CTAs have written here
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
@@ -143,7 +158,7 @@ class History:
             self._watch_reads()
         parts = self.unit // unit
         self.fresh = [(units[:, None] * parts + np.arange(parts)).ravel() for units in self.fresh]
-        for name in ("written", "writer", "write_line", "before", "read_before", "read", "reader"):
+        for name in ("written", "writer", "write_line", "before", "read_before", "read", "reader", "lent", "lender"):
             old = getattr(self, name)
             if old is not None:
                 setattr(self, name, np.repeat(old, parts, axis=-1))
@@ -178,7 +193,7 @@ class History:
     def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line, remote: bool = False) -> Race | None:
         if self.noted:
             self._watch_reads()
-        race = self._unseen_write(agents, threads, units, remote)
+        race = self._unseen_write(agents, threads, units, remote) or self._still_read(units)
         self.remote |= remote
         race = race or (self._unseen_read if self.noted is None else self._read_before)(agents, threads, units)
         self._write(threads, units, self.clocks.now[agents], line)
@@ -224,6 +239,50 @@ class History:
             return None
         unseen = self.read_before[units] > self.clocks.known[agents, self.clocks.agents]
         return Race(int(unseen.argmax()), None, "read", None) if some(unseen) else None
+
+    # ---- what the async proxy does: reads that go on after the instruction that starts them
+
+    def parts(self, offsets: Pairs, bytes: int) -> Pairs:
+        """The units of pieces of so many bytes at these offsets, [pieces, units of one]."""
+        found: Pairs = offsets[:, None] // self.unit + np.arange(bytes // self.unit)
+        return found
+
+    def fetch(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
+        """A read by the async proxy comes too early: after a write that its thread has not seen, or that no proxy fence
+        follows. It leaves no trace; see `lend`."""
+        return self._unseen_write(agents, threads, units, True) or self.unproxied(agents, units)
+
+    def unproxied(self, agents: Agents, units: Pairs) -> Race | None:
+        """Somebody has written here, and no proxy fence that these agents know of follows."""
+        clocks, writer = self.clocks, self.writer[units]
+        own = writer < clocks.threads               # threads that run now, and no copies
+        late = own & (self.written[units] > clocks.proxied[agents, np.where(own, writer, 0) // clocks.warp])
+        if not some(late):
+            return None
+        first = int(late.argmax())
+        return Race(first, int(writer[first]), "unproxied", self.lines[int(self.write_line[units[first]])])
+
+    def lend(self, thread: int, units: Pairs, line: Line) -> None:
+        """This thread has started a read that goes on: meanwhile nobody may write here."""
+        if self.lent is None:
+            self.lent, self.lender = np.zeros((2, len(self.written)), np.int64)
+        self.lent[units] += 1
+        self.lender[units] = thread << 16 | self._number(line)
+
+    def give_back(self, thread: int, units: Pairs, time: int) -> None:
+        """That read is over, which those know who know what the thread did up to this time."""
+        self.lent[units] -= 1
+        if self.noted is None:
+            row = thread // self.clocks.warp % self.rows
+            later = units[self.read[row, units] < time]
+            self.read[row, later], self.reader[row, later] = time, ~thread
+
+    def _still_read(self, units: Pairs) -> Race | None:
+        if self.lent is None or not some(self.lent[units] > 0):
+            return None
+        first = int((self.lent[units] > 0).argmax())
+        thread, line = divmod(int(self.lender[units[first]]), 1 << 16)
+        return Race(first, thread, "lent", self.lines[line])
 
     # ---- copies in flight
 

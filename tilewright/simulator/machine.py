@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir import arguments as given
-from tilewright.ir.program import Array, Function
+from tilewright.ir.program import Array, Function, Op
 from tilewright.ir.types import Pointer, Texture
 from tilewright.simulator.access import Access
 from tilewright.simulator.atomics import Atomics
@@ -22,6 +22,7 @@ from tilewright.simulator.history import Clocks, History
 from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
 from tilewright.simulator.pattern import Pattern
 from tilewright.simulator.report import Fault, Prints, Report
+from tilewright.simulator.wgmma import Warpgroups
 from tilewright.targets import banks
 from tilewright.targets.nvidia import THREADS
 
@@ -47,7 +48,9 @@ class Machine:
         self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.prints = Atomics(self), Copies(self), Prints(self)
-        self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
+        self.mbarriers, self.clusters, self.wgmma = Mbarriers(self), Clusters(self), Warpgroups(self)
+        self.flies = any(isinstance(node, Op) and node.operation.kind == "wgmma"    # may registers be in flight?
+                         for f in (function, *self.function.callees()) for node in f.walk())
         self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
         self.patterns: dict[Any, Pattern] = {}              # of the addresses of all accesses
         self.grid: Coordinates = (1, 1, 1)
@@ -109,6 +112,7 @@ class Machine:
         self.copies.begin()
         self.mbarriers.begin()
         self.clusters.begin()
+        self.wgmma.begin()
         self.tiles: dict[int, list[NDArray[np.int32]]] = {}     # thread → its AMX tiles, while they are configured
         self._histories: dict[Region, History] = {}
         self._shared: dict[Array, Region] = {}
@@ -132,6 +136,7 @@ class Machine:
                 if waiting and not self.ready:
                     waiting = self._wake(waiting)
         self.clusters.end()
+        self.wgmma.end()
         return self.report
 
     def _wake(self, waiting: list[Gang]) -> list[Gang]:

@@ -39,10 +39,11 @@ class Region:
     """One allocation. Shared and local arrays have a copy for each CTA or thread, `pitch` bytes apart, gaps between."""
 
     def __init__(self, name: str, space: str, base: int, data: NDArray[np.uint8], *, writable: bool = True,
-                 initialised: bool = True, size: int | None = None, pitch: int | None = None) -> None:
+                 initialised: bool = True, size: int | None = None, pitch: int | None = None, align: int = 1) -> None:
         self.name, self.space, self.base, self.data, self.writable = name, space, base, data, writable
         self.size = data.size if size is None else size         # bytes of one copy
         self.pitch = pitch                                      # None: there is one copy
+        self.align = align                                      # of a copy, in bytes, as the kernel declares it
         self.copies: NDArray[np.int64] | None = None            # thread → its copy, where there are several
         self.written = None if initialised else np.zeros(data.size, bool)
         if self.written is not None and pitch is not None:
@@ -108,9 +109,10 @@ class AddressSpace:
         """A shared or local array, uninitialised, until nobody refers to the region any more."""
         assert array.size is not None
         size = array.size * array.element.bytes
-        pitch = None if copies == 1 else max(64, 1 << (2*size - 1).bit_length())
+        pitch = None if copies == 1 else max(64, array.align, 1 << (2*size - 1).bit_length())
         data = np.zeros(size if pitch is None else copies * pitch, np.uint8)
-        region = Region(array.name, array.space, self._base(), data, initialised=False, size=size, pitch=pitch)
+        region = Region(array.name, array.space, self._base(), data, initialised=False, size=size, pitch=pitch,
+                        align=array.align)
         self._temporary[region.base >> SPAN_BITS] = region
         return region
 

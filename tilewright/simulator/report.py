@@ -30,7 +30,8 @@ class Fault(Exception):
     """`kind` in a word or two, then line, function, array and thread; the source line follows.
 
     Kinds: out of bounds, misaligned, uninitialised, read-only, no memory, arithmetic, no meaning, no result, signature;
-    race, divergent and deadlock where there are several threads.
+    race, divergent and deadlock where there are several threads; in flight and unfenced where registers are those of
+    matrix products that are not over.
     """
 
     def __init__(self, kind: str, line: Line, function: str, message: str) -> None:

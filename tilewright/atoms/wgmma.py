@@ -1,0 +1,267 @@
+"""Hopper's matrix instructions of a warpgroup (`wgmma.mma_async`): shapes, descriptors of operands in shared memory,
+register layouts, spelling and meaning.
+
+A warpgroup is four warps, the first of which has a number that is a multiple of 4. Each of them holds 16 rows of D and,
+if A is in registers, of A. What is in shared memory an instruction is told by a descriptor of 64 bits. The products are
+made while the warps go on: when operands and sums may be touched is `ir.ops.hopper`'s and the simulator's matter.
+
+Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions",
+https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.forks import cached_property
+from tilewright.ir.ops.core import Operation, by_machine
+from tilewright.ir.ops.hopper import tied
+from tilewright.ir.types import Type, f16, f32, i32, vec
+
+M, LANES, WARPS = 64, 32, 4
+PIECE = 16                      # bytes, of shared memory: what a swizzle moves as a whole
+DEPTH = 32                      # bytes of k of one instruction, in every format
+ROWS = 8                        # that a swizzle permutes differently, before it repeats
+CODES = {0: 0, 128: 1, 64: 2, 32: 3}        # of the swizzle in a descriptor
+_STRIDE = 1 << 18               # bytes: strides and addresses in a descriptor have 14 bits, of 16 bytes each
+
+# Formats of operands, and in which the products are added up.
+FORMATS: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32,
+                           "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "s8": np.int8,
+                           "u8": np.uint8}
+_SUMS: dict[str, Type] = {"f32": f32, "f16": vec(f16, 2), "s32": i32}           # of one register
+_PARTNERS = {"f16": ("f16",), "bf16": ("bf16",), "tf32": ("tf32",), "e4m3": ("e4m3", "e5m2"), "e5m2": ("e4m3", "e5m2"),
+             "s8": ("s8", "u8"), "u8": ("s8", "u8")}
+_TF32 = np.uint32(0xffffe000)   # the bits of an f32 that count
+
+
+def columns(a: str) -> tuple[int, ...]:
+    """Every n for operands of a format."""
+    return (8, 16, 24, 32, *range(48, 257, 16)) if a in ("s8", "u8") else (*range(8, 257, 8),)
+
+
+@dataclass(frozen=True)
+class SharedMatrix:
+    """How an operand lies in shared memory, in pieces of 16 bytes.
+
+    major="k": k is contiguous. Eight rows of `swizzle` bytes each follow one another, and `stride` bytes on come the
+        next eight. Without a swizzle rows have one piece, and the second piece of k is `leading` bytes further.
+    major="mn": m or n is contiguous, of 16-bit numbers only. Eight steps of k, `swizzle` bytes of m or n each, follow
+        one another; the next eight are `stride` bytes on, the next `swizzle` bytes of m or n `leading` bytes. Without a
+        swizzle the next piece of m or n is `stride` bytes on, and the next eight steps of k `leading` bytes.
+
+    `swizzle` bytes (128, 64, 32, or 0) permute pieces: bits of the address from 4 on ^= those from 7 on, as many as
+    tell the pieces of a row. That is also how tensor maps of this swizzle bring tiles to shared memory.
+    """
+    swizzle: int = 128
+    major: str = "k"
+    stride: int = 1024
+    leading: int = 16
+
+    @property
+    def repeat(self) -> int:
+        """Bytes after which the permutation is the same again: what the matrix has to be aligned to."""
+        return ROWS * self.swizzle or PIECE
+
+    @property
+    def bits(self) -> int:
+        """The descriptor, without the address in its lowest 14 bits."""
+        return CODES[self.swizzle] << 62 | self.stride // PIECE << 32 | self.leading // PIECE << 16
+
+    @classmethod
+    def decoded(cls, bits: int, major: str) -> SharedMatrix:
+        """The same of a descriptor; which dimension is contiguous is told by the instruction."""
+        swizzle = {code: bytes for bytes, code in CODES.items()}[bits >> 62 & 3]
+        return cls(swizzle, major, (bits >> 32 & 0x3fff) * PIECE, (bits >> 16 & 0x3fff) * PIECE)
+
+    def violations(self, format: str) -> Iterator[str]:
+        """What is wrong with it for operands of a format, in sentences."""
+        if self.swizzle not in CODES:
+            yield f"a swizzle permutes rows of 128, 64 or 32 bytes, or of 0, which is none, not of {self.swizzle}"
+            return
+        if self.major not in ("k", "mn"):
+            yield f'major must be "k" or "mn", the contiguous dimension, not {self.major!r}'
+        bits = np.dtype(FORMATS[format]).itemsize * 8
+        if self.major == "mn" and bits != 16:
+            yield f"{format} has {bits} bits, and only numbers of 16 bits may have m or n contiguous"
+        for name in ("stride", "leading"):
+            bytes = getattr(self, name)
+            unit = self.repeat if self.swizzle and (name == "stride" or self.major == "mn") else PIECE
+            if bytes % unit or not 0 <= bytes < _STRIDE:
+                yield (f"{name} must be a multiple of {unit} bytes and less than {_STRIDE}, not {bytes}"
+                       + f": a swizzle of {self.swizzle} bytes repeats every {unit}" * (unit > PIECE))
+
+    def misplaced(self, address: int) -> str:
+        """Why a matrix cannot begin at this address, or nothing. With k contiguous it may begin inside a row of the
+        swizzle, at a step of k; its row is always the first of eight, since descriptors here have no base offset."""
+        if not self.swizzle:
+            return "" if address % PIECE == 0 else f"it must be a multiple of {PIECE} bytes"
+        inside = address % self.repeat
+        if inside == 0 or (self.major == "k" and inside % PIECE == 0 and inside <= self.swizzle - DEPTH):
+            return ""
+        which = f"or up to {self.swizzle - DEPTH} bytes further, a step of k" if self.major == "k" else "no other place"
+        return (f"it is {inside} bytes after a multiple of {self.repeat}, where a swizzle of {self.swizzle} bytes "
+                f"begins: a matrix begins there, {which}")
+
+    def offsets(self, extent: int) -> NDArray[np.int64]:
+        """Where the pieces of `extent` rows or columns are, in bytes and before the swizzle: [extent, 2] if k is
+        contiguous, the two pieces of each; else [extent / 8, 16], eight numbers of each step of k."""
+        if self.major == "k":
+            i, j = np.arange(extent)[:, None], np.arange(DEPTH // PIECE)
+            return i % ROWS * (self.swizzle or PIECE) + i // ROWS * self.stride + j * (PIECE if self.swizzle else
+                                                                                       self.leading)
+        i, p = np.arange(extent * 2 // PIECE)[:, None], np.arange(DEPTH // 2)
+        if not self.swizzle:
+            return i * self.stride + p % ROWS * PIECE + p // ROWS * self.leading
+        row = self.swizzle // PIECE
+        return i % row * PIECE + i // row * self.leading + p % ROWS * self.swizzle + p // ROWS * self.stride
+
+    def matrix(self, pieces: NDArray[np.uint8], format: str) -> NDArray[Any]:
+        """[extent, k] of the pieces at `offsets`, [..., 16] bytes."""
+        numbers = pieces.view(FORMATS[format])
+        if self.major == "k":
+            return numbers.reshape(len(pieces), -1)
+        return numbers.transpose(0, 2, 1).reshape(-1, DEPTH // 2)
+
+
+def swizzled(address: Any, swizzle: int) -> Any:
+    """Where the piece of an address is kept under a swizzle of so many bytes (0: there)."""
+    return address ^ (address >> 7 & swizzle // PIECE - 1) << 4 if swizzle else address
+
+
+# ---- registers: (row, column) of element e in a lane of the warpgroup's warp w, as layouts of atoms are
+
+def sums_layout(lane: Any, e: Any) -> tuple[Any, Any]:
+    """Of D in its warp's 16 rows; an f16 register has elements 2r and 2r + 1."""
+    return lane // 4 + e // 2 % 2 * 8, e // 4 * 8 + lane % 4 * 2 + e % 2
+
+
+def a_layout(numbers: int, lane: Any, e: Any) -> tuple[Any, Any]:
+    """Of A in its warp's 16 rows, with so many numbers in a register of 32 bits."""
+    r = e // numbers
+    return lane // 4 + r % 2 * 8, lane % 4 * numbers + e % numbers + r // 2 * 4 * numbers
+
+
+@dataclass(frozen=True)
+class Wgmma:
+    """D[64, n] (+)= A[64, k] @ B[k, n] by a warpgroup, in formats `a`, `b` and `d`.
+
+    `a_layout` None: A is in registers, four of 32 bits in each lane; B[n, k] is in shared memory always. ValueError for
+    what the instruction set lacks.
+    """
+    n: int
+    a: str = "bf16"
+    b: str = "bf16"
+    d: str = "f32"
+    a_layout: SharedMatrix | None = SharedMatrix()
+    b_layout: SharedMatrix = SharedMatrix()
+    negate_a: bool = False
+    negate_b: bool = False
+
+    def __post_init__(self) -> None:
+        if why := list(self.violations()):
+            raise ValueError(f"{self.name}: {'; '.join(why)}")
+        lanes = np.arange(LANES)[:, None]
+        for layout, count, width in ((sums_layout, M // WARPS * self.n // LANES, self.n),
+                                     (self.layout_of_a, M // WARPS * self.k // LANES, self.k)):
+            row, column = layout(lanes, np.arange(count))
+            if sorted((row * width + column).ravel()) != [*range(M // WARPS * width)]:
+                raise ValueError(f"{self.name}: a layout does not cover {M // WARPS} x {width} elements once")
+
+    def violations(self) -> Iterator[str]:
+        """What is wrong with it, in sentences."""
+        if self.a not in FORMATS or self.b not in _PARTNERS.get(self.a, ()):
+            yield f"there are no products of {self.a} and {self.b}"
+            return
+        sums = ("s32",) if self.a in ("s8", "u8") else ("f32",) if self.a in ("bf16", "tf32") else ("f32", "f16")
+        if self.d not in sums:
+            yield f"products of {self.a} are added up in {' or '.join(sums)}, not in {self.d}"
+        if self.n not in columns(self.a):
+            yield f"n must be one of {', '.join(map(str, columns(self.a)))} for {self.a}, not {self.n}"
+        if (self.negate_a or self.negate_b) and self.d == "s32":
+            yield "integers cannot be negated on the way"
+        for layout, format in (self.a_layout, self.a), (self.b_layout, self.b):
+            yield from layout.violations(format) if layout is not None else ()
+
+    @property
+    def k(self) -> int:
+        return DEPTH // int(np.dtype(FORMATS[self.a]).itemsize)
+
+    @property
+    def name(self) -> str:
+        """As PTX spells it."""
+        k = DEPTH // np.dtype(FORMATS[self.a]).itemsize if self.a in FORMATS else "?"
+        return f"wgmma.mma_async.sync.aligned.m{M}n{self.n}k{k}.{self.d}.{self.a}.{self.b}"
+
+    @property
+    def format_of_a(self) -> np.dtype[Any]:
+        return np.dtype(FORMATS[self.a])
+
+    @property
+    def sum(self) -> Type:
+        """The type of a register of D."""
+        return _SUMS[self.d]
+
+    @property
+    def registers(self) -> int:
+        """Of D in each lane."""
+        return M // WARPS * self.n // LANES // self.sum.length
+
+    def layout_of_a(self, lane: Any, e: Any) -> tuple[Any, Any]:
+        return a_layout(4 * self.k // DEPTH, lane, e)
+
+    @cached_property
+    def operation(self) -> Operation:
+        """Of the registers of D, of A (its four registers, or where it begins in shared memory), where B begins, and
+        whether to add to D (an i1)."""
+        return Operation(self.name, self._llvm, by_machine("wgmma", "issue", self), "wgmma", "effect",
+                         needs="wgmma", flops=2*M*self.n*self.k // (WARPS * LANES))
+
+    def _llvm(self, low: Any, t: Any, *operands: Any) -> list[Any]:
+        """Inline assembly, since LLVM has no intrinsic. Sums are tied: an asynchronous instruction reads and writes the
+        same registers."""
+        d, (*a, b, add) = operands[:self.registers], operands[self.registers:]
+        given = [*(a if self.a_layout is None else [self._descriptor(low, a[0], self.a_layout)]),
+                 self._descriptor(low, b, self.b_layout), low.b.zext(add, low.integer(32))]
+        count = self.registers
+        at = [f"${count * 2 + i}" for i in range(len(given))]
+        if self.a_layout is None:
+            at = ["{" + ", ".join(at[:4]) + "}", *at[4:]]
+        flags = []
+        if self.d != "s32":
+            flags += [str(1 - 2*self.negate_a), str(1 - 2*self.negate_b)]
+        if np.dtype(FORMATS[self.a]).itemsize == 2:
+            flags += [str(int(layout.major == "mn")) for layout in (self.a_layout, self.b_layout) if layout is not None]
+        sums = "{" + ", ".join(f"${r}" for r in range(count)) + "}"
+        text = (f"{{ .reg .pred p; setp.ne.b32 p, {at[-1]}, 0; "
+                f"{self.name} {', '.join([sums, *at[:-1], 'p', *flags])}; }}")
+        return tied(low, text, self.sum, d, given)
+
+    @staticmethod
+    def _descriptor(low: Any, pointer: Any, layout: SharedMatrix) -> Any:
+        """Shared memory has less than 2^18 bytes, so that the address is all there is in the lowest bits."""
+        address = low.b.zext(low.b.lshr(low.b.ptrtoint(pointer, low.integer(32)), low.i32(4)), low.integer(64))
+        bits = layout.bits - (layout.bits >> 63 << 64)
+        return low.b.or_(address, low.integer(64)(bits), name="descriptor")
+
+    def product(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None) -> NDArray[Any]:
+        """a [rows, k] times b [n, k] transposed, plus c [rows, n], in the format of the sums."""
+        wide = np.float64 if self.d == "s32" else np.float32        # integers of 53 bits are exact, and BLAS is fast
+        x, y = (self._rounded(m).astype(wide) for m in (a, b))
+        if self.negate_a != self.negate_b:
+            x = -x
+        found = x @ y.T
+        dtype = self.sum.scalar.numpy
+        if self.d == "s32":
+            found = found.astype(np.int64).astype(dtype)
+            return found if c is None else found + c
+        return (found if c is None else found + c.astype(wide)).astype(dtype)
+
+    def _rounded(self, x: NDArray[Any]) -> NDArray[Any]:
+        """As the instruction reads it: of an f32 in tf32's place the highest 19 bits."""
+        return (np.ascontiguousarray(x).view(np.uint32) & _TF32).view(np.float32) if x.dtype == np.float32 else x

@@ -1,0 +1,291 @@
+"""Matrix products of warpgroups in flight (`wgmma`): what they read when, and which registers nobody may touch.
+
+Every warp makes its 16 rows where it comes by. Sums are then registers in flight: arrays of (value, group), with which
+nothing can be computed until a wait has returned them. What was read of shared memory is lent to the products until all
+four warps have committed the group and one has waited for it, so that it does not matter when they really read. All
+four warps have to execute the same products.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.atoms.wgmma import LANES, PIECE, WARPS, SharedMatrix, Wgmma, sums_layout, swizzled
+from tilewright.ir.types import i8, vec
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait
+from tilewright.simulator.report import Fault
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Op
+    from tilewright.simulator.gang import Gang
+    from tilewright.simulator.machine import Machine
+    from tilewright.simulator.memory import Region
+
+ROWS = 16                       # of a warp
+_NUMBERS = vec(i8, PIECE)
+
+
+class Lent(NamedTuple):
+    """Pieces of shared memory that a product of a warp reads."""
+    group: int
+    thread: int
+    region: Region
+    offsets: NDArray[np.int64]
+
+
+def in_flight(x: Any) -> bool:
+    """Is this a register that a product in flight writes or reads?"""
+    return isinstance(x, np.ndarray) and x.dtype.names is not None
+
+
+def _flying(x: Any, group: NDArray[np.int64]) -> NDArray[Any]:
+    """Of a register, as from now on nobody may touch it. `group`: of each thread."""
+    x = np.broadcast_to(x, (*x.shape[:-1], len(group)))
+    found = np.empty(x.shape, [("value", x.dtype), ("group", np.int64)])
+    found["value"], found["group"] = x, group
+    return found
+
+
+class Warpgroups:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def begin(self) -> None:
+        """Others run now."""
+        agents = self.machine.clocks.agents
+        self.closed = np.zeros(agents, np.int64)        # groups that each warp has committed
+        self.fenced = np.zeros(agents, bool)            # since its last wait
+        self.count = np.zeros(agents, np.int64)         # products that each warp has started,
+        self.started: dict[int, list[Op]] = defaultdict(list)       # and those of a warpgroup
+        self.groups: dict[tuple[int, int], PhaseBarrier] = {}       # complete when four warps have committed
+        self.lent: dict[int, list[Lent]] = defaultdict(list)        # by warpgroup
+
+    # ---- operations
+
+    def fence(self, gang: Gang, node: Op) -> None:
+        self.fenced[self._warps(gang, node)] = True
+
+    def commit(self, gang: Gang, node: Op) -> None:
+        for warpgroup, agents in self._warpgroups(gang, node):
+            for agent in agents:
+                key = warpgroup, int(self.closed[agent])
+                barrier = self.groups.get(key)
+                if barrier is None:
+                    cta = int(agent) // self.machine.clocks.per_cta
+                    barrier = self.groups[key] = PhaseBarrier(f"a group of wgmma of block {self.machine.block(cta)}",
+                                                              WARPS * LANES)
+                barrier.arrive(self.machine.clocks.release(np.array([agent])), LANES)
+                self.closed[agent] += 1
+
+    def wait(self, gang: Gang, node: Op, pending: int) -> None:
+        arrivals = []
+        for warpgroup, agents in self._warpgroups(gang, node):
+            for agent in agents:
+                newest = int(self.closed[agent]) - pending - 1
+                if newest >= 0:
+                    arrivals.append((self.groups[warpgroup, newest], 0, np.array([agent])))
+        if arrivals:
+            gang.waiting = PhaseWait(node.line, arrivals, together=False)
+
+    def take(self, gang: Gang, node: Op, *operands: Any) -> Any:
+        """After the wait: the registers, of which those that groups before the newest `pending` have written can be
+        used again."""
+        *registers, pending = operands
+        for warpgroup, agents in self._warpgroups(gang, node):
+            over = int(self.closed[agents].max()) - pending
+            self._give_back(warpgroup, over)
+            self.fenced[agents] = False
+        over = np.repeat(self.closed[gang.warps] - pending, LANES)
+        found = [x["value"] if in_flight(x) and not (x["group"] >= over).any() else x for x in registers]
+        return found if len(found) > 1 else found[0] if found else None
+
+    def issue(self, gang: Gang, node: Op, *operands: Any) -> Any:
+        """D of a product, in flight."""
+        atom: Wgmma = operands[-1]
+        warps = self._warps(gang, node)
+        self._same_products(gang, node)
+        count = atom.registers
+        sums, (*a, b, add) = operands[:count], operands[count:-1]
+        self._check_registers(gang, node, sums + (tuple(a) if atom.a_layout is None else ()))
+        groups = np.repeat(self.closed[warps], LANES)
+        with_c = self._uniform(gang, node, add, "whether to add to D")
+        c = self._matrices(sums, sums_layout, atom.n, gang.size)
+        d = np.empty_like(c)
+        b = self._uniform(gang, node, b, "where B begins")
+        a_place = None if atom.a_layout is None else self._uniform(gang, node, a[0], "where A begins")
+        a_rows = self._matrices([self._parts(x, atom) for x in a], atom.layout_of_a, atom.k, gang.size) \
+            if atom.a_layout is None else None
+        whole: dict[int, Any] = {}          # B, by where it begins
+        for w in range(len(warps)):
+            if int(b[w]) not in whole:
+                whole[int(b[w])] = self._read(gang, node, np.flatnonzero(b == b[w]), int(b[w]), atom.b_layout, atom.b,
+                                              slice(None), atom.n, WARPS)
+            if a_rows is not None:
+                rows = a_rows[w]
+            else:
+                assert atom.a_layout is not None
+                assert a_place is not None
+                mine = warps[w] % self.machine.clocks.per_cta % WARPS * ROWS
+                rows = self._read(gang, node, np.array([w]), int(a_place[w]), atom.a_layout, atom.a,
+                                  slice(mine, mine + ROWS), ROWS * WARPS, 1)
+            d[w] = atom.product(rows, whole[int(b[w])], c[w] if with_c[w] else None)
+        if atom.a_layout is None:           # A's registers, too, are not to be touched
+            for x, operand in zip(a, node.operands[count:]):
+                gang.frame.env[gang.frame.code.slot(operand)] = _flying(x["value"] if in_flight(x) else x, groups)
+        lanes, e = np.arange(LANES), np.arange(count * atom.sum.length)
+        row, column = sums_layout(lanes, e[:, None])
+        values = d[:, row, column].transpose(1, 0, 2).reshape(-1, gang.size)
+        length = atom.sum.length
+        found = [_flying(values[r * length:(r + 1) * length] if length > 1 else values[r], groups)
+                 for r in range(count)]
+        return found if count > 1 else found[0]
+
+    def end(self) -> None:
+        """All have ended: nothing may be in flight, and the warps of a warpgroup have executed the same."""
+        for warpgroup, nodes in self.started.items():
+            counts = self.count[warpgroup:warpgroup + WARPS]
+            if (counts != counts[0]).any():
+                node = nodes[int(counts.min())]
+                raise Fault("divergent", node.line, self.machine.function.name,
+                            f"only {np.count_nonzero(counts > counts.min())} of the four warps of a warpgroup execute "
+                            "this product")
+            if self.lent[warpgroup]:
+                raise Fault("in flight", nodes[-1].line, self.machine.function.name,
+                            "the kernel ends before this product is waited for")
+
+    # ---- what they consist of
+
+    def _warps(self, gang: Gang, node: Op) -> NDArray[np.int64]:
+        """The agents of the gang's warps, whole ones of whole warpgroups, in the order of its threads."""
+        machine = self.machine
+        if not gang.active().all() or machine.cta // machine.warp % WARPS and (
+                gang.warps % machine.clocks.per_cta >= machine.cta // machine.warp // WARPS * WARPS).any():
+            raise gang.fault("divergent", node, f"{node.operation.name} takes all threads of a warpgroup"
+                             + gang.by(int(np.argmin(gang.active()))))
+        return gang.warps
+
+    def _warpgroups(self, gang: Gang, node: Op) -> list[tuple[int, NDArray[np.int64]]]:
+        """(warpgroup, its agents in the gang); a warpgroup is named by the number of its first warp."""
+        agents = self._warps(gang, node)
+        firsts = self._first_of(agents)
+        return [(int(first), agents[firsts == first]) for first in np.unique(firsts)]
+
+    def _first_of(self, agents: NDArray[np.int64]) -> NDArray[np.int64]:
+        return agents - agents % self.machine.clocks.per_cta % WARPS
+
+    def _same_products(self, gang: Gang, node: Op) -> None:
+        """Each warp of a warpgroup starts the products that the others have started."""
+        for agent, warpgroup in zip(gang.warps, self._first_of(gang.warps)):
+            nodes, at = self.started[int(warpgroup)], int(self.count[agent])
+            if at == len(nodes):
+                nodes.append(node)
+            elif nodes[at] is not node:
+                raise gang.fault("divergent", node, "another warp of the warpgroup executes the product at "
+                                 f"{nodes[at].line} instead of this{self.machine.by(int(agent) * LANES)}")
+            self.count[agent] += 1
+
+    def _check_registers(self, gang: Gang, node: Op, registers: tuple[Any, ...]) -> None:
+        """Sums of products in flight may be added to, registers that others have written take a fence."""
+        fenced = self.fenced[gang.warps]
+        if not fenced.all() and not all(map(in_flight, registers)):
+            raise gang.fault("unfenced", node, "no k.wgmma_fence() since the registers of this product could last be "
+                             f"written{gang.by(int(np.argmin(fenced)) * LANES)}")
+
+    def _uniform(self, gang: Gang, node: Op, x: Any, what: str) -> NDArray[Any]:
+        """Of each warp, of which all lanes must have the same."""
+        lanes = np.broadcast_to(x, gang.size).reshape(-1, LANES)
+        if (lanes != lanes[:, :1]).any():
+            raise gang.fault("divergent", node, f"lanes of a warp differ in {what}")
+        return lanes[:, 0]
+
+    def _matrices(self, registers: Any, layout: Any, width: int, threads: int) -> NDArray[Any]:
+        """[warps, 16, width] of these registers, [threads] or [length, threads] each."""
+        plain = [x["value"] if in_flight(x) else x for x in registers]
+        rows = np.concatenate([np.atleast_2d(np.broadcast_to(x, (*x.shape[:-1], threads))) for x in plain])
+        row, column = layout(np.arange(LANES), np.arange(len(rows))[:, None])
+        found = np.empty((threads // LANES, ROWS, width), rows.dtype)
+        found[:, row, column] = rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2)
+        return found
+
+    @staticmethod
+    def _parts(x: Any, atom: Wgmma) -> NDArray[Any]:
+        """A register of A as its numbers, [numbers, threads]."""
+        bits = np.atleast_1d(x["value"] if in_flight(x) else x)
+        return np.ascontiguousarray(bits)[:, None].view(atom.format_of_a).T
+
+    def _read(self, gang: Gang, node: Op, warps: NDArray[np.int64], address: int, layout: SharedMatrix, format: str,
+              rows: slice, extent: int, shares: int) -> NDArray[Any]:
+        """The matrix that a descriptor tells of (or some `rows` of it), read for these warps of the gang."""
+        layout = SharedMatrix.decoded(layout.bits, layout.major)
+        access, thread = gang.access(node, "load", _NUMBERS, PIECE), int(warps[0]) * LANES
+        region = self.machine.memory.find(address)
+        if region is None:
+            access.nowhere(gang, address, thread)
+        if why := layout.misplaced(address):
+            raise gang.fault("misaligned", node, f"the matrix at byte {self._inside(region, address)} of "
+                             f"{region.name}: {why}")
+        if region.align % layout.repeat:
+            raise gang.fault("misaligned", node, f"{region.name} is aligned to {region.align} bytes, and a swizzle of "
+                             f"{layout.swizzle} bytes repeats every {layout.repeat}: k.smem(..., align={layout.repeat})")
+        pieces = layout.offsets(extent)
+        pieces = pieces[rows] if layout.major == "k" else pieces[rows.start // 8 if rows.start else None:
+                                                                 rows.stop // 8 if rows.stop else None]
+        at = swizzled(address + pieces, layout.swizzle) - region.base
+        flat = at.ravel()
+        self._check(gang, node, access, region, flat, address, warps)
+        found = region.data[at[..., None] + np.arange(PIECE)]
+        traffic, bytes = access.traffic(region), flat.size * PIECE * len(warps) // shares
+        traffic.requests += len(warps)
+        traffic.elements += bytes
+        traffic.bytes += bytes
+        traffic.moved += -(-bytes // 128)
+        traffic.ideal += -(-bytes // 128)
+        return layout.matrix(found, format)
+
+    def _check(self, gang: Gang, node: Op, access: Any, region: Region, offsets: NDArray[np.int64], address: int,
+               warps: NDArray[np.int64]) -> None:
+        """Pieces at these offsets are the CTA's, have been written for the async proxy to see, and are lent now."""
+        thread, home = int(warps[0]) * LANES, 0
+        if region.pitch is not None:
+            home = int(gang.threads[thread]) // self.machine.cta * region.pitch
+        inside = offsets - home
+        outside = (inside < 0) | (inside + PIECE > region.size)
+        if outside.any():
+            access.fault("out of bounds", gang, region, int(offsets[int(outside.argmax())]), thread,
+                         f"it has {region.size} bytes")
+        if region.written is not None:
+            missing = ~region.written[offsets[:, None] + np.arange(PIECE)].all(1)
+            if missing.any():
+                access.fault("uninitialised", gang, region, int(offsets[int(missing.argmax())]), thread,
+                             "it has not been written")
+        history = self.machine.history(region)
+        assert history is not None
+        units = history.parts(offsets, PIECE).ravel()
+        for w in warps:
+            agent, first = int(gang.warps[w]), int(gang.threads[int(w) * LANES])
+            race = history.fetch(np.full(len(units), agent), np.full(len(units), first), units)
+            if race is not None:
+                access.race(gang, region, history, race, int(units[race.pair]), int(w) * LANES)
+            history.lend(first, units, node.line)
+            group = Lent(int(self.closed[agent]), first, region, offsets)
+            self.lent[int(self._first_of(np.array([agent]))[0])].append(group)
+
+    def _inside(self, region: Region, address: int) -> int:
+        return (address - region.base) % (region.pitch or 1 << 62)
+
+    def _give_back(self, warpgroup: int, over: int) -> None:
+        """Products of the groups before `over` have read what they read."""
+        left = []
+        for lent in self.lent[warpgroup]:
+            if lent.group >= over:
+                left.append(lent)
+                continue
+            history = self.machine.history(lent.region)
+            assert history is not None
+            published = self.groups[warpgroup, lent.group].published[0]
+            history.give_back(lent.thread, history.parts(lent.offsets, PIECE).ravel(),
+                              int(published[0, lent.thread // LANES]))
+        self.lent[warpgroup] = left
