@@ -8,7 +8,7 @@ four warps have to execute the same products.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,8 +161,8 @@ class Warpgroups:
     def _warps(self, gang: Gang, node: Op) -> NDArray[np.int64]:
         """The agents of the gang's warps, whole ones of whole warpgroups, in the order of its threads."""
         machine = self.machine
-        if not gang.active().all() or machine.cta // machine.warp % WARPS and (
-                gang.warps % machine.clocks.per_cta >= machine.cta // machine.warp // WARPS * WARPS).any():
+        if not gang.active().all() or (machine.cta // machine.warp % WARPS and (
+                gang.warps % machine.clocks.per_cta >= machine.cta // machine.warp // WARPS * WARPS).any()):
             raise gang.fault("divergent", node, f"{node.operation.name} takes all threads of a warpgroup"
                              + gang.by(int(np.argmin(gang.active()))))
         return gang.warps
