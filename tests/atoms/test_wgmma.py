@@ -29,7 +29,7 @@ def matrices(atom, steps=1, seed=0):
 
 
 def laid_out(x, layout, k, size):
-    """The bytes of a matrix [extent, k] as the descriptor says, written down without the code under test: by element."""
+    """The bytes of a matrix [extent, k] as the descriptor says, by element and without the code under test."""
     found, item = np.zeros(size, np.uint8), x.dtype.itemsize
     row = layout.swizzle or 16
     for (i, p), value in np.ndenumerate(x):

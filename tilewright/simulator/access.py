@@ -329,7 +329,7 @@ class Access:
         warp, threads = history.clocks.warp, history.clocks.threads
         offset, at = unit * history.unit // self.item * self.item, f" at {race.line}" if race.line else ""
         if race.verb == "unproxied":
-            why = f"written{at}{self.machine.by(race.other)}, and no k.fence_async() follows before the async proxy reads"
+            why = f"written{at}{self.machine.by(race.other)}, and no k.fence_async() follows for the async proxy"
         elif race.verb == "lent":
             why = f"it is still being read asynchronously by what was started{at}{self.machine.by(race.other)}"
         elif race.other is None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tilewright.ir.exact import some
 from tilewright.ir.program import Line
 
-Clock = NDArray[np.int32]                   # [4, columns]: what is known, fenced, pending, for the async proxy: see Clocks
+Clock = NDArray[np.int32]                   # [4, columns]: up to which times what is known, fenced ...: see Clocks
 Agents = NDArray[np.int64]
 IN_FLIGHT = np.int32(2**31 - 1)             # the time of a write that is not over
 Pairs = NDArray[np.int64]

@@ -122,7 +122,7 @@ class Warpgroups:
         for w in range(len(warps)):
             if int(b[w]) not in whole:
                 whole[int(b[w])] = self._read(gang, node, np.flatnonzero(b == b[w]), int(b[w]), atom.b_layout, atom.b,
-                                              slice(None), atom.n, WARPS)
+                                              range(atom.n), WARPS)
             if a_rows is not None:
                 rows = a_rows[w]
             else:
@@ -130,7 +130,7 @@ class Warpgroups:
                 assert a_place is not None
                 mine = warps[w] % self.machine.clocks.per_cta % WARPS * ROWS
                 rows = self._read(gang, node, np.array([w]), int(a_place[w]), atom.a_layout, atom.a,
-                                  slice(mine, mine + ROWS), ROWS * WARPS, 1)
+                                  range(mine, mine + ROWS), 1)
             d[w] = atom.product(rows, whole[int(b[w])], c[w] if with_c[w] else None)
         if atom.a_layout is None:           # A's registers, too, are not to be touched
             for x, operand in zip(a, node.operands[count:]):
@@ -217,8 +217,9 @@ class Warpgroups:
         return np.ascontiguousarray(bits)[:, None].view(atom.format_of_a).T
 
     def _read(self, gang: Gang, node: Op, warps: NDArray[np.int64], address: int, layout: SharedMatrix, format: str,
-              rows: slice, extent: int, shares: int) -> NDArray[Any]:
-        """The matrix that a descriptor tells of (or some `rows` of it), read for these warps of the gang."""
+              rows: range, shares: int) -> NDArray[Any]:
+        """The matrix that a descriptor tells of (some `rows` of it), read for these warps of the gang, each of which
+        reads one of so many shares."""
         layout = SharedMatrix.decoded(layout.bits, layout.major)
         access, thread = gang.access(node, "load", _NUMBERS, PIECE), int(warps[0]) * LANES
         region = self.machine.memory.find(address)
@@ -229,10 +230,9 @@ class Warpgroups:
                              f"{region.name}: {why}")
         if region.align % layout.repeat:
             raise gang.fault("misaligned", node, f"{region.name} is aligned to {region.align} bytes, and a swizzle of "
-                             f"{layout.swizzle} bytes repeats every {layout.repeat}: k.smem(..., align={layout.repeat})")
-        pieces = layout.offsets(extent)
-        pieces = pieces[rows] if layout.major == "k" else pieces[rows.start // 8 if rows.start else None:
-                                                                 rows.stop // 8 if rows.stop else None]
+                             f"{layout.swizzle} bytes repeats every {layout.repeat}: pass align={layout.repeat}")
+        rows_piece = 1 if layout.major == "k" else 8
+        pieces = layout.offsets(rows.stop)[rows.start // rows_piece:]
         at = swizzled(address + pieces, layout.swizzle) - region.base
         flat = at.ravel()
         self._check(gang, node, access, region, flat, address, warps)
