@@ -249,8 +249,8 @@ class Wgmma:
         bits = layout.bits - (layout.bits >> 63 << 64)
         return low.b.or_(address, low.integer(64)(bits), name="descriptor")
 
-    def product(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None) -> NDArray[Any]:
-        """a [rows, k] times b [n, k] transposed, plus c [rows, n], in the format of the sums."""
+    def product(self, a: Any, b: Any, c: Any) -> Any:
+        """a [rows, k] times b [n, k] transposed, plus c [rows, n] if it is not None, in the format of the sums."""
         wide = np.float64 if self.d == "s32" else np.float32        # integers of 53 bits are exact, and BLAS is fast
         x, y = (self._rounded(m).astype(wide) for m in (a, b))
         if self.negate_a != self.negate_b:
@@ -262,6 +262,6 @@ class Wgmma:
             return found if c is None else found + c
         return (found if c is None else found + c.astype(wide)).astype(dtype)
 
-    def _rounded(self, x: NDArray[Any]) -> NDArray[Any]:
+    def _rounded(self, x: Any) -> Any:
         """As the instruction reads it: of an f32 in tf32's place the highest 19 bits."""
         return (np.ascontiguousarray(x).view(np.uint32) & _TF32).view(np.float32) if x.dtype == np.float32 else x

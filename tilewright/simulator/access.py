@@ -328,12 +328,12 @@ class Access:
     def race(self, gang: Gang, region: Region, history: History, race: Race, unit: int, thread: int) -> NoReturn:
         warp, threads = history.clocks.warp, history.clocks.threads
         offset, at = unit * history.unit // self.item * self.item, f" at {race.line}" if race.line else ""
-        if race.verb == "unproxied":
+        if race.other is None:
+            why = f"{race.verb} by a block that ran before, and nothing orders the two"
+        elif race.verb == "unproxied":
             why = f"written{at}{self.machine.by(race.other)}, and no k.fence_async() follows for the async proxy"
         elif race.verb == "lent":
             why = f"it is still being read asynchronously by what was started{at}{self.machine.by(race.other)}"
-        elif race.other is None:
-            why = f"{race.verb} by a block that ran before, and nothing orders the two"
         elif race.other >= threads:
             why = f"a copy{at}{self.machine.by(race.other - threads - warp)} is in flight"
         else:
