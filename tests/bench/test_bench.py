@@ -739,7 +739,7 @@ def test_a_child_measures_and_reports() -> None:
     ],
 )
 def test_a_child_that_dies_leaves_a_note(monkeypatch: pytest.MonkeyPatch, program: str, reason: str) -> None:
-    monkeypatch.setattr(session, "_START", program)
+    monkeypatch.setattr("tilewright.measure.process.START", program)
     found = Report.start("bench")
     state = session.measure(job(square(16)), found)
     assert state.notes == [f"the measuring process ended early while starting: {reason}"]

@@ -285,10 +285,11 @@ def test_an_exception_is_a_record(fake, monkeypatch):
 # ---- the process that starts others
 
 
-def reported(start, patience=60.0):
+def reported(monkeypatch, start, patience=60.0):
     seen = []
-    found = selftest.report(seen.append, start="import json, os, sys, time\nnumbers = sys.argv[2:]\n" + start,
-                            patience=patience)
+    begin = "import json, os, pickle, sys, time\nnumbers, timed = pickle.load(sys.stdin.buffer)\n"
+    monkeypatch.setattr("tilewright.measure.process.START", begin + start)
+    found = selftest.report(seen.append, patience=patience)
     assert seen == found["kernels"]
     json.dumps(found, allow_nan=False)
     return found["kernels"]
@@ -299,8 +300,8 @@ SAY = "say = lambda event, **details: print(json.dumps({'event': event, **detail
 
 def test_a_process_that_dies_takes_one_kernel_with_it(monkeypatch):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA3, CDNA4, CDNA3))
-    found = reported(SAY + """
-for number in map(int, numbers):
+    found = reported(monkeypatch, SAY + """
+for number in numbers:
     say("trying", kernel=number)
     if number == 1:
         print("Memory access fault by GPU node-1", file=sys.stderr)
@@ -314,9 +315,9 @@ for number in map(int, numbers):
 
 def test_a_process_that_hangs_or_never_begins(monkeypatch):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA3,))
-    (found,) = reported(SAY + "say('trying', kernel=0); time.sleep(60)", patience=2.0)
+    (found,) = reported(monkeypatch, SAY + "say('trying', kernel=0); time.sleep(60)", patience=2.0)
     assert found["failed"] == "its process ended: it sent no result for 2 s"
-    (found,) = reported("raise ImportError('no such thing')")
+    (found,) = reported(monkeypatch, "raise ImportError('no such thing')")
     assert found["failed"] == "its process ended: ImportError: no such thing"
 
 
@@ -326,7 +327,7 @@ def test_the_command(monkeypatch, tmp_path):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA4,))
     monkeypatch.setattr(selftest_steps, "KERNELS", (CDNA4,))
 
-    def events(numbers, start, patience, timed):
+    def events(numbers, patience, timed):
         said = []
         selftest_steps.run(numbers, lambda event, **details: said.append({"event": event, **details}), timed)
         return said
@@ -353,7 +354,7 @@ def canned(monkeypatch):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA3, CDNA4, CDNA3))
     asked = []
 
-    def events(numbers, start, patience, timed):
+    def events(numbers, patience, timed):
         asked.append((tuple(numbers), timed))
         for number in list(numbers):
             yield {"event": "trying", "kernel": number}
@@ -438,7 +439,7 @@ def test_nothing_is_timed_if_nothing_is_to_be(fake, monkeypatch):
 
 def test_real_processes():
     """One kernel, for real."""
-    events = list(selftest._events([0], selftest._START, 60.0))
+    events = list(selftest._events([0], 60.0))
     assert [event["event"] for event in events] == ["trying", "found", "ended"]
     assert events[1]["found"]["name"] == amd_kernels.KERNELS[0].name
 

@@ -4,24 +4,16 @@ A process of its own, because thread counts, CPU affinity and the instruction se
 libraries are loaded, because a library that crashes must not take the results of the others with it, and because one
 illegal access by a kernel makes a GPU unusable for the process it happened in.
 
-The process reads its Job from standard input and writes one JSON object a line, an event: "peers", "device", "case",
-"result", "left_out", "clocks" or "done".  Its "session", "machine" and "extra" are fields of the report.  What
-libraries print goes to standard error.
+The process (measure/process.py) is given its Job, and its events are "peers", "device", "case", "result", "left_out",
+"clocks" and "done".  Their "session", "machine" and "extra" are fields of the report.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tilewright.bench import peer
@@ -29,18 +21,7 @@ from tilewright.bench.cases import AVX2, CPU, GPU, NATIVE, Job
 from tilewright.bench.peer import OURS, Setting
 from tilewright.bench.results import Report, Result, Row, Session
 from tilewright.measure import quiet
-
-# The affinity is set before anything is imported: OpenMP and OpenBLAS count their CPUs when they are loaded, and the
-# CPUs are all that keeps MKL under TBB to its number of threads.
-_START = """
-import os, sys
-cpus, root, module = sys.argv[1:]
-if cpus:
-    os.sched_setaffinity(0, map(int, cpus.split(",")))
-sys.path.append(root)
-from importlib import import_module
-import_module(module).main()
-"""
+from tilewright.measure.process import Child, Emit, serve
 
 # OpenMP's variable is torch's.  What steers a peer is in its own file (peer.Library).
 THREAD_VARIABLES = ("TILEWRIGHT", "OMP")
@@ -134,50 +115,22 @@ def _process(job: Job, heard: _Heard) -> None:
     """One process, kept on as many CPUs as it has threads, unless it measures on a GPU."""
     pin = job.device == CPU and hasattr(os, "sched_setaffinity")
     cpus = quiet.fastest_cpus(job.threads) if pin else []
-    root = str(Path(__file__).resolve().parents[2])
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, ",".join(map(str, cpus)), root, __name__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment(job.threads, job.isa),
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            try:
-                pickle.dump(job, process.stdin)
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # it died before it read its job; its exit status says why
-            for line in process.stdout:
-                heard(json.loads(line))
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            process.stdout.close()
-            code = process.wait()
+    with Child(__name__, job, cpus=cpus, environment=environment(job.threads, job.isa)) as child:
+        for event in child.events():
+            heard(event)
         if not heard.done:
-            errors.seek(0)
             doing = f"timing {heard.label}" if heard.label else "starting"
-            last = (errors.read().strip().splitlines() or ["it said nothing"])[-1]
-            why = f"{signal.Signals(-code).name} ({last})" if code < 0 else last
-            heard.session.notes.append(f"the measuring process ended early while {doing}: {why}")
+            heard.session.notes.append(f"the measuring process ended early while {doing}: {child.why()}")
 
 
 # ---- the process
 
 
 def main() -> None:
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # a library's chatter must not end up between the events
-
-    def emit(event: str, **details: Any) -> None:
-        out.write(json.dumps({"event": event, **details}) + "\n")
-
-    work(pickle.load(sys.stdin.buffer), emit)
+    serve(work)
 
 
-def work(job: Job, emit: Callable[..., None]) -> None:
+def work(job: Job, emit: Emit) -> None:
     """Measure everything the job asks for, an event for each step."""
     from tilewright.bench.contest import Bench
 

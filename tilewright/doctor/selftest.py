@@ -9,33 +9,20 @@ it is whole whenever the command is stopped.
 
 from __future__ import annotations
 
-import json
 import platform
-import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from tilewright.doctor import doctor
 from tilewright.doctor.amd_kernels import KERNELS
-from tilewright.doctor.selftest_steps import UNTIMED, failed
+from tilewright.doctor.selftest_steps import failed
+from tilewright.measure.process import Child
 from tilewright.text import plural
 
 PATIENCE_S = 600.0  # for one kernel: its simulation may take a minute
-_START = """
-import sys
-sys.path.append(sys.argv.pop(1))
-from tilewright.doctor.selftest_steps import main
-main()
-"""
 Listener = Callable[[dict[str, Any]], object]
 SECONDS = 1.0  # that a kernel takes on an idle machine, in the mean of all 105: compiled and simulated, on a Xeon
 
@@ -81,14 +68,12 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, start: str = _START,
+def report(listen: Listener = _silent, say: Callable[[str], object] = _silent,
            patience: float = PATIENCE_S, chosen: Sequence[int] | None = None, timed: bool = True,
            keep: Listener = _silent, watch: Callable[[Progress], object] = _silent) -> dict[str, Any]:
     """Try every kernel, or those with the numbers `chosen`. `say` gets lines about the machine, then `listen` the
     record of each kernel when it is there, `keep` the report so far at the start and after each, and `watch` the
     progress. Nothing is raised for what fails. Without `timed`, hardware is not timed.
-
-    `start` is the Python code of the processes in which they are tried.
     """
     left = list(range(len(KERNELS)) if chosen is None else chosen)
     found: dict[str, Any] = {
@@ -116,7 +101,7 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, s
 
     while left:
         trying, why = -1, ""
-        for event in _events(left, start, patience, timed):
+        for event in _events(left, patience, timed):
             if event["event"] == "trying":
                 trying = event["kernel"]
                 progress.name = _title(trying)
@@ -135,34 +120,15 @@ def _title(number: int) -> str:
     return f"{KERNELS[number].name} {KERNELS[number].target}"
 
 
-def _events(numbers: Sequence[int], start: str, patience: float, timed: bool = True) -> Iterator[dict[str, Any]]:
+def _events(numbers: Sequence[int], patience: float, timed: bool = True) -> Iterator[dict[str, Any]]:
     """What a process says about these kernels, as it comes, and at last why it ended."""
-    root = str(Path(__file__).resolve().parents[2])
-    lines: queue.Queue[bytes | None] = queue.Queue()
-
-    def read(stream: Any) -> None:
-        for line in stream:
-            lines.put(line)
-        lines.put(None)
-
-    with tempfile.TemporaryFile("w+") as errors:
-        words = [*map(str, numbers), *([] if timed else [UNTIMED])]
-        process = subprocess.Popen([sys.executable, "-c", start, root, *words], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=errors)
-        threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
+    with Child("tilewright.doctor.selftest_steps", (list(numbers), timed)) as child:
         try:
-            while (line := lines.get(timeout=patience)) is not None:
-                yield json.loads(line)
-            code = process.wait(patience)
-        except (queue.Empty, subprocess.TimeoutExpired):
-            yield {"event": "ended", "why": f"it sent no result for {patience:.0f} s"}
-            return
-        finally:
-            process.kill()
-            process.wait()
-        errors.seek(0)
-        last = (errors.read().strip().splitlines() or ["it said nothing"])[-1]
-        yield {"event": "ended", "why": f"{signal.Signals(-code).name} ({last})" if code < 0 else last}
+            yield from child.events(patience)
+            why = child.why(patience)
+        except TimeoutError as late:
+            why = str(late)
+    yield {"event": "ended", "why": why}
 
 
 # ---- text

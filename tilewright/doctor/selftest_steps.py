@@ -2,8 +2,8 @@
 hardware where there is some and in the simulator elsewhere. A fault on a GPU, like an operation that LLVM cannot
 select, ends the process it happens in: selftest.py starts it, listens to it and starts another for the rest.
 
-It takes the numbers of kernels in `amd_kernels.KERNELS` as arguments, and UNTIMED if nothing is to be timed; it writes
-one JSON object a line:
+Its job (measure/process.py) is a list of numbers of kernels in `amd_kernels.KERNELS`, and whether they are timed. Its
+events:
 
     {"event": "trying", "kernel"}               about to begin with the kernel of this number
     {"event": "found", "kernel", "found"}       what came of it: `examine`, or {"failed": why}
@@ -11,12 +11,9 @@ one JSON object a line:
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,16 +26,16 @@ from tilewright.compiler import lld
 from tilewright.doctor import selftest_peer
 from tilewright.doctor.amd_cases import DATA, Case, Data, Shape
 from tilewright.doctor.amd_kernels import KERNELS, Entry
+from tilewright.measure.process import Emit, serve
 from tilewright.runtime.hip import module
 from tilewright.targets import target
 
-UNTIMED = "untimed"
 GUARD = 4096  # bytes before and behind every array on the device, which no kernel may touch
 PATTERN = 0xA5
 TURNS = 9  # of ours and of torch's, in turn
 
 
-def run(numbers: Sequence[int], emit: Callable[..., None], timed: bool = True) -> None:
+def run(numbers: Sequence[int], emit: Emit, timed: bool = True) -> None:
     """Examine these kernels, each on the first GPU of its architecture, or without one."""
     gpus = _gpus()
     for number in numbers:
@@ -217,11 +214,4 @@ def _timed(function: module.HipFunction, case: Case, shape: Shape) -> dict[str, 
 
 
 def main() -> None:
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed must not end up between the events
-
-    def emit(event: str, **details: Any) -> None:
-        out.write(json.dumps({"event": event, **details}) + "\n")
-
-    numbers = [int(word) for word in sys.argv[1:] if word != UNTIMED]
-    run(numbers, emit, UNTIMED not in sys.argv[1:])
+    serve(lambda job, emit: run(job[0], emit, job[1]))

@@ -1,7 +1,7 @@
 """The process that measures one problem's plans, and the rules by which one of them wins; search.py starts it, listens
 to it and ends it.
 
-It reads a pickled `Job` from standard input and writes one JSON object a line:
+It is given a `Job` (measure/process.py); its events:
 
     {"event": "trying", "name"}                 about to compile and run this contender for the first time
     {"event": "out", "name", "reason"}          its result was wrong, it raised, or there is no time for it
@@ -17,25 +17,21 @@ counts are ratios within a round. `REFERENCE` is matmul as it is without what is
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pickle
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import check, measure, operands, quiet
 from tilewright.measure.measure import Rules, Spread, ratios, spread
+from tilewright.measure.process import Emit, serve
 from tilewright.measure.quiet import Watch
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine, small
 from tilewright.targets import CpuTarget, detect
 
-Emit = Callable[..., None]
 TRYING, HEATS = 0.3, 0.65       # shares of the time limit after which no more is tried, and the final begins
 REFERENCE = "matmul"
 FINALISTS = 3                   # beside matmul and the model's plan
@@ -205,10 +201,4 @@ def winner(seconds: Seconds, model: str) -> str | None:
 # ---- the process
 
 def main() -> None:
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)               # whatever else is printed must not end up between the events
-
-    def emit(event: str, **details: Any) -> None:
-        out.write(json.dumps({"event": event, **details}) + "\n")
-
-    run(pickle.load(sys.stdin.buffer), emit)
+    serve(run)

@@ -6,22 +6,14 @@ it was still being tried the rest is measured in another process.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import pickle
-import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.measure import measure, quiet
+from tilewright.measure.process import Child
 from tilewright.plans import asked
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
@@ -41,17 +33,8 @@ HOPELESS = 2.0                  # times the least predicted time, beyond which a
 SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
 WITHOUT_PYTHON = ("matmul runs products this small without Python; the times of plans that it cannot run so include "
                   "the call through Python that they would need.")
+CHILD = "tilewright.tuner.child"
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
-
-_START = """
-import os, sys
-cpu, root = int(sys.argv[1]), sys.argv[2]
-if cpu >= 0:
-    os.sched_setaffinity(0, {cpu})
-sys.path.append(root)
-from tilewright.tuner.child import main
-main()
-"""
 
 
 @dataclass(frozen=True)
@@ -213,16 +196,13 @@ def _measure(job: Job, listen: Listener) -> _Run:
 
 def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
     """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
-    pin = quiet.fastest_cpus(1)[0] if job.threads == 1 and hasattr(os, "sched_setaffinity") else -1
-    root = str(Path(__file__).resolve().parents[2])
+    pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
     environment = {**os.environ, "TILEWRIGHT_NUM_THREADS": str(job.threads), "TILEWRIGHT_TARGET": job.target.name,
                    "TILEWRIGHT_TUNE_DB": store.OFF}
     trying, finished = "", False
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen([sys.executable, "-c", _START, str(pin), root], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=errors, env=environment)
+    with Child(CHILD, job, cpus=pin, environment=environment) as child:
         try:
-            for event in _events(process, job, deadline, patience):
+            for event in child.events(patience, deadline + patience):
                 listen(event)
                 match event["event"]:
                     case "trying":
@@ -238,50 +218,10 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
                         run.disturbed = True
                     case "done":
                         finished = True
-            code = process.wait(PATIENCE_S)                 # it closed its output: it is about to end
-        except (TimeoutError, subprocess.TimeoutExpired) as late:
-            return trying, None if finished else str(late)
-        finally:
-            process.kill()
-            process.wait()
-        if finished:
-            return trying, None
-        errors.seek(0)
-        return trying, _why(code, errors.read())
-
-
-def _events(process: subprocess.Popen[bytes], job: Job, deadline: float, patience: float) -> Iterator[dict[str, Any]]:
-    """What the child says, as it comes. TimeoutError when it says nothing for too long, or the time is over."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    lines: queue.Queue[bytes | None] = queue.Queue()
-
-    def read(stream: Any) -> None:
-        for line in stream:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
-    try:
-        pickle.dump(job, process.stdin)
-        process.stdin.close()
-    except BrokenPipeError:
-        pass                    # it died before it read its job; its exit status says why
-    while True:
-        latest = deadline + patience
-        try:
-            line = lines.get(timeout=max(min(patience, latest - time.monotonic()), 0.01))
-        except queue.Empty:
-            raise TimeoutError("it sent no result for too long" if time.monotonic() < latest
-                               else "the time limit was reached") from None
-        if line is None:
-            return
-        yield json.loads(line)
-
-
-def _why(code: int, errors: str) -> str:
-    last = (errors.strip().splitlines() or ["it said nothing"])[-1]
-    return f"{signal.Signals(-code).name} ({last})" if code < 0 else last
+            why = "" if finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
+        except TimeoutError as late:
+            why = str(late)
+    return trying, None if finished else why
 
 
 # ---- what is remembered
