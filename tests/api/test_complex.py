@@ -231,10 +231,22 @@ def test_nan_and_inf_as_blas_has_them(n):
 
 
 def test_a_plan_is_one_for_the_real_product():
-    a, b = whole(np.complex64, 40, 50), whole(np.complex64, 50, 60)
-    for text in ("packed 14x32 mc=14 kc=64 nc=32", "in_place 14x32"):
-        if not tw.target("x86-avx512").missing:
-            np.testing.assert_array_equal(tw.matmul(a, b, plan=CpuPlan.parse(text), trans_b="n"), a @ b)
+    """Of two large operands: m x 2n x 2k, packed. Of few rows, [ar; ai] @ [br bi], which may be multiplied in place."""
+    nr = tw.detect().lanes(4)
+    packed, in_place = f"packed 4x{nr} mc=16 kc=64 nc={2 * nr}", f"in_place 4x{nr}"
+    a, b = whole(np.complex64, 40, 50), whole(np.complex64, 60, 50)
+    np.testing.assert_array_equal(tw.matmul(a, b, plan=packed, trans_b="c"), a @ b.T.conj())
+    with pytest.raises(ValueError, match=r"in_place .* cannot run a 40x120x100 product of f32 packed from c64 by c64, "
+                                         r"with A by rows and B by columns: .* only packed plans convert"):
+        tw.matmul(a, b, plan=in_place, trans_b="t")
+    for name in ("swap", "copy"):
+        with pytest.raises(ValueError, match="a plan for them has neither swap nor copy"):
+            tw.matmul(a, b.T, plan=f"{packed} {name}")
+        with pytest.raises(ValueError, match="a plan for them has neither swap nor copy"):
+            tw.pack(b.T, plan=f"{packed} {name}")
+    a, b = whole(np.complex64, 3, 400), whole(np.complex64, 400, 500)
+    for text in (packed, in_place, f"{packed} swap"):
+        np.testing.assert_array_equal(tw.matmul(a, b, plan=text), a @ b)
 
 
 @pytest.mark.parametrize("matmul", [tw.matmul, products.matmul])

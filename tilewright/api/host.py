@@ -53,7 +53,7 @@ def product(call: Call) -> Any:
     if packed is not None:
         multiply = partial(_run_packed, packed, call.threads)
     elif p.sums.kind == "c":
-        multiply = complex_product.by_real_products(multiply, conj, call.plan is not None)
+        multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu())
     elif call.algorithm is not None and p.sums == F32:
         multiply = partial(_run_by_algorithm, call.algorithm, call.threads)
     if isinstance(p.alpha, complex) or isinstance(p.beta, complex):

@@ -87,6 +87,13 @@ class Shape(NamedTuple):
     out: str = ""       # C's format, if sums are rounded as they are stored; "" for that of the sums
     depth: int = 0      # elements of k, if words are multiplied
 
+    def __str__(self) -> str:
+        """For people: a 64x128x512 product of f32 packed from c64 by c64."""
+        sources = " by ".join(x or self.dtype for x in (self.source_a, self.source_b))
+        packed = f" packed from {sources}" if self.source_a or self.source_b else ""
+        return (f"a {self.m}x{self.n}x{self.depth or self.k} product of {self.dtype}{packed}"
+                + f", stored as {self.out}"*bool(self.out) + f", with A by {self.a} and B by {self.b}")
+
     @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
         """What tuning results are kept by: formats as text, "f32", "f32(f16,f16)" or "i8x4(u8,i8)>i8"; m, n, elements
@@ -215,6 +222,9 @@ class CpuPlan(Plan):
         elif shape.converts:
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
+        if shape.complex and (self.swap or self.copy):
+            found.append("complex operands are packed in their own roles, B as two rows and two columns of reals for "
+                         "each number: a plan for them has neither swap nor copy.")
         found += [sentence for wrong, sentence in self._placed(shape) if wrong]
         return found
 

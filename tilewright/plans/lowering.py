@@ -171,11 +171,11 @@ class Way(NamedTuple):
 
 
 def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Order, b: Order,
-                planned: bool = False) -> Way:
+                packs: bool = True) -> Way:
     """The way that copies the larger operand only if neither its rows nor its columns are contiguous.
 
     a, b        what is contiguous in the operands
-    planned     a plan is given, which is one for the real product of m x 2n x 2k
+    packs       whether the engine packs complex operands
     """
     if not (a_complex or b_complex):
         return Way("real")
@@ -183,10 +183,10 @@ def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Ord
         return Way("packed")
     if a_complex != b_complex:
         return Way("beside", exchange=a_complex)
-    if not planned and (min(m, n) > FEW or k * max(m, n) < LARGE):
-        return Way("packed")
-    if planned:
+    if not packs:
         return Way("expanded")
+    if min(m, n) > FEW or k * max(m, n) < LARGE:
+        return Way("packed")
     if n > m:
         return Way("stacked" if b == "rows" else "expanded", b != "rows")
     return Way("stacked", True) if a == "columns" else Way("expanded")

@@ -22,23 +22,23 @@ Array = NDArray[Any]
 _SWAPPED = str.maketrans("ab", "ba")
 
 
-def by_real_products(run: Callable[..., bool], conj: str = "", planned: bool = False) -> Callable[..., bool]:
+def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True) -> Callable[..., bool]:
     """What multiplies complex matrices as `run` does real ones: c = alpha * a @ b + beta * c, alpha and beta real.
 
-    c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". `run` takes complex
-    matrices too, and conj, unless it is `planned`: its plan is one for the real product of m x 2n x 2k.
+    c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". packs: `run`
+    takes complex matrices too, and conj, as this processor's engine does.
     """
 
     def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
         m, k, n = *a.shape[-2:], b.shape[-1]
-        way = complex_way(m, n, k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b), planned)
+        way = complex_way(m, n, k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b), packs)
         if way.name == "real":  # for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
             run(a, b, sums, alpha)
             _written(c, sums, sums.dtype.type(0), beta)
             return True
         if way.name == "packed":  # or empty: nothing to conjugate
-            return run(a, b, c, alpha, beta, whole, **({"conj": conj} if conj and not planned else {}))
+            return run(a, b, c, alpha, beta, whole, **({"conj": conj} if conj else {}))
         swap, stack = way.exchange, way.name == "stacked"
         signs = conj
         if swap:  # C^T = B^T @ A^T
