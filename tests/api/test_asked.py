@@ -141,12 +141,13 @@ def test_other_formats_are_refused_by_one_sentence(format):
             call(p, "sm_90a")
 
 
-def test_a_kernel_for_nvidia_takes_one_format():
-    """matmul converts operands of f32 and f64, so that they have a plan."""
-    p = tw.Gemm(8, 8, 8, "f32", "f64")
-    assert tw.plan(p, "sm_90a") == tw.plan(tw.Gemm(8, 8, 8, "f64"), "sm_90a")
-    with pytest.raises(ValueError, match=r"takes A, B and the result in one format, .* out = f32, f64, f64"):
-        tw.compile(p, "sm_90a")
+def test_formats_that_no_kernel_takes_together_are_converted():
+    """A plan, a compiled kernel and its manifest are those of what is multiplied."""
+    p, lowered = tw.Gemm(8, 8, 8, "f32", "f64"), tw.Gemm(8, 8, 8, "f64")
+    assert tw.plan(p, "sm_90a") == tw.plan(lowered, "sm_90a")
+    kernel = tw.compile(p, "sm_90a")
+    assert (kernel.problem, kernel.lowered, kernel.inner.problem) == (p, lowered, lowered)
+    assert kernel.manifest == tw.compile(lowered, "sm_90a").manifest | {"problem": str(p), "multiplied": str(lowered)}
 
 
 @pytest.mark.parametrize("name", ["gfx942", "gfx950"])

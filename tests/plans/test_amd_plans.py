@@ -12,9 +12,8 @@ import tilewright as tw
 from tilewright.atoms.amd import of
 from tilewright.compiled import amd as compiled_amd
 from tilewright.inspect import amd_cycles
-from tilewright.kernels.amd import decoding
 from tilewright.kernels.amd.mfma_gemm import instruction
-from tilewright.plans import amd, amd_model, gpu
+from tilewright.plans import amd, gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.targets import target
 
@@ -99,7 +98,7 @@ def test_what_is_wrong_with_a_plan(chip, plan, shape, words):
     ("gfx942", ("e4m3fn", "f16", "f16"), ("f16", "f16", "f16")), ("gfx950", ("e4m3fn", "e5m2", "bf16"), None),
     ("gfx942", ("i8", "i8", "i8"), None)], ids=str)
 def test_formats_that_matmul_converts(chip, kinds, taken):
-    """The plan, and what is explained, are those of the formats that are multiplied; kernels take these alone."""
+    """The plan, what is explained and what is compiled are those of the formats that are multiplied."""
     problem = tw.Gemm(300, 256, 128, *kinds, "nn")
     same = tw.Gemm(300, 256, 128, *(taken or kinds), "nn")
     assert tw.plan(problem, chip) == tw.plan(same, chip) == tw.explain(problem, chip).plan
@@ -107,9 +106,22 @@ def test_formats_that_matmul_converts(chip, kinds, taken):
     assert ("is converted from" in text) == (taken is not None)
     if kinds[0] == "e4m3fn" and taken:
         assert "A is converted from e4m3fn to f16 before" in text
-    if taken:
-        with pytest.raises(ValueError, match=r"no matrix instruction|the result is"):
-            tw.compile(problem, chip)
+    kernel = tw.compile(problem, chip)
+    assert (kernel.plan, kernel.lowered, kernel.inner is kernel) == (tw.plan(problem, chip), same, taken is None)
+    assert kernel.options == tw.compile(same, chip).options
+
+
+def test_a_kernel_that_converts_is_simulated():
+    """Whole numbers, so that formats are exact; the manifest names both products."""
+    problem, lowered = tw.Gemm(40, 36, 40, "e4m3fn", "f16", "f16"), tw.Gemm(40, 36, 40, "f16")
+    kernel = tw.compile(problem, "gfx942")
+    assert kernel.manifest == tw.compile(lowered, "gfx942").manifest | {
+        "problem": str(problem), "multiplied": str(lowered)}
+    rng = np.random.default_rng(5)
+    a, b, c = (rng.integers(-4, 5, shape) for shape in ((40, 40), (40, 36), (40, 36)))
+    x, y, out = (z.astype(tw.formats.get(name).dtype) for z, name in zip((a, b, c), ("e4m3fn", "f16", "f16")))
+    assert tw.simulate(kernel, x, y, out, alpha=2, beta=-1).result is out
+    np.testing.assert_array_equal(out, 2*(a @ b) - c)
 
 
 @pytest.mark.parametrize("kinds", [("i16", "i16", "i32"), ("c64", "c64", "c64"), ("f32", "f32", "i32")], ids="-".join)
@@ -147,10 +159,6 @@ def test_the_page_has_the_plans_that_are_chosen():
         words = [x.removeprefix("copy=") for x in str(plan).split() if not x.startswith("vector")]
         words = [f"{x[-1]} stages" if x.startswith("stages=") else x for x in words if x != "stages=2"]
         assert written == " ".join(words), (chip, a)
-
-
-def test_decoding_takes_the_instructions_that_its_kernel_has():
-    assert amd_model.DECODING == decoding.INSTRUCTIONS
 
 
 @pytest.mark.parametrize("chip", CHIPS)

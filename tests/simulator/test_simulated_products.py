@@ -88,7 +88,13 @@ def compiled(problem, splits=3, **options):
     function = parts_of_k(splits, **options)
     launch = SimpleNamespace(function=function, grid=(x, y, splits), shared_bytes=function.shared_bytes,
                              workspace=4 * splits * x * y * CTA_TILE**2, counters=4 * x * y)
-    return SimpleNamespace(problem=problem, target=H200, launches=(launch,), resources=Usage(40, 4, 0, 0, 0))
+    return kernel_of(problem=problem, target=H200, launches=(launch,), resources=Usage(40, 4, 0, 0, 0))
+
+
+def kernel_of(**members):
+    kernel = SimpleNamespace(**members)
+    kernel.inner = kernel
+    return kernel
 
 
 def matrices(problem):
@@ -147,7 +153,7 @@ def test_what_simulate_takes():
         tw.simulate(sgemm(), 1, beta=2.0)
     with pytest.raises(ValueError, match=r"b must have shape \(8, 8\)"):
         tw.simulate(kernel, a, b[:4])
-    empty = SimpleNamespace(problem=problem, target=H200, launches=())
+    empty = kernel_of(problem=problem, target=H200, launches=())
     np.testing.assert_array_equal(tw.simulate(empty, a, b, c.copy(), beta=2.0).result, 2 * c)
 
 

@@ -81,7 +81,8 @@ class AmdKernel(GpuKernel, AmdCode):
     plan: AmdPlan
 
     @cached_property
-    def shape(self) -> GpuShape: return shape_of(self.problem)
+    def shape(self) -> GpuShape:
+        return shape_of(self.lowered)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -101,12 +102,12 @@ class AmdKernel(GpuKernel, AmdCode):
         return found
 
     def _launch(self) -> Launch:
-        p, m, n, batch = self.plan, self.problem.m, self.problem.n, self.problem.batch
+        p, s = self.plan, self.shape
+        grid = p.grid(s.m, s.n, s.batch)
         if p.split_k == 1:
-            return Launch(self, p.grid(m, n, batch))
-        tiles = p.tiles(m, n, batch)
-        tile = p.cta_m * p.cta_n * BYTES[self.shape.sums]
-        return Launch(self, p.grid(m, n, batch), p.split_k * tiles * tile, 4*tiles)
+            return Launch(self, grid)
+        tiles, tile = p.tiles(s.m, s.n, s.batch), p.cta_m * p.cta_n * BYTES[s.sums]
+        return Launch(self, grid, p.split_k * tiles * tile, 4*tiles)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -114,8 +115,7 @@ class AmdKernel(GpuKernel, AmdCode):
         p = self.plan
         tiles = tiles_of(self.shape, p)
         found = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
-        found |= {"plan": str(p), "problem": str(self.problem), "computes": computes(self.shape, p),
-                  "requires": requires(self.shape, p)}
+        found |= {**self.described, "computes": computes(self.shape, p), "requires": requires(self.shape, p)}
         if p.split_k > 1:
             tile = p.split_k * p.cta_m * p.cta_n * BYTES[self.shape.sums]
             found |= {"workspace_bytes": f"{tiles} * {tile}", "counter_bytes": f"{tiles} * 4"}

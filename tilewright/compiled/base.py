@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.compiler import artefact
 from tilewright.forks import cached_property
+from tilewright.formats import FORMATS
 from tilewright.plans import asked, gpu
+from tilewright.rules import arguments
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -168,8 +170,9 @@ class CompiledGemm(Compiled):
         a and b are given as they are multiplied, [m, k] and [k, n] (with a leading axis if the problem has a batch): an
         operand of layout "t" is a view like x.T. A GPU's kernel uses arrays in its memory (torch, CuPy, DLPack) where
         they are, on their library's current stream; NumPy arrays are copied to the first GPU, and the result back, as
-        Quantized operands are unless `out` is on a GPU. RuntimeError or ValueError if this machine cannot run the
-        target's code.
+        Quantized operands are unless `out` is on a GPU. Operands in formats that no kernel of the target takes are
+        converted before, and the result after, as tilewright.matmul does it. RuntimeError or ValueError if this machine
+        cannot run the target's code.
         """
         raise NotImplementedError
 
@@ -199,6 +202,35 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     emitters: ClassVar[dict[str, str]]              # algorithm → "package.module:function"
     maker: ClassVar[str]                            # whose engine, of runtime.gpu.engine, calls and binds it
+
+    def __init__(self, problem: Gemm, target: Any, plan: Any) -> None:
+        super().__init__(problem, target, plan)
+        self.lowered = gpu.lower(problem, target)
+
+    @cached_property
+    def inner(self) -> GpuKernel:
+        """The kernel for operands and a result in the formats of the code: itself, unless a call converts."""
+        return self if self.lowered == self.problem else type(self)(self.lowered, self.target, self.plan)
+
+    def converted(self, *matrices: Any) -> list[Any]:
+        """NumPy's A, B and C, if there is one, in the formats of the code."""
+        p = self.lowered
+        return [None if x is None else arguments.converted(x, FORMATS[to].dtype)
+                for x, to in zip(matrices, (p.a, p.b, p.out))]
+
+    def delivered(self, product: Any, out: Any) -> Any:
+        """A product as the code stores it in the problem's format, in `out` if there is one."""
+        found = arguments.rounded(product, FORMATS[self.problem.out].dtype)
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    @property
+    def described(self) -> dict[str, str]:
+        """In the manifest: the plan, the problem, and what is multiplied for it if a call converts."""
+        more = {} if self.inner is self else {"multiplied": str(self.lowered)}
+        return {"plan": str(self.plan), "problem": str(self.problem), **more}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -243,7 +275,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 def planned(plan: Any, problem: Gemm, target: Any) -> Any:
     """The plan for a problem on a GPU: the text of one, or a plan, or the planner's choice. ValueError with every
     reason for one that cannot run it. An empty product, for which nothing runs, has any plan."""
-    shape = gpu.planner(target).shape_of(problem)
+    shape = gpu.multiplied_shape(problem, target)
     found = gpu.choose(shape, target) if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape, target):
         raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans.nvidia import NvidiaPlan, shape_of
+from tilewright.plans.nvidia import NvidiaPlan
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
@@ -89,29 +89,29 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             raise ValueError(self._no_code)
         (launch,) = self.launches
         return self.loadable.manifest | {
-            "grid": list(launch.grid), "plan": str(self.plan), "problem": str(self.problem),
-            "workspace_bytes": launch.workspace, "counter_bytes": launch.counters, "values": dict(launch.more)}
+            **self.described, "grid": list(launch.grid), "workspace_bytes": launch.workspace,
+            "counter_bytes": launch.counters, "values": dict(launch.more)}
 
     @property
     def options(self) -> dict[str, Any]:
         p = self.plan
         more: dict[str, Any] = {"BATCH": True} if self.problem.batch != 1 else {}
         if p.algorithm == "gemv":
-            return {"DTYPE": self.problem.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
+            return {"DTYPE": self.lowered.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
                     "VECTOR": p.vector, "SPLIT_K": p.split_k, **more}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
                  "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
                  "TAIL": p.tail, "GROUP_M": p.group_m, **more}
         if p.algorithm == "simt":
-            found |= {"DTYPE": self.problem.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
+            found |= {"DTYPE": self.lowered.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
                       "EARLY": p.prefetch_first}
         return found
 
     def _launch(self) -> Launch:
         p, m, n, batch = self.plan, self.problem.m, self.problem.n, self.problem.batch
-        s = 4 if self.problem.compute == "f32" else 8
+        s = 4 if self.lowered.compute == "f32" else 8
         tiles, grid, tile = p.tiles(m, n, batch), p.grid(m, n, self.target, s, batch), p.extent[0] * p.extent[1] * s
         if p.tail:
             whole, parts = p.tail_split(m, n, self.target, s, batch)
@@ -125,8 +125,4 @@ CODE = NvidiaCode
 
 def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> NvidiaKernel:
     """As tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
-    kernel, shape = NvidiaKernel(problem, target, planned(plan, problem, target)), shape_of(problem)
-    if (kinds := (problem.a, problem.b, problem.out)) != (shape.a, shape.b, shape.out):
-        raise ValueError(f"a kernel for {target.name} takes A, B and the result in one format, and {problem} has a, b, "
-                         f"out = {', '.join(kinds)}; tilewright.matmul converts operands first")
-    return kernel
+    return NvidiaKernel(problem, target, planned(plan, problem, target))

@@ -141,14 +141,19 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool) -> 
     return (*found, result if exact and result in by.RESULTS[sums] else sums)
 
 
-def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:
-    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands: those whose formats no kernel
-    of the target takes are converted before, and results after."""
+def lower(problem: Gemm, target: Any) -> Gemm:
+    """What tilewright.matmul multiplies for a problem's contiguous operands: formats that no kernel of the target takes
+    are converted before, and results after. The problem itself if there is no such kernel."""
     by, p = planner(target), problem
     pair = by.taken(p.a, p.b, p.sums, target) if p.castable and by.ARRAYS.issuperset((p.a, p.b, p.out)) else None
-    if pair:
-        p = Gemm(p.m, p.n, p.k, pair[0], pair[1], p.out if p.out in by.RESULTS[p.sums] else p.sums, p.layout, p.batch)
-    found: GpuShape = by.shape_of(p)
+    if pair is None:
+        return p
+    return Gemm(p.m, p.n, p.k, pair[0], pair[1], p.out if p.out in by.RESULTS[p.sums] else p.sums, p.layout, p.batch)
+
+
+def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:
+    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands."""
+    found: GpuShape = planner(target).shape_of(lower(problem, target))
     return found
 
 

@@ -74,11 +74,21 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
         out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
     for name, x in ("a", a), ("b", b), ("out", out):
         check_operand(name, x, getattr(p, name), p.shapes[name])
-    on_cpu = isinstance(kernel.target, CpuTarget)
-    product = CpuProduct(kernel, alpha, beta) if on_cpu else Launches(kernel, alpha, beta)
-    for x, y, z in zip(a, b, out) if p.batch != 1 and on_cpu else ((a, b, out),):       # GPUs have one launch for all
-        product.run(x, y, z)
+    if not isinstance(kernel.target, CpuTarget):
+        return _simulate_launches(kernel, a, b, out, alpha, beta)
+    product = CpuProduct(kernel, alpha, beta)
+    for matrices in zip(a, b, out) if p.batch != 1 else ((a, b, out),):
+        product.run(*matrices)
     product.report.result = out
+    return product.report
+
+
+def _simulate_launches(kernel: Any, a: Any, b: Any, out: Array, alpha: float, beta: float) -> Report:
+    product, c = Launches(kernel.inner, alpha, beta), out
+    if kernel.inner is not kernel:
+        a, b, c = kernel.converted(a, b, out)
+    product.run(a, b, c)
+    product.report.result = out if c is out else kernel.delivered(c, out)
     return product.report
 
 

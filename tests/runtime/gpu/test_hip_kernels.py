@@ -133,6 +133,28 @@ def test_bound(fake):
     assert not c.any()
 
 
+@pytest.mark.parametrize("formats_of", [("e4m3fn", "f16", "f16"), ("f16", "bf16", "f16"), ("i8", "i8", "f32")],
+                         ids="-".join)
+def test_operands_are_converted_as_matmul_converts_them(fake, formats_of):
+    """NumPy's arrays, and a GPU's: each time that a bound call runs, on its stream. Whole numbers: all is exact."""
+    types_of = [formats.get(name).dtype for name in formats_of]
+    a, b, c = integers(70, 40, dtype=types_of[0]), integers(40, 68, dtype=types_of[1]), np.ones((70, 68), types_of[2])
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    k = tw.compile(tw.Gemm(70, 68, 40, *formats_of), GFX942)
+    assert k.inner is not k
+    np.testing.assert_array_equal(k(a, b), wanted.astype(types_of[2]))
+    assert k(a, b, c, alpha=2, beta=3) is c
+    np.testing.assert_array_equal(c, (2 * wanted + 3).astype(types_of[2]))
+    there = [device_array(fake, x) for x in (a, b, np.ones_like(c))]
+    assert k(*there, alpha=2, beta=3) is there[2]
+    np.testing.assert_array_equal(read(fake, there[2]), c)
+    bound = k.bind(there[0], there[1], there[2])
+    for x in (a, -a):
+        fake.bytes_at(there[0].pointer, a.nbytes)[:] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        np.testing.assert_array_equal(read(fake, bound()), (wanted if x is a else -wanted).astype(types_of[2]))
+    assert len(fake.blocks) == 3  # temporaries were given back
+
+
 def test_parts_of_k_have_a_workspace_for_each_stream(fake):
     a, b = integers(70, 100), integers(68, 100, seed=1)
     exact = a.astype(np.float32) @ b.T.astype(np.float32)

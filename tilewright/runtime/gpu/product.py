@@ -8,6 +8,7 @@ into a graph.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,17 @@ class Run:
         self.driver.Prepared(function, (-(-columns // x), min(-(-rows // y), 65535)), args)(self.stream)
 
     # ---- products
+
+    def product(self, a: Array, b: Array, c: Array, alpha: float, beta: float, taken: Iterable[np.dtype[Any]]) -> None:
+        """c = alpha * a @ b + beta * c, multiplied in other formats: a, b and what the kernel stores in those `taken`.
+        """
+        dtype_a, dtype_b, stored = taken
+        sums = c if c.dtype == stored else self.temporary(c.shape, stored)
+        if beta and sums is not c:
+            self.copy(c, sums)
+        self.multiply(self.typed(a, dtype_a), self.typed(b, dtype_b), sums, alpha, beta)
+        if sums is not c:
+            self.copy(sums, c)
 
     def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float) -> None:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into

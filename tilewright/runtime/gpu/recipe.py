@@ -107,9 +107,9 @@ class Bound:
                  scalars: tuple[float, float]) -> None:
         """`out`: an array of the library on the device, or None for a new one."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
-        self._engine, self._library, self._on = engine, library, on
-        self._beta, self._fixed, self._new = scalars[1], None, out is None
-        self.recipe: Recipe | None = None  # of an empty product
+        self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
+        self._scalars, self._fixed, self._new = scalars, None, out is None
+        self.recipe: Recipe | None = None  # of an empty product, and where a call converts
         stream = library.stream(a if out is None else out, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
@@ -126,8 +126,9 @@ class Bound:
             for name, x in zip("ab", shadows):
                 if np.may_share_memory(shadows[2], x):
                     raise ValueError(f"out must not overlap {name}; tilewright.matmul copies operands that do")
-            operands.check(kernel, shadows)
-        if not kernel.launches:
+            if kernel.inner is kernel:
+                operands.check(kernel, shadows)
+        if not kernel.launches or kernel.inner is not kernel:
             return
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)
@@ -150,10 +151,20 @@ class Bound:
             return self.out
         if self.recipe is not None:
             self.recipe.run(*self._arguments, handle)
+        elif self._kernel.launches:
+            self._convert_and_multiply(handle)
         else:  # nothing to add up
             c = self._looks[-1].shadow
-            self._engine.run(self._on.index, handle, None).copy(c, c, self._beta)
+            self._engine.run(self._on.index, handle, None).copy(c, c, self._scalars[1])
         return self.out
+
+    def _convert_and_multiply(self, stream: int) -> None:
+        run, p = self._engine.run(self._on.index, stream, self._kernel.plan), self._kernel.lowered
+        a, b, c = (x.shadow for x in self._looks)
+        try:
+            run.product(a, b, c, *self._scalars, (FORMATS[x].dtype for x in (p.a, p.b, p.out)))
+        finally:
+            run.free()
 
     def finished(self, like: Any) -> Any:
         """After a call: the result as an array of the caller's library."""
