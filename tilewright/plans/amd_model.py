@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tilewright import formats
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu import memory_traffic
+from tilewright.targets.amd import DECODING
 
 if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from tilewright.targets.amd import AmdTarget
 
 LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves
-
-# Vector instructions that decode 16 elements of a lane, where no matrix instruction takes them as they are
-# (kernels/amd/decoding.py; tests/plans/test_amd_plans.py holds them together). A compute unit issues one in a clock.
-DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
 L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper
 WRITE_CLOCK = 128       # bytes per clock that LDS takes: 32 banks (targets.banks)
 L2_CLOCK = 2048         # bytes per clock of one die's L2: 16 channels of 128 bytes. CDNA3 white paper
@@ -87,6 +84,7 @@ def _lds(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
 
 
 def _decoding(shape: GpuShape, p: AmdPlan) -> float:
+    """A compute unit issues a vector instruction in a clock."""
     if p.algorithm != "bf16_emulated":
         return 0.0
     return p.cta_k * (p.cta_m*DECODING[shape.a] + p.cta_n*DECODING[shape.b]) / (16 * LANES)

@@ -62,16 +62,13 @@ from tilewright.kernels.amd.gemm import WaveProducts
 from tilewright.kernels.amd.lds_tile import LdsTile
 from tilewright.kernels.amd.pipeline import Buffered, Do, Operands
 from tilewright.kernels.gpu.work import first_threads
+from tilewright.targets.amd import DECODING
 
 BF16 = 16                   # bits
 AT_ONCE = 16                    # elements: 16, 12 or 8 bytes
 _HALVES = vec(i16, 2)
 _F16: Any = get("f16")
 _NAN = {"e4m3fn": 0x7F << 7}    # what is a NaN in such a half, without its sign, and does not look like one
-# Vector instructions of AT_ONCE elements, as LLVM 22 has them: tests/kernels/amd/test_emulated_mx_gemm.py counts them.
-INSTRUCTIONS = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
-
-
 FIRST = 3                   # matrix instructions of a group, beside which LDS is read for the next group, and for
 ADDRESSES = 3               # which there are no more vector instructions than these
 
@@ -98,7 +95,7 @@ class Decoded(LdsTile, Buffered):
         ROWS = min(THREADS // self.CHUNKS, EXTENT)
         self.ACTIVE, self.THREADS = ROWS * self.CHUNKS, THREADS
         self.rows = [*range(0, EXTENT, ROWS)]                   # of which a thread has AT_ONCE elements
-        self.PARTS, self.INSTRUCTIONS = len(self.rows), INSTRUCTIONS[packed.format]     # to decode each of them
+        self.PARTS, self.INSTRUCTIONS = len(self.rows), DECODING[packed.format]     # to decode each of them
 
     def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
         """For rows from `first` on of `limit`, from step k_first of k on, where a block begins."""
