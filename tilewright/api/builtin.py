@@ -8,9 +8,8 @@ entry reads: the Python function for everything uncommon, and per dtype the addr
 Strides are in elements, those of a and b of any sign; the rows of c are consecutive. It is called with the GIL held
 when m*n*k is below `release_above`. Nothing is taken before `Entry.enable` names such kernels.
 
-The entry reads NumPy's arrays itself if runtime/cpu/layout.py finds them laid out as it knows them; if not it asks
-through the buffer protocol. In another Python than CPython with its GIL, on which all
-this was tested, there is only the Python function.
+The entry reads NumPy's arrays itself, which runtime/cpu/layout.py must find laid out as it knows them. Elsewhere, and
+in another Python than CPython with its GIL, on which all this was tested, there is only the Python function.
 """
 from __future__ import annotations
 
@@ -22,10 +21,19 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks
+from tilewright.kernels.cpu.abi import (
+    CONTEXT_SIZE,
+    LARGEST,
+    NDARRAY,
+    NEW,
+    OUT,
+    PYTHON,
+    RELEASE_ABOVE,
+    SMALL,
+    VECTORCALL,
+)
 from tilewright.runtime.cpu import layout
 
-# The context as kernels/cpu/entry.py lays it out; a test compares
-PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL, CONTEXT_SIZE = 0, 8, 16, 24, 32, 40, 48, 56, 88
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
 
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
@@ -49,18 +57,20 @@ _kept: list[Any] = []       # what CPython only points to: it must outlive the b
 _made: list[Entry | None] = []
 
 
+class UnknownLayout(Exception):
+    """NumPy's arrays, or its table of C functions, are not what the entry knows."""
+
+
 class Entry:
     """One builtin in front of one function written in Python. `.matmul` is what users call."""
 
-    def __init__(self, python: Callable[..., Any], buffers: bool = False) -> None:
+    def __init__(self, python: Callable[..., Any]) -> None:
         from tilewright.compiler.artefact import load
         from tilewright.targets import detect
-        new = _array_constructor() if not buffers and layout.agrees() else None
-        if new is not None:
-            code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
-        else:
-            code = load("tilewright.kernels.cpu.entry:emit_buffer_entry", detect())
-        self.reads_fields = new is not None
+        new = _array_constructor() if layout.agrees() else None
+        if new is None:
+            raise UnknownLayout
+        code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
         doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__}".encode()
         methods = (_Method * 2)(_Method(b"matmul", code.address("matmul_entry"), METH_FASTCALL | METH_KEYWORDS,
                                         doc), _Method())
@@ -75,7 +85,7 @@ class Entry:
         _kept.append((methods, definition, doc, module, python, out))
         self._decline = code.address("matmul_decline")
         for offset, word in ((PYTHON, id(python)), (VECTORCALL, _vectorcall()), (NDARRAY, id(np.ndarray)),
-                             (OUT, id(out)), (NEW, new or 0), (RELEASE_ABOVE, RELEASE_GIL_ABOVE),
+                             (OUT, id(out)), (NEW, new), (RELEASE_ABOVE, RELEASE_GIL_ABOVE),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
             self._word(offset).value = word
         self.matmul: Callable[..., Any] = module.matmul
@@ -116,7 +126,10 @@ def _make() -> Entry | None:
     except (RuntimeError, ValueError):
         return None
     from tilewright.runtime.cpu import small
-    found = Entry(matmul)
+    try:
+        found = Entry(matmul)
+    except UnknownLayout:
+        return None
     small.attach(found)
     return found
 

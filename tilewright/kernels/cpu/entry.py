@@ -7,9 +7,7 @@ dtype, float32 or float64, strides in whole elements, shapes that agree, an `out
 does not share its range of bytes with a or b, and sizes that the small kernel takes. Every other call goes to the
 Python function with the same arguments, which does the rest of the work or raises.
 
-There are two ways of reading an array. `emit_entry` reads NumPy's structure itself, whose layout api/builtin.py
-verifies first. `emit_buffer_entry` asks through the buffer protocol, which takes 100 ns longer, and serves a NumPy or
-Python that is laid out differently.
+Arrays are read in NumPy's structure itself, whose layout api/builtin.py verifies first.
 
 What depends on the process is not in the code but in the context, the state of the module that is the builtin's
 `self`: so the code can be cached on disk.
@@ -20,22 +18,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from tilewright.ir import Function, Kernel, Value, i8, i16, i32, i64, ptr
+from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
+from tilewright.kernels.cpu.abi import (
+    DATA,
+    DESCR,
+    DIMS,
+    FLAGS,
+    KIND,
+    LARGEST,
+    ND,
+    NDARRAY,
+    NEW,
+    OUT,
+    PYTHON,
+    RELEASE_ABOVE,
+    SMALL,
+    STRIDES,
+    VECTORCALL,
+)
 from tilewright.targets.cpu import CpuTarget
 
-# The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64.
-PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL = 0, 8, 16, 24, 32, 40, 48, 56
-CONTEXT_SIZE = SMALL + 32
-
-# PyArrayObject, after the object's header; and PyArray_Descr: one word that holds byteorder and type_num
-DATA, ND, DIMS, STRIDES, DESCR, FLAGS = 0, 8, 16, 24, 40, 48
-KIND, KIND_MASK = 8, 0xffff_ffff_00ff_0000
+KIND_MASK = 0xffff_ffff_00ff_0000               # of the word that holds byteorder and type_num
 NATIVE_F32, NATIVE_F64 = (number << 32 | ord("=") << 16 for number in (11, 12))
 ALIGNED, WRITEABLE, WARN_ON_WRITE = 0x100, 0x400, 1 << 31
-
-# Py_buffer, whose layout is part of Python's stable ABI, and what is asked of an exporter
-VIEW_ITEMSIZE, VIEW_NDIM, VIEW_FORMAT, VIEW_SHAPE, VIEW_STRIDES, VIEW_SIZE = 24, 36, 40, 48, 56, 80
-BUF_WRITABLE, BUF_FORMAT, BUF_STRIDES = 1, 4, 0x18
 
 LONGEST = 1 << 20           # of m, n, k: their product stays below 2**63
 
@@ -69,7 +74,7 @@ def _decline() -> Function:
 
 
 def _begin(k: Kernel) -> tuple[Value, Callable[[Value], None], Value]:
-    """Record what both entries start with: (context, refuse_when, whether there is an out, as args[2])."""
+    """Record what a call starts with: (context, refuse_when, whether there is an out, as args[2])."""
     module, args, nargs, kwnames = k.args
     context = k.call_external("PyModule_GetState", ptr(i8), module)
     general = _general()
@@ -207,62 +212,4 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
         k.call_external("Py_DecRef", None, result.get())
         k.ret(k.call(_general(), context, args, nargs, kwnames))
     k.ret(result.get())
-    return [k.function, _decline()]
-
-
-# ---- asking through the buffer protocol
-
-def _release() -> Function:
-    k = Kernel("matmul_release", views=ptr(i8), held=i64, noalias=False)
-    views, held = k.args
-    with k.loop(held) as i:
-        k.call_external("PyBuffer_Release", None, views + i * VIEW_SIZE)
-    k.ret()
-    return k.function
-
-
-def emit_buffer_entry(target: CpuTarget) -> list[Function]:
-    """The same for calls with `out`, through Python's stable interface alone; views are given back on every path."""
-    k = Kernel("matmul_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8), noalias=False)
-    _, args, nargs, kwnames = k.args
-    context, refuse_when, has_out = _begin(k)
-    refuse_when(has_out == 0)
-    objects = [k.load(args + i, ptr(i8)) for i in range(3)]
-    for o in objects:
-        kind = k.call_external("PyObject_Type", ptr(i8), o)
-        k.call_external("Py_DecRef", None, kind)            # o holds it
-        refuse_when(k.address(kind) != k.field(context, NDARRAY, i64))
-
-    views, held, release = k.local("views", (3 * VIEW_SIZE,), i8), k.variable(i64, 0), _release()
-
-    def leave_when(bad: Value) -> None:
-        with k.when(bad):
-            k.call(release, views, held.get())
-            k.ret(k.call(_general(), context, args, nargs, kwnames))
-
-    matrices, formats = [], []
-    for i, o in enumerate(objects):
-        view = views + i * VIEW_SIZE
-        wanted = BUF_STRIDES | BUF_FORMAT | (BUF_WRITABLE if i == 2 else 0)
-        failed = k.call_external("PyObject_GetBuffer", i32, o, view, k.constant(i32, wanted)) != 0
-        with k.when(failed):
-            k.call_external("PyErr_Clear", None)
-        leave_when(failed)
-        held.set(i + 1)
-        leave_when(k.field(view, VIEW_NDIM, i32) != 2)
-        shape, strides = k.field(view, VIEW_SHAPE, ptr(i64)), k.field(view, VIEW_STRIDES, ptr(i64))
-        matrices.append(Matrix(k.field(view, 0, i64), shape[0], shape[1], strides[0], strides[1]))
-        formats.append(k.load(k.field(view, VIEW_FORMAT, ptr(i16)), i16, align=1))     # "f" or "d" and the NUL
-
-    a, b, c = matrices
-    double, itemsize = k.cast(formats[0] == ord("d"), i64), k.field(views, VIEW_ITEMSIZE, i64)
-    bad, volume = _shapes(k, context, a, b)
-    bad = bad | ((formats[0] != ord("f")) & (formats[0] != ord("d")))
-    bad = bad | (formats[1] != formats[0]) | (formats[2] != formats[0])
-    bad = bad | _broken_elements(itemsize, a, b, c) | (((a.data | b.data | c.data) & (itemsize - 1)) != 0)
-    leave_when(bad | _unsuitable_out(k, c, a, b, itemsize))
-    leave_when(_multiply(k, context, double, volume, a, b, c.data, c.row_stride) == 0)
-    k.call(release, views, held.get())
-    k.call_external("Py_IncRef", None, objects[2])
-    k.ret(objects[2])
     return [k.function, _decline()]

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# Bytes after an object's head, as kernels/cpu/entry.py has them; a test compares
-DATA, ND, DIMS, STRIDES, BASE, DESCR, FLAGS, BYTEORDER, TYPE_NUM = 0, 8, 16, 24, 32, 40, 48, 10, 12
+from tilewright.kernels.cpu.abi import BASE, BYTEORDER, DATA, DESCR, DIMS, FLAGS, ND, STRIDES, TYPE_NUM
 
 
 def agrees() -> bool:
