@@ -111,7 +111,7 @@ def test_packed_products_go_whole_to_threads_that_would_not_idle(monkeypatch, ba
     c = np.empty_like(a)
     engine.gemm_batched(a, b, c, plan=plan, threads=2)
     assert np.array_equal(c, a @ b)
-    batched = host.address("batch_packed", "gemm:emit_batch", detect())
+    batched = host.address("gemm:emit_batch", detect())
     assert (teams == [batched]) if whole else (len(teams) == batch and batched not in teams)
 
 

@@ -90,7 +90,7 @@ def test_kernels_of_any_chip(target, problem):
     kernel = tw.compile(problem, target)
     found = loader._Object(llvm.object_code(kernel.functions, kernel.target))
     assert relocations(found.code) <= set(loader.KNOWN)
-    needed = {name for name, section, _ in found.symbols() if section == loader.UNDEFINED and name}
+    needed = {name for name, _, section, _ in found.symbols() if section == loader.UNDEFINED and name}
     assert needed <= {"_GLOBAL_OFFSET_TABLE_", "sched_yield"}
     assert not any(section.flags & loader.WRITABLE and section.size for section in found.sections)
 

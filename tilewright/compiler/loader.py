@@ -21,6 +21,7 @@ from tilewright.targets.cpu import CpuTarget
 SYMBOLS, RELOCATIONS = 2, 4                     # types of sections
 WRITABLE, PLACED = 0x1, 0x2                     # flags of sections
 UNDEFINED = 0                                   # in place of a symbol's section
+FUNCTION = 0x12                                 # of a symbol that others see (its binding is global)
 
 # type: (name, value) of S the symbol's address, A the addend, P the field's address, G the address of the symbol's entry
 # in the global offset table, and T that of the table
@@ -38,8 +39,14 @@ _process.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 class Loaded:
     """Object code placed in this process; it stays as long as this object lives."""
 
-    def __init__(self, find: Callable[[str], int | None], memory: Any) -> None:
-        self._find, self._memory = find, memory
+    def __init__(self, find: Callable[[str], int | None], names: list[str], memory: Any) -> None:
+        self._find, self.names, self._memory = find, names, memory
+
+    @property
+    def entry(self) -> int:
+        """The address of the only function that others may call."""
+        (only,) = self.names
+        return self.address(only)
 
     def address(self, name: str) -> int:
         address = self._find(name)
@@ -54,11 +61,12 @@ class Loaded:
 
 def load(code: bytes, target: CpuTarget) -> Loaded:
     """Place an object that was compiled for this machine. ValueError if it has what the loader does not support."""
+    found = _Object(code)
     if target.triple.startswith("x86_64"):
-        return _placed(_Object(code))
+        return _placed(found)
     from tilewright.compiler import llvm
     engine = llvm.placed(code, target)
-    return Loaded(engine.get_function_address, engine)
+    return Loaded(engine.get_function_address, found.functions(), engine)
 
 
 class _Section(NamedTuple):
@@ -89,11 +97,16 @@ class _Object:
     def name(self, section: _Section) -> str:
         return self._text(self.names, section.name)
 
-    def symbols(self) -> list[tuple[str, int, int]]:
-        """(name, number of its section, place in that)."""
+    def symbols(self) -> list[tuple[str, int, int, int]]:
+        """(name, kind, number of its section, place in that)."""
         (table,) = (section for section in self.sections if section.type == SYMBOLS)
         rows = struct.iter_unpack("<IBBHQQ", self.content(table))
-        return [(self._text(self.sections[table.link], name), section, value) for name, _, _, section, value, _ in rows]
+        return [(self._text(self.sections[table.link], name), kind, section, value)
+                for name, kind, _, section, value, _ in rows]
+
+    def functions(self) -> list[str]:
+        """The names of those that others may call."""
+        return [name for name, kind, section, _ in self.symbols() if kind == FUNCTION and section != UNDEFINED]
 
     def _text(self, strings: _Section, start: int) -> str:
         start += strings.offset
@@ -115,7 +128,7 @@ def _placed(found: _Object) -> Loaded:
         memory[start:start + found.sections[number].size] = found.content(found.sections[number])
 
     addresses = []
-    for name, number, value in symbols:
+    for name, _, number, value in symbols:
         if number in starts:
             value += base + starts[number]
         elif name == "_GLOBAL_OFFSET_TABLE_":
@@ -137,8 +150,8 @@ def _placed(found: _Object) -> Loaded:
     if _process.mprotect(base, len(memory), mmap.PROT_READ | mmap.PROT_EXEC):
         error = ctypes.get_errno()
         raise OSError(error, f"machine code cannot be made executable: {os.strerror(error)}")
-    own = {name: address for (name, number, _), address in zip(symbols, addresses) if number in starts}
-    return Loaded(own.get, memory)
+    own = {name: address for (name, _, number, _), address in zip(symbols, addresses) if number in starts}
+    return Loaded(own.get, found.functions(), memory)
 
 
 def _of_process(name: str) -> int:

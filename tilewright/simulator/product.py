@@ -115,7 +115,7 @@ class SimulatedHost(Host):
         self.memory, self.recorded, self.functions = memory, dict(recorded or {}), dict[int, Function]()
         self.report: Report | None = None
 
-    def address(self, name: str, emitter: str, target: CpuTarget, *args: Any) -> int:
+    def address(self, emitter: str, target: CpuTarget, *args: Any) -> int:
         part = Part(emitter, args)
         if part not in self.recorded:
             self.recorded[part] = part.record(target)

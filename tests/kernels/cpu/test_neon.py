@@ -16,7 +16,7 @@ import pytest
 
 from tilewright.compiler import llvm
 from tilewright.inspect.resources import functions, hot_loop
-from tilewright.kernels.cpu.microkernel import emit_microkernel, microkernel_name
+from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.targets import target
 
@@ -52,11 +52,12 @@ def kernels() -> list:
     for dtype, c_type in (("f32", "float"), ("f64", "double")):
         for mr, nv in TILES:
             for mode in MODES:
-                name = microkernel_name(dtype, mr, nv * NEON.lanes(TYPES[dtype]().itemsize), *mode)
+                function = emit_microkernel(NEON, dtype, mr, nv, *mode)
+                name = function.name
                 call = f"{name}(h[4], a, h[5], b, h[6], c, h[7], h[8], s[0], s[1], b, 0)"
                 declaration = (f"void {name}(i64, void *, i64, void *, i64, void *, i64, i64, {c_type}, {c_type}, "
                                "void *, i64);")
-                found.append((emit_microkernel(NEON, dtype, mr, nv, *mode), declaration, call))
+                found.append((function, declaration, call))
         for kind in ("across", "along", "any"):
             function = emit_pack(NEON, dtype, 8, kind)
             declaration = f"void {function.name}(i64, i64, i64, void *, i64, i64, void *);"
@@ -140,7 +141,7 @@ def test_microkernels_run(run, dtype, tile, mode):
         a_sent = np.ascontiguousarray(a if mode[0] == "rows" else a.T)
         b_sent = np.zeros((kc + 1, nr), T)                # the last row lets "rows" read whole vectors
         b_sent[:kc, :cols] = b
-        name = microkernel_name(dtype, mr, nr, *mode)
+        name = f"microkernel_{dtype}_{mr}x{nr}_{mode[0]}_{mode[1]}"
         got = run(name, [kc, kc if mode[0] == "rows" else mr, nr, nr + 3, cols], [alpha, beta], a_sent, b_sent, c)
         np.testing.assert_array_equal(got, want)
 

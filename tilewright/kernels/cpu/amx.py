@@ -20,7 +20,6 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr, vec
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import packing
-from tilewright.kernels.cpu.jobs import microkernel_name, packing_name
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.narrow import memory_type, widened
@@ -53,7 +52,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     T = TYPES[word.accumulates]
     C = TYPES[word.sums]
     W = 64 // C.bytes                       # numbers of C in a vector
-    k = Kernel(microkernel_name(dtype, SIDE, SIDE, "packed", "packed"), kc=i64, a=ptr(T), rows=i64, b=ptr(T),
+    k = Kernel(f"microkernel_{dtype}_{SIDE}x{SIDE}_packed_packed", kc=i64, a=ptr(T), rows=i64, b=ptr(T),
                within=i64, c=ptr(C), ldc=i64, cols=i64, alpha=C, beta=C, ahead=ptr(i8), step=i64)
     kc, a, rows, b, within, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
     tiles = TileRegisters(k)
@@ -129,7 +128,7 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     """
     word, S = TILE_WORDS[dtype], memory_type(SOURCE)
     STEPS, DEPTH = word.steps, GROUP * word.steps
-    k = Kernel(packing_name(dtype, SIDE, KIND, f"{SOURCE}_{ROLE}"), kc=i64, width=i64, valid=i64,
+    k = Kernel(f"pack_{dtype}_{SIDE}_{KIND}_from_{SOURCE}_{ROLE}", kc=i64, width=i64, valid=i64,
                source=ptr(S, strided=True), step_i=i64, step_p=i64, dst=ptr(i32), left=i64, special=ptr(i64))
     kc, _, valid, source, step_i, step_p, dst, left, special = k.args
     terms = _Terms(k, word, SOURCE)

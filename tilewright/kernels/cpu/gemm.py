@@ -29,7 +29,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES, BATCH, PACKED, SHARED, driver_name, offsets, prepack_name
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, BATCH, PACKED, SHARED, offsets
 from tilewright.kernels.cpu.panels import panels_of
 from tilewright.kernels.cpu.pool import emit_barrier, emit_wait, job_fields, split
 from tilewright.plans.cpu import PARTS
@@ -53,7 +53,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     """
     panels = panels_of(target, dtype, MR, NV, A, B)
     NR, V, ROWS = panels.NR, panels.V, panels.ROWS
-    k = Kernel(driver_name(dtype, MR, NR, A, B, PREPACKED), noalias=False, job=ptr(i8), tid=i64)
+    name = f"gemm_{dtype}_{MR}x{NR}" + (f"_{A or dtype}_{B or dtype}" if A or B else "")
+    k = Kernel(name + (f"_prepacked_{PREPACKED}" if PREPACKED else ""), noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
     of = {"a": panels.of_a, "b": panels.of_b} | ({PREPACKED: panels.T} if PREPACKED else {})
     g = job_fields(k, job, PACKED, panels.T, panels.C, **of, c=panels.C)
@@ -271,7 +272,7 @@ def emit_prepack(target: CpuTarget, dtype: str, MR: int, NV: int, SOURCE: str, R
     """
     panels = panels_of(target, dtype, MR, NV, SOURCE, SOURCE)
     V, NR = panels.V, panels.NR
-    k = Kernel(prepack_name(dtype, MR, NR, SOURCE, ROLE), noalias=False, job=ptr(i8), part=i64)
+    k = Kernel(f"prepack_{dtype}_{MR}x{NR}_{SOURCE or dtype}_{ROLE}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, PACKED, panels.T, panels.C, a=panels.of_a, b=panels.of_b, c=panels.C)
     panels.write(k, g)

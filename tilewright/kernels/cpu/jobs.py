@@ -101,37 +101,7 @@ def panel_space(kc, width):         # numbers, or values inside a kernel
     return kc*width + SLACK
 
 
-def packing_name(dtype: str, width: int, kind: str, source: str = "") -> str:
-    return f"pack_{dtype}_{width}_{kind}" + (f"_from_{source}" if source else "")
-
-
-def finish_name(width: int, result: str) -> str:
-    return f"finish_{width}_{result}"
-
-
-def scale_name(dtype: str) -> str:
-    return f"scale_{dtype}"
-
-
-def complex_packing_name(dtype: str, width: int, kind: str, role: str, conj: str) -> str:
-    return packing_name(dtype, width, kind, f"complex_{role}" + (f"_conj_{conj}" if conj else ""))
-
-
-def driver_name(dtype: str, mr: int, nr: int, a: str = "", b: str = "", prepacked: str = "") -> str:
-    """Of the five loops. a, b: the formats of A and B, if they are others; prepacked: which was packed before."""
-    return (f"gemm_{dtype}_{mr}x{nr}" + (f"_{a or dtype}_{b or dtype}" if a or b else "")
-            + (f"_prepacked_{prepacked}" if prepacked else ""))
-
-
-def prepack_name(dtype: str, mr: int, nr: int, source: str, role: str) -> str:
-    return f"prepack_{dtype}_{mr}x{nr}_{source or dtype}_{role}"
-
-
 def block_depth(k: int, kc: int, rows: int) -> int:
     """Rows of k in a block: at most kc of k, in equal parts, whole multiples of `rows`. Panels.kc_max in kernels."""
     blocks = -(-k // kc)
     return -(-k // blocks // rows) * rows
-
-
-def microkernel_name(dtype: str, mr: int, nr: int, a: str, b: str) -> str:
-    return f"microkernel_{dtype}_{mr}x{nr}_{a}_{b}"

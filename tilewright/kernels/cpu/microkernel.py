@@ -7,7 +7,6 @@ height); columns beyond it are masked.
 from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import microkernel_name
 from tilewright.kernels.cpu.out import Out
 from tilewright.plans.words import WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -40,7 +39,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     E = i32 if words else T                 # what panels consist of
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT, VE = NV * V, vec(T, V), vec(E, V)
-    k = Kernel(microkernel_name(dtype, MR, NR, A, B), kc=i64, a=ptr(E, strided=True), lda=i64,
+    k = Kernel(f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}", kc=i64, a=ptr(E, strided=True), lda=i64,
                b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
                ahead=ptr(i8 if A == "packed" else T), ahead_step=i64)
     kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args

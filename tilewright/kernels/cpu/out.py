@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from tilewright.formats import FORMATS, Float
 from tilewright.ir import Function, Kernel, Value, f32, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import finish_name
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.targets.cpu import CpuTarget
 
@@ -97,7 +96,7 @@ def emit_finish(target: CpuTarget, NR: int, RESULT: str) -> Function:
     elements; C's are contiguous, ldc elements apart. cols <= NR."""
     T, S = f32 if isinstance(FORMATS[RESULT], Float) else i32, memory_type(RESULT)
     V = target.lanes(T.bytes)
-    k = Kernel(finish_name(NR, RESULT), tile=ptr(T), c=ptr(S, strided=True), ldc=i64, i=i64, j=i64, rows=i64, cols=i64,
+    k = Kernel(f"finish_{NR}_{RESULT}", tile=ptr(T), c=ptr(S, strided=True), ldc=i64, i=i64, j=i64, rows=i64, cols=i64,
                alpha=T)
     tile, c, ldc, i, j, rows, cols, alpha = k.args
     tile, out = tile.view(NR, 1), Out(k, c.view(ldc, 1), alpha, RESULT=RESULT)

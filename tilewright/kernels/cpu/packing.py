@@ -30,7 +30,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Type, Value, f32, i16, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import complex_packing_name, packing_name
 from tilewright.kernels.cpu.microkernel import PACKED_WORDS, TYPES
 from tilewright.kernels.narrow import memory_type, splat, widened
 from tilewright.targets.cpu import CpuTarget
@@ -44,7 +43,7 @@ SIGNS = 0x80808080 - (1 << 32)
 def emit_pack(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE: str = "") -> Function:
     """Pack `valid` <= width <= WIDTH lines of kc elements. SOURCE: their format, if it is another."""
     T, S = TYPES[dtype], memory_type(SOURCE or dtype)
-    k = Kernel(packing_name(dtype, WIDTH, KIND, SOURCE), **_parameters(S, T))
+    k = Kernel(f"pack_{dtype}_{WIDTH}_{KIND}" + (f"_from_{SOURCE}" if SOURCE else ""), **_parameters(S, T))
     g = SimpleNamespace(**dict(k.function.params))
     source, dst = g.source.view(g.step_i, g.step_p), g.dst.view(g.width, 1)
 
@@ -64,7 +63,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     S, T, WORD = memory_type(SOURCE), i32, PACKED_WORDS[dtype]
     V, BITS = target.lanes(T.bytes), 32 // WORD
     GROUPS, VT = -(-WIDTH // V), vec(T, V)
-    k = Kernel(packing_name(dtype, WIDTH, KIND, f"{SOURCE}_{ROLE}"), **_parameters(S, T), left=i64)
+    k = Kernel(f"pack_{dtype}_{WIDTH}_{KIND}_from_{SOURCE}_{ROLE}", **_parameters(S, T), left=i64)
     g = SimpleNamespace(**dict(k.function.params))
     kc, width, left, start = g.kc, g.width, g.left, g.dst
     source, dst = g.source.view(g.step_i, g.step_p), (start + width if ROLE != "a" else start).view(width, 1)
@@ -129,7 +128,8 @@ def emit_pack_complex(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, ROLE
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     GROUPS, HALF, VT = -(-WIDTH // V), V // 2, vec(T, V)
-    k = Kernel(complex_packing_name(dtype, WIDTH, KIND, ROLE, CONJ), **_parameters(T, T))
+    name = f"pack_{dtype}_{WIDTH}_{KIND}_from_complex_{ROLE}" + (f"_conj_{CONJ}" if CONJ else "")
+    k = Kernel(name, **_parameters(T, T))
     kc, width, valid, source, step_i, step_p, dst = k.args
     source, dst, steps = source.view(step_i, step_p), dst.view(width, 1), kc // 2
     SIGN_A, SIGN_B = (-1 if x in CONJ else 1 for x in "ab")

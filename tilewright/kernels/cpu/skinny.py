@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import DOTS, SCALE, STREAM, scale_name
+from tilewright.kernels.cpu.jobs import DOTS, SCALE, STREAM
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
@@ -140,7 +140,7 @@ def emit_scale(target: CpuTarget, dtype: str) -> Function:
     """scale(job, part): a block of C[m, n] = alpha * S + beta * C. beta = 0 never reads C; S may be C itself then."""
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
-    k = Kernel(scale_name(dtype), noalias=False, job=ptr(i8), part=i64)
+    k = Kernel(f"scale_{dtype}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, SCALE, T, s=T)
     s, out = g.s.view(g.lds, 1), Out(k, g.c.view(g.ldc, 1), g.alpha, g.beta)

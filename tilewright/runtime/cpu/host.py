@@ -60,11 +60,8 @@ class Microkernels:
 
     def compiled(self, kernel: jobs.Microkernel) -> int:
         if self.dtype.startswith("amx"):
-            name = jobs.microkernel_name(self.dtype, self.mr, self.nr, self.a, kernel.b)
-            return self.host.address(name, "amx:emit_amx", self.target, self.dtype)
-        name = jobs.microkernel_name(self.dtype, kernel.height, kernel.vectors * kernel.lanes, self.a, kernel.b)
-        return self.host.address(name, "microkernel:emit_microkernel", self.target,
-                                 *kernel.arguments(self.dtype, self.a))
+            return self.host.address("amx:emit_amx", self.target, self.dtype)
+        return self.host.address("microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
 
 
 class Host:
@@ -106,9 +103,9 @@ class Host:
 
     # ---- kernels
 
-    def address(self, name: str, emitter: str, target: CpuTarget, *args: Any) -> int:
-        """Of the function `name` that an emitter of tilewright.kernels.cpu records for these arguments."""
-        return load(f"tilewright.kernels.cpu.{emitter}", target, *args).address(name)
+    def address(self, emitter: str, target: CpuTarget, *args: Any) -> int:
+        """Of the function that an emitter of tilewright.kernels.cpu records for these arguments."""
+        return load(f"tilewright.kernels.cpu.{emitter}", target, *args).entry
 
     def of_table(self, table: np.ndarray) -> int:
         return table.ctypes.data
@@ -133,21 +130,18 @@ class Host:
             emitter, more = "packing:emit_pack_words", (source, "a" if role == "a" else "b1" if sums else "b0")
         elif shape.complex and (role == "b" or kind != "along"):        # else rows of A are a real matrix as they are
             conj = conj if role == "b" else ""
-            return self.address(jobs.complex_packing_name(dtype, width, kind, role, conj),
-                                "packing:emit_pack_complex", target, dtype, width, kind, role, conj)
-        return self.address(jobs.packing_name(dtype, width, kind, "_".join(more)), emitter, target, *args, *more)
+            return self.address("packing:emit_pack_complex", target, dtype, width, kind, role, conj)
+        return self.address(emitter, target, *args, *more)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
         which of them was packed before."""
         if algorithm in ("dots", "stream"):
-            name = f"{algorithm}_{dtype}_{mr}x{nr}"
-            return self.address(name, f"skinny:emit_{algorithm}", target, dtype, mr, nr)
+            return self.address(f"skinny:emit_{algorithm}", target, dtype, mr, nr)
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":
-            return self.address(jobs.driver_name(dtype, mr, nr, *sources), "gemm:emit_gemm", target, dtype, mr, vectors,
-                                *sources)
-        return self.address(f"in_place_{dtype}_{mr}x{nr}", "in_place:emit_in_place", target, dtype, mr, vectors)
+            return self.address("gemm:emit_gemm", target, dtype, mr, vectors, *sources)
+        return self.address("in_place:emit_in_place", target, dtype, mr, vectors)
 
 
 class Parts(Host):
@@ -157,7 +151,7 @@ class Parts(Host):
         super().__init__()
         self.found: dict[Part, int] = {}
 
-    def address(self, name: str, emitter: str, target: CpuTarget, *args: Any) -> int:
+    def address(self, emitter: str, target: CpuTarget, *args: Any) -> int:
         return self.found.setdefault(Part(emitter, args), len(self.found) + 1)
 
 

@@ -176,8 +176,7 @@ class Prepacking:
         self.shape, self.strides, self.role = shape, strides, role
         source = shape.source_a if role == "a" else shape.source_b
         self.pack = packing(role, host, target, shape, strides, plan, conj)
-        self.function = host.address(jobs.prepack_name(shape.dtype, plan.mr, plan.nr, source, role),
-                                     "gemm:emit_prepack", target, shape.dtype, plan.mr,
+        self.function = host.address("gemm:emit_prepack", target, shape.dtype, plan.mr,
                                      plan.nr // target.lanes(shape.itemsize), source, role)
         cut = blocks(shape, plan)
         rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4

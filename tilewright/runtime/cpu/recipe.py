@@ -129,8 +129,7 @@ class Recipe:
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
-                "finish": self.host.address(jobs.finish_name(plan.nr, shape.out), "out:emit_finish", self.target,
-                                            plan.nr, shape.out) if shape.out else 0}
+                "finish": self.host.address("out:emit_finish", self.target, plan.nr, shape.out) if shape.out else 0}
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
@@ -182,8 +181,8 @@ class Recipe:
             fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": ldc, "alpha": self._bits(alpha),
                       "beta": self._bits(beta), "row_parts": row_parts, "col_parts": parts // row_parts}
             job = array("q", [fields[name] for name in jobs.SCALE])
-            function, address = self.host.address(jobs.scale_name(self.added_in), "skinny:emit_scale", self.target,
-                                                  self.added_in), self.host.job(job)
+            function = self.host.address("skinny:emit_scale", self.target, self.added_in)
+            address = self.host.job(job)
             if parts > 1:
                 self.host.run_parts(function, address, parts, min(parts, self.shape.threads), False)
             else:
@@ -252,7 +251,7 @@ class Recipe:
             fields = {"driver": self.function, "product": self.host.job(job), "batch": batch, "space_step": each,
                       **dict(zip(_STEPS, steps))}
             whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
-            function = self.host.address("batch_packed", "gemm:emit_batch", self.target)
+            function = self.host.address("gemm:emit_batch", self.target)
             address = self.host.job(whole)
             if team == 1 or not self.host.run_team(function, address, team):
                 self.host.callable(function)(address, 0)

@@ -41,7 +41,7 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
               *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")), PARALLEL_ABOVE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
     small = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors, PANEL_DEPTH)
-    _contexts[shape.dtype] = small.address(f"small_{shape.dtype}_{mr}x{plan.nr}"), array("q", values), tables
+    _contexts[shape.dtype] = small.entry, array("q", values), tables
     publish()
 
 
