@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tilewright.atoms.nvidia import MMA_F64_8X8X4, MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16
+from tilewright.atoms.nvidia import TABLE, mma
 from tilewright.atoms.wgmma import SharedMatrix, Wgmma
 from tilewright.ir import Function, Kernel, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
 
@@ -126,8 +126,14 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     for size in (4, 8, 16):
         found[f"copy{size}"] = lambda size=size: k.cp_async(k.smem("s", (8,), f32), p, size)
         found[f"copy_some{size}"] = lambda size=size: k.cp_async(k.smem("s", (8,), f32), p, size, n)
-    for atom in (MMA_F64_8X8X4, MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16):
-        found[atom.name.replace(".", "_")] = lambda atom=atom: _mma(k, atom, p.as_(f64))
+    for (a, *_), sums, shapes, _ in TABLE:
+        atom = mma(a, a, sums[-1], *shapes[-1])
+        found[atom.name.replace(".", "_")] = lambda atom=atom: _mma(k, atom, p)
+    for count in (1, 2, 4):
+        found[f"ldmatrix{count}"] = lambda count=count: k.store(
+            p.as_(i32), k.ldmatrix(k.smem("s", (256,), i16), count, count == 2)[-1])
+        found[f"stmatrix{count}"] = lambda count=count: k.stmatrix(k.smem("s", (256,), i16), [n]*count, count == 2)
+    found["round_tf32"] = lambda: k.store(p.as_(i32), k.round_tf32(p[0]))
     shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)
     for atom in (Wgmma(16), Wgmma(8, "f16", "f16", "f16", columns, columns), Wgmma(24, "s8", "u8", "s32", None),
                  Wgmma(8, "tf32", "tf32", b_layout=shared, negate_b=True), Wgmma(8, "e4m3", "e5m2", "f16", None)):
@@ -160,9 +166,10 @@ def _wgmma(k: Kernel, atom: Wgmma, p: Any, n: Any) -> None:
 
 
 def _mma(k: Kernel, atom: Any, p: Any) -> None:
-    a, b, c = ([p[i] for i in range(count)] for count in atom.registers)
+    types = [x.type.scalar for x in (atom.a, atom.b, atom.c)]
+    a, b, c = ([p.as_(T)[i] for i in range(count)] for T, count in zip(types, atom.registers))
     for i, x in enumerate(k.mma(atom, a, b, c)):
-        p[i] = x
+        p.as_(types[2])[i] = x
 
 
 def _mbarrier(k: Kernel) -> Any:

@@ -9,17 +9,8 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tilewright.atoms.mfma import (
-    LANES,
-    SCALE,
-    Fragment,
-    Mfma,
-    eights_of_a,
-    fours_of_c,
-    ones_of_c,
-    rows_of_a,
-    transposed,
-)
+from tilewright.atoms.fragment import Fragment
+from tilewright.atoms.mfma import LANES, SCALE, Mfma, eights_of_a, fours_of_c, ones_of_c, rows_of_a, transposed
 from tilewright.ir.types import Type, bf16, f16, f32, f64, i32, i64, vec
 from tilewright.targets.amd import F8F6F4, F8F6F4_SHAPES, FP8, FP8_SHAPES, MANUALS, MFMA
 

@@ -1,8 +1,8 @@
 """What an MFMA is: a matrix multiply-add by one wave of AMD's CDNA chips, with its spelling, meaning and layouts.
 
-Each of the three matrices is a `Fragment`: it says which element of the matrix each lane has where in its registers,
-and takes the registers of a whole wave apart, or puts them together, by that. The meaning of every instruction follows:
-decode the elements, place them, multiply, add, and hand the sums out again.
+Each of the three matrices is a `Fragment` (atoms/fragment.py): it says which element of the matrix each lane has where
+in its registers, and takes the registers of a whole wave apart, or puts them together, by that. The meaning of every
+instruction follows: decode the elements, place them, multiply, add, and hand the sums out again.
 
 How the hardware rounds inside an instruction is not published. Here products and sums of an instruction are exact as
 far as f64 goes, and each result is rounded once, to nearest; f32 operands of xf32 instructions are first rounded to 10
@@ -10,99 +10,19 @@ bits of mantissa, to nearest. On whole numbers that fit, every order of summatio
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tilewright.atoms.fragment import Fragment, Layout, Place
 from tilewright.forks import cached_property
-from tilewright.formats import get, unpack
 from tilewright.ir.ops.core import Operation
-from tilewright.ir.types import Type, i32
+from tilewright.ir.types import i32
 
 LANES = 64
 SCALED = 32                                             # elements along k that share a scale
-Layout = Callable[[Any, Any], tuple[Any, Any]]          # (lane, element) → (row, column)
-Place = Callable[[Any, Any], Any]                       # (lane, element) → which of several matrices
-
-
-@dataclass(frozen=True, eq=False)
-class Fragment:
-    """A matrix, or `blocks` of them, spread over a wave: every lane has `elements` of it, side by side in `type`.
-
-    Calling it gives (row, column) of an element: of numbers, arrays or values of a kernel.
-    """
-    format: str                 # "f16", "e4m3fn": FORMATS has it; "xf32" is an f32 of which 19 bits count
-    rows: int
-    columns: int
-    blocks: int
-    elements: int
-    type: Type                  # of all that one lane holds
-    layout: Layout
-    block: Place
-
-    def __call__(self, lane: Any, element: Any) -> tuple[Any, Any]:
-        return self.layout(lane, element)
-
-    @cached_property
-    def bits(self) -> int: return 32 if self.format == "xf32" else get(self.format).bits
-
-    @property
-    def registers(self) -> int:
-        """32-bit registers of a lane."""
-        return self.type.bytes // 4
-
-    def bits_of(self, element: int) -> list[tuple[int, int, int]]:
-        """Where an element is in its lane, lowest bits first: (register, first bit, last bit). Some of 6 bits are in
-        two registers, and those of f64 are in pairs."""
-        first, end = element * self.bits, (element + 1) * self.bits
-        return [(r, max(first - 32*r, 0), min(end - 32*r, 32) - 1) for r in range(first // 32, (end - 1)//32 + 1)]
-
-    @cached_property
-    def places(self) -> tuple[Any, Any, Any]:
-        """Block, row and column of every (lane, element): three arrays [lanes, elements]."""
-        lane, element = np.arange(LANES)[:, None], np.arange(self.elements)[None]
-        shape = (LANES, self.elements)
-        return tuple(np.broadcast_to(x, shape) for x in (self.block(lane, element), *self.layout(lane, element)))  # type: ignore[return-value]
-
-    @cached_property
-    def where(self) -> dict[tuple[int, int, int], tuple[int, int]]:
-        """(block, row, column) → (lane, element): the other way. ValueError unless each element is in one place."""
-        block, row, column = (x.ravel().tolist() for x in self.places)
-        found = {place: divmod(at, self.elements) for at, place in enumerate(zip(block, row, column))}
-        everything = self.blocks * self.rows * self.columns
-        if len(found) != LANES * self.elements or len(found) != everything or not all(
-                0 <= b < self.blocks and 0 <= r < self.rows and 0 <= c < self.columns for b, r, c in found):
-            raise ValueError(f"the layout does not cover {self.blocks} times {self.rows} x {self.columns} once")
-        return found
-
-    def matrix(self, held: Any) -> Any:
-        """The matrices [groups, blocks, rows, columns] of which these are the lanes' registers: [groups, lanes], or
-        [length, groups, lanes] of a vector. In f64, which holds every format but i64 exactly."""
-        groups = held.shape[-2]
-        words = np.ascontiguousarray(np.moveaxis(held, 0, -1) if self.type.length > 1 else held[..., None])
-        octets = words.view(np.uint8).reshape(groups, LANES, -1)
-        numbers = unpack(octets, "f32" if self.format == "xf32" else self.format, self.elements)
-        if self.format == "xf32":
-            numbers = _xf32(numbers)
-        found = np.empty((groups, self.blocks, self.rows, self.columns))
-        block, row, column = self.places
-        found[:, block, row, column] = numbers
-        return found
-
-    def lanes(self, matrix: Any) -> Any:
-        """The registers that hold these matrices, of a format that fills its elements of `type`."""
-        block, row, column = self.places
-        numbers = matrix[:, block, row, column].astype(self.type.scalar.numpy)
-        return np.moveaxis(numbers, -1, 0) if self.type.length > 1 else numbers[..., 0]
-
-
-def _xf32(x: Any) -> Any:
-    """f32 rounded to 1 + 8 + 10 bits, to nearest, ties to even; inf and nan stay what they are."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
-    return np.where(np.isfinite(x), rounded.view(np.float32), x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,8 @@ from tilewright.atoms.describe import located, operands
 from tilewright.text import install
 
 if TYPE_CHECKING:
-    from tilewright.atoms.mfma import Fragment, Mfma
+    from tilewright.atoms.fragment import Fragment
+    from tilewright.atoms.mfma import Mfma
 
 CELL, GAP, TITLE = 20, 46, 24  # pixels: a cell, the space between matrices, a line of text
 COLOURS = {"red": "#ff9d9d", "green": "#9fdf9f", "blue": "#9fc3ff", "yellow": "#ffd27f", "violet": "#d8b0ff"}

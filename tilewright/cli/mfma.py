@@ -12,7 +12,8 @@ from tilewright.cli.command import BadInput
 from tilewright.text import aligned
 
 if TYPE_CHECKING:
-    from tilewright.atoms.mfma import Fragment, Mfma
+    from tilewright.atoms.fragment import Fragment
+    from tilewright.atoms.mfma import Mfma
 
 
 def instruction_names() -> list[str]:

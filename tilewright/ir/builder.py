@@ -75,6 +75,7 @@ class Kernel(Recording):
     role, mbarriers, init_mbarriers = pipelines.role, pipelines.mbarriers, pipelines.init_mbarriers
 
     cp_async, cp_async_commit, cp_async_wait = nvidia.cp_async, nvidia.cp_async_commit, nvidia.cp_async_wait
+    ldmatrix, stmatrix, round_tf32 = nvidia.ldmatrix, nvidia.stmatrix, nvidia.round_tf32
     cluster_barrier, cluster_arrive = nvidia.cluster_barrier, nvidia.cluster_arrive
     cluster_wait, of_cta, fetch = nvidia.cluster_wait, nvidia.of_cta, nvidia.fetch
 

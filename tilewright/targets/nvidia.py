@@ -67,7 +67,7 @@ class GpuTarget(Chip):
                           self.smem_sm // size if size else self.ctas_sm))
 
 
-_AMPERE = ("cp.async", "mma", "mma.f64", "mbarrier", "fence", "tf32", "bf16")
+_AMPERE = ("cp.async", "mma", "ldmatrix", "mma.ampere", "mma.f64", "mbarrier", "fence", "tf32", "bf16")
 _HOPPER = (*_AMPERE, "mma.f64.k16", "tma", "wgmma", "cluster", "setmaxnreg", "stmatrix", "fp8")
 _SOURCES = tuple((name, _GUIDE) for name in ("smem_sm", "smem_cta", "threads_sm", "ctas_sm", "registers_sm",
                                              "registers_thread", "warp", "smem_reserved")) + (
@@ -81,7 +81,7 @@ def _chip(datasheet: str) -> tuple[tuple[str, str], ...]:
 _DATA_CENTER = "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
 _GEFORCE = "https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/"
 TARGETS: dict[str, GpuTarget] = {t.name: t for t in (
-    GpuTarget("sm_75", (7, 5), ("mma",), 64*KIB, 64*KIB, 1024, 16, 64, 2, 40, 1.59e9, 4*MIB,
+    GpuTarget("sm_75", (7, 5), ("mma", "ldmatrix"), 64*KIB, 64*KIB, 1024, 16, 64, 2, 40, 1.59e9, 4*MIB,
               320e9, smem_reserved=0, arithmetic=("f32", "f64", "f16"), model="NVIDIA T4",
               sources=_chip("https://www.nvidia.com/en-us/data-center/tesla-t4/")),
     GpuTarget("sm_80", (8, 0), _AMPERE, 164*KIB, 163*KIB, 2048, 32, 64, 32, 108, 1.41e9,

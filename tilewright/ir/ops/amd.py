@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.ops.core import Operation
-from tilewright.ir.ops.gpu import first_lanes
+from tilewright.ir.ops.gpu import first_lanes, whole_warps
 from tilewright.ir.types import Pointer, i16, i32, i64, vec
 from tilewright.ir.values import Value
 
@@ -161,12 +161,7 @@ def exchanged(x: NDArray[np.generic]) -> NDArray[np.generic]:
 
 def _load_transposed_meaning(gang: Any, node: Any, smem: Any) -> Any:
     """Read 8 bytes of each lane and exchange them among sixteen lanes: [elements, threads]."""
-    warp = gang.machine.warp
-    on = gang.active().reshape(-1, warp)
-    if (some := on.any(1) != on.all(1)).any():
-        wave = int(some.argmax())
-        raise gang.fault("divergent", node, f"{node.operation.name} needs all lanes of a wave"
-                         + gang.by(wave*warp + int(on[wave].argmin())))
+    whole_warps(gang, node)
     access = gang.access(node, "load", node.results[0].type, TRANSPOSED_BYTES)
     return exchanged(access.gather(gang, np.broadcast_to(smem, gang.size), None))
 

@@ -205,6 +205,17 @@ def first_lanes(gang: Any, node: Any, x: Any) -> Any:
     return np.repeat(first[:, 0], warp)
 
 
+def whole_warps(gang: Any, node: Any) -> None:
+    """A fault if only some lanes of a warp have come to an instruction that all of them execute together."""
+    warp = gang.machine.warp
+    on = gang.active().reshape(-1, warp)
+    if (some := on.any(1) != on.all(1)).any():
+        first = int(some.argmax())
+        what = "warp" if warp == HALF else "wave"
+        raise gang.fault("divergent", node, f"{node.operation.name} needs all lanes of a {what}"
+                         + gang.by(first*warp + int(on[first].argmin())))
+
+
 # x, of which all lanes of a wave hold the same.
 UNIFORM = Operation("uniform", by_family(nvptx64=lambda low, t, x: x, amdgcn=_uniform_amd), first_lanes, "move",
                     "effect", needs="gpu")

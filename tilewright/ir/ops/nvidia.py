@@ -1,8 +1,8 @@
-"""What NVIDIA's GPUs alone have: copies in flight (cp.async), thread block clusters, textures. Mbarriers and what they
-wait for are in `ir.ops.pipelines`.
+"""What NVIDIA's GPUs alone have: copies in flight (cp.async), accesses of matrices in shared memory (ldmatrix), thread
+block clusters, textures. Mbarriers and what they wait for are in `ir.ops.pipelines`.
 
-Sources: NVIDIA, "PTX ISA", https://docs.nvidia.com/cuda/parallel-thread-execution/ (cp.async, barrier.cluster, mapa,
-tex); LLVM, "User Guide for NVPTX Back-end", https://llvm.org/docs/NVPTXUsage.html
+Sources: NVIDIA, "PTX ISA", https://docs.nvidia.com/cuda/parallel-thread-execution/ (cp.async, ldmatrix, stmatrix,
+cvt, barrier.cluster, mapa, tex); LLVM, "User Guide for NVPTX Back-end", https://llvm.org/docs/NVPTXUsage.html
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.ops.core import Operation, by_machine, calls
+from tilewright.ir.ops.gpu import whole_warps
 from tilewright.ir.ops.pipelines import whole_cta
 from tilewright.ir.types import Pointer, Texture, f32, f64, i32, vec
 from tilewright.ir.values import Value
@@ -67,6 +68,106 @@ def _wait(pending: int) -> Operation:
 def cp_async_wait(k: Kernel, pending: int = 0) -> None:
     """Wait until at most `pending` of this thread's newest groups are still in flight."""
     k._effect(_wait(pending))
+
+
+# ---- matrices of 8 x 8 numbers of 16 bits between shared memory and a warp's registers
+#
+# Lane l says where row l % 8 of matrix l // 8 is: 16 bytes. Lane l has of each matrix the numbers 2*(l % 4) and the one
+# after it of row l // 4, in an i32; transposed: of column l // 4, the rows 2*(l % 4) and the one after it.
+
+COUNTS = (1, 2, 4)          # of matrices
+ROW = vec(i32, 4)           # what a lane's address points to
+
+
+def _addressing(gang: Any, count: int) -> Any:
+    """The lanes whose addresses count, [threads]; None: all."""
+    return None if count == COUNTS[-1] else np.arange(gang.size) % gang.machine.warp < 8*count
+
+
+def _transposed(words: Any) -> Any:
+    """Rows [..., 8, 4 words] of 8 x 8 numbers, transposed."""
+    return np.ascontiguousarray(words.view(np.uint16).swapaxes(-1, -2)).view(np.int32)
+
+
+def _ldmatrix_meaning(gang: Any, node: Any, smem: Any, count: int, transposed: bool) -> Any:
+    whole_warps(gang, node)
+    access = gang.access(node, "load", ROW, ROW.bytes)
+    rows = np.broadcast_to(access.gather(gang, np.broadcast_to(smem, gang.size), _addressing(gang, count)),
+                           (4, gang.size))
+    words = np.ascontiguousarray(rows.T).reshape(-1, 4, 8, 4)               # [warps, matrices, rows, words]
+    words = _transposed(words) if transposed else words
+    found = [words[:, matrix].reshape(gang.size) for matrix in range(count)]
+    return found if count > 1 else found[0]
+
+
+def _stmatrix_meaning(gang: Any, node: Any, smem: Any, values: tuple[Any, ...], transposed: bool) -> None:
+    whole_warps(gang, node)
+    words = np.zeros((gang.size // gang.machine.warp, 4, 8, 4), np.int32)
+    for matrix, x in enumerate(values):
+        words[:, matrix] = np.broadcast_to(x, gang.size).reshape(-1, 8, 4)
+    words = _transposed(words) if transposed else words
+    gang.access(node, "store", ROW, ROW.bytes).scatter(gang, np.broadcast_to(smem, gang.size), words.reshape(-1, 4).T,
+                                                       _addressing(gang, len(values)))
+
+
+def _matrices(verb: str, count: int, transposed: bool) -> str:
+    return f"llvm.nvvm.{verb}.sync.aligned.m8n8.x{count}{'.trans'*transposed}.b16.p3"
+
+
+@cache
+def _ldmatrix(count: int, transposed: bool) -> Operation:
+    def spelling(low: Any, t: Any, smem: Any) -> Any:
+        result = low.type(i32) if count == 1 else low.struct([i32]*count)
+        found = low.call(_matrices("ldmatrix", count, transposed), result, smem, name="matrices")
+        return found if count == 1 else [low.b.extract_value(found, e) for e in range(count)]
+    return Operation(f"ldmatrix{count}{'_transposed'*transposed}", spelling,
+                     lambda gang, node, smem: _ldmatrix_meaning(gang, node, smem, count, transposed), "ldmatrix",
+                     "effect", needs="ldmatrix")
+
+
+def ldmatrix(k: Kernel, smem: Value, count: int, transposed: bool = False) -> tuple[Value, ...]:
+    """`count` (1, 2 or 4) matrices of 8 x 8 numbers of 16 bits, an i32 with two numbers of each. Lane l passes the
+    address of row l % 8 of matrix l // 8, aligned to 16 bytes (others than those of `count` matrices do not count, but
+    have to be addresses on sm_75). All lanes of the warp take part."""
+    _check_matrices(smem, count)
+    return k._group(_ldmatrix(count, transposed), [i32]*count, smem)
+
+
+@cache
+def _stmatrix(count: int, transposed: bool) -> Operation:
+    return Operation(f"stmatrix{count}{'_transposed'*transposed}", calls(_matrices("stmatrix", count, transposed)),
+                     lambda gang, node, smem, *values: _stmatrix_meaning(gang, node, smem, values, transposed),
+                     "stmatrix", "effect", needs="stmatrix", writes=True)
+
+
+def stmatrix(k: Kernel, smem: Value, values: Any, transposed: bool = False) -> None:
+    """Store 1, 2 or 4 matrices, of which each lane has the `values` that `ldmatrix` would return."""
+    _check_matrices(smem, len(values))
+    k._effect(_stmatrix(len(values), transposed), smem, *(k._value(x, i32) for x in values))
+
+
+def _check_matrices(smem: Value, count: int) -> None:
+    if not isinstance(smem.type, Pointer) or smem.type.space != "shared":
+        raise TypeError(f"matrices are loaded and stored in shared memory, not at a {smem.type}")
+    if count not in COUNTS:
+        raise ValueError(f"one instruction moves 1, 2 or 4 matrices of 8 x 8, not {count}")
+
+
+def _tf32(x: Any) -> Any:
+    """To 10 bits of mantissa, halves away from zero; a NaN is the one of PTX."""
+    bits = np.asarray(x).view(np.uint32)
+    return np.where(np.isnan(x), 0x7FFFFFFF, (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).astype(np.uint32)
+
+
+ROUND_TF32 = Operation("round_tf32", lambda low, t, x: low.call("llvm.nvvm.f2tf32.rna", low.type(t), x, name="tf32"),
+                       lambda t, x: _tf32(x).view(np.int32)[()], needs="tf32")
+
+
+def round_tf32(k: Kernel, x: Value) -> Value:
+    """The tf32 nearest to an f32, as the i32 that matrix instructions take (cvt.rna.tf32.f32)."""
+    if x.type != f32:
+        raise TypeError(f"round_tf32 takes an f32, not {x.type}")
+    return k._op(ROUND_TF32, i32, x)
 
 
 # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z)), meet, and read one another's shared memory
