@@ -5,6 +5,8 @@
     k is contiguous     [CTA_K, CTA + PAD]  transposed, element by element      the same
     k is contiguous     [CTA, CTA_K + PAD]  VECTOR elements along k             a vector along k of each row
 
+For matrix instructions rows are not padded, but `swizzled` (swizzle.py), and matrices.py reads the fragments.
+
 i stands for a row of A or a column of B. Copies are asynchronous, or pass through registers. What a CTA has beyond the
 matrix along i is copied from its last row, and never stored; beyond k, which happens in the first tile alone, it is 0.
 """
@@ -18,6 +20,7 @@ from tilewright.ir import Kernel, Tile, Value, i32, ptr, vec
 from tilewright.ir.values import Variable
 from tilewright.kernels.gpu.work import first_threads
 from tilewright.kernels.nvidia.result import Partition
+from tilewright.kernels.nvidia.swizzle import Swizzle
 
 WIDEST = 16                 # bytes that a thread moves at once
 
@@ -34,7 +37,8 @@ class SmemOperand:
     """`extent` elements of i from `first`, by CTA_K steps of k, STAGES times in shared memory at `smem`."""
 
     def __init__(self, k: Kernel, T: Any, gmem: Value, ld: Value, *, along_k: bool, transposed: bool, EXTENT: int,
-                 CTA_K: int, VECTOR: int, THREADS: int, ASYNC: bool, PAD: int | None = None) -> None:
+                 CTA_K: int, VECTOR: int, THREADS: int, ASYNC: bool, PAD: int | None = None,
+                 swizzled: dict[str, Any] | None = None) -> None:
         self.k, self.T, self.gmem, self.ld, self.ASYNC = k, T, gmem, ld, ASYNC
         self.EXTENT, self.CTA_K, self.THREADS = EXTENT, CTA_K, THREADS
         self.along_k, self.inner_k = along_k, along_k and not transposed
@@ -48,6 +52,7 @@ class SmemOperand:
             self.ROW = EXTENT + (V - EXTENT) % (2*V) if along_k else EXTENT     # an odd number of vectors
         if PAD is not None:
             self.ROW = (CTA_K if self.inner_k else EXTENT) + PAD
+        self.swizzle = None if swizzled is None else Swizzle(self.ROW, V, **swizzled)
         self.SIZE = (EXTENT if self.inner_k else CTA_K) * self.ROW
         self._share()
 
@@ -81,14 +86,22 @@ class SmemOperand:
             p = k_first + self.thread_p
             at = self.gmem.view(self.ld, 1).at(i, p) if self.along_k else self.gmem.view(self.ld, 1).at(p, i)
             self.pointers.append(k.variable(ptr(self.T), at))
-        self.to_smem = (self.thread_i*self.ROW + self.thread_p if self.inner_k
-                        else self.thread_p*self.ROW + self.thread_i)
+        row, column = (self.thread_i, self.thread_p) if self.inner_k else (self.thread_p, self.thread_i)
+        if self.swizzle:
+            self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
+        else:
+            to_smem = row*self.ROW + column
+            self.places = {(r, c): (to_smem, r*self.ROW + c) for r, c in map(self._in_tile, self.passes)}
         if not self.ASYNC:
             self.carried: Tile = k.tile(len(self.passes), 1, vec(self.T, self.UNIT), zero=False)
 
+    def _in_tile(self, each: Pass) -> tuple[int, int]:
+        """How many rows and columns of the tile in shared memory it is after the thread's own."""
+        return (each.i, each.p) if self.inner_k else (each.p, each.i)
+
     def _at(self, smem: Value, each: Pass) -> Value:
-        constant = each.i*self.ROW + each.p if self.inner_k else each.p*self.ROW + each.i
-        return smem + self.to_smem + constant
+        place, constant = self.places[self._in_tile(each)]
+        return smem + place + constant
 
     def _copies(self, steps: Value | None) -> Iterator[tuple[int, Pass, Value]]:
         """(index, pass, where it reads). Afterwards the pointers are `steps` on, or a whole tile."""

@@ -1,0 +1,147 @@
+"""GEMMs by mma.sync: exact on whole numbers in the simulator, without bank conflicts, without spills."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import simulator
+from tilewright.compiler import llvm, ptxas
+from tilewright.formats import get
+from tilewright.inspect.resources import ptx_loop
+from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
+from tilewright.targets import target
+
+RNG = np.random.default_rng(15)
+SIZES = {"tf32": 4, "f16": 2, "bf16": 2}
+SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
+LAYOUTS = "nn", "nt", "tn", "tt"
+
+
+def dtype_of(format):
+    return np.dtype(np.float32) if format == "tf32" else get(format).dtype
+
+
+def bits(x):
+    """As a kernel's pointer takes it."""
+    return x if x.dtype in (np.float32, np.float16, np.int32) else x.view(f"i{x.itemsize}")
+
+
+def run(m, n, k, alpha=1, beta=0, LAYOUT="nn", A="bf16", B=None, OUT=None, SUMS=None, **options):
+    """The report; the product is compared with NumPy's, exactly."""
+    B, size = B or A, SIZES.get(A, 1)
+    SUMS = SUMS or ("i32" if A in ("i8", "u8") else "f32")
+    OUT = OUT or ("i32" if SUMS == "i32" else "f32")
+    options = {**SMALL, "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size, **options}
+    function = emit_mma_gemm(A=A, B=B, OUT=OUT, SUMS=SUMS, LAYOUT=LAYOUT, **options)
+
+    def matrix(rows, cols, letter, format, even):
+        stored = (rows, cols) if letter == "n" else (cols, rows)
+        dtype = dtype_of(format)
+        x = np.zeros((stored[0], -(-stored[1] // even) * even), dtype)
+        x[:] = RNG.integers(0 if format == "u8" else -3, 4, x.shape).astype(dtype)
+        return x, (x[:, : stored[1]] if letter == "n" else x[:, : stored[1]].T).astype(np.float64)
+
+    (a, a_seen), (b, b_seen) = (matrix(m, k, LAYOUT[0], A, options["VECTOR_A"]),
+                                matrix(k, n, LAYOUT[1], B, options["VECTOR_B"]))
+    c, old = matrix(m, n, "n", OUT, options.get("VECTOR_C", 1))
+    expected = alpha * a_seen @ b_seen + (beta * old if beta else 0)
+    if not beta and SUMS != "i32":
+        c[:] = np.nan
+    tiles, parts = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"]), options.get("SPLIT_K", 1)
+    space, grid, sums = [], (tiles, 1, parts), np.int32 if SUMS == "i32" else np.float32
+    per_tile = options["CTA_M"] * options["CTA_N"]
+    if options.get("TAIL"):
+        whole, parts = max(tiles - 3, 0), 4
+        space = [np.zeros(parts * (tiles - whole) * per_tile, sums), np.zeros(tiles - whole, np.int32), whole, parts]
+        grid = whole + (tiles - whole) * parts, 1, 1
+    elif parts > 1:
+        space = [np.zeros(parts * tiles * per_tile, sums), np.zeros(tiles, np.int32)]
+    report = simulator.run(function, m, n, k, alpha, bits(a), a.shape[1], bits(b), b.shape[1], beta, bits(c),
+                           c.shape[1], *space, grid=grid)
+    np.testing.assert_array_equal(c[:, :n].astype(np.float64), expected.astype(dtype_of(OUT)).astype(np.float64))
+    return report
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("format", ["bf16", "tf32", "i8"])
+def test_layouts(format, layout):
+    run(80, 144, 160, A=format, LAYOUT=layout)
+
+
+@pytest.mark.parametrize(("formats", "layout"), [
+    (("f16", "f16", "f16", "f16"), "nt"), (("f16", "f16", "f32", "f16"), "nn"), (("bf16", "bf16", "bf16", "f32"), "tt"),
+    (("u8", "i8", "i32", "i32"), "nt"), (("i8", "i8", "i8", "i32"), "nn"), (("e4m3fn", "e5m2", "f32", "f32"), "tn")])
+def test_formats(formats, layout):
+    A, B, OUT, SUMS = formats
+    run(80, 144, 96, A=A, B=B, OUT=OUT, SUMS=SUMS, LAYOUT=layout, alpha=2, beta=-1,
+        **({"ARCH": "sm_89"} if A == "e4m3fn" else {}), **({"VECTOR_A": 2, "VECTOR_C": 2} if A == "f16" else {}))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("format", ["bf16", "tf32", "i8"])
+def test_no_bank_conflicts(format, layout):
+    """Fragments and copies: no access to shared memory needs more passes than its bytes."""
+    report = run(128, 128, 64, A=format, LAYOUT=layout, CTA_M=128, CTA_N=128, WARP_M=64, WARP_N=64)
+    for verb in ("load", "store"):
+        traffic = report.of(space="shared", verb=verb)
+        assert traffic.moved == traffic.ideal
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (67, 65, 19), (13, 127, 7), (64, 64, 0)])
+def test_awkward_sizes(m, n, k):
+    """Without alignment: copies of single elements, through registers where those have less than 4 bytes."""
+    run(m, n, k, A="tf32", VECTOR_A=1, VECTOR_B=1, LAYOUT="tn")
+    run(m, n, k, A="bf16", VECTOR_A=1, VECTOR_B=1, LAYOUT="nn", ASYNC=False, STAGES=2, alpha=2, beta=-3)
+    run(m, n, k, A="u8", VECTOR_A=1, VECTOR_B=1, LAYOUT="tt", ASYNC=False, STAGES=2, beta=1)
+
+
+def test_alignment_of_each_operand_and_of_c():
+    run(66, 68, 36, VECTOR_A=4, VECTOR_B=2, VECTOR_C=4, LAYOUT="nn", OUT="bf16")
+    run(72, 66, 40, VECTOR_A=8, VECTOR_B=2, VECTOR_C=2, LAYOUT="tn")
+
+
+@pytest.mark.parametrize(("format", "layout"), [("f16", "nn"), ("f16", "tt"), ("i8", "nt")])
+def test_turing(format, layout):
+    """Smaller instructions, and no copies in flight."""
+    run(80, 144, 96, A=format, ARCH="sm_75", LAYOUT=layout, ASYNC=False, STAGES=2)
+
+
+def test_parts_of_k():
+    run(66, 72, 200, SPLIT_K=3)
+    run(64, 64, 8, SPLIT_K=2, beta=1)                   # fewer tiles of k than parts
+    run(200, 192, 104, TAIL=True)
+    run(80, 80, 160, A="i8", TAIL=True, LAYOUT="nt")
+
+
+def test_counts():
+    """64 instructions and 16 reads of fragments for each warp and 32 steps of k; A and B are read once per tile."""
+    report = run(128, 128, 128, CTA_M=128, CTA_N=128, WARP_M=64, WARP_N=64)
+    assert report.instructions["mma"] == 4 * 64 * 4
+    assert report.instructions["ldmatrix"] == 4 * 8 * (2*4 + 1)         # those of a step that is not there as well
+    assert report.of("a", "load").elements == 128 * 128 == report.of("b", "load").elements
+
+
+SIXTEEN = {"A": "f16", "B": "f16"}
+TF32 = {"A": "tf32", "B": "tf32", "CTA_K": 16, "VECTOR_A": 4, "VECTOR_B": 4}
+EIGHT = {"A": "i8", "B": "i8", "OUT": "i32", "SUMS": "i32", "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16}
+
+
+@pytest.mark.parametrize(("arch", "options"), [
+    ("sm_75", SIXTEEN | {"ASYNC": False, "STAGES": 2}),
+    ("sm_80", {"LAYOUT": "nt", "OUT": "bf16", "VECTOR_C": 8}), ("sm_80", TF32), ("sm_86", EIGHT),
+    ("sm_80", {"CTA_N": 256, "SPLIT_K": 2}), ("sm_89", {"A": "e4m3fn", "B": "e4m3fn"} | {
+        "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16, "LAYOUT": "nt"}), ("sm_90a", {"BATCH": True, "SPLIT_K": 2})])
+def test_resources(arch, options):
+    """No spills in the tiles that are chosen for large products; of a tile's loop little but products and reads."""
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    text = llvm.assembly(emit_mma_gemm(ARCH=arch, **options), target(arch))
+    _, used = ptxas.assemble(text, arch)
+    (usage,) = used.values()
+    assert usage.spills == usage.stack == 0, usage
+    loop = ptx_loop(text).counts
+    assert loop["MMAs"] == {"sm_75": 128}.get(arch, 64)
+    assert loop["shared loads"] == 24 if options.get("A") == "tf32" else 16

@@ -1,0 +1,136 @@
+"""The GEMM on tensor cores by warps (`mma.sync`): sm_75 and later, in 8, 16 and 32 bits (tf32), every layout.
+
+The parts are those of simt_gemm.py: work, ring (whose docstring has the timeline), operands, result. What differs are
+the products: tiles lie in shared memory as they lie in global memory, swizzled instead of padded, and matrices.py reads
+the fragments.
+"""
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from tilewright.atoms.nvidia import largest
+from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i32, vec
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.split_k import Split
+from tilewright.kernels.gpu.work import Work, arguments, parameters, share
+from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.nvidia import result
+from tilewright.kernels.nvidia.matrices import STEP, Blocks, swizzled
+from tilewright.kernels.nvidia.operand import SmemOperand
+from tilewright.kernels.nvidia.result import Partition, Result
+from tilewright.kernels.nvidia.ring import Fragments, Ring
+from tilewright.targets.nvidia import TARGETS
+
+
+def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: str = "f32", SUMS: str = "f32",
+                  LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
+                  WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
+                  VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
+                  BATCH: bool = False) -> Function:
+    """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
+
+    ARCH        the target whose instructions it takes: those that multiply most of these formats at once
+    A, B        f16, bf16, tf32 (f32 in memory, rounded to nearest), i8, u8, e4m3fn, e5m2: of A and B the same one, or
+                any two of i8 and u8, or of e4m3fn and e5m2
+    SUMS        f32; f16 for f16 and fp8 as well, whose sums become f32 after the last product; i32 for i8 and u8. alpha
+                and beta are f32 or i32
+    OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
+    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
+    CTA_K       a multiple of 32 bytes of k; WARP_M and WARP_N are multiples of 16
+    ASYNC       copies by cp.async, else through registers (and STAGES = 2)
+    VECTOR_A    elements per copy, of at most 16 bytes, and with ASYNC of at least 4: A is aligned to so many, and its
+                leading dimension, and its size along the contiguous dimension, are multiples of it; VECTOR_B of B
+    VECTOR_C    elements of C that are stored at once where a lane has as many side by side: 2 or 4
+    SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
+    BATCH       of many matrices: see work.parameters
+    """
+    THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
+    SCALAR = i32 if SUMS == "i32" else f32
+    A_TYPE, B_TYPE = (memory_type("f32" if x == "tf32" else x) for x in (A, B))
+    k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
+               f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
+               f"{'_batch' if BATCH else ''}", threads=THREADS, min_ctas=MIN_CTAS, noalias=not split.divided,
+               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, BATCH=BATCH))
+    g = arguments(k)
+    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
+
+    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
+        T = B_TYPE if of_b else A_TYPE
+        return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
+                           THREADS=THREADS, ASYNC=ASYNC, PAD=0, swizzled=swizzled(T.bits, along_k, of_b))
+    a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
+    b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
+    smem = k.smem("tiles", (STAGES*(a.SIZE + b.SIZE),), a.T, align=128)
+    a.begin(work.t, work.i0, g.m, work.k_first)
+    b.begin(work.t, work.j0, g.n, work.k_first)
+    ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC)
+    products = WarpProducts(k, ring, (Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False),
+                                      Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True)), work, (A, B, SUMS), ARCH)
+    ring.run(products)
+    result.store(k, work, Out.of(k, g, OUT, VECTOR_C), products.result, result.holders(work, THREADS))
+    return k.function
+
+
+class WarpProducts:
+    """acc += a warp's part of A's tile times its part of B's."""
+
+    def __init__(self, k: Kernel, ring: Ring, blocks: tuple[Blocks, Blocks], work: Work, formats: tuple[str, str, str],
+                 ARCH: str) -> None:
+        self.k, self.ring, self.blocks, self.work, self.formats = k, ring, blocks, work, formats
+        a, b = blocks
+        self.STEPS = a.x.CTA_K // a.STEP
+        self.atom = largest(TARGETS[ARCH], *formats)
+        T = self.atom.c.type.scalar                             # f32, i32, or an i32 with two sums in f16
+        self.acc = k.tile(2*a.COUNT, (4 if formats[2] != "f16" else 2)*b.COUNT, T)
+
+    def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
+        """Of A for each block of rows, then of B for each block of columns."""
+        return [raw for x, at in zip(self.blocks, self.ring.places(stage)) for raw in x.read(at, step)]
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def multiply(self, fragments: Fragments, step: int) -> None:
+        a, b = self.blocks
+        a_reg = [a.registers(raw) for raw in fragments[:a.COUNT]]
+        b_reg = [b.registers(raw) for raw in fragments[a.COUNT:]]
+        for i in range(a.COUNT):
+            for j in range(b.COUNT):
+                for e in range(2):
+                    self._multiply(a_reg[i], b_reg[j][2*e:2*e + 2], 2*i, j, e)
+
+    def _multiply(self, a_reg: list[Value], b_reg: list[Value], i: int, j: int, e: int) -> None:
+        """A block of rows by half e of a block of columns: one instruction, or several smaller ones."""
+        HALVES, QUARTERS = self.atom.m // 8, self.atom.k * self.blocks[0].x.T.bytes // (STEP // 2)
+        for q in range(0, 2, QUARTERS):
+            for h in range(0, 2, HALVES):
+                a = [a_reg[h + x + 2*y] for y in range(q, q + QUARTERS) for x in range(HALVES)]
+                where = [(i + h + x, column) for x in range(HALVES) for column in self._columns(j, e)]
+                d = self.k.mma(self.atom, a, b_reg[q:q + QUARTERS], [self.acc[ij] for ij in where])
+                for ij, x in zip(where, d):
+                    self.acc[ij] = x
+
+    def _columns(self, j: int, e: int) -> list[int]:
+        """Of acc: those of half e of block j."""
+        if self.formats[2] == "f16":
+            return [2*j + e]
+        return [4*j + self.blocks[1].column(e, d) for d in range(2)]
+
+    @property
+    def result(self) -> Result:
+        """Where the sums are in the CTA's tile: computed after the main loop, which needs its registers."""
+        (a, b), work = self.blocks, self.work
+        rows, columns = a.pieces(work.i1, work.lane), b.pieces(work.j1, work.lane)
+        return Result(self._sums(), Partition(tuple(rows)), Partition(tuple(columns)))
+
+    def _sums(self) -> Tile:
+        if self.formats[2] != "f16":
+            return self.acc
+        k, b = self.k, self.blocks[1]
+        wide = k.tile(self.acc.rows, 2*self.acc.cols, f32)
+        for i, pair in self.acc.registers:
+            j, e = divmod(pair, 2)
+            both = k.reinterpret(self.acc[i, pair], vec(f16, 2))
+            for d in range(2):
+                wide[i, 4*j + b.column(e, d)] = k.cast(both[d], f32)
+        return wide
