@@ -2,8 +2,8 @@
 
 A step is 32 bytes of k, for a block of 16 rows of A or columns of B (i): four registers for each lane, of half h of the
 block and 16 bytes q of the step, in the order in which instructions take them: [h + 2*q] of A, [2*h + q] of B
-(registers of one operand have to be neighbours). In the layout of all instructions lane 4*g + t holds, of these, the t-th
-32 bits of index g. Which i of the block index g of half h is, is free, and chosen by what is contiguous:
+(registers of one operand have to be neighbours). In the layout of all instructions lane 4*g + t holds, of these, the
+t-th 32 bits of index g. Which i of the block index g of half h is, is free, and chosen by what is contiguous:
 
     elements        contiguous      read by                                 index g of half h
     8, 16, 32 bits  k, of A         ldmatrix                                g + 8*h
