@@ -60,7 +60,7 @@ class Compiled:
     split = False
 
     def __init__(self, problem: tw.Gemm, target: Any, plan: Any = None) -> None:
-        self.problem, self.target = problem, target
+        self.problem, self.target, self.inner = problem, target, self  # nothing is converted
         function = plain(problem.out, problem.layout, self.split, problem.batch != 1)
         grid = -(-problem.n // TILE), -(-problem.m // TILE), problem.batch
         self.launches = (Launch(function, grid, 0, 8 * problem.m * problem.n, 4),)

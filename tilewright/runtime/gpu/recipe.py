@@ -1,11 +1,11 @@
 """A compiled GEMM made ready: for a device and operands of given strides (`Recipe`), or for arrays (`Bound`).
 
-What a compiled kernel must have for this: `problem`, `target`, `plan`, `loadable` (the code, and a manifest with the
-kernel's parameters), and `launches`, each with a `grid`, the bytes of `workspace` and of `counters`, which are zero
-before and after, and the values of `more` parameters by name. A kernel takes which of these parameters it likes, by
-name: m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha
-and beta, workspace and counters, the scales of block-scaled operands, and `more`. To a parameter of any other name
-nothing is given silently: it is a TypeError.
+What a compiled kernel must have for this: `problem`, `target`, `plan`, `inner` (itself, unless a call converts operands
+or the result), `loadable` (the code, and a manifest with the kernel's parameters), and `launches`, each with a `grid`,
+the bytes of `workspace` and of `counters`, which are zero before and after, and the values of `more` parameters by
+name. A kernel takes which of these parameters it likes, by name: m, n, k, the operands a, b, c with lda, ldb, ldc, of a
+batch also stride_a, stride_b, stride_c, the factors alpha and beta, workspace and counters, the scales of block-scaled
+operands, and `more`. To a parameter of any other name nothing is given silently: it is a TypeError.
 """
 
 from __future__ import annotations
