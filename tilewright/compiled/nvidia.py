@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans.nvidia import NvidiaPlan
+from tilewright.plans.nvidia import DMMA_PAD, NvidiaPlan
+from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
@@ -98,11 +99,13 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         more: dict[str, Any] = {"BATCH": True} if self.problem.batch != 1 else {}
         if p.algorithm == "gemv":
             return {"DTYPE": self.lowered.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
-                    "VECTOR": p.vector, "SPLIT_K": p.split_k, **more}
+                    "VECTOR": p.vector, "SPLIT_K": p.split_k, "WARPS": GEMV_WARPS, "UNROLL": GEMV_LOADS, **more}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
                  "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
                  "TAIL": p.tail, "GROUP_M": p.group_m, **more}
+        if p.algorithm == "dmma":
+            found["PAD"] = DMMA_PAD
         if p.algorithm == "simt":
             found |= {"DTYPE": self.lowered.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,

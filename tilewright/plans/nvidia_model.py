@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tilewright.targets.nvidia import GpuTarget
 
 LANES = 32              # of a warp
-GEMV_WARPS = 8          # of a CTA of kernels/nvidia/gemv.py
+GEMV_WARPS = 8          # of a CTA of gemv
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
@@ -33,8 +33,8 @@ L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiproce
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
 SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
-ROUND_TRIP = 8e-7       # seconds of a load from memory: gemv waits for UNROLL rounds of them at once
-UNROLL = 8              # of kernels/nvidia/gemv.py
+ROUND_TRIP = 8e-7       # seconds of a load from memory: gemv waits for GEMV_LOADS of them at once
+GEMV_LOADS = 8          # of a lane in flight
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
 
@@ -74,7 +74,7 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
             rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
     work = rounds * resident * alone / target.clock
     if plan.algorithm == "gemv":
-        together = UNROLL * (LANES*plan.vector if GEMV_WARPS in plan.extent else GEMV_WARPS)     # steps of k
+        together = GEMV_LOADS * (LANES*plan.vector if GEMV_WARPS in plan.extent else GEMV_WARPS)     # steps of k
         work = max(work, ceil(k / plan.split_k / together) * ceil(rounds) * ROUND_TRIP)
     moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock

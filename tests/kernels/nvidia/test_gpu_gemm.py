@@ -10,9 +10,10 @@ import pytest
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, i32
-from tilewright.kernels.nvidia.gemv import WARPS, emit_gemv
+from tilewright.kernels.nvidia.gemv import emit_gemv
 from tilewright.kernels.nvidia.result import lane_grid
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
+from tilewright.plans.nvidia_model import GEMV_WARPS
 from tilewright.targets import target
 
 SMALL = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
@@ -204,7 +205,7 @@ def vector_times_matrix(size, k, layout, column, vector=1, parts=1, alpha=1.0, b
     m, n = (size, 1) if column else (1, size)
     product = Product(m, n, k, layout, dtype, alpha, beta, pad)
     along_k = layout[0] == "n" if column else layout[1] == "t"
-    each = WARPS if along_k else 32 * vector
+    each = GEMV_WARPS if along_k else 32 * vector
     tiles = -(-size // each)
     function = emit_gemv(DTYPE=dtype, LAYOUT=layout, COLUMN=column, VECTOR=vector, SPLIT_K=parts)
     if parts == 1:

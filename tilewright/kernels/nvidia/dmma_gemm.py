@@ -27,12 +27,11 @@ from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Partition, Piece, Result
 from tilewright.kernels.nvidia.ring import Fragments, Ring
 
-PAD = 4                 # elements
-
 
 def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16, WARP_M: int = 64,
                    WARP_N: int = 32, STAGES: int = 4, VECTOR: int = 2, VECTOR_C: int = 0, SPLIT_K: int = 1,
-                   TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1, BATCH: bool = False) -> Function:
+                   TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1, BATCH: bool = False,
+                   PAD: int = 4) -> Function:
     """C[m, n] = alpha * A @ B + beta * C in f64, row-major; beta = 0 never reads C.
 
     VECTOR      elements per copy, 1 or 2: matrices are aligned to so many, and their leading dimensions, and their
@@ -40,6 +39,7 @@ def emit_dmma_gemm(LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K
     VECTOR_C    elements of C that are stored at once, 0: VECTOR
     SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
     BATCH       of many matrices: see work.parameters
+    PAD         elements after each row of a tile
     """
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
     k = Kernel(f"dmma_gemm_f64_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}_v{VECTOR}"

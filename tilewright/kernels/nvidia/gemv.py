@@ -17,17 +17,17 @@ from tilewright.kernels.gpu.split_k import Holders, Split, finish
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
 
 TYPES = {"f32": f32, "f64": f64}
-WARPS = 8               # of a CTA
-UNROLL = 8              # loads of a lane in flight
 
 
 def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
-              SPLIT_K: int = 1, BATCH: bool = False) -> Function:
+              SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8) -> Function:
     """C = alpha * A @ B + beta * C of one row (or one COLUMN); parameters as for any GEMM; beta = 0 never reads C.
 
     VECTOR      elements that a lane loads at once: the matrix is aligned to so many, its leading dimension and its
                 size along the contiguous dimension are multiples of it
     BATCH       of many products: see work.parameters
+    WARPS       of a CTA
+    UNROLL      loads of a lane in flight
     """
     T, split = TYPES[DTYPE], Split(SPLIT_K)
     k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}{'_batch' if BATCH else ''}",
@@ -64,12 +64,14 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
         _, parts = split.parts(k, g, k.block[0], lambda: of_batch(g, tiles()))
         finish(k, acc, parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
 
-    (_along if along_k else _across)(k, T, VECTOR, matrix, ld, x, size, block, t, p0, p1, store)
+    def unrolled(start: Value, STEP: int, add: Callable[[list[Value]], None]) -> None:
+        _unrolled(k, start, p1, STEP, UNROLL, add)
+    (_along if along_k else _across)(k, T, VECTOR, WARPS, matrix, ld, x, size, block, t, p0, unrolled, store)
     return k.function
 
 
-def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value, t: Value,
-           p0: Value, p1: Value, store: Callable[..., None]) -> None:
+def _along(k: Kernel, T: Any, VECTOR: int, WARPS: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value,
+           t: Value, p0: Value, unrolled: Callable[..., None], store: Callable[..., None]) -> None:
     """An element of C for each warp."""
     warp, lane = t // 32, t % 32
     i = block*WARPS + warp
@@ -86,7 +88,7 @@ def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, s
         for vector, parts in zip(found, factors):
             for e, (v, f) in enumerate(zip(_elements([vector]), _elements(parts), strict=True)):
                 sums[0, e] = k.fma(v, f, sums[0, e])
-    _unrolled(k, p0 + lane*VECTOR, p1, STEP, add)
+    unrolled(p0 + lane*VECTOR, STEP, add)
     total = sums[0, 0]
     for e in range(1, VECTOR):
         total = total + sums[0, e]
@@ -101,8 +103,8 @@ def _along(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, s
     store(acc, block*WARPS + t, WARPS)
 
 
-def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value, t: Value,
-            p0: Value, p1: Value, store: Callable[..., None]) -> None:
+def _across(k: Kernel, T: Any, VECTOR: int, WARPS: int, matrix: Value, ld: Value, x: Value, size: Value, block: Value,
+            t: Value, p0: Value, unrolled: Callable[..., None], store: Callable[..., None]) -> None:
     """VECTOR elements of C for each lane; the warps take every WARPS-th step of k, and are added up at the end."""
     warp, lane = t // 32, t % 32
     i = (block*32 + lane)*VECTOR
@@ -115,7 +117,7 @@ def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, 
         for vector, factor in zip(found, factors):
             for e, v in enumerate(_elements([vector])):
                 acc[0, e] = k.fma(v, factor, acc[0, e])
-    _unrolled(k, p0 + warp, p1, WARPS, add)
+    unrolled(p0 + warp, WARPS, add)
     sums = k.smem("sums", (WARPS, VECTOR, 32), T)
     for e in range(VECTOR):
         sums[warp, e, lane] = acc[0, e]
@@ -129,7 +131,8 @@ def _across(k: Kernel, T: Any, VECTOR: int, matrix: Value, ld: Value, x: Value, 
     store(acc, i, 32)
 
 
-def _unrolled(k: Kernel, start: Value, stop: Value, STEP: int, add: Callable[[list[Value]], None]) -> None:
+def _unrolled(k: Kernel, start: Value, stop: Value, STEP: int, UNROLL: int,
+              add: Callable[[list[Value]], None]) -> None:
     """add([p, p + STEP, ...]) for p from start to stop, UNROLL of them at a time and the last ones alone."""
     whole = k.max(stop - (start + STEP*(UNROLL - 1)), 0)
     with k.loop(start + whole, start, STEP*UNROLL) as p:
