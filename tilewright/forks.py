@@ -59,7 +59,7 @@ def hold(lock: Any) -> None:
 
 
 def imported(name: str) -> Any:
-    """The module of this name, imported by the first who needs it."""
+    """The module of this name, imported by the first call that needs it."""
     found = sys.modules.get(name)
     if found is None or getattr(found.__spec__, "_initializing", False):
         with building:

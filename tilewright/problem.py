@@ -63,7 +63,7 @@ class Gemm:
             format_a = formats.get(a, "a")
             format_b = formats.get(b, "b") if b is not None else format_a
             format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
-        # the class is frozen for everybody else
+        # the class is frozen
         self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout)
         self._check_bytes()
 

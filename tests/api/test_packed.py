@@ -202,7 +202,7 @@ def test_it_is_frozen_and_tells_what_it_is():
         (lambda b: tw.matmul(tw.pack(b), tw.pack(b)), TypeError, "it can only be b, the right operand"),
         (lambda b: tw.gemm(1, b.T, tw.pack(b), 0, tw.pack(b)), TypeError, "c must be a NumPy array"),
         (lambda b: tw.pack(tw.pack(b)), TypeError, "it can only be b, the right operand"),
-        (lambda b: tw.pack(tw.quantize(b, "mxfp8")), ValueError, "blocks of b must lie along k, its axis -2"),
+        (lambda b: tw.pack(tw.quantize(b, "mxfp8")), ValueError, "blocks of b must be along k, its axis -2"),
         (lambda b: tw.pack(tw.quantize(b, "i8")), ValueError, "of b that share a scale must be those along k, .* -2"),
         (lambda b: tw.pack(b.astype(np.longdouble)), TypeError, "longdouble|float128"),
     ],

@@ -231,9 +231,9 @@ def test_one_scale_for_all():
 def test_refusals():
     a, b = whole("mxfp4", (4, 64)), whole("mxfp4", (64, 4), -2)
     x = np.zeros((4, 64), ml_dtypes.float8_e4m3fn)
-    with pytest.raises(ValueError, match=r"the blocks of b must lie along k, its axis -2, .* axis=-2\), or trans_b"):
+    with pytest.raises(ValueError, match=r"the blocks of b must be along k, its axis -2, .* axis=-2\), or trans_b"):
         tw.matmul(a, quantize(np.zeros((64, 4)), "mxfp4"))
-    with pytest.raises(ValueError, match=r"the blocks of a must lie along k, its axis -2, but they lie along axis -1"):
+    with pytest.raises(ValueError, match=r"the blocks of a must be along k, its axis -2, but they are along axis -1"):
         tw.matmul(a, b, trans_a=True)
     with pytest.raises(ValueError, match="a is a Quantized, which has its own scales: scale_a must be None"):
         tw.matmul(a, b, scale_a=2)

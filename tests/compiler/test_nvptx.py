@@ -568,8 +568,8 @@ def test_what_is_launched():
     assert "warps of 64 lanes, and sm_90a has warps of 32" in refusals(Kernel("grid", threads=64, warp=64))
     k = Kernel("grid", threads=512, min_ctas=4)
     assert refusals(k) == ""
-    assert refusals(k, "sm_86") == "grid wants 4 CTAs of 512 threads on a multiprocessor, and one of sm_86 holds 3"
-    assert "grid wants 300 registers a thread, and sm_90a gives from 16 to 255" in refusals(
+    assert refusals(k, "sm_86") == "grid asks for 4 CTAs of 512 threads on a multiprocessor, and one of sm_86 holds 3"
+    assert "grid asks for 300 registers a thread, and sm_90a gives from 16 to 255" in refusals(
         Kernel("grid", threads=32, max_registers=300))
     assert "grid returns i32, and a GPU kernel returns nothing" in refusals(Kernel("grid", threads=32, result=i32))
     for name in ("a.b", "a-b", "7up", "größe", ""):

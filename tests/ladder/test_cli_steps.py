@@ -58,7 +58,7 @@ def test_the_choice_and_the_fallback_are_shown(sizes: tuple[int, int, int], step
 
 
 def test_what_a_step_cannot_do_is_refused() -> None:
-    assert "C = A B: they know no --beta" in refused("simulate", 5, 5, 5, "-t", "neon", "--step", "naive", "--beta", 2)
+    assert "C = A B: they have no --beta" in refused("simulate", 5, 5, 5, "-t", "neon", "--step", "naive", "--beta", 2)
     assert "give --plan or --step" in refused("simulate", 5, 5, 5, "--step", "naive", "--plan", "dots")
     assert "give M, N and K" in refused("simulate", 5, 5, "-t", "sm_80", "--step", "naive")
     assert "step 13 dispatch has no kernel of its own" in refused("emit", "-t", "sm_90a", "--step", "dispatch")

@@ -123,7 +123,7 @@ SHAPE = Shape("f32", 100, 200, 300, "rows", "rows", 4)
         ("packed 6x16 mc=6 kc=-8 nc=16", SHAPE, AVX2, "kc is -8, and must not be less than 0."),
         ("in_place 6x16 ways=0x1x2", SHAPE, AVX2, "in_place splits rows (ic) and columns (jc), not jr: jr_ways is 2."),
         ("in_place 6x16", SHAPE._replace(b="columns"), AVX2,
-         "in_place reads rows of B where they lie, and B's columns are contiguous, not its rows."),
+         "in_place reads rows of B in place, and B's columns are contiguous, not its rows."),
         ("in_place 6x16", SHAPE._replace(b="any"), AVX2, "in_place reads rows of B, and nothing in B is contiguous."),
         ("in_place 6x16", SHAPE._replace(a="any"), AVX2,
          "in_place reads A by rows or by columns, and neither is contiguous."),

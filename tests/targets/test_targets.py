@@ -319,7 +319,7 @@ def test_a_gpu_kernel_is_refused():
     k.smem("tile", (4, 4), f32)
     found = list(gate.refusals(k.function, targets.target("neon")))
     assert found == ["grid is written for a grid of threads, and neon is a CPU: it runs one thread",
-                     "grid: tile lies in shared memory, and neon has none"]
+                     "grid: tile is in shared memory, and neon has none"]
 
 
 def emit_everything(target):

@@ -515,7 +515,7 @@ def test_a_newer_schema(own_store):
     db.close()
     with pytest.warns(RuntimeWarning, match="has schema 7"):
         assert store.best(SHAPE, HERE) is None
-    with pytest.raises(ValueError, match="has schema 7, and this tilewright knows schema 1"):
+    with pytest.raises(ValueError, match="has schema 7, and this tilewright supports schema 1"):
         store.save([row()])
 
 

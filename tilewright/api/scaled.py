@@ -197,7 +197,7 @@ def k_axis(ndim: int, trans: Any, name: str) -> int:
 def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
     axis = k_axis(q.ndim, trans, name)
     if q.axis != axis:
-        raise ValueError(f"the blocks of {name} must lie along k, its axis {axis}, but they lie along axis {q.axis}: "
+        raise ValueError(f"the blocks of {name} must be along k, its axis {axis}, but they are along axis {q.axis}: "
                          f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")
     return q
 

@@ -177,7 +177,7 @@ class Bench:
 
 
 def attempt(work: Callable[[], Any]) -> Any:
-    """What `work` returns; whatever a library raises is a line of the report, not the end of it."""
+    """What `work` returns; an exception in a library is a line of the report, not the end of it."""
     try:
         return work()
     except Left:

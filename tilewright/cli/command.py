@@ -35,7 +35,7 @@ def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[
     """Turn what bad input raises into one line on standard error and exit status 2, and Ctrl-C into one line that says
     what was `kept`, and status 130. A closed pipe ends the command quietly, with status 141.
 
-    TILEWRIGHT_TRACEBACK=1 lets the exception through, for those who suspect a bug behind it.
+    TILEWRIGHT_TRACEBACK=1 lets the exception through, with its traceback, for reports of bugs.
     """
     try:
         yield
@@ -114,7 +114,7 @@ class Group(_Common, TyperGroup):
         return list(super().parse_args(ctx, with_values(args) if self.invoke_without_command else args))
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """As typer's. A reader who closes the pipe early (`| head`) ends the command quietly, with status 141."""
+        """As typer's. A pipe that is closed early (`| head`) ends the command quietly, with status 141."""
         try:
             try:
                 return super().main(*arguments, **options)
@@ -134,7 +134,7 @@ class App(typer.Typer):
 
 
 def silence() -> None:
-    """Whatever is still in the buffers of standard output and standard error has no reader: to /dev/null with it."""
+    """Discard what is still in the buffers of standard output and standard error, which has no reader."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

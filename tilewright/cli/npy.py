@@ -75,7 +75,7 @@ def result_dtype(a: Array, b: Array) -> np.dtype[Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What np.load's message means to somebody who has a file in hand."""
+    """np.load's message in terms of the file."""
     message = " ".join(str(error).split())
     if "Python objects" in message:
         return "it holds Python objects, not numbers"

@@ -133,11 +133,11 @@ def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None)
     return AmdKernel(problem, target, planned(plan, problem, target))
 
 
-# ---- what a launch is told
+# ---- the manifest's text and conditions
 
 
 def computes(shape: GpuShape, plan: AmdPlan) -> str:
-    """One paragraph: the product, and how its matrices lie in memory."""
+    """One paragraph: the product, and its matrices' layout in memory."""
     a = "[m, k]" if shape.layout[0] == "n" else "[k, m]"
     b = "[k, n]" if shape.layout[1] == "n" else "[n, k]"
     said = (f"c = alpha * A B + beta * c, by rows: a is A as {a} of {shape.a}, b is B as {b} of {shape.b}, c is [m, n] "

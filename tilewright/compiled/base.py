@@ -238,7 +238,7 @@ class GpuKernel(CompiledGemm, GpuCode):
         raise NotImplementedError
 
     @cached_property
-    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when somebody looks
+    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
         if self.empty:
             return ()
         from tilewright.compiler import llvm

@@ -106,7 +106,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         return *others, loops
 
     @cached_property
-    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when somebody looks
+    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
         """The same, recorded."""
         return tuple(part.record(self.code_target) for part in self.parts)
 

@@ -27,7 +27,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 def directory() -> Path:
     """TILEWRIGHT_CACHE_DIR, else the user's cache directory. Relative paths do not count, as the XDG specification has
-    it: machine code would come from whatever directory a program is started in."""
+    it: machine code would come from any directory that a program is started in."""
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     if chosen:
         if os.path.isabs(chosen):
@@ -114,7 +114,7 @@ def _warn_once(about: Path, words: str) -> None:
 
 
 def _sweep_once(where: Path) -> None:
-    """Remove what killed writers have left behind; whoever has compiled something has a millisecond for it."""
+    """Remove what killed writers have left behind; it takes a millisecond after a compilation."""
     if where not in _swept:
         _swept.add(where)
         for path in _files(where):
@@ -146,7 +146,7 @@ def info() -> dict[str, object]:
 
 
 def clear() -> int:
-    """Remove every compiled kernel; how many there were. Files that somebody is writing are left to their writers."""
+    """Remove every compiled kernel; how many there were. Files that are being written are left to their writers."""
     removed = 0
     for path in _files(directory()):
         if path.suffix != SUFFIX:

@@ -49,7 +49,7 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
         yield f"{function.name} is written for a grid of threads, and {target.name} is a CPU: it runs one thread"
     for array in function.arrays:
         if array.space not in SPACES:
-            yield f"{function.name}: {array.name} lies in {array.space} memory, and {target.name} has none"
+            yield f"{function.name}: {array.name} is in {array.space} memory, and {target.name} has none"
     for name, param in function.params:
         if isinstance(param.type, Texture):
             yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"

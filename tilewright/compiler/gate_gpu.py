@@ -145,7 +145,7 @@ class NvidiaGate(GpuGate):
         if threads > THREADS:
             yield f"{name} has CTAs of {threads} threads, and {target.name} allows 1 to {THREADS}"
         elif function.min_ctas * threads > target.threads_sm or function.min_ctas > target.ctas_sm:
-            yield (f"{name} wants {function.min_ctas} CTAs of {threads} threads on a multiprocessor, and one of "
+            yield (f"{name} asks for {function.min_ctas} CTAs of {threads} threads on a multiprocessor, and one of "
                    f"{target.name} holds {min(target.threads_sm // threads, target.ctas_sm)}")
         yield from self._cluster(function)
         if function.warp != target.warp:
@@ -155,7 +155,7 @@ class NvidiaGate(GpuGate):
                    f"{target.smem_cta}")
         most = target.registers_thread
         if function.max_registers is not None and not LEAST_REGISTERS <= function.max_registers <= most:
-            yield (f"{name} wants {function.max_registers} registers a thread, and {target.name} gives from "
+            yield (f"{name} asks for {function.max_registers} registers a thread, and {target.name} gives from "
                    f"{LEAST_REGISTERS} to {most}")
 
     def _cluster(self, function: Function) -> Iterator[str]:
@@ -209,7 +209,7 @@ class AmdGate(GpuGate):
         if threads > target.threads_group:
             yield f"{name} has workgroups of {threads} threads, and {target.name} allows 1 to {target.threads_group}"
         elif function.min_ctas * waves > most:
-            yield (f"{name} wants {function.min_ctas} workgroups of {waves} waves on a compute unit, and one of "
+            yield (f"{name} asks for {function.min_ctas} workgroups of {waves} waves on a compute unit, and one of "
                    f"{target.name} holds {most} waves")
         if function.ctas_cluster > 1:
             yield f"{name} has clusters, and {target.name} has none"
@@ -217,8 +217,8 @@ class AmdGate(GpuGate):
             yield f"{name} needs {function.shared_bytes} bytes of LDS, and {target.name} gives a workgroup {target.lds}"
         least = target.vgprs // target.waves_simd
         if function.max_registers is not None and not least <= function.max_registers <= target.vgprs_wave:
-            yield (f"{name} wants {function.max_registers} registers a lane, and {target.name} gives from {least} to "
-                   f"{target.vgprs_wave}")
+            yield (f"{name} asks for {function.max_registers} registers a lane, and {target.name} gives from {least} "
+                   f"to {target.vgprs_wave}")
 
     def texture(self, t: Texture) -> str:
         return "texture, which Matrix Core GPUs do not have"

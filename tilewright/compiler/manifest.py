@@ -36,7 +36,7 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
     """Of a recorded kernel.
 
     `grid`: workgroups along x, y and z, numbers or Python expressions of the arguments' names, such as
-    "(n + 255) // 256"; None: the caller's to know. `arguments` lie at these bytes of a block of `argument_bytes`, by
+    "(n + 255) // 256"; None: the caller chooses it. `arguments` lie at these bytes of a block of `argument_bytes`, by
     default each at the next multiple of its size; what a driver adds behind them is not in it. `shared` are bytes of a
     workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
     """

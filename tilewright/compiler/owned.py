@@ -1,9 +1,9 @@
-"""Files whose content is run, or says what is run: read only where no other user can have written them.
+"""Files whose content is run, or decides what is run: read only where no other user can have written them.
 
-A file counts if it is a regular one, belongs to this user (not even root takes those of others) and nobody else may
-write it; so does the directory that it is in, which may be a link. What is above that is not asked: who can exchange a
-directory higher up can only put another one of this user's in its place. Files and directories are made for this user
-alone, whatever the umask.
+A file counts if it is a regular one, belongs to this user (not even root takes those of others) and no other
+user may write it; so does the directory that it is in, which may be a link. Directories above are not checked: a user
+who can exchange one of them can only put another one of this user's in its place. Files and directories are made for
+this user alone, independently of the umask.
 """
 from __future__ import annotations
 

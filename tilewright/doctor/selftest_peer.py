@@ -23,7 +23,7 @@ SCALED = {"e4m3fn", "e5m2", "e2m1"}  # element formats of blocks that torch mult
 def launch(peer: Callable[[Any], Callable[[], Any]], stream: module.Stream) -> tuple[Callable[[Any], Any], str]:
     """torch's call as something to launch on this stream, and the dtype of its result, which is not ours where torch
     has no such product. ImportError or RuntimeError if there is no torch on ROCm."""
-    os.environ.setdefault("HIPBLASLT_ALLOW_TF32", "1")  # lets it use xf32 where torch is told to
+    os.environ.setdefault("HIPBLASLT_ALLOW_TF32", "1")  # lets it use xf32 where allow_tf32 is set
     import torch
 
     if torch.version.hip is None:

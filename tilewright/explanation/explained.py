@@ -22,7 +22,7 @@ class Explained:
     target: Any
     shape: Any                                  # the problem as the planner sees it
     plan: Any
-    origin: str                                 # who chose the plan
+    origin: str                                 # given, chosen by the model, or measured by the tuner
     violations: tuple[str, ...] = ()            # why it cannot run; then nothing below is known
     cost: Cost | None = None                    # by the model, with the ceilings of this machine if they are known
     considered: int = 0

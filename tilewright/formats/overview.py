@@ -191,7 +191,7 @@ def _signs(f: Float, patterns: tuple[int, ...] | list[int]) -> str:
 
 def details(f: Format) -> list[tuple[str, str]]:
     """One format, line by line: (what, that)."""
-    library = "NumPy" if f.dtype.isbuiltin == 1 else "ml_dtypes"  # 2: added by somebody else
+    library = "NumPy" if f.dtype.isbuiltin == 1 else "ml_dtypes"  # 2: registered by another package
     lines = [("bits", f"{f.bits}: {_division(f)}"), ("dtype", f"{f.numpy_name}, of {library}")]
     if f.name in ALSO_CALLED:
         lines += [("also called", ", ".join(ALSO_CALLED[f.name]))]

@@ -159,7 +159,7 @@ class Quantized(Decodable):
 def blocked_axis(axis: Any, ndim: int) -> int:
     """An axis counted from the end, or a ValueError."""
     if ndim == 0:
-        raise ValueError("x must have at least 1 axis, along which blocks lie")
+        raise ValueError("x must have at least 1 axis, along which there are blocks")
     if not -ndim <= index(axis) < ndim:
         raise ValueError(f"axis must be {-ndim} to {ndim - 1} for an array of {ndim} axes, not {axis}")
     return index(axis) % ndim - ndim

@@ -151,9 +151,9 @@ def advice(what: object, among: Collection[str] = FORMATS) -> str:
         return f": kernels for {known} alone are not compiled yet, but tilewright.matmul multiplies it on CPUs"
     if isinstance(what, str):
         word = what.lower()
-        meant = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
-        if meant:
-            return f"; {what} may stand for {' or '.join(meant)}"
+        named = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
+        if named:
+            return f"; {what} may stand for {' or '.join(named)}"
         coded = _find(_dtype_of_code(what))
         if coded is not None:
             return f"; NumPy's {what!r} is {coded.name!r} here, where names count bits"

@@ -13,7 +13,7 @@ in which a wave issues one instruction, and different waves instructions for dif
 
 The last two have queues: a wave goes on once its access is issued. It waits at s_waitcnt for LDS, whose latency is
 known, and at s_barrier for the others. How long loads from global memory take depends on where they hit, so no number
-for it is assumed: they do not keep anybody waiting, and `slack_cycles` says how many cycles they would have had. What
+for it is assumed: nothing waits for them, and `slack_cycles` says how many cycles they would have had. What
 depends on a matrix instruction's result, or writes what one reads, LLVM keeps apart by s_nop.
 
 Source of the model: ROCm Compute Profiler, "Pipeline descriptions",

@@ -227,7 +227,7 @@ class Kernel(Recording):
 
     def store(self, pointer: Value, value: Any, align: int | None = None, mask: Value | None = None,
               streaming: bool = False) -> None:
-        """The reverse of `load`. `streaming` is a hint that nobody will read this soon."""
+        """The reverse of `load`. `streaming` is a hint that this is not read soon."""
         element = arguments.pointer(pointer).element
         if not isinstance(value, Value) or value.type == i32:
             value = self._value(value, element)

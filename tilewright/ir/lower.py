@@ -204,7 +204,7 @@ class _Lowering:
         return x
 
     def slot(self, register: Register) -> Any:
-        """A register starts as an alloca; LLVM's SROA turns it into SSA, so nobody writes phi."""
+        """A register starts as an alloca; LLVM's SROA turns it into SSA, so that no phi is written here."""
         if register not in self.slots:
             with self.b.goto_entry_block():
                 self.slots[register] = self.stack(self.type(register.type), "reg")

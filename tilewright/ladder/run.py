@@ -66,7 +66,7 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
         raise ValueError(f"the steps of the {kind} ladder are for --dtype {' or '.join(accepted)} --layout nn")
     if isinstance(target, CpuTarget):
         if beta:
-            raise ValueError("the steps of the CPU ladder compute C = A B: they know no --beta")
+            raise ValueError("the steps of the CPU ladder compute C = A B: they have no --beta")
         return _on_cpu(found, problem, target, a, b, c), ""
     note = ""
     m, n, k = sizes = problem.m, problem.n, problem.k

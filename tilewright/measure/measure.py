@@ -1,6 +1,6 @@
 """The rules of measurement (docs/benchmarking.md), free of any clock, library or device: those are handed in.
 
-A *peer* is whatever takes turns: a library, tilewright, one of its plans.  A *call* is a function and its ready
+A *peer* takes turns with others: a library, tilewright, one of its plans.  A *call* is a function and its ready
 arguments.  A *turn* is as many calls of one peer as fill `Rules.turn_s`.  A
 *round* gives every peer one turn, in an order that rotates from round to round, so that a machine that slows down
 or a neighbour that wakes up hits all of them alike.  What is quoted is the median over rounds of the *ratio of times

@@ -4,7 +4,7 @@ Zeros and constants let some units run faster (AMX by a factor of two) and hide 
 value alike.  Floats of 8 bits and fewer have every finite pattern alike, which are all exponents and both signs.  Wider
 floats are random normal: with all exponents alike, most sums would be inf. So are block-scaled ones before they are
 quantized.
-Memory comes from NumPy's own allocator, at whatever alignment it gives, because that is what users multiply.
+Memory comes from NumPy's own allocator, at the alignment that it gives, because that is what users multiply.
 """
 
 from __future__ import annotations

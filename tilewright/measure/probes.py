@@ -234,7 +234,7 @@ def working_sets(t: CpuTarget, threads: int, quick: bool = False) -> tuple[dict[
 
 
 def widest() -> CpuTarget:
-    """Whatever TILEWRIGHT_TARGET says: memory is fastest by the widest vectors."""
+    """The widest that runs here, not TILEWRIGHT_TARGET: memory is fastest by the widest vectors."""
     return _runnable()[0]
 
 

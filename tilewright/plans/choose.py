@@ -97,7 +97,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
 
 
 def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan]:
-    """Where operands and C are in the format of the sums, and may be read where they lie."""
+    """Where operands and C are in the format of the sums, and may be read in place."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
     # the builtin multiplies in place without choosing; the tuner, which compares tiles, may find better
@@ -212,7 +212,7 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
             l3 = target.l3 or 4 * target.l2
             for ways in splits(shape.threads):
                 found = CpuPlan("packed", mr, nr, mc, kc, nr, *ways)
-                most = int(l3 / (4 if found.claims else 2) / ways[0] / (kc*s))     # who claims has two blocks of B
+                most = int(l3 / (4 if found.claims else 2) / ways[0] / (kc*s))     # two blocks of B, with claims
                 yield replace(found, nc=min(max(most // nr, 1) * nr, _up(shape.n, nr)))
 
 

@@ -189,7 +189,7 @@ class CpuPlan(Plan):
         return "columns" if self.algorithm == "dots" else "rows"
 
     def excess(self, itemsize: int) -> list[str]:
-        """What no machine has the threads or the memory for, whatever the problem: sentences."""
+        """Sentences about threads or memory that no machine has, for any problem."""
         found = []
         for name in ("mc", "kc", "nc", "jc_ways", "ic_ways", "jr_ways"):
             least, most = (1, MOST_THREADS) if name.endswith("ways") else (0, MOST_LINES)
@@ -231,7 +231,7 @@ class CpuPlan(Plan):
     def _placed(self, shape: Shape) -> Iterator[tuple[bool, str]]:
         """What operands that are read in place must be like, and how work is split: (whether that is violated, why)."""
         if self.algorithm == "in_place":
-            yield shape.b == "columns", ("in_place reads rows of B where they lie, and B's columns are contiguous, not "
+            yield shape.b == "columns", ("in_place reads rows of B in place, and B's columns are contiguous, not "
                                          "its rows.")
             yield shape.b == "any", "in_place reads rows of B, and nothing in B is contiguous."
             yield shape.a == "any", "in_place reads A by rows or by columns, and neither is contiguous."

@@ -1,7 +1,7 @@
 """Products with complex matrices, as one real product each.
 
 Two complex operands go to the engine, which expands B while it packs (kernels/cpu/packing.py). Where one of
-them is large and the other has few rows or columns, packing would cost too much: the large one is read where it lies if
+them is large and the other has few rows or columns, packing would cost too much: the large one is read in place if
 its rows or its columns are contiguous, as a real matrix with the parts of each number side by side, and the small one
 is rewritten to suit. plans/lowering.py has the ways and decides among them (`complex_way`).
 """

@@ -28,7 +28,7 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
 
     What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
     number; one CTA unless given), on the NVIDIA or AMD GPU that has the arrays and on the stream that their library
-    (torch, CuPy, whatever has DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
+    (torch, CuPy, anything with DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
     Nothing is copied or converted: arrays are contiguous and of the parameters' element types, and writable where the
     function writes. What the function does with them is not checked: run it in the simulator first. TypeError,
     ValueError or OverflowError for arguments that do not fit the parameters; RuntimeError if this machine cannot run

@@ -6,7 +6,7 @@
 memory    bytes at flat addresses; arrays, functions and pointers in it
 access    one load or store: locate, check, count, move; `pattern`: what depends only on how its addresses lie
 copies    from global to shared memory, or a wave's into LDS, in flight
-gang      threads at one point, who of them is active, their calls; what the meanings of operations (ir.ops) ask for
+gang      threads at one point, which of them are active, their calls; what the meanings of operations (ir.ops) ask for
 code      a function as steps: runs of operations and accesses; `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that share their memories

@@ -262,7 +262,7 @@ class Access:
         self.fault("uninitialised", gang, region, int(bytes[index, 0]), lane, "it has not been written")
 
     def order(self, gang: Gang, region: Region, pattern: Pattern, start: int) -> None:
-        """Check that nobody else touches these bytes without an order between."""
+        """Check that no other agent touches these bytes without an order between the accesses."""
         history = None if self.atomic else self.machine.history(region)
         if history is None:
             return

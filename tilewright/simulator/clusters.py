@@ -94,7 +94,7 @@ class Clusters:
             self.uses[agent, owner] = int(clocks.now[agent]), (access, at)
 
     def leave(self, threads: NDArray[np.int64]) -> None:
-        """These have ended, so that nobody waits for them any more."""
+        """These have ended, so that no barrier waits for them any more."""
         if self.size > 1:
             threads = threads[self.machine.exist(threads)]
             for cluster, count in zip(*np.unique(threads // self.threads, return_counts=True)):

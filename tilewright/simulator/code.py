@@ -174,7 +174,7 @@ def _step(code: Code, node: Any) -> Step | None:
             def write(gang: Gang, env: list) -> None:
                 env[r] = env[x] if gang.mask is None else gang.merge(env[x], env[r])
             return write
-    raise TypeError(f"{code.name}: the simulator does not know {node}")
+    raise TypeError(f"{code.name}: the simulator does not support {node}")
 
 
 def _operation(code: Code, node: Op) -> Step | None:
@@ -230,7 +230,7 @@ def _operation(code: Code, node: Op) -> Step | None:
     return step
 
 
-# On a GPU an i32 is an index, and what does not fit is a mistake. Whoever means the lowest bits, as hashes do, casts an
+# On a GPU an i32 is an index, and what does not fit is a mistake. For the lowest bits, as in hashes, a kernel casts an
 # i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
 INDEX_ARITHMETIC = {ADD.name: operator.add, SUB.name: operator.sub, MUL.name: operator.mul}
 

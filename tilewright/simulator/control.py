@@ -1,7 +1,7 @@
 """Control flow: loops, branches, calls and returns, as steps that set the point of a gang.
 
 A region is entered by `fork` and left by a step of its own; threads that do not enter it are idle meanwhile, and a gang
-in which nobody enters jumps past it. A CPU thread is the case of one thread, which is never idle.
+of which no thread enters jumps past it. A CPU thread is the case of one thread, which is never idle.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Copies from global to shared memory in flight (`cp.async`), which the threads that started them do not make.
 
-A copy is on its way from the instruction that starts it until its thread has waited for its group: meanwhile nobody may
-touch the destination or write the source. After the wait it is as if the thread had written the destination there and
-then, so that others still need a barrier after the wait to see it.
+A copy is on its way from the instruction that starts it until its thread has waited for its group: meanwhile the
+destination must not be touched, nor the source written. After the wait it is as if the thread had written the
+destination there and then, so that others still need a barrier after the wait to see it.
 """
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Gang:
         self.agents = np.sort(self.warps)
         self.exist: Mask = None if self.machine.there == self.machine.cta else self.machine.exist(self.threads)
 
-    # ---- who is active
+    # ---- active threads
 
     def activate(self, mask: Mask) -> None:
         self.mask = mask
@@ -98,7 +98,7 @@ class Gang:
         return self.warps[self.mask.reshape(-1, self.machine.warp).any(1)]
 
     def merge(self, new: Any, old: Any) -> Any:
-        """A value that only the active threads have assigned; `old` is None if nobody has before."""
+        """A value that only the active threads have assigned; `old` is None if no thread has before."""
         return new if self.mask is None or old is None else np.where(self.mask, new, old)
 
     # ---- waiting

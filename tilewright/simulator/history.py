@@ -1,4 +1,4 @@
-"""Races: what each agent has seen of the others, by vector clocks, and who touched each unit of an array last.
+"""Races: what each agent has seen of the others, by vector clocks, and which agent touched each unit of an array last.
 
 An agent is a thread of a CPU team or a warp; the copies that a warp has in flight are an agent of their own, and so are
 all CTAs that ran before those of now. An agent has seen what another did up to some time if barriers or atomics have
@@ -59,8 +59,8 @@ class Clocks:
         self._known_in_ctas = None
 
     def fence(self, agents: Agents) -> None:
-        """All that these agents have seen is from now on visible to whoever learns of it by an atomic, and they believe
-        what atomics have told them."""
+        """All that these agents have seen is from now on visible to agents that learn of it by an atomic; what these
+        agents have learnt by atomics is valid from now on."""
         self.known[agents] = np.maximum(self.known[agents], self.pending[agents])
         self.fenced[agents] = np.maximum(self.fenced[agents], self.known[agents])
         self.fenced[agents, agents] = self.now[agents]
@@ -117,34 +117,34 @@ class Race(NamedTuple):
 class History:
     """Of one region: which thread wrote each unit of it last, which thread of each agent read it last, and when.
 
-    A unit is as many bytes as the smallest element seen so far. Time 0 is never. A thread number t from `threads` on is
-    somebody else: `threads` itself is one that ran before, beyond it are copies in flight. Where several threads of a
-    warp read a unit at once, ~t is kept of one of them.
+    A unit is as many bytes as the smallest element seen so far. Time 0 is never. Thread numbers
+    from `threads` on are no threads of now: `threads` itself is one that ran before, beyond it are copies in flight.
+    Where several threads of a warp read a unit at once, ~t is kept of one of them.
 
     Each CTA has its own part of shared memory: `rows`, how many agents can touch a unit, is then those of a CTA, or of
-    its cluster, and `remote` are accesses by other CTAs of it. The global memory of a GPU is `everybody`'s, those that
-    ran before included; most of it is never written, so reads are only noted until it is.
+    its cluster, and `remote` are accesses by other CTAs of it. The global memory of a GPU is `of_device`: all CTAs
+    touch it, those that ran before included; most of it is never written, so reads are only noted until it is.
     """
 
-    def __init__(self, clocks: Clocks, size: int, rows: int, everybody: bool) -> None:
+    def __init__(self, clocks: Clocks, size: int, rows: int, of_device: bool) -> None:
         self.clocks, self.size, self.rows, self.unit = clocks, size, rows, 16
-        self.everybody = everybody
+        self.of_device = of_device
         units = -(-size // self.unit)
         self.written, self.writer, self.write_line = np.zeros((3, units), np.int32)
-        self.before: NDArray[np.int64] | None = None            # who wrote it, of those that ran before
+        self.before: NDArray[np.int64] | None = None            # the writer, of those that ran before
         self.read_before: Times | None = None                   # when
         self.read: Any = None
         self.reader: Any = None
-        self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if everybody else None
+        self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if of_device else None
         self.newest_write = 0
-        self.fresh: list[Pairs] = []                            # units written by those that run now, if everybody's
+        self.fresh: list[Pairs] = []                            # units written by those that run now, if of_device
         self.flights = 0                                        # units that copies are on their way to
         self.lent: Any = None                                   # how many asynchronous reads of each unit go on,
         self.lender: Any = None                                 # who started one of them, and in which line
         self.remote = False                                     # whether other CTAs have written here
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
-        if not everybody:
+        if not of_device:
             self._watch_reads()
 
     # ---- units
@@ -202,11 +202,11 @@ class History:
     def _write(self, threads: Pairs, units: Pairs, times: Any, line: Line) -> None:
         self.writer[units], self.written[units], self.write_line[units] = threads, times, self._number(line)
         self.newest_write = max(self.newest_write, int(self.clocks.now[:self.clocks.agents].max()))
-        if self.everybody:
+        if self.of_device:
             self.fresh.append(units)
 
     def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs, remote: bool) -> Race | None:
-        beyond = self.everybody or self.remote or remote        # what CTAs know of their own threads is not enough
+        beyond = self.of_device or self.remote or remote        # what CTAs know of their own threads is not enough
         if not self.newest_write or not (beyond or self.flights or self.newest_write > self.clocks.known_in_ctas):
             return None
         writer = self.writer[units]
@@ -219,7 +219,7 @@ class History:
 
     def _unseen_read(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
         clocks = self.clocks
-        if self.everybody:                                    # and those that ran before
+        if self.of_device:                                    # and those that ran before
             read, reader = self.read[:, units], self.reader[:, units]
             known = clocks.known[agents, :clocks.agents + 1].T
         else:
@@ -287,7 +287,7 @@ class History:
     # ---- copies in flight
 
     def depart(self, threads: Pairs, units: Pairs, line: Line) -> None:
-        """Copies that these threads have started are on their way here: from now on nobody may touch it."""
+        """Copies that these threads have started are on their way here: no access is allowed from now on."""
         self._write(self.clocks.threads + self.clocks.warp + threads, units, IN_FLIGHT, line)
         self.flights += len(units)
 
@@ -299,7 +299,7 @@ class History:
         self.flights -= len(units)
 
     def land_unseen(self, threads: Pairs, units: Pairs) -> None:
-        """They have arrived, which those know who acquire the clock of the copies."""
+        """They have arrived, as agents that acquire the clock of the copies know."""
         copies = self.clocks.copies(threads // self.clocks.warp)
         self.written[units] = self.clocks.now[copies]           # and `flights` stays: the clocks have to be asked
 

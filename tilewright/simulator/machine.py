@@ -55,9 +55,9 @@ class Machine:
         self.patterns: dict[Any, Pattern] = {}              # of the addresses of all accesses
         self.grid: Coordinates = (1, 1, 1)
         self.clocks: Clocks
-        self._everybodys: dict[Region, History] = {}        # of the global memory of a GPU
+        self._of_device: dict[Region, History] = {}        # of the global memory of a GPU
         self.ready: list[Gang] = []
-        self.parted: list[Gang] = []        # who goes on waiting when others of its gang do not
+        self.parted: list[Gang] = []        # gangs that still wait when others of their gang go on
         self.progress = 0                   # how often anything has been stored
         self.first = 0                      # of the CTAs that run now, in the grid
         self._codes: dict[Function, Code] = {}
@@ -95,7 +95,7 @@ class Machine:
             threads = min(some, x * y * z - first) * self.cta
             self._begin(first, threads)
             self._launch([Gang(self, np.arange(threads))], [operands])
-        self._everybodys.clear()                # the next launch comes after this one
+        self._of_device.clear()                # the next launch comes after this one
         self.atomics.released.clear()
         return self.report
 
@@ -105,7 +105,7 @@ class Machine:
         agents, per_cta = threads // self.warp, self.cta // self.warp if self.gpu else threads
         self.clocks, self.alone = Clocks(agents, self.warp, per_cta), agents == 1 and not self.gpu
         told = self.atomics.begin(self.clocks)
-        for history in self._everybodys.values():
+        for history in self._of_device.values():
             history.next(self.clocks, before * self.cta, told)
         self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.there)
                          for cta in range(self.ctas)]
@@ -131,7 +131,7 @@ class Machine:
                 if gang.frames:
                     waiting.append(gang)
                 else:
-                    self.progress += 1      # somebody may wait for a thread to end
+                    self.progress += 1      # a thread may wait for another's end
                     self.clusters.leave(gang.threads)
                 if waiting and not self.ready:
                     waiting = self._wake(waiting)
@@ -176,12 +176,12 @@ class Machine:
         clocks = self.clocks
         if self.alone or region.space == "local" or (region.space == "shared") > self.gpu:
             return None
-        histories = self._everybodys if self.gpu and region.space == "global" else self._histories
+        histories = self._of_device if self.gpu and region.space == "global" else self._histories
         found = histories.get(region)
         if found is None:
-            everybody = histories is self._everybodys
-            rows = clocks.agents if everybody else clocks.per_cta * self.clusters.size
-            found = histories[region] = History(clocks, region.data.size, rows, everybody)
+            of_device = histories is self._of_device
+            rows = clocks.agents if of_device else clocks.per_cta * self.clusters.size
+            found = histories[region] = History(clocks, region.data.size, rows, of_device)
         return found
 
     # ---- what the code of a call finds in its slots

@@ -47,7 +47,7 @@ class Region:
         self.copies: NDArray[np.int64] | None = None            # thread → its copy, where there are several
         self.written = None if initialised else np.zeros(data.size, bool)
         if self.written is not None and pitch is not None:
-            self.written.reshape(-1, pitch)[:, self.size:] = True       # the gaps, which nobody will write
+            self.written.reshape(-1, pitch)[:, self.size:] = True       # the gaps, which are never written
         self._views: dict[tuple[Any, int], NDArray[Any]] = {}
 
     def view(self, dtype: np.dtype[Any], phase: int) -> NDArray[Any]:
@@ -106,7 +106,7 @@ class AddressSpace:
         return region.base + array.ctypes.data - low
 
     def allocate(self, array: Array, copies: int) -> Region:
-        """A shared or local array, uninitialised, until nobody refers to the region any more."""
+        """A shared or local array, uninitialised, for as long as the region is referred to."""
         assert array.size is not None
         size = array.size * array.element.bytes
         pitch = None if copies == 1 else max(64, array.align, 1 << (2*size - 1).bit_length())

@@ -49,7 +49,7 @@ def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
 
 
 def of(kernel: Any) -> Occupancy | amd.Usage | None:
-    """The same, of a compiled kernel with code. None where there is no ptxas: then nobody knows the registers."""
+    """The same, of a compiled kernel with code. None where there is no ptxas, which counts the registers."""
     try:
         used = kernel.resources
     except ptxas.Missing:

@@ -398,7 +398,7 @@ def test_masks_and_read_only_arrays(fake):
 
 def test_elements_that_are_not_whole(fake):
     odd = CuPyArray(np.zeros((4, 4), [("x", "f4"), ("y", "u2")])["x"])  # a float every six bytes
-    refused(ValueError, r"an operand does not lie at whole elements", odd, CuPyArray(integers(4, 4)))
+    refused(ValueError, r"an operand is not aligned to its elements", odd, CuPyArray(integers(4, 4)))
 
 
 def test_errors_of_the_kernel_name_it(fake):

@@ -85,7 +85,7 @@ def _places() -> list[Path]:
 def kernels(maps: Path = MAPS) -> str | None:
     """The library of kernels that MKL loaded at its first multiplication; None where /proc does not say.
 
-    On CPUs by other makers that is libmkl_def, whatever they run: it holds AVX2 kernels for Zen.
+    On CPUs by other makers that is always libmkl_def: it holds AVX2 kernels for Zen.
     """
     try:
         found = re.search(r"(libmkl_(?:def|mc3|avx\w*))\.so", maps.read_text())

@@ -35,7 +35,7 @@ def load(setting: Setting) -> Peer:
 def kernels() -> str | None:
     """The kernels of the OpenBLAS that NumPy is linked with; None if it is another BLAS, or an OpenBLAS for one CPU."""
     module = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
-    # A symbol is also looked for in what the library depends on: NumPy's own copy answers, whatever else is loaded.
+    # A symbol is also looked for in what the library depends on: NumPy's own copy is found, even if others are loaded.
     library = ctypes.CDLL(getattr(module, "__file__", None))
     for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
         if hasattr(library, name):

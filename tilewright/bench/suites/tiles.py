@@ -200,7 +200,7 @@ def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float, others: 
     said = [
         f"Packed panels in L1 and L2, {KC * 4 // FORMATS[dtype].itemsize} steps of k; {target.registers} registers of "
         f"{lanes} lanes. Of peak: of an FMA loop that took turns with the tiles, {peak.median:.1f} GFLOP/s.",
-        "The article's m_R x n_R is columns x rows here, since its matrices lie by columns.",
+        "The article's m_R x n_R is columns x rows here, since its matrices are stored by columns.",
     ]
     missing = [f"{m}x{n}" for m, n in ARTICLE if m % lanes or n * (m // lanes) + m // lanes + 1 > target.registers]
     if missing:

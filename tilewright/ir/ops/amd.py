@@ -94,7 +94,7 @@ def lds_load(k: Kernel, smem: Value, gmem: Value, bytes: int, *, base: Value | N
             `gmem` points into, if none is given
     size    bytes from `base` on that are read, at most 2^32 - 1; zeros arrive for what lies beyond
 
-    Nobody may read what is under way before this wave has waited for it, and others not before a barrier."""
+    This wave may read the destination when it has waited for the load, and others after a barrier."""
     if bytes not in LDS_BYTES:
         raise ValueError(f"a lane can load 4, 12 or 16 bytes straight into LDS, not {bytes}")
     if smem.type.space != "shared" or gmem.type.space != "global":
@@ -139,12 +139,13 @@ def lds_wait(k: Kernel, pending: int = 0) -> None:
 # 16 columns, row after row: of 16-bit numbers four rows, four lanes to a row, of bytes eight rows, two lanes to a row.
 # Lane l gets column l.
 #
-# AMD's ISA guide names the instructions and does not say who gets what. Sources, of software that runs on the hardware:
-# Triton's lowering, https://github.com/triton-lang/triton/pull/8525 (16-bit numbers also 5750, bytes 6018); AITER, fp8,
-# https://github.com/ROCm/aiter (csrc/kernels/mla/opus/mla_decode_fwd_16mx8_32nx1_fp8fp8_ps_opus.hpp, "make_layout_rv");
-# rocm-systems, by hardware, 16 bits, https://github.com/ROCm/rocm-systems/pull/10175; Mojo's kernels, whose test has
-# the bytes that even and odd lanes read in lanes 0 to 7 and 8 to 15, https://github.com/modular/modular. (A comment
-# there, on load_v_fp8_strip_16, has them in even and odd lanes.)
+# AMD's ISA guide names the instructions and does not say which lane gets which elements. Sources, of software that
+# runs on the hardware: Triton's lowering, https://github.com/triton-lang/triton/pull/8525 (16-bit numbers also 5750,
+# bytes 6018); AITER, fp8, https://github.com/ROCm/aiter
+# (csrc/kernels/mla/opus/mla_decode_fwd_16mx8_32nx1_fp8fp8_ps_opus.hpp, "make_layout_rv"); rocm-systems, by hardware, 16
+# bits, https://github.com/ROCm/rocm-systems/pull/10175; Mojo's kernels, whose test has the bytes that even and odd
+# lanes read in lanes 0 to 7 and 8 to 15, https://github.com/modular/modular. (A comment there, on load_v_fp8_strip_16,
+# has them in even and odd lanes.)
 
 TRANSPOSED_BYTES = 8        # that a lane reads, and gets
 TOGETHER = 16               # lanes that exchange what they have read

@@ -106,7 +106,7 @@ def replace(k: Kernel, pointer: Value, old: Any, new: Any, order: str = "acquire
 
 
 def fence(k: Kernel, order: str = "seq_cst") -> None:
-    """This thread's accesses before it come before those after it, for whoever synchronises with them."""
+    """This thread's accesses before it come before those after it, for threads that synchronise with them."""
     k._effect(_operation("fence", order))
 
 

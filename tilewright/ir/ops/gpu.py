@@ -25,7 +25,7 @@ HALF = 32           # lanes that AMD's swizzle stays within
 _DPP = {**{x: sum((lane ^ x) << 2*lane for lane in range(4)) for x in (1, 2, 3)}, 7: 0x141, 8: 0x128, 15: 0x140}
 
 
-# ---- who a thread is
+# ---- a thread's coordinates
 
 def thread(k: Kernel) -> tuple[Value, Value]:
     """(x, y) of this thread in its CTA."""
@@ -80,7 +80,7 @@ def _barrier_amd(low: Any, t: Any) -> None:
     low.b.fence("acquire", scope)
 
 
-# Nobody goes on before all threads of the CTA have come here; what they wrote before is then visible to all of them.
+# No thread goes on before all threads of the CTA have come here; what they wrote before is then visible to all of them.
 BARRIER = Operation("barrier", by_family(
     nvptx64=calls("llvm.nvvm.barrier.cta.sync.aligned.all", 0), amdgcn=_barrier_amd),
     lambda gang, node: gang.barrier(node), "barrier", "blocking", needs="gpu")
@@ -99,7 +99,7 @@ def _warp_barrier_amd(low: Any, t: Any) -> None:
     low.b.fence("acquire", "wavefront")
 
 
-# Nobody goes on before all lanes of the warp have come here, and the compiler moves no access to memory across it.
+# No lane goes on before all lanes of the warp have come here, and the compiler moves no access to memory across it.
 WARP_BARRIER = Operation("warp_barrier", by_family(
     nvptx64=calls("llvm.nvvm.bar.warp.sync", -1), amdgcn=_warp_barrier_amd),
     lambda gang, node: gang.warp_barrier(node), "warp barrier", "effect", needs="gpu")

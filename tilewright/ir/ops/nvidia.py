@@ -40,8 +40,8 @@ def _copy(bytes: int, some: bool) -> Operation:
 def cp_async(k: Kernel, smem: Value, gmem: Value, bytes: int, valid: Any = None) -> None:
     """Start to copy `bytes` (4, 8 or 16, both addresses aligned to them) from global to shared memory.
 
-    Only the first `valid` of them are read (an i32 value; all if None), the others are written as zeros. Nobody may
-    read the destination before this thread has waited for the group of the copy, and others not before a barrier.
+    Only the first `valid` of them are read (an i32 value; all if None), the others are written as zeros. This
+    thread may read the destination when it has waited for the group of the copy, and others after a barrier.
     """
     if bytes not in COPIED:
         raise ValueError(f"an asynchronous copy moves 4, 8 or 16 bytes, not {bytes}")
@@ -175,7 +175,7 @@ def round_tf32(k: Kernel, x: Value) -> Value:
 # This thread has come, and what it did before is for all threads of the cluster to see (release); it goes on.
 ARRIVE = Operation("cluster_arrive", calls("llvm.nvvm.barrier.cluster.arrive.aligned"),
                    by_machine("clusters", "arrive"), "cluster barrier", "effect", needs="cluster")
-# Nobody goes on before all threads of the cluster have come; what they did before that is then visible (acquire).
+# No thread goes on before all threads of the cluster have come; what they did before that is then visible (acquire).
 WAIT = Operation("cluster_wait", calls("llvm.nvvm.barrier.cluster.wait.aligned"), by_machine("clusters", "wait"),
                  "cluster barrier", "blocking", needs="cluster")
 

@@ -11,7 +11,7 @@
         ...                                             # use it
         empty.arrive(t % STAGES)
 
-How many arrivals complete a phase follows from the roles that arrive, so nobody writes it down. What cannot be right is
+How many arrivals complete a phase follows from the roles that arrive: kernels do not state it. What cannot be right is
 an error in the line that records it.
 
 An mbarrier is a barrier in shared memory that threads arrive at and others wait for, phase by phase. A phase completes
@@ -182,7 +182,7 @@ class Mbarriers:
 
     def arrive_with_copies(self, stage: Any = 0) -> None:
         """Every thread of the role arrives when the copies (cp_async) that it has started before have come. It need not
-        wait for them, and whoever waits for the phase may read what they brought."""
+        wait for them, and threads that wait for the phase may read what they brought."""
         pointer = self._at(stage)
         self._count("thread")
         self.k._effect(ARRIVE_COPIES, pointer)

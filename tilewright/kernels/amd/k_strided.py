@@ -1,5 +1,5 @@
-"""A or B straight into LDS where k is strided: the tile lies in LDS as in memory, and the reads of LDS transpose it, on
-chips that have such reads.
+"""A or B straight into LDS where k is strided: the tile has the layout of memory in LDS, and the reads of LDS transpose
+it, on chips that have such reads.
 
 i stands for a row of A or a column of B, and is contiguous. A row of the tile is a step of k: EXTENT elements along i.
 Sixteen lanes read sixteen elements of some steps, four or eight, and each gets those of one i (ir.ops.amd); two such

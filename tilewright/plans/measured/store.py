@@ -1,7 +1,7 @@
 """Measured plans: tuning results in one SQLite file, and the tables that come with tilewright.
 
 `best(shape, target)` is on the way of a user's first product of each kind. It imports sqlite3 only if there is a file,
-reads that once, and again when it has changed; whatever is wrong with it costs a warning and never a product.
+reads that once, and again when it has changed; a fault in it costs a warning and never a product.
 
 The file is TILEWRIGHT_TUNE_DB, by default beside the compiled kernels. "off" means that no measured plan is used,
 neither from there nor from the tables. The tuner writes it; JSON lines carry its rows to other machines.
@@ -315,4 +315,4 @@ def _prepare(db: sqlite3.Connection) -> None:
 def _check_version(db: sqlite3.Connection, file: Path) -> None:
     version: Any = db.execute("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA:
-        raise ValueError(f"{file} has schema {version}, and this tilewright knows schema {SCHEMA}")
+        raise ValueError(f"{file} has schema {version}, and this tilewright supports schema {SCHEMA}")

@@ -58,9 +58,8 @@ class Packed:
     plan: CpuPlan
     target: CpuTarget
     # What else the engine must know: whether the plan was asked for; the dtypes in which A and B come to it; the
-    # panels; an array of this shape and dtype whose elements mean nothing, but the address of each of its matrices is
-    # that of the matrix's panels, so that the rules of shapes, and views, are NumPy's; recipes, by what products differ
-    # in.
+    # panels; a NumPy array of this shape and dtype whose matrices have the addresses of their panels: it is never read,
+    # only broadcast and sliced; recipes, by (rows, strides, dtype, threads).
     _asked: bool
     _takes: tuple[np.dtype[Any], np.dtype[Any]]
     _panels: NDArray[np.uint8]

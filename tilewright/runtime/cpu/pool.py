@@ -8,7 +8,7 @@ Workers are native threads that run emitted code only (kernels/cpu/pool.py): the
 take no signals, and are started when first needed.
 
 After a fork the child forgets the parent's workers, which it does not have, and starts its own when it needs some.
-At exit they are told to end before the interpreter takes down the code they run.
+At exit they end before the interpreter unloads the code that they run.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
 SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID = 131584, 384, 392, 400, 512, 128, 24, 32
 
 SPIN = 500_000              # ns that an idle worker spins before it sleeps: covers the gaps of a loop of products
-SPIN_CROWDED = 20_000       # the same when there are more threads than CPUs, and spinning takes one from who works
+SPIN_CROWDED = 20_000       # the same when there are more threads than CPUs, and spinning takes one from another
 
 
 class _Local(threading.local):
@@ -215,7 +215,7 @@ class Pool:
 
 
 def _publish() -> None:
-    """LIMIT: the threads that emitted code may use without asking Python, or 0 if the answer depends on who calls or
+    """LIMIT: the threads that emitted code may use without asking Python, or 0 if the answer depends on the caller or
     the workers are not there yet."""
     if _pool is not None:
         n, there = 0 if _local_limits else get_num_threads(), _pool.workers + 1

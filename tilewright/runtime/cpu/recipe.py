@@ -16,7 +16,7 @@ from tilewright.targets.cpu import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
 WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
-SHARES = 4                      # of a batch for each thread to claim: who is held up does fewer
+SHARES = 4                      # of a batch for each thread to claim: a delayed thread does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 SHARED = 1 << 15        # elements of C that are scaled by one thread
 
@@ -221,7 +221,7 @@ class Recipe:
         job[at["batch"]] = batch
         for name, step in zip(_STEPS, steps):
             job[at[name]] = step // shape.itemsize
-        if batch >= shape.threads * SHARES:         # enough whole products for everybody
+        if batch >= shape.threads * SHARES:         # enough whole products for all threads
             job[at["row_parts"]] = job[at["col_parts"]] = parts = 1
         if shape.threads > 1 and flops >= FORK_FLOPS:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)

@@ -31,7 +31,7 @@ def attach(entry: Any) -> None:
 
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
-    """A recipe for this problem was made. From the first small one in place on, the builtin takes such calls."""
+    """Called whenever a recipe is built. The first small in-place recipe of a format enables the builtin for it."""
     mr, vectors = tiles_of(target, TILES)[0]
     if shape.dtype in _contexts or not _ours(plan, target):
         return
@@ -67,8 +67,8 @@ def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
 
 
 def _largest(target: CpuTarget) -> int:
-    """m*n*k up to which the builtin asks nobody: below the first small problem for which another plan was measured to
-    be better."""
+    """The largest m*n*k that the builtin multiplies by itself: one less than the smallest small problem for which the
+    tuner found a better plan."""
     def wanted(s: Shape) -> bool:
         return s.dtype in BUILTIN and stays_in_cache(s, target)
 

@@ -1,4 +1,4 @@
-"""Memory for packed panels and for the barriers between those who pack them: one block per call in flight, kept."""
+"""Memory for packed panels, and for the barriers of the threads that pack them: one block per call in flight, kept."""
 from __future__ import annotations
 
 import ctypes
@@ -31,7 +31,7 @@ _free: list[Workspace] = []     # popped and appended, each of which is one step
 
 
 def take(size: int) -> Workspace:
-    """A block of at least `size` bytes that nobody else uses; `give` it back."""
+    """A block of at least `size` bytes for this call alone; `give` it back."""
     try:
         found = _free.pop()
     except IndexError:

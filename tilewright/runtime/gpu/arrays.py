@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory, whoever they belong to: where they are, on which stream, and results like them.
+"""Arrays in a GPU's memory, of any library: where they are, on which stream, and results like them.
 
 A *library* knows four things about its arrays: the device, the stream on which its caller works just now, what an array
 is (`look`), and how to make a new one. torch and CuPy say all of that themselves. Any other library is known by the
@@ -6,9 +6,9 @@ protocols DLPack and __cuda_array_interface__ alone, and gets its result by its 
 calls everything by CUDA's names, and DLPack has a kind of device for them.
 
 What is looked at appears as a NumPy *shadow*: an array with the address, shape and strides of the real one, so that
-NumPy's and tilewright's rules for shapes, views and overlap serve for both. Nobody ever reads its elements.
+NumPy's and tilewright's rules for shapes, views and overlap serve for both. Its elements are never read.
 
-Nothing here imports a library: whoever passes a torch tensor has imported torch.
+Nothing here imports a library: a caller with a torch tensor has imported torch.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Library:
 
 class _Torch(Library):
     def knows(self, x: Any) -> bool | None:
-        """Is x in a GPU's memory, whoever's? None: it is not torch's."""
+        """Is x in a GPU's memory? None: it is not torch's."""
         torch = sys.modules.get("torch")
         if torch is None:
             return None

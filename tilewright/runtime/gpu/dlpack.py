@@ -1,8 +1,8 @@
 """DLPack, the protocol by which array libraries hand each other memory: reading a capsule, and making one.
 
-https://dmlc.github.io/dlpack/latest/python_spec.html. A capsule holds the address of a C structure, and whoever takes
-it over calls the structure's deleter when done. Here a capsule that is read stays the producer's: it is kept while the
-memory is in use and dropped afterwards, and then it calls the deleter itself.
+https://dmlc.github.io/dlpack/latest/python_spec.html. A capsule holds the address of a C structure, and the
+consumer that takes it over calls the structure's deleter when done. Here a capsule that is read stays the producer's:
+it is kept while the memory is in use and dropped afterwards, and then it calls the deleter itself.
 """
 
 from __future__ import annotations
@@ -137,6 +137,6 @@ def _deleter(address: int) -> None:
 
 @ctypes.PYFUNCTYPE(None, c_void_p)
 def _destructor(capsule: int) -> None:
-    """Called when a capsule goes; one that nobody took is still named dltensor."""
+    """Called when a capsule goes; one that was not taken is still named dltensor."""
     if _is_valid_at(capsule, b"dltensor"):
         _given.pop(_pointer_at(capsule, b"dltensor"), None)

@@ -1,4 +1,4 @@
-"""Operands of a compiled GEMM in a GPU's memory: whose they are, and whether a kernel can use them as they lie."""
+"""Operands of a compiled GEMM in a GPU's memory: their library, and whether a kernel can use their strides."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def same_device(library: Library, **named: Any) -> int:
 
 
 def operand(kernel: Any, name: str, shadow: Array) -> int:
-    """The leading dimension of an operand, in elements; an exception if the kernel cannot use it as it lies."""
+    """The leading dimension of an operand, in elements; an exception if the kernel cannot use its strides."""
     p, shape = kernel.problem, kernel.problem.shapes[name]
     check_operand(name, shadow, getattr(p, name), shape)
     if not shadow.size:
@@ -94,7 +94,7 @@ def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.Gp
 
 
 def check(kernel: Any, shadows: Sequence[Array]) -> None:
-    """ValueError if the plan of a kernel cannot run operands that lie like these, though it may run others."""
+    """ValueError if the plan of a kernel cannot run operands of these addresses and strides, but others."""
     plan, (a, b, c) = getattr(kernel, "plan", None), shadows
     if not isinstance(plan, Plan) or not all(x.size for x in shadows):
         return

@@ -41,8 +41,8 @@ class Run:
         self.driver.synchronize(self.on, self.stream)
 
     def free(self) -> None:
-        """While the stream is the caller's, who may end it afterwards."""
-        with ExitStack() as stack:  # all of them, whatever goes wrong with one
+        """While the stream exists: the caller may destroy it after the call."""
+        with ExitStack() as stack:  # all of them, even if one fails
             for block in self.blocks:
                 stack.callback(block.free)
 
@@ -91,7 +91,7 @@ class Run:
             return
         for x, name in ((source, "an operand"), (target, "out")):
             if address(x) % x.itemsize or any(stride % x.itemsize for stride in x.strides):
-                raise ValueError(f"{name} does not lie at whole elements: its address is {address(x):#x}, its strides "
+                raise ValueError(f"{name} is not aligned to its elements: its address is {address(x):#x}, its strides "
                                  f"are {x.strides} bytes")
         source, target = (x.reshape((1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in (source, target))
         if target.ndim > 2:  # rows of matrices that follow each other are those of one
@@ -102,7 +102,7 @@ class Run:
 
     def _copy(self, source: Array, target: Array, scale: float) -> None:
         self.steps.append(None)
-        if abs(target.strides[0]) < abs(target.strides[1]):  # lanes go along what lies closer
+        if abs(target.strides[0]) < abs(target.strides[1]):  # lanes go along the smaller stride
             source, target = source.T, target.T
         function = self.engine.copy_kernel(self.on, format_of(source.dtype), format_of(target.dtype))
         (rows, columns), (x, y) = target.shape, function.threads
