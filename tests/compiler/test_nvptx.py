@@ -581,7 +581,7 @@ def test_what_is_launched():
 def test_parameters():
     assert "s points to shared memory, which has no addresses" in refusals(
         Kernel("g", threads=32, s=ptr(f32, "shared")))
-    assert "v is a v4f32, and a kernel takes numbers, addresses and textures" in refusals(
+    assert "v is a v4f32, and a kernel takes numbers, addresses, textures and tensor maps" in refusals(
         Kernel("g", threads=32, v=vec(f32, 4)))
     assert "t is a texture of v2f32, and a texel is v4f32 or v4i32 or v2f64" in refusals(
         Kernel("g", threads=32, t=Texture(f32, 2)))

@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
-from tilewright.ir.types import Pointer
+from tilewright.ir.types import Pointer, TensorMap
+from tilewright.targets.tensor_maps import ELEMENTS, Mapped, Tile, TiledMap
 
 real = pytest.importorskip("cuda.bindings.driver")
 
@@ -70,6 +71,7 @@ class FakeDriver(FakeDevice):
         self.images: dict[int, bytes] = {}  # the code of each function
         self.functions: dict[int, tuple[str, tuple[tuple[int, int], ...], int]] = {}
         self.textures: dict[int, tuple[int, int]] = {}
+        self.maps: list[Mapped] = []  # of tensors
         self.gone: set[int] = set()  # streams that have been destroyed
         self.standing: set[int] = set()  # blocks that are of no pool
         self.entries: dict[str, Any] = {}
@@ -234,7 +236,7 @@ class Functions:
         assert static + shared >= function.shared_bytes
         assert not shared or not static
         table = (ctypes.c_void_p * len(places)).from_address(params)
-        args = [_argument(value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
+        args = [_argument(self, value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
 
         def work() -> None:
             for x, (_, value) in zip(args, function.params):
@@ -314,6 +316,23 @@ class Functions:
         handle = self.new()
         self.textures[handle] = int(linear.devPtr), int(linear.sizeInBytes)
         return handle
+
+    def cuTensorMapEncodeTiled(self: Any, element: Any, rank: int, address: int, dims: Any, strides: Any, box: Any,
+                               steps: Any, interleave: Any, swizzle: Any, l2: Any, fill: Any) -> Any:
+        """The map itself is the number of what it stands for."""
+        names = {f"CU_TENSOR_MAP_DATA_TYPE_{theirs}": ours for ours, (theirs, _) in ELEMENTS.items()}
+        assert interleave.value == 0
+        assert len(dims) == len(box) == len(steps) == rank == len(strides) + 1
+        tile = Tile(names[element.name], tuple(map(int, box)), (0, 32, 64, 128)[swizzle.value],
+                    tuple(map(int, steps)) if any(int(step) != 1 for step in steps) else ())
+        described = TiledMap(tile, tuple(map(int, dims)), tuple(map(int, strides)), (0, 64, 128, 256)[l2.value],
+                             bool(fill.value))
+        if [*tile.violations(), *described.violations(address)]:
+            return INVALID, None
+        self.maps.append(Mapped(described, address))
+        made = real.CUtensorMap()
+        made.opaque = [real.cuuint64_t(len(self.maps) - 1)] * 16
+        return made
 
     def cuTexObjectDestroy(self: Any, handle: int) -> None:
         self.textures.pop(handle, None)
@@ -419,8 +438,12 @@ def _parameters(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _argument(t: Any, at: int) -> Any:
+def _argument(fake: FakeDriver, t: Any, at: int) -> Any:
     """The argument of this type at an address of the host's."""
+    if isinstance(t, TensorMap):
+        words = (ctypes.c_uint64 * 16).from_address(at)
+        assert len(set(words)) == 1, "no tensor map, or not at a multiple of 64 bytes"
+        return fake.maps[words[0]]
     if isinstance(t, Pointer):
         return ctypes.c_uint64.from_address(at).value
     return np.frombuffer((ctypes.c_uint8 * t.bytes).from_address(at), t.numpy)[0].copy()

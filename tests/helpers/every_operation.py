@@ -7,7 +7,24 @@ from typing import Any
 
 from tilewright.atoms.nvidia import TABLE, mma
 from tilewright.atoms.wgmma import SharedMatrix, Wgmma
-from tilewright.ir import Function, Kernel, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import (
+    Function,
+    Kernel,
+    TensorMap,
+    Texture,
+    Type,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+    ptr,
+    vec,
+)
 
 SCALARS = (i1, i8, i16, i32, i64, f16, bf16, f32, f64)
 LENGTHS = (1, 2, 3, 4, 8, 16)
@@ -145,6 +162,16 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     found["arrive"] = lambda: _mbarrier(k).arrive()
     found["expect"] = lambda: _mbarrier(k).arrive(by="role", expect=64)
     found["arrive_with_copies"] = lambda: _mbarrier(k).arrive_with_copies()
+    for rank in range(1, 6):
+        found[f"load{rank}"] = lambda rank=rank: _mbarrier(k).load(*_tile(k, rank, n), 1)
+        found[f"store{rank}"] = lambda rank=rank: _store(k, rank, n, False)
+        found[f"add{rank}"] = lambda rank=rank: _store(k, rank, n, True)
+    found["multicast"] = lambda: _mbarrier(_cluster(k)).load(*_tile(k, 2, n), 1, ctas=n)
+    found["everywhere"] = lambda: _mbarrier(_cluster(k)).arrive(by="warp", everywhere=True)
+    found["bulk_store"] = lambda: k.bulk_store(p, k.smem("s", (32,), f32), n)
+    found["bulk_wait"] = lambda: [k.bulk_commit(), k.bulk_wait(1, read=True)]
+    found["elect"] = lambda: k.store(p, k.select(k.elect(), p[1], p[2]))
+    found["registers"] = lambda: [k.registers(128, more=True), k.registers(40, more=False)]
     found["bulk_copy"] = lambda: _mbarrier(k).copy(k.smem("s", (32,), f32), p, 64)
     for texel in (vec(f32, 4), vec(f64, 2), vec(i32, 4), vec(f32, 2), vec(f16, 8), vec(i64, 2)):
         found[f"fetch_{texel}"] = lambda texel=texel: k.store(
@@ -176,6 +203,21 @@ def _mbarrier(k: Kernel) -> Any:
     full = k.mbarriers("full", 2)
     k.init_mbarriers()
     return full
+
+
+def _tile(k: Kernel, rank: int, n: Any) -> tuple[Any, Any, list[Any]]:
+    from tilewright.ir.values import Value
+    map = Value(k, TensorMap(f32, (4,) * rank))
+    k.function.params.append(("map", map))
+    return k.smem("tile", (4**rank,), f32, 128), map, [n + d for d in range(1, rank + 1)]
+
+
+def _store(k: Kernel, rank: int, n: Any, add: bool) -> None:
+    smem, map, at = _tile(k, rank, n)
+    k.prefetch_map(map)
+    k.tma_store(map, at, smem, add)
+    k.bulk_commit()
+    k.bulk_wait(0)
 
 
 def _texture(k: Kernel, texel: Type) -> Any:

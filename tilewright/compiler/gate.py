@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.compiler.gate_gpu import AmdGate, NvidiaGate
 from tilewright.ir.ops.core import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
-from tilewright.ir.types import Texture, Type
+from tilewright.ir.types import TensorMap, Texture, Type
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.cpu import INSTRUCTIONS, NEEDS, CpuTarget
 
@@ -51,8 +51,9 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
         if array.space not in SPACES:
             yield f"{function.name}: {array.name} is in {array.space} memory, and {target.name} has none"
     for name, param in function.params:
-        if isinstance(param.type, Texture):
-            yield f"{function.name}: {name} is a texture, and {target.name} is a CPU"
+        if isinstance(param.type, (Texture, TensorMap)):
+            what = "texture" if isinstance(param.type, Texture) else str(param.type)
+            yield f"{function.name}: {name} is a {what}, and {target.name} is a CPU"
     for node in function.walk():
         operation, types = _types(node)
         needed = operation.needs.split(" or ") if operation else ()

@@ -8,10 +8,12 @@ from typing import Any
 
 from tilewright.ir.ops.core import CAST, OPAQUE
 from tilewright.ir.ops.nvidia import TEXELS
+from tilewright.ir.ops.pipelines import Role
 from tilewright.ir.program import Call, External, Function, Load, Op, Register, Store, Write
-from tilewright.ir.types import Pointer, Texture, Type
+from tilewright.ir.types import Pointer, TensorMap, Texture, Type
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
+from tilewright.targets.tensor_maps import ALIGN, BYTES
 
 REGISTER = 32           # bits, of which an opaque value of AMD's is whole ones
 NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
@@ -67,12 +69,14 @@ class GpuGate:
         size = 0
         for param, value in function.params:
             t = value.type
-            width = t.bytes if isinstance(t, Type) else 8
-            size = -(-size // width) * width + width
+            width = t.bytes if isinstance(t, Type) else BYTES if isinstance(t, TensorMap) else 8
+            size = -(-size // min(width, ALIGN)) * min(width, ALIGN) + width
             if isinstance(t, Pointer) and t.space != "global":
                 yield f"{name}: {param} points to {t.space} memory, which has no addresses before the kernel runs"
             elif isinstance(t, Type) and (t.length > 1 or t.bits == 1):
                 yield f"{name}: {param} is a {t}, and a kernel takes {self.taken}"
+            elif isinstance(t, TensorMap) and "tma" not in target.instructions:
+                yield f"{name}: {param} is a {t}, and {target.name} has no tensor maps: sm_90 was the first"
             elif isinstance(t, Texture) and (why := self.texture(t)):
                 yield f"{name}: {param} is a {why}"
         if size > self.parameters:
@@ -134,7 +138,7 @@ class NvidiaGate(GpuGate):
     widest = 128                        # bits that a thread can load, store or keep as one vector
     group, thread, shared = "CTAs", "thread", "shared memory"
     spelled = "PTX takes letters, digits, _ and $"
-    taken = "numbers, addresses and textures"
+    taken = "numbers, addresses, textures and tensor maps"
     local = 512 << 10
     parameters = 32764                  # since CUDA 12.1
 
@@ -148,6 +152,7 @@ class NvidiaGate(GpuGate):
             yield (f"{name} asks for {function.min_ctas} CTAs of {threads} threads on a multiprocessor, and one of "
                    f"{target.name} holds {min(target.threads_sm // threads, target.ctas_sm)}")
         yield from self._cluster(function)
+        yield from self._registers(function)
         if function.warp != target.warp:
             yield f"{name} has warps of {function.warp} lanes, and {target.name} has warps of {target.warp}"
         if function.shared_bytes > target.smem_cta:
@@ -157,6 +162,20 @@ class NvidiaGate(GpuGate):
         if function.max_registers is not None and not LEAST_REGISTERS <= function.max_registers <= most:
             yield (f"{name} asks for {function.max_registers} registers a thread, and {target.name} gives from "
                    f"{LEAST_REGISTERS} to {most}")
+
+    def _registers(self, function: Function) -> Iterator[str]:
+        """Of warpgroups that take more or fewer than they were launched with, by role."""
+        launched, (x, y) = function.registers(self.target.registers_sm, self.target.registers_thread), \
+            function.threads or (1, 1)
+        wanted = {role.name: (role.warps * function.warp, int(node.operation.name.split()[-1]))
+                  for role in function.walk() if isinstance(role, Role)
+                  for node in function.walk(role.then) if isinstance(node, Op) and node.operation.kind == "setmaxnreg"}
+        total = sum(threads * count for threads, count in wanted.values())
+        total += (x * y - sum(threads for threads, _ in wanted.values())) * launched
+        if wanted and total > x * y * launched:
+            each = ", ".join(f"{name} {threads} x {count}" for name, (threads, count) in wanted.items())
+            yield (f"{function.name} is launched with {x*y} threads of {launched} registers, {x*y*launched}, and its "
+                   f"roles take {total}: {each}")
 
     def _cluster(self, function: Function) -> Iterator[str]:
         x, y, z = function.cluster

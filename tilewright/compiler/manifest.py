@@ -37,15 +37,17 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
 
     `grid`: workgroups along x, y and z, numbers or Python expressions of the arguments' names, such as
     "(n + 255) // 256"; None: the caller chooses it. `arguments` lie at these bytes of a block of `argument_bytes`, by
-    default each at the next multiple of its size; what a driver adds behind them is not in it. `shared` are bytes of a
-    workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
+    default each at the next multiple of its size (of a tensor map: of 64); what a driver adds behind them is not in it.
+    `shared` are bytes of a workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
     """
-    from tilewright.ir.types import Pointer, Type
+    from tilewright.ir.types import Pointer, TensorMap, Type
+    from tilewright.targets.tensor_maps import ALIGN, BYTES
     (x, y), arguments, end = function.threads or (1, 1), [], 0
     for name, value in function.params:
         t = value.type
-        size = t.bytes if isinstance(t, Type) else 8            # addresses, and handles of textures
-        offset = offsets[name] if offsets is not None else -(-end // size) * size
+        size = t.bytes if isinstance(t, Type) else BYTES if isinstance(t, TensorMap) else 8     # an address, a handle
+        align = min(size, ALIGN)
+        offset = offsets[name] if offsets is not None else -(-end // align) * align
         end = max(end, offset + size)
         row: dict[str, Any] = {"name": name, "offset": offset}
         if isinstance(t, Pointer):

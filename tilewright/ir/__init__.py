@@ -6,8 +6,8 @@ reading 2: `tilewright.simulate` runs the same record on NumPy, checked and coun
 """
 from tilewright.ir.builder import Kernel
 from tilewright.ir.program import Function
-from tilewright.ir.types import Pointer, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
+from tilewright.ir.types import Pointer, TensorMap, Texture, Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64, ptr, vec
 from tilewright.ir.values import Tile, Value
 
-__all__ = ["Function", "Kernel", "Pointer", "Texture", "Tile", "Type", "Value", "bf16", "f16", "f32", "f64", "i1", "i8",
-           "i16", "i32", "i64", "ptr", "vec"]
+__all__ = ["Function", "Kernel", "Pointer", "TensorMap", "Texture", "Tile", "Type", "Value", "bf16", "f16", "f32",
+           "f64", "i1", "i8", "i16", "i32", "i64", "ptr", "vec"]

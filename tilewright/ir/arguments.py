@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.ir.program import Function
-from tilewright.ir.types import Pointer, Texture, Type, i1, vec
+from tilewright.ir.types import Pointer, TensorMap, Texture, Type, i1, vec
 from tilewright.ir.values import Value
 
 Array = NDArray[Any]
@@ -62,7 +62,7 @@ def warp(name: str, lanes: Any) -> int:
 
 
 def parameter(name: str, t: Any) -> Any:
-    if not isinstance(t, (Type, Pointer, Texture)):
+    if not isinstance(t, (Type, Pointer, Texture, TensorMap)):
         raise TypeError(f"parameter {name} must have a type of tilewright.ir, such as i64, f32 or ptr(f32), not {t!r}")
     return t
 

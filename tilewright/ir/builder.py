@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.ir import arguments, elementary
-from tilewright.ir.ops import amd, atomics, gpu, hopper, nvidia, pipelines, x86
+from tilewright.ir.ops import amd, atomics, gpu, hopper, nvidia, pipelines, tma, x86
 from tilewright.ir.ops import core as ops
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
@@ -81,6 +81,9 @@ class Kernel(Recording):
 
     wgmma, wgmma_fence, wgmma_commit = hopper.wgmma, hopper.wgmma_fence, hopper.wgmma_commit
     wgmma_wait, fence_async = hopper.wgmma_wait, hopper.fence_async
+    elect, registers = hopper.elect, hopper.registers
+    tma_store, bulk_store, prefetch_map = tma.tma_store, tma.bulk_store, tma.prefetch_map
+    bulk_commit, bulk_wait = tma.bulk_commit, tma.bulk_wait
 
     lds_load, lds_wait, load_transposed = amd.lds_load, amd.lds_wait, amd.load_transposed
     sched_group, sched_fence, priority = amd.sched_group, amd.sched_fence, amd.priority

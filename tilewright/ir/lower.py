@@ -25,7 +25,8 @@ from tilewright.ir.program import (
     While,
     Write,
 )
-from tilewright.ir.types import Pointer, Texture, Type
+from tilewright.ir.types import Pointer, TensorMap, Texture, Type
+from tilewright.targets.tensor_maps import ALIGN, BYTES
 
 llvmlite.ir_layer_typed_pointers_enabled = False
 
@@ -75,6 +76,8 @@ class _Lowering:
             arg.name, self.values[value.id] = name, arg
             if function.noalias and isinstance(value.type, Pointer):
                 arg.add_attribute("noalias")
+            elif isinstance(value.type, TensorMap):             # by value, and all threads read it where it is
+                set.add(arg.attributes, f'byval([{BYTES} x i8]) align {ALIGN} "nvvm.grid_constant"')
         self.b = ll.IRBuilder(fn.append_basic_block("entry"))
         self.lines = Lines(module, fn, function) if lines else None
 
@@ -100,6 +103,8 @@ class _Lowering:
     def type(self, t: Any) -> ll.Type:
         if isinstance(t, Pointer):
             return ll.PointerType(addrspace=self.spaces[t.space])
+        if isinstance(t, TensorMap):
+            return ll.PointerType()
         if isinstance(t, Texture):
             return ll.IntType(64)                               # its handle
         if t.length > 1:

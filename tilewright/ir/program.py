@@ -221,6 +221,11 @@ class Function:
         x, y, z = self.cluster
         return x * y * z
 
+    def registers(self, file: int = 65536, most: int = 255) -> int:
+        """Of a thread when the kernel begins, on a multiprocessor with a file of so many: as many eights as fit."""
+        x, y = self.threads or (1, 1)
+        return self.max_registers or min(file // (x * y * self.min_ctas), most) // 8 * 8
+
     @property
     def shared(self) -> dict[Array, int]:
         """Where each shared array begins, in bytes from the start of the CTA's shared memory."""

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from tilewright.forks import cached_property
+from tilewright.targets.tensor_maps import Tile
 
 _types: dict[tuple[str, int, int], Type] = {}
 
@@ -77,6 +78,28 @@ class Texture:
     @property
     def texel(self) -> Type:
         return replace(self.element, length=self.length)
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A kernel parameter, 128 bytes by value: how bulk copies find the tiles of a tensor. For the fields see
+    `targets.tensor_maps.Tile`; ValueError for tiles that no device can copy."""
+    element: Type
+    box: tuple[int, ...]
+    swizzle: int = 0
+    steps: tuple[int, ...] = ()
+    is_float = False
+
+    def __post_init__(self) -> None:
+        if why := list(self.tile.violations()):
+            raise ValueError(f"{self}: {'; '.join(why)}")
+
+    @property
+    def tile(self) -> Tile:
+        return Tile(str(self.element), self.box, self.swizzle, self.steps)
+
+    def __str__(self) -> str:
+        return str(self.tile)
 
 
 f16, bf16, f32, f64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)

@@ -10,6 +10,7 @@ gang      threads at one point, which of them are active, their calls; what the 
 code      a function as steps: runs of operations and accesses; `control` for loops, branches and calls
 machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that share their memories
+bulk      copies of tiles and bytes by TMA in flight; proxy: shared memory as these and tensor cores see it
 wgmma     matrix products of warpgroups in flight, and the registers and the memory that they hold meanwhile
 history   vector clocks of threads, warps and copies, and the races found with them; atomics: how clocks travel
 report    traffic by line and array, instructions by kind, what kernels print, as text; occupancy
@@ -34,7 +35,8 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None,
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
     A pointer parameter takes a contiguous array of its element type, a recorded function, or an address from `memory`,
-    which nothing is checked of, and which is needed only where addresses are stored in arrays:
+    which nothing is checked of, and which is needed only where addresses are stored in arrays; a tensor map an array
+    whose last dimension is contiguous, or a `Mapped` one (`targets.tensor_maps`):
 
         memory = simulator.AddressSpace()
         table[:] = [memory.address(f) for f in functions]

@@ -150,6 +150,8 @@ class Access:
             self.order(gang, region, pattern, start)
             self.machine.progress += 1
             new = (pattern, start) not in self.met
+            if region.swizzles is not None:
+                region.swizzles[pattern.bytes(start - region.base) // 16] = -1
             if counted:
                 traffic = self.enter(region, pattern)
                 if new:

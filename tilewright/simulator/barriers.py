@@ -6,7 +6,7 @@ did before they arrived, and nothing of what they have done since.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.history import Clock
     from tilewright.simulator.machine import Machine
+
+
+MOST_BYTES = (1 << 20) - 1      # that an mbarrier can be told to expect. PTX ISA, "Tracking asynchronous operations"
 
 
 class PhaseBarrier:
@@ -134,7 +137,11 @@ class Spin:
         return "a store by another thread"
 
 
-Wait = PhaseWait | Spin
+class Wait(Protocol):
+    """`over` says whether the gang can go on; as text, what it waits for."""
+    line: Line
+
+    def over(self, gang: Gang) -> bool: ...
 
 
 # ---- mbarriers: phases that threads and copies complete, and what a wait may conclude from a parity.
@@ -156,7 +163,7 @@ class Mbarriers:
     # ---- operations
 
     def init(self, gang: Gang, node: Op, pointer: Any, count: Any) -> None:
-        for address, lanes in self._each(gang, node, pointer, "init"):
+        for address, lanes in self.each(gang, node, pointer, "init"):
             expected = int(np.broadcast_to(count, gang.size)[lanes[0]])
             if expected < 1:
                 raise gang.fault("arrivals", node, f"{self._name(address)} would be complete "
@@ -167,19 +174,23 @@ class Mbarriers:
         self.arrive_expect(gang, node, pointer, np.int32(0))
 
     def arrive_expect(self, gang: Gang, node: Op, pointer: Any, bytes: Any) -> None:
-        for address, lanes in self._each(gang, node, pointer, "arrival"):
+        for address, lanes in self.each(gang, node, pointer, "arrival"):
             agents = np.unique(gang.warps[lanes // self.machine.warp])
-            self.barriers[address].expected_bytes += int(np.broadcast_to(bytes, gang.size)[lanes].sum())
+            barrier, expected = self.barriers[address], int(np.broadcast_to(bytes, gang.size)[lanes].sum())
+            barrier.expected_bytes += expected
+            if not 0 <= expected <= MOST_BYTES:
+                raise gang.fault("arrivals", node, f"{barrier.name} is told to expect {expected} bytes, and it counts "
+                                 f"to {MOST_BYTES}{gang.by(lanes[0])}")
             self._arrive(gang, node, address, self.machine.clocks.release(agents), len(lanes))
 
     def arrive_copies(self, gang: Gang, node: Op, pointer: Any) -> None:
-        for address, lanes in self._each(gang, node, pointer, "arrival"):
+        for address, lanes in self.each(gang, node, pointer, "arrival"):
             clock = self.machine.copies.hand_over(gang.threads[lanes])
             self._arrive(gang, node, address, clock, len(lanes))
 
     def wait(self, gang: Gang, node: Op, pointer: Any, parity: Any) -> None:
         parity, waits = np.broadcast_to(parity, gang.size), []
-        for address, lanes in self._each(gang, node, pointer, "wait"):
+        for address, lanes in self.each(gang, node, pointer, "wait"):
             barrier = self.barriers[address]
             for agent in np.unique(gang.warps[lanes // self.machine.warp]):
                 known = barrier.known_phase(int(agent), self.machine.clocks.known[agent])
@@ -187,23 +198,17 @@ class Mbarriers:
                     waits.append((barrier, known if known & 1 == which else known + 1, np.array([agent])))
         gang.waiting = PhaseWait(node.line, waits, together=False)
 
-    def bulk_copy(self, gang: Gang, node: Op, smem: Any, gmem: Any, bytes: Any, pointer: Any) -> None:
-        """Each active thread has so many bytes copied, of which the mbarrier hears."""
-        targets = {lane: address for address, lanes in self._each(gang, node, pointer, "copy") for lane in lanes}
-        smem, gmem, bytes = (np.broadcast_to(x, gang.size) for x in (smem, gmem, bytes))
-        for lane in np.flatnonzero(gang.active()):
-            count = int(bytes[lane])
-            if count % 16 or count < 0:
-                raise gang.fault("misaligned", node,
-                                 f"a bulk copy moves multiples of 16 bytes, not {count}{gang.by(lane)}")
-            clock = self.machine.copies.bulk(gang, node, int(lane), smem[lane], gmem[lane], count)
-            self.barriers[targets[lane]].come(count, clock)
-
     # ---- what they consist of
 
-    def _each(self, gang: Gang, node: Op, pointer: Any, verb: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def at(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
+        """The mbarrier of another CTA, too."""
+        if address not in self.barriers:
+            raise gang.fault("uninitialised", node, f"{self._name(address)} is no mbarrier yet{gang.by(lane)}")
+        return self.barriers[address]
+
+    def each(self, gang: Gang, node: Op, pointer: Any, verb: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(address, lanes) of each mbarrier that active lanes point to; it is theirs to use."""
-        access = gang.access(node, verb, i64, i64.bytes)
+        access = gang.access(node, verb, i64, i64.bytes, remote=node.operands[0].type.space == "cluster")
         access.reads = verb != "init"
         pointer = np.broadcast_to(pointer, gang.size)
         if access.reads:

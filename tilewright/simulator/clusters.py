@@ -7,6 +7,8 @@ it does not matter what came first this time.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +39,8 @@ class Clusters:
                                       self.size * machine.there)
                          for cta in range(0, machine.ctas, self.size)]
         self.arrived: dict[int, int] = {}           # agent → the phase that it has arrived in and not yet waited for
-        self.uses: dict[tuple[int, int], tuple[int, Any]] = {}      # (agent, CTA) → when it last used that one's memory
+        # (agent, or the column of its copies; CTA) → when it last used that one's memory, and how to say so
+        self.uses: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
 
     # ---- operations
 
@@ -91,7 +94,23 @@ class Clusters:
             if not clocks.known[agent, self._agents(owner)].any():
                 access.fault("cluster", *at, f"block {self.machine.block(owner)} may not have begun: no barrier was "
                              "passed")
-            self.uses[agent, owner] = int(clocks.now[agent]), (access, at)
+            self.uses[agent, owner] = int(clocks.now[agent]), partial(
+                access.fault, "cluster", *at, f"block {self.machine.block(owner)} may have ended: no barrier follows")
+
+    def reach(self, gang: Gang, node: Op, lane: int, owner: int) -> None:
+        """A copy that this lane starts goes to the shared memory of another CTA, which must have begun, and must hear
+        of the copy's end before it ends."""
+        clocks = self.machine.clocks
+        agent, block = int(gang.threads[lane]) // clocks.warp, self.machine.block(owner)
+        if not clocks.known[agent, self._agents(owner)].any():
+            raise gang.fault("cluster", node, f"a copy to block {block}, which may not have begun: no barrier was "
+                             f"passed{gang.by(lane)}")
+        column, why = int(clocks.copies(np.array([agent]))[0]), gang.fault(
+            "cluster", node, f"a copy to block {block}, which may have ended: it never waits for it{gang.by(lane)}")
+
+        def fault() -> None:
+            raise why
+        self.uses[column, owner] = int(clocks.now[column]), fault
 
     def leave(self, threads: NDArray[np.int64]) -> None:
         """These have ended, so that no barrier waits for them any more."""
@@ -103,10 +122,9 @@ class Clusters:
     def end(self) -> None:
         """All have ended: one of each CTA must have known that the others had used its memory for the last time."""
         clocks = self.machine.clocks
-        for (agent, owner), (time, (access, at)) in self.uses.items():
-            if clocks.known[self._agents(owner), agent].max() < time:
-                access.fault("cluster", *at, f"block {self.machine.block(owner)} may have ended: no barrier "
-                             "follows")
+        for (column, owner), (time, fault) in self.uses.items():
+            if clocks.known[self._agents(owner), column].max() < time:
+                fault()
 
     def _agents(self, cta: int) -> slice:
         per_cta = self.machine.cta // self.machine.warp

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tilewright.simulator.pattern import Pattern
 
 
-PIECE = 128                                 # bytes of a bulk copy that are looked at together
-
-
 class Flight(NamedTuple):
     """Elements that one instruction sends on their way. Offsets in bytes; everything by element, flat."""
     line: Line
@@ -105,24 +102,6 @@ class Copies:
                 left.append(flight.cut(~theirs))
         self.flights = left
         return clocks.land(agents)
-
-    def bulk(self, gang: Gang, node: Op, lane: int, smem: Any, gmem: Any, bytes: int) -> Clock:
-        """One thread has so many bytes copied; the clock that tells of their arrival."""
-        only, element = np.arange(gang.size) == lane, node.operands[0].type.element
-        for at in range(0, bytes, PIECE):
-            size = min(PIECE, bytes - at)
-            t = vec(element, size // element.bytes)
-            load, store = (gang.access(node, verb, t, 16) for verb in ("load", "store"))
-            to, source = np.full(gang.size, smem + at), np.full(gang.size, gmem + at)
-            values = np.atleast_2d(load.gather(gang, source, only))
-            for part in store.claim(gang, to, only):
-                store.write(part, store.taken(part.pattern, values, gang.size))
-                offsets = part.address - part.region.base + part.pattern.offsets.ravel()
-                history, threads, units = self._units(part.region, offsets, gang.threads[part.pattern.lanes()],
-                                                      store.item)
-                history.depart(threads, units, node.line)
-                history.land_unseen(threads, units)
-        return self.machine.clocks.land(gang.threads[[lane]] // self.machine.warp)
 
     # ---- what they consist of
 

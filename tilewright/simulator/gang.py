@@ -189,12 +189,12 @@ class Gang:
 
     # ---- what the meanings of operations ask for
 
-    def access(self, node: Op, verb: str, t: Any, align: int, atomic: bool = False) -> Access:
+    def access(self, node: Op, verb: str, t: Any, align: int, atomic: bool = False, remote: bool = False) -> Access:
         """How this operation loads or stores values of this type."""
-        found = self.machine.accesses.get((node, verb, t))
+        found = self.machine.accesses.get((node, verb, t, remote))
         if found is None:
-            found = Access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic)
-            self.machine.accesses[node, verb, t] = found
+            found = Access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic, remote)
+            self.machine.accesses[node, verb, t, remote] = found
         return found
 
     def fault(self, kind: str, node: Op, message: str) -> Fault:

@@ -275,7 +275,7 @@ class History:
         if self.noted is None:
             row = thread // self.clocks.warp % self.rows
             later = units[self.read[row, units] < time]
-            self.read[row, later], self.reader[row, later] = time, ~thread
+            self.read[row, later], self.reader[row, later] = time, thread
 
     def _still_read(self, units: Pairs) -> Race | None:
         if self.lent is None or not some(self.lent[units] > 0):

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from tilewright.ir import arguments as given
 from tilewright.ir.program import Array, Function, Op
-from tilewright.ir.types import Pointer, Texture
+from tilewright.ir.types import Pointer, TensorMap, Texture
 from tilewright.simulator.access import Access
 from tilewright.simulator.atomics import Atomics
 from tilewright.simulator.barriers import Mbarriers, PhaseBarrier
+from tilewright.simulator.bulk import Bulk
 from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
@@ -48,7 +49,8 @@ class Machine:
         self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.prints = Atomics(self), Copies(self), Prints(self)
-        self.mbarriers, self.clusters, self.wgmma = Mbarriers(self), Clusters(self), Warpgroups(self)
+        self.mbarriers, self.clusters = Mbarriers(self), Clusters(self)
+        self.bulk, self.wgmma = Bulk(self), Warpgroups(self)
         self.flies = any(isinstance(node, Op) and node.operation.kind == "wgmma"    # may registers be in flight?
                          for f in (function, *self.function.callees()) for node in f.walk())
         self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
@@ -112,6 +114,7 @@ class Machine:
         self.copies.begin()
         self.mbarriers.begin()
         self.clusters.begin()
+        self.bulk.begin()
         self.wgmma.begin()
         self.tiles: dict[int, list[NDArray[np.int32]]] = {}     # thread → its AMX tiles, while they are configured
         self._histories: dict[Region, History] = {}
@@ -136,6 +139,7 @@ class Machine:
                 if waiting and not self.ready:
                     waiting = self._wake(waiting)
         self.clusters.end()
+        self.bulk.end()
         self.wgmma.end()
         return self.report
 
@@ -191,6 +195,8 @@ class Machine:
         return [self.argument(param, value.type, x) for (param, value), x in zip(self.function.params, arguments)]
 
     def argument(self, param: str, t: Any, x: Any) -> Any:
+        if isinstance(t, TensorMap):
+            return np.int64(self.bulk.argument(param, t, x))
         if isinstance(x, (np.ndarray, Uninitialised, Function)):
             array: Any = x.array if isinstance(x, Uninitialised) else x
             if isinstance(t, Texture):

@@ -45,6 +45,7 @@ class Region:
         self.pitch = pitch                                      # None: there is one copy
         self.align = align                                      # of a copy, in bytes, as the kernel declares it
         self.copies: NDArray[np.int64] | None = None            # thread → its copy, where there are several
+        self.swizzles: NDArray[np.int16] | None = None          # of tensor maps, by which 16-byte pieces came; -1: none
         self.written = None if initialised else np.zeros(data.size, bool)
         if self.written is not None and pitch is not None:
             self.written.reshape(-1, pitch)[:, self.size:] = True       # the gaps, which are never written

@@ -14,18 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.atoms.wgmma import LANES, PIECE, WARPS, SharedMatrix, Wgmma, sums_layout, swizzled
-from tilewright.ir.types import i8, vec
-from tilewright.simulator.barriers import PhaseBarrier, PhaseWait
+from tilewright.simulator import proxy
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, whole_warps
 from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
-    from tilewright.ir.program import Op
+    from tilewright.ir.program import Line, Op
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.memory import Region
 
 ROWS = 16                       # of a warp
-_NUMBERS = vec(i8, PIECE)
 
 
 class Lent(NamedTuple):
@@ -49,6 +48,26 @@ def _flying(x: Any, group: NDArray[np.int64]) -> NDArray[Any]:
     return found
 
 
+class RegisterWait:
+    """The wait of warps for registers that others of their CTA give up."""
+
+    def __init__(self, line: Line, owner: Warpgroups, warps: NDArray[np.int64], count: int) -> None:
+        self.line, self.owner, self.warps, self.count = line, owner, warps, count
+
+    def over(self, gang: Gang) -> bool:
+        owner = self.owner
+        ctas = self.warps // owner.machine.clocks.per_cta
+        wanted = np.bincount(ctas, (self.count - owner.registers[self.warps]) * LANES, len(owner.free)).astype(np.int64)
+        if (wanted > owner.free).any():
+            return False
+        owner.free -= wanted
+        owner.registers[self.warps] = self.count
+        return True
+
+    def __str__(self) -> str:
+        return f"{self.count} registers a thread: no warpgroup gives up as many"
+
+
 class Warpgroups:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -62,8 +81,22 @@ class Warpgroups:
         self.started: dict[int, list[Op]] = defaultdict(list)       # and those of a warpgroup
         self.groups: dict[tuple[int, int], PhaseBarrier] = {}       # complete when four warps have committed
         self.lent: dict[int, list[Lent]] = defaultdict(list)        # by warpgroup
+        self.registers = np.full(agents, self.machine.function.registers())     # of each thread of a warp
+        self.free = np.zeros(self.machine.ctas, np.int64)               # that warpgroups of a CTA have given up
 
     # ---- operations
+
+    def elect(self, gang: Gang, node: Op) -> NDArray[np.bool_]:
+        whole_warps(gang, node, "elect.sync")
+        return np.arange(gang.size) % LANES == 0
+
+    def set_registers(self, gang: Gang, node: Op, count: int, more: bool) -> None:
+        warps = self._warps(gang, node)
+        had = self.registers[warps]
+        if (count < had).any() if more else (count > had).any():
+            raise gang.fault("registers", node, f"the threads have {had[0]} registers, and would have "
+                             f"{'more' if more else 'fewer'} with {count}")
+        gang.waiting = RegisterWait(node.line, self, warps, count)
 
     def fence(self, gang: Gang, node: Op) -> None:
         self.fenced[self._warps(gang, node)] = True
@@ -221,57 +254,21 @@ class Warpgroups:
         """The matrix that a descriptor tells of (some `rows` of it), read for these warps of the gang, each of which
         reads one of so many shares."""
         layout = SharedMatrix.decoded(layout.bits, layout.major)
-        access, thread = gang.access(node, "load", _NUMBERS, PIECE), int(warps[0]) * LANES
-        region = self.machine.memory.find(address)
-        if region is None:
-            access.nowhere(gang, address, thread)
+        lanes = warps * LANES
+        region = proxy.located(gang, node, address, int(lanes[0]), layout.repeat, layout.swizzle)
         if why := layout.misplaced(address):
             raise gang.fault("misaligned", node, f"the matrix at byte {self._inside(region, address)} of "
                              f"{region.name}: {why}")
-        if region.align % layout.repeat:
-            raise gang.fault("misaligned", node, f"{region.name} is aligned to {region.align} bytes, and a swizzle of "
-                             f"{layout.swizzle} bytes repeats every {layout.repeat}: pass align={layout.repeat}")
-        rows_piece = 1 if layout.major == "k" else 8
-        pieces = layout.offsets(rows.stop)[rows.start // rows_piece:]
+        piece_rows = 1 if layout.major == "k" else 8
+        pieces = layout.offsets(rows.stop)[rows.start // piece_rows:]
         at = swizzled(address + pieces, layout.swizzle) - region.base
-        flat = at.ravel()
-        self._check(gang, node, access, region, flat, address, warps)
-        found = region.data[at[..., None] + np.arange(PIECE)]
-        traffic, bytes = access.traffic(region), flat.size * PIECE * len(warps) // shares
-        traffic.requests += len(warps)
-        traffic.elements += bytes
-        traffic.bytes += bytes
-        traffic.moved += -(-bytes // 128)
-        traffic.ideal += -(-bytes // 128)
-        return layout.matrix(found, format)
-
-    def _check(self, gang: Gang, node: Op, access: Any, region: Region, offsets: NDArray[np.int64], address: int,
-               warps: NDArray[np.int64]) -> None:
-        """Pieces at these offsets are the CTA's, have been written for the async proxy to see, and are lent now."""
-        thread, home = int(warps[0]) * LANES, 0
-        if region.pitch is not None:
-            home = int(gang.threads[thread]) // self.machine.cta * region.pitch
-        inside = offsets - home
-        outside = (inside < 0) | (inside + PIECE > region.size)
-        if outside.any():
-            access.fault("out of bounds", gang, region, int(offsets[int(outside.argmax())]), thread,
-                         f"it has {region.size} bytes")
-        if region.written is not None:
-            missing = ~region.written[offsets[:, None] + np.arange(PIECE)].all(1)
-            if missing.any():
-                access.fault("uninitialised", gang, region, int(offsets[int(missing.argmax())]), thread,
-                             "it has not been written")
-        history = self.machine.history(region)
-        assert history is not None
-        units = history.parts(offsets, PIECE).ravel()
-        for w in warps:
-            agent, first = int(gang.warps[w]), int(gang.threads[int(w) * LANES])
-            race = history.fetch(np.full(len(units), agent), np.full(len(units), first), units)
-            if race is not None:
-                access.race(gang, region, history, race, int(units[race.pair]), int(w) * LANES)
-            history.lend(first, units, node.line)
-            group = Lent(int(self.closed[agent]), first, region, offsets)
-            self.lent[int(self._first_of(np.array([agent]))[0])].append(group)
+        proxy.read(gang, node, region, at.ravel(), lanes, layout.swizzle, shares)
+        for lane in lanes:
+            thread = int(gang.threads[lane])
+            agent = np.array([thread // LANES])
+            lent = Lent(int(self.closed[agent[0]]), thread, region, at.ravel())
+            self.lent[int(self._first_of(agent)[0])].append(lent)
+        return layout.matrix(region.data[at[..., None] + np.arange(PIECE)], format)
 
     def _inside(self, region: Region, address: int) -> int:
         return (address - region.base) % (region.pitch or 1 << 62)

@@ -22,6 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ir.ops.core import Operation, by_machine
+from tilewright.ir.ops.tma import spelled
 from tilewright.ir.program import Op, Write
 from tilewright.ir.types import Pointer, Type, i1, i32
 from tilewright.ir.values import Tile, Value
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
 
 WARPGROUP = 4                   # warps
-
-
-def spelled(text: str, memory: bool = True) -> Any:
-    """The spelling of an effect that is one instruction of PTX: $0, $1 ... are its operands. No access to memory moves
-    across it, and all lanes of a warp execute it together."""
-    def spelling(low: Any, t: Any, *operands: Any) -> None:
-        letters = [low.dialect.letter(low, x) for x in operands] + ["~{memory}"] * memory
-        low.asm(text, low.nothing(), ",".join(letters), *operands, effects=True, together=True)
-    return spelling
 
 
 def tied(low: Any, text: str, t: Type, registers: Any, more: Any = (), memory: bool = False) -> list[Any]:
@@ -67,6 +59,34 @@ def fence_async(k: Kernel, space: str = "shared") -> None:
     if space not in FENCE_ASYNC:
         raise ValueError(f'space must be "shared" or "global", not {space!r}')
     k._effect(FENCE_ASYNC[space])
+
+
+# ---- a thread of a warp, and registers of warpgroups
+
+ELECT = Operation("elect.sync", lambda low, t: low.b.extract_value(low.call(
+    "llvm.nvvm.elect.sync", low.struct([i32, i1]), low.i32(-1)), 1, name="elected"), by_machine("wgmma", "elect"),
+    "exchange", "effect", needs="tma")
+
+
+def elect(k: Kernel) -> Value:
+    """True in one thread of the warp, of which all come by: who starts a copy."""
+    return k._op(ELECT, i1)
+
+
+@cache
+def set_registers(count: int, more: bool) -> Operation:
+    name = f"setmaxnreg.{'inc' if more else 'dec'}.sync.aligned.u32 {count}"
+    return Operation(name, spelled(f"{name};"), by_machine("wgmma", "set_registers", count, more), "setmaxnreg",
+                     "blocking", needs="setmaxnreg")
+
+
+def registers(k: Kernel, count: int, more: bool) -> None:
+    """From here on the threads of this warpgroup have `count` registers, a multiple of 8 from 24 to 256: `more` than
+    they had, of those that other warpgroups have given up, or fewer. The gate adds them up (`compiler.gate_gpu`)."""
+    if not isinstance(count, int) or count % 8 or not 24 <= count <= 256:
+        raise ValueError(f"count must be a multiple of 8 from 24 to 256, not {count!r}")
+    _whole_warpgroups(k, "registers()")
+    k._effect(set_registers(count, more))
 
 
 # ---- products of warpgroups

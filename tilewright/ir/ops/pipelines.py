@@ -22,11 +22,12 @@ cp.async.bulk).
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilewright.ir.ops import tma
 from tilewright.ir.ops.core import Operation, by_machine, calls
 from tilewright.ir.program import If
 from tilewright.ir.types import i32, i64
@@ -106,11 +107,6 @@ def _wait(wait: str) -> Any:
     return spelling
 
 
-def _bulk(low: Any, t: Any, smem: Any, gmem: Any, bytes: Any, pointer: Any) -> None:
-    low.call("llvm.nvvm.cp.async.bulk.global.to.shared.cta", None, smem, pointer, gmem, bytes, low.integer(64)(0),
-             low.integer(1)(0))
-
-
 def _effect(name: str, spelling: Any, method: str, needs: str = "mbarrier", role: str = "effect",
             kind: str = "mbarrier") -> Operation:
     return Operation(name, spelling, by_machine("mbarriers", method), kind, role, needs=needs)
@@ -120,6 +116,9 @@ def _effect(name: str, spelling: Any, method: str, needs: str = "mbarrier", role
 INIT = _effect("mbarrier.init", calls("llvm.nvvm.mbarrier.init.shared"), "init")
 ARRIVE = _effect("mbarrier.arrive", lambda low, t, p: low.call("llvm.nvvm.mbarrier.arrive.shared", low.integer(64), p),
                  "arrive")
+# The same at an mbarrier of a CTA of the cluster.
+ARRIVE_REMOTE = _effect("mbarrier.arrive.cluster", tma.spelled(
+    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];"), "arrive", "cluster")
 # Arrive, and announce so many bytes that copies are to bring in this phase.
 ARRIVE_EXPECT = _effect("mbarrier.arrive.expect_tx", lambda low, t, p, bytes: low.call(
     "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta", low.integer(64), p, bytes), "arrive_expect", "tma")
@@ -129,8 +128,6 @@ ARRIVE_COPIES = _effect("cp.async.mbarrier.arrive", calls("llvm.nvvm.cp.async.mb
 # The first asks again and again, the second lets the hardware put the warp to sleep for a while.
 TEST_WAIT = _effect("mbarrier.test_wait", _wait("test"), "wait", role="blocking")
 TRY_WAIT = _effect("mbarrier.try_wait", _wait("try"), "wait", "tma", "blocking")
-# Copy consecutive bytes from global to shared memory; the mbarrier counts them as they come.
-BULK_COPY = _effect("cp.async.bulk", _bulk, "bulk_copy", "tma", kind="bulk copy")
 
 
 def mbarriers(k: Kernel, name: str, count: int = 1) -> Mbarriers:
@@ -141,7 +138,8 @@ def mbarriers(k: Kernel, name: str, count: int = 1) -> Mbarriers:
 
 
 def init_mbarriers(k: Kernel) -> None:
-    """Make those that were declared ready for use: thread 0 does, and the CTA meets behind it."""
+    """Make those that were declared ready for use: thread 0 does, and the CTA (the cluster, if there are any) meets
+    behind it."""
     whole_cta(k, "making mbarriers")
     if not k._mbarriers:
         raise ValueError("there are no mbarriers to initialise")
@@ -150,8 +148,9 @@ def init_mbarriers(k: Kernel) -> None:
             made.ready = True
             for stage in range(made.count):
                 k._effect(INIT, made.pointer + stage, made.arrivals)
+        k._effect(tma.FENCE_INIT)
     k._mbarriers = ()
-    k.barrier()
+    k.barrier() if k.function.ctas_cluster == 1 else k.cluster_barrier()
 
 
 class Mbarriers:
@@ -163,19 +162,25 @@ class Mbarriers:
         self.arrivals = Value(k, i32, constant=0)       # of a phase: grows as roles are found to arrive
         self.by: dict[str, int] = {}                    # role → its arrivals in a phase
 
-    def arrive(self, stage: Any = 0, by: str = "thread", expect: Any = None) -> None:
+    def arrive(self, stage: Any = 0, by: str = "thread", expect: Any = None, everywhere: bool = False) -> None:
         """Every thread of the role arrives, or one lane of each warp of it (by="warp"), or one thread (by="role").
 
-        `expect` announces the bytes that bulk copies will bring in this phase, for each arrival.
+        `expect` announces the bytes that bulk copies will bring in this phase, for each arrival. `everywhere`: each
+        arrives at this mbarrier of every CTA of the cluster, so that a copy for several CTAs may be started.
         """
         k, pointer = self.k, self._at(stage)
-        self._count(by)
+        self._count(by, k.function.ctas_cluster if everywhere else 1)
+        if everywhere and expect is not None:
+            raise ValueError("bytes are announced to the own CTA's mbarrier only: expect=, without everywhere=True")
         role = k._role
         first = role.first * k.warp if role else 0
         t = linear_thread(k)
 
         with nullcontext() if by == "thread" else k.when(t % k.warp == 0 if by == "warp" else t == first):
-            if expect is None:
+            if everywhere:
+                for rank in range(k.function.ctas_cluster):
+                    k._effect(ARRIVE_REMOTE, k.of_cta(pointer, rank))
+            elif expect is None:
                 k._effect(ARRIVE, pointer)
             else:
                 k._effect(ARRIVE_EXPECT, pointer, k._value(expect, i32))
@@ -197,7 +202,16 @@ class Mbarriers:
         phase to count. To be announced by `arrive(stage, expect=bytes)`."""
         if smem.type.space != "shared" or gmem.type.space != "global":
             raise TypeError(f"a copy goes from global to shared memory, not from {gmem.type} to {smem.type}")
-        self.k._effect(BULK_COPY, smem, gmem, self.k._value(bytes, i32), self._at(stage))
+        self.k._effect(tma.BULK_LOAD, smem, gmem, self.k._value(bytes, i32), self._at(stage))
+
+    def load(self, smem: Value, map: Value, at: Sequence[Any], stage: Any = 0, ctas: Any = None) -> None:
+        """The active thread has the tile at these coordinates of a tensor (the contiguous one first) copied to shared
+        memory, for this phase to count: `map.type.tile.bytes`, to be announced by `arrive(stage, expect=...)`.
+
+        `ctas`: a mask of the cluster's CTAs, bit r for rank r, each of which gets the tile at the same place of its
+        shared memory, and hears of it by its own mbarrier. SyntaxError without clusters.
+        """
+        tma.load(self.k, smem, map, at, self._at(stage), ctas)
 
     # ---- counting
 
@@ -208,7 +222,8 @@ class Mbarriers:
             raise IndexError(f"there is no stage {stage} of {self.name}: it has {self.count}")
         return self.pointer + stage
 
-    def _count(self, by: str) -> None:
+    def _count(self, by: str, ctas: int = 1) -> None:
+        """Arrivals in a phase, of which those of `ctas` CTAs come here."""
         k, role = self.k, self.k._role
         name, threads = (role.name, role.warps * k.warp) if role else (EVERYBODY, _threads(k))
         arrivals = {"thread": threads, "warp": -(-threads // k.warp), "role": 1}.get(by)
@@ -218,6 +233,7 @@ class Mbarriers:
             raise SyntaxError(f"{self.name}.arrive() must not be under a condition, where the number of arriving "
                               f'threads of {name} is unknown: call it outside, with by="warp" or by="role" for '
                               "one arrival each")
+        arrivals *= ctas
         if self.by.setdefault(name, arrivals) != arrivals:
             raise ValueError(f"{name} arrives at {self.name} with {arrivals} threads here, and with {self.by[name]} "
                              "elsewhere")

@@ -36,11 +36,12 @@ from tilewright.runtime.gpu.driver import Kept, Owned
 from tilewright.runtime.gpu.launch import MOST_MODULES, Args, in_turn
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.targets import GpuTarget
+from tilewright.targets.tensor_maps import BYTES, ELEMENTS, TiledMap
 
 __all__ = [
     "Block", "CudaError", "CudaFunction", "Device", "Event", "LinearTexture", "Memory", "Module", "Prepared", "Stream",
     "Unavailable", "available", "count", "device", "fill", "handle_of", "in_turn", "load", "synchronize", "target",
-    "why_not", "workspaces",
+    "tensor_map", "why_not", "workspaces",
 ]
 
 LOG_BYTES = 1 << 16  # room for what the driver's assembler says
@@ -129,6 +130,28 @@ class LinearTexture(Owned):
         what.res.linear.numChannels = CHANNELS
         what.res.linear.sizeInBytes = size
         self.made(on, lambda: int(call("cuTexObjectCreate", what, how, None)))
+
+
+def tensor_map(described: TiledMap, address: int) -> bytes:
+    """A tensor map of memory at this address, 128 bytes, as a kernel's TensorMap parameter takes it. ValueError, with
+    the reasons, for what no device can do."""
+    described.check(address)
+    driver, tile, rank = api(), described.tile, len(described.dims)
+
+    def of(enumeration: str, name: str) -> Any:
+        return getattr(getattr(driver, enumeration), f"CU_TENSOR_MAP_{name}")
+    swizzle, l2 = (f"{bytes}B" if bytes else "NONE" for bytes in (tile.swizzle, described.l2))
+    found = call(
+        "cuTensorMapEncodeTiled", of("CUtensorMapDataType", f"DATA_TYPE_{ELEMENTS[tile.element][0]}"), rank, address,
+        [driver.cuuint64_t(extent) for extent in described.dims],
+        [driver.cuuint64_t(stride) for stride in described.strides],
+        [driver.cuuint32_t(extent) for extent in tile.box],
+        [driver.cuuint32_t(step) for step in tile.steps or (1,) * rank],
+        of("CUtensorMapInterleave", "INTERLEAVE_NONE"), of("CUtensorMapSwizzle", f"SWIZZLE_{swizzle}"),
+        of("CUtensorMapL2promotion", f"L2_PROMOTION_{'L2_' * bool(described.l2)}{l2}"),
+        of("CUtensorMapFloatOOBfill",
+           f"FLOAT_OOB_FILL_{'NAN_REQUEST_ZERO_FMA' if described.nan else 'NONE'}"))
+    return ctypes.string_at(int(found.getPtr()), BYTES)
 
 
 # ---- code

@@ -1,0 +1,151 @@
+"""Tensor maps: what bulk copies know of a tensor in global memory whose tiles they move (TMA).
+
+A kernel declares a parameter `ir.TensorMap` with a `Tile`: what must be known when it is recorded. A launch passes a
+`TiledMap`, 128 bytes by value, that says the rest: the driver encodes it on a device
+(`runtime.cuda.module.tensor_map`), the simulator reads it as it is.
+
+Source: CUDA Driver API, cuTensorMapEncodeTiled,
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+BYTES, ALIGN = 128, 64          # of a map as a parameter
+# Elements as the driver calls them, and their bytes; formats of 8 bits are UINT8.
+ELEMENTS = {"i8": ("UINT8", 1), "i16": ("UINT16", 2), "i32": ("INT32", 4), "i64": ("INT64", 8), "f16": ("FLOAT16", 2),
+            "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4), "f64": ("FLOAT64", 8)}
+SWIZZLES, PROMOTIONS = (0, 32, 64, 128), (0, 64, 128, 256)
+DIMENSIONS, EXTENT, STEP, PIECE, TILE_ALIGN = 5, 256, 8, 16, 128
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one copy moves.
+
+    element  "bf16", "i8" ...
+    box      extents in the tensor, of the contiguous dimension first
+    swizzle  bytes (128, 64, 32) of the rows in shared memory whose 16-byte pieces are permuted; 0: they are not
+    steps    along each dimension only every so manieth element is moved; none given: all are
+    """
+    element: str
+    box: tuple[int, ...]
+    swizzle: int = 0
+    steps: tuple[int, ...] = ()
+
+    def violations(self) -> Iterator[str]:
+        """What a device cannot do, in sentences."""
+        if self.element not in ELEMENTS:
+            yield f"elements are {', '.join(ELEMENTS)}, not {self.element}"
+            return
+        if not 1 <= len(self.box) <= DIMENSIONS:
+            yield f"a tensor has 1 to {DIMENSIONS} dimensions, not {len(self.box)}"
+            return
+        if any(not 1 <= extent <= EXTENT for extent in self.box):
+            yield f"a tile has 1 to {EXTENT} elements along each dimension, not {self.box}"
+        if len(self.steps) not in (0, len(self.box)) or any(not 1 <= step <= STEP for step in self.steps):
+            yield f"steps are one from 1 to {STEP} for each dimension, not {self.steps}"
+        elif self.steps and self.steps[0] != 1:
+            yield f"the step of the contiguous dimension is 1, not {self.steps[0]}"
+        if self.swizzle not in SWIZZLES:
+            yield f"a swizzle is of {', '.join(map(str, SWIZZLES))} bytes, not {self.swizzle}"
+        row = self.box[0] * self.item
+        if row % PIECE:
+            yield f"a row of a tile has a multiple of {PIECE} bytes, not {row}"
+        if self.swizzle and row > self.swizzle:
+            yield f"a row of a tile has at most the {self.swizzle} bytes of its swizzle, not {row}"
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return ELEMENTS[self.element][1]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """In shared memory."""
+        return tuple(-(-extent // step) for extent, step in zip(self.box, self.steps or (1,) * len(self.box)))
+
+    @property
+    def bytes(self) -> int:
+        """In shared memory: what a copy brings, also of a tile that is partly outside of the tensor."""
+        return math.prod(self.extents) * self.item
+
+    @property
+    def align(self) -> int:
+        """Of a tile in shared memory: where a swizzle repeats, or what every copy needs."""
+        return 8 * self.swizzle if self.swizzle else TILE_ALIGN
+
+    def __str__(self) -> str:
+        swizzle = f", swizzled by {self.swizzle} bytes" if self.swizzle else ""
+        return f"map of {'x'.join(map(str, self.box))} {self.element}{swizzle}"
+
+
+@dataclass(frozen=True)
+class TiledMap:
+    """What cuTensorMapEncodeTiled is told of a tensor, but its address.
+
+    dims      elements along each dimension, of the contiguous one first
+    strides   bytes between neighbours along each dimension but the first
+    l2        bytes (0, 64, 128, 256) that L2 fetches at least
+    nan       what is outside is a NaN, of floating-point elements; else 0
+    """
+    tile: Tile
+    dims: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    l2: int = 128
+    nan: bool = False
+
+    @classmethod
+    def of(cls, tile: Tile, x: Any, **more: Any) -> TiledMap:
+        """Of an array, whose last dimension is contiguous and the map's first."""
+        if x.ndim != len(tile.box) or x.itemsize != tile.item or x.strides[-1] != x.itemsize:
+            raise ValueError(f"a {tile} is of an array of {len(tile.box)} dimensions and {tile.item} bytes an element "
+                             f"whose last dimension is contiguous, not of shape {x.shape}, {x.dtype} and strides of "
+                             f"{x.strides} bytes")
+        return cls(tile, tuple(reversed(x.shape)), tuple(reversed(x.strides[:-1])), **more)
+
+    def violations(self, address: int = 0) -> Iterator[str]:
+        """Why a device refuses it for a tensor at this address, in sentences."""
+        rank = len(self.tile.box)
+        if len(self.dims) != rank or len(self.strides) != rank - 1:
+            yield f"it has {rank} dims and {rank - 1} strides, not {self.dims} and {self.strides}"
+        if any(not 1 <= extent <= 1 << 32 for extent in self.dims):
+            yield f"a tensor has 1 to 2^32 elements along each dimension, not {self.dims}"
+        if any(stride % PIECE or not 0 <= stride < 1 << 40 for stride in self.strides):
+            yield f"strides are multiples of {PIECE} bytes below 2^40, not {self.strides}"
+        if address % PIECE:
+            yield f"a tensor begins at a multiple of {PIECE} bytes, not at {address:#x}"
+        if self.l2 not in PROMOTIONS:
+            yield f"l2 is one of {', '.join(map(str, PROMOTIONS))} bytes, not {self.l2}"
+        if self.nan and self.tile.element.startswith("i"):
+            yield f"{self.tile.element} has no NaN"
+
+    def check(self, address: int = 0) -> None:
+        """ValueError if a device refuses it."""
+        if why := [*self.tile.violations(), *self.violations(address)]:
+            raise ValueError(f"{self.tile}: {'; '.join(why)}")
+
+    def elements(self, at: tuple[int, ...]) -> tuple[Any, Any]:
+        """Of the tile at these coordinates, rows of the contiguous dimension: where its elements are, in bytes from
+        the tensor on, and which of them the tensor has."""
+        extents, steps = self.tile.extents, self.tile.steps or (1,) * len(at)
+        offsets, inside = np.zeros(1, np.int64), np.ones(1, bool)
+        for d in range(1, len(at)):         # the last dimension ends up outermost
+            index = at[d] + np.arange(extents[d]) * steps[d]
+            offsets = (index[:, None] * self.strides[d - 1] + offsets).ravel()
+            inside = (((index >= 0) & (index < self.dims[d]))[:, None] & inside).ravel()
+        column = at[0] + np.arange(extents[0])
+        return offsets[:, None] + column * self.tile.item, inside[:, None] & (column >= 0) & (column < self.dims[0])
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """An array (or what the simulator's memory has at an address) with a map of it, as an argument of a simulated
+    kernel; an array alone is mapped by `TiledMap.of`."""
+    map: TiledMap
+    tensor: Any
