@@ -65,11 +65,15 @@ def tiles_of(target: CpuTarget, table: dict[int, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuPlan:
-    """The legal candidate with the least predicted time; `like` as in `candidates`."""
+    """The legal candidate with the least predicted time, but in place what the emitted builtin multiplies; `like` as in
+    `candidates`."""
     if shape.m == 0 or shape.n == 0 or shape.k == 0:
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
-    return ranked(shape, target, like=like)[0]
+    found = ranked(shape, target, like=like)
+    if like is None and shape.dtype in BUILTIN and stays_in_cache(shape, target):   # the builtin, which asks no planner
+        return next(p for p in found if p.algorithm == "in_place")
+    return found[0]
 
 
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1,
@@ -100,8 +104,7 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
     """Where operands and C are in the format of the sums, and may be read in place."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
-    # the builtin multiplies in place without choosing; the tuner, which compares tiles, may find better
-    for mr, vectors in packed_tiles(target)[:tiles] if not in_cache or tiles > 1 or shape.dtype not in BUILTIN else ():
+    for mr, vectors in packed_tiles(target)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
     if shape.k <= SHORT or max(shape.m, shape.n) * shape.k <= small_elements(shape.dtype, target, shape.a):
         for mr, vectors in tiles_of(target, TILES)[:tiles]:
