@@ -18,4 +18,5 @@ if __name__ == "__main__":
     # All three run even if one fails: whoever reads the log wants every complaint at once.
     # Two processes take half the time of one; more would need more memory than small machines have. The one that is
     # done first takes tests over from the other.
-    sys.exit(max([run("ruff", "check", "."), run("mypy"), run("pytest", "-n", "2", "--dist", "worksteal", *sys.argv[1:])], key=abs))
+    pytest = ("pytest", "-n", "2", "--dist", "worksteal", *sys.argv[1:])
+    sys.exit(max([run("ruff", "check", "."), run("mypy"), run(*pytest)], key=abs))
