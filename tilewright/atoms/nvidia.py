@@ -153,10 +153,11 @@ def every() -> Iterator[Atom]:
             yield from (mma(a, b, sums, *shape) for sums in kinds for a in inputs for b in inputs)
 
 
-def largest(target: GpuTarget, a: str, b: str, sums: str) -> Atom:
-    """The instruction of a target that multiplies most of these formats at once. ValueError if it has none."""
+def largest(target: GpuTarget, a: str, b: str, sums: str, most: int = 1 << 10) -> Atom:
+    """The instruction of a target that multiplies most of these formats at once, with k up to `most`. ValueError if it
+    has none."""
     found = [(m*n*k, (m, n, k)) for inputs, kinds, shapes, needs in TABLE for m, n, k in shapes
-             if {a, b} <= {*inputs} and sums in kinds and needs in target.instructions]
+             if {a, b} <= {*inputs} and sums in kinds and needs in target.instructions and k <= most]
     if not found:
         raise ValueError(f"{target.name} has no mma.sync of {a} by {b} with sums in {sums}")
     return mma(a, b, sums, *max(found)[1])

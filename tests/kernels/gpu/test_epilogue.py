@@ -14,10 +14,12 @@ from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.dmma_gemm import emit_dmma_gemm
 from tilewright.kernels.nvidia.gemv import emit_gemv
+from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
 
 SIMT = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
 DMMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
+TF32 = DMMA | {"A": "tf32", "B": "tf32", "VECTOR_A": 4, "VECTOR_B": 4}
 WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
 
 
@@ -47,6 +49,8 @@ def wanted(product, c, beta, alpha):
     (emit_simt_gemm, SIMT | {"VECTOR": 1, "TAIL": True}, 65, 67),
     (emit_dmma_gemm, DMMA, 66, 68),
     (emit_dmma_gemm, DMMA | {"SPLIT_K": 2}, 66, 68),
+    (emit_mma_gemm, TF32 | {"VECTOR_C": 4}, 66, 68),
+    (emit_mma_gemm, TF32 | {"VECTOR_C": 2, "LAYOUT": "tt", "SPLIT_K": 2}, 68, 66),
     (emit_gemv, {"VECTOR": 4, "LAYOUT": "nn"}, 1, 132),
     (emit_gemv, {"VECTOR": 4, "LAYOUT": "nt", "SPLIT_K": 2}, 1, 33),
     (emit_gemv, {"VECTOR": 4, "COLUMN": True}, 33, 1),

@@ -13,7 +13,8 @@ from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
 from tilewright.targets import target
 
 RNG = np.random.default_rng(15)
-SIZES = {"tf32": 4, "f16": 2, "bf16": 2}
+SIZES = {"f64": 8, "tf32": 4, "f16": 2, "bf16": 2}
+SUM_TYPES = {"i32": np.int32, "f64": np.float64}
 SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
 LAYOUTS = "nn", "nt", "tn", "tt"
 
@@ -24,15 +25,15 @@ def dtype_of(format):
 
 def bits(x):
     """As a kernel's pointer takes it."""
-    return x if x.dtype in (np.float32, np.float16, np.int32) else x.view(f"i{x.itemsize}")
+    return x if x.dtype in (np.float64, np.float32, np.float16, np.int32) else x.view(f"i{x.itemsize}")
 
 
 def run(m, n, k, alpha=1, beta=0, LAYOUT="nn", A="bf16", B=None, OUT=None, SUMS=None, **options):
     """The report; the product is compared with NumPy's, exactly."""
     B, size = B or A, SIZES.get(A, 1)
-    SUMS = SUMS or ("i32" if A in ("i8", "u8") else "f32")
-    OUT = OUT or ("i32" if SUMS == "i32" else "f32")
-    options = {**SMALL, "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size, **options}
+    SUMS = SUMS or {"i8": "i32", "u8": "i32", "f64": "f64"}.get(A, "f32")
+    OUT = OUT or SUMS
+    options = {**SMALL, "ARCH": "sm_90a", "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size, **options}
     function = emit_mma_gemm(A=A, B=B, OUT=OUT, SUMS=SUMS, LAYOUT=LAYOUT, **options)
 
     def matrix(rows, cols, letter, format, even):
@@ -49,7 +50,7 @@ def run(m, n, k, alpha=1, beta=0, LAYOUT="nn", A="bf16", B=None, OUT=None, SUMS=
     if not beta and SUMS != "i32":
         c[:] = np.nan
     tiles, parts = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"]), options.get("SPLIT_K", 1)
-    space, grid, sums = [], (tiles, 1, parts), np.int32 if SUMS == "i32" else np.float32
+    space, grid, sums = [], (tiles, 1, parts), SUM_TYPES.get(SUMS, np.float32)
     per_tile = options["CTA_M"] * options["CTA_N"]
     if options.get("TAIL"):
         whole, parts = max(tiles - 3, 0), 4
@@ -64,7 +65,7 @@ def run(m, n, k, alpha=1, beta=0, LAYOUT="nn", A="bf16", B=None, OUT=None, SUMS=
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("format", ["bf16", "tf32", "i8"])
+@pytest.mark.parametrize("format", ["bf16", "tf32", "i8", "f64"])
 def test_layouts(format, layout):
     run(80, 144, 160, A=format, LAYOUT=layout)
 
@@ -75,14 +76,15 @@ def test_layouts(format, layout):
 def test_formats(formats, layout):
     A, B, OUT, SUMS = formats
     run(80, 144, 96, A=A, B=B, OUT=OUT, SUMS=SUMS, LAYOUT=layout, alpha=2, beta=-1,
-        **({"ARCH": "sm_89"} if A == "e4m3fn" else {}), **({"VECTOR_A": 2, "VECTOR_C": 2} if A == "f16" else {}))
+        **({"VECTOR_A": 2, "VECTOR_C": 2} if A == "f16" else {}))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("format", ["bf16", "tf32", "i8"])
+@pytest.mark.parametrize("format", ["bf16", "tf32", "i8", "f64"])
 def test_no_bank_conflicts(format, layout):
     """Fragments and copies: no access to shared memory needs more passes than its bytes."""
-    report = run(128, 128, 64, A=format, LAYOUT=layout, CTA_M=128, CTA_N=128, WARP_M=64, WARP_N=64)
+    report = run(128, 128, 64, A=format, LAYOUT=layout, CTA_M=128, CTA_N=128, WARP_M=64,
+                 WARP_N=32 if format == "f64" else 64, CTA_K=128 // SIZES.get(format, 1))
     for verb in ("load", "store"):
         traffic = report.of(space="shared", verb=verb)
         assert traffic.moved == traffic.ideal
@@ -93,6 +95,7 @@ def test_awkward_sizes(m, n, k):
     """Without alignment: copies of single elements, through registers where those have less than 4 bytes."""
     run(m, n, k, A="tf32", VECTOR_A=1, VECTOR_B=1, LAYOUT="tn")
     run(m, n, k, A="bf16", VECTOR_A=1, VECTOR_B=1, LAYOUT="nn", ASYNC=False, STAGES=2, alpha=2, beta=-3)
+    run(m, n, k, A="f64", VECTOR_A=1, VECTOR_B=1, LAYOUT="nt", beta=1)
     run(m, n, k, A="u8", VECTOR_A=1, VECTOR_B=1, LAYOUT="tt", ASYNC=False, STAGES=2, beta=1)
 
 
@@ -107,10 +110,15 @@ def test_turing(format, layout):
     run(80, 144, 96, A=format, ARCH="sm_75", LAYOUT=layout, ASYNC=False, STAGES=2)
 
 
+def test_f64_on_ampere():
+    """Smaller instructions there, too."""
+    run(80, 72, 40, A="f64", ARCH="sm_80", LAYOUT="nt")
+
+
 def test_parts_of_k():
     run(66, 72, 200, SPLIT_K=3)
     run(64, 64, 8, SPLIT_K=2, beta=1)                   # fewer tiles of k than parts
-    run(200, 192, 104, TAIL=True)
+    run(200, 192, 104, A="f64", TAIL=True, VECTOR_C=2)
     run(80, 80, 160, A="i8", TAIL=True, LAYOUT="nt")
 
 
@@ -122,17 +130,31 @@ def test_counts():
     assert report.of("a", "load").elements == 128 * 128 == report.of("b", "load").elements
 
 
-SIXTEEN = {"A": "f16", "B": "f16"}
+TURING = {"ASYNC": False, "STAGES": 2}
 TF32 = {"A": "tf32", "B": "tf32", "CTA_K": 16, "VECTOR_A": 4, "VECTOR_B": 4}
-EIGHT = {"A": "i8", "B": "i8", "OUT": "i32", "SUMS": "i32", "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16}
+INTS = {"A": "i8", "B": "i8", "OUT": "i32", "SUMS": "i32", "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16}
+FP8 = {"A": "e4m3fn", "B": "e5m2", "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16}
+F64 = {"A": "f64", "B": "f64", "OUT": "f64", "SUMS": "f64", "CTA_K": 8, "WARP_M": 32, "STAGES": 4, "VECTOR_A": 2,
+       "VECTOR_B": 2, "VECTOR_C": 2}
+# target, options, and of a round of the main loop the instructions that multiply and that read shared memory
+RESOURCES = [
+    ("sm_75", TURING | {"A": "f16", "B": "f16"}, 128, 16),
+    ("sm_80", {"LAYOUT": "nt", "OUT": "bf16", "VECTOR_C": 8}, 64, 16),
+    ("sm_80", {"CTA_N": 256, "SPLIT_K": 2}, 64, 16),
+    ("sm_80", {"TAIL": True, "VECTOR_C": 2}, 64, 16),
+    ("sm_80", TF32, 64, 24),
+    ("sm_86", INTS, 64, 16),
+    ("sm_89", FP8 | {"LAYOUT": "nt"}, 64, 16),
+    ("sm_90a", {"BATCH": True, "SPLIT_K": 2}, 64, 16),
+    ("sm_90a", F64, 32, 16),
+    ("sm_90a", F64 | {"LAYOUT": "nt", "CTA_M": 64, "CTA_K": 16, "MIN_CTAS": 2}, 64, 48),
+    ("sm_90a", F64 | {"LAYOUT": "tt", "SPLIT_K": 2}, 32, 20),
+    ("sm_90a", F64 | {"LAYOUT": "tn", "VECTOR_A": 1, "VECTOR_B": 1, "VECTOR_C": 1}, 32, 12),
+]
 
 
-@pytest.mark.parametrize(("arch", "options"), [
-    ("sm_75", SIXTEEN | {"ASYNC": False, "STAGES": 2}),
-    ("sm_80", {"LAYOUT": "nt", "OUT": "bf16", "VECTOR_C": 8}), ("sm_80", TF32), ("sm_86", EIGHT),
-    ("sm_80", {"CTA_N": 256, "SPLIT_K": 2}), ("sm_89", {"A": "e4m3fn", "B": "e4m3fn"} | {
-        "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16, "LAYOUT": "nt"}), ("sm_90a", {"BATCH": True, "SPLIT_K": 2})])
-def test_resources(arch, options):
+@pytest.mark.parametrize(("arch", "options", "mmas", "reads"), RESOURCES)
+def test_resources(arch, options, mmas, reads):
     """No spills in the tiles that are chosen for large products; of a tile's loop little but products and reads."""
     try:
         ptxas.find()
@@ -143,5 +165,4 @@ def test_resources(arch, options):
     (usage,) = used.values()
     assert usage.spills == usage.stack == 0, usage
     loop = ptx_loop(text).counts
-    assert loop["MMAs"] == {"sm_75": 128}.get(arch, 64)
-    assert loop["shared loads"] == 24 if options.get("A") == "tf32" else 16
+    assert (loop["MMAs"], loop["shared loads"]) == (mmas, reads)

@@ -1,9 +1,10 @@
-"""A warp's fragments of A or B for `mma.sync`, read from swizzled tiles in shared memory.
+"""A warp's fragments of A or B for `mma.sync`, read from tiles in shared memory.
 
 A step is 32 bytes of k, for a block of 16 rows of A or columns of B (i): four registers for each lane, of half h of the
 block and 16 bytes q of the step, in the order in which instructions take them: [h + 2*q] of A, [2*h + q] of B
 (registers of one operand have to be neighbours). In the layout of all instructions lane 4*g + t holds, of these, the
-t-th 32 bits of index g. Which i of the block index g of half h is, is free, and chosen by what is contiguous:
+t-th 32 bits of index g; of f64, whose registers [h] have 64 bits, the t-th number. Which i of the block index g of half h
+is, is free, and chosen by what is contiguous:
 
     elements        contiguous      read by                                 index g of half h
     8, 16, 32 bits  k, of A         ldmatrix                                g + 8*h
@@ -11,9 +12,11 @@ t-th 32 bits of index g. Which i of the block index g of half h is, is free, and
     16 bits         i               ldmatrix, transposed                    g + 8*h
     8 bits          i               the same of pairs of i, whose bytes     2*g + h
                                     permutations take apart afterwards
-    32 bits         i               loads of 8 bytes, two i each            2*g + h
+    32, 64 bits     i               loads of two i at once                  2*g + h
+    64 bits         k               loads of one                            g + 8*h
 
-In B's order, and where i are in pairs, a lane has four columns of C side by side.
+In B's order, and where i are in pairs, a lane has four columns of C side by side. Rows of f64 are padded, which leaves
+their addresses one base and constants; all others are swizzled, since eight lanes of ldmatrix read 16 bytes each.
 """
 from __future__ import annotations
 
@@ -27,12 +30,14 @@ from tilewright.kernels.nvidia.result import Piece
 BLOCK, STEP = 16, 32            # i of a block; bytes of k in a step
 
 
-def swizzled(BITS: int, along_k: bool, of_b: bool) -> dict[str, Any]:
-    """How a tile is to be swizzled (`swizzle.Swizzle`): by the rows of it that eight lanes read together."""
+def arranged(BITS: int, along_k: bool, of_b: bool) -> dict[str, Any]:
+    """How rows of a tile are to be padded or swizzled (`operand.SmemOperand`): by those that lanes read together."""
+    if BITS == 64:
+        return {"PAD": 4}
     if BITS == 32 and not along_k:
-        return {"BITS": (0, 1), "FIRST": 1}
+        return {"PAD": 0, "BITS": (0, 1), "FIRST": 1}
     fours = of_b if along_k else BITS == 8
-    return {"BITS": (0, 2, 3) if fours else (0, 1, 2)}
+    return {"PAD": 0, "BITS": (0, 2, 3) if fours else (0, 1, 2)}
 
 
 class Blocks:
@@ -42,53 +47,60 @@ class Blocks:
         self.k, self.x, self.of_b, self.COUNT = k, x, of_b, EXTENT // BLOCK
         self.BITS, self.along_k = x.T.bits, x.inner_k
         self.paired = not x.inner_k and self.BITS != 16
-        self.STEP = STEP // x.T.bytes
-        matrix, r = lane // 8, lane % 8                 # and row of it, whose address this lane passes
-        h, q = (matrix // 2, matrix % 2) if of_b else (matrix % 2, matrix // 2)
-        PIECE, fours = WIDEST // x.T.bytes, r // 2*4 + r % 2
-        if x.inner_k:
-            row, column = first + (fours + h*2 if of_b else r + h*8), q*PIECE
-        elif self.BITS == 8:                            # of each q the first two steps of four, then the others
-            row, column = matrix // 2*16 + fours + matrix % 2*2, first
-        elif self.BITS == 16:
-            row, column = q*8 + r, first + h*8
-        else:
-            row, column = lane % 4, first + lane // 4*2
-        assert x.swizzle
+        self.matrices = self.BITS < 32 or self.BITS == 32 and self.along_k          # read by ldmatrix
+        self.fours = self.paired or (self.matrices and self.along_k)                # columns of C, if it is B
+        self.STEP, self.QUARTERS = STEP // x.T.bytes, 1 if self.BITS == 64 else 2   # elements of k; registers along it
+        row, column = self._first_place(first, lane)
         self.places = x.swizzle.places(k, row, column, [
-            self._apart(block, step, q) for block in range(self.COUNT) for step in range(x.CTA_K // self.STEP)
-            for q in range(2)])
+            at for block in range(self.COUNT) for step in range(x.CTA_K // self.STEP) for at in self._apart(block, step)])
 
-    def _apart(self, block: int, step: int, q: int) -> tuple[int, int]:
-        """Rows and columns of the tile; q counts for single loads only."""
+    def _first_place(self, first: Value, lane: Value) -> tuple[Value, Value]:
+        """Row and column of the tile where this lane reads of the first block and step."""
+        if not self.matrices:
+            g, t = lane // 4, lane % 4
+            return (first + g, t) if self.along_k else (t, first + g*2)
+        matrix, r = lane // 8, lane % 8                 # and row of it, whose address this lane passes
+        h, q = (matrix // 2, matrix % 2) if self.of_b else (matrix % 2, matrix // 2)
+        fours = r // 2*4 + r % 2
         if self.along_k:
-            return block*BLOCK, step*self.STEP
-        return step*self.STEP + (q*self.STEP // 2 if self.BITS == 32 else 0), block*BLOCK
+            return first + (fours + h*2 if self.of_b else r + h*8), q*(WIDEST // self.x.T.bytes)
+        if self.BITS == 8:                              # of each q the first two steps of four, then the others
+            return matrix // 2*16 + fours + matrix % 2*2, first
+        return q*8 + r, first + h*8
+
+    def _apart(self, block: int, step: int) -> list[tuple[int, int]]:
+        """Rows and columns of the tile between that and where it reads of this block and step, once or twice."""
+        i, p = block*BLOCK, step*self.STEP
+        if self.along_k:
+            return [(i, p)] if self.matrices else [(i, p), (i + 8, p)]
+        return [(p + 4*q, i) for q in range(2)] if self.BITS == 32 else [(p, i)]
 
     def read(self, smem: Value, step: int) -> list[list[Value]]:
         """Of each block the registers as they come; `registers` makes them those of an instruction."""
-        k, found = self.k, []
+        k, T, found = self.k, self.x.T, []
         for block in range(self.COUNT):
-            both = [smem + place + constant for place, constant in (
-                self.places[self._apart(block, step, q)] for q in range(2))]
-            if self.BITS == 32 and not self.along_k:
-                found.append([k.load(at.as_(i32), vec(i32, 2)) for at in both])
+            places = [smem + place + constant for place, constant in (
+                self.places[at] for at in self._apart(block, step))]
+            if self.matrices:
+                found.append([*k.ldmatrix(places[0], 4, not self.along_k)])
+            elif self.along_k:
+                found.append([k.load(at) for at in places])
             else:
-                found.append([*k.ldmatrix(both[0], 4, not self.along_k)])
+                pairs = [k.load(at, vec(T, 2)) for at in places]
+                found.append([pair[h] for pair in pairs for h in range(2)])
         return found
 
     def registers(self, raw: list[Value]) -> list[Value]:
         """Those of an instruction."""
         k = self.k
-        if not self.paired:
-            words = raw
-        elif self.BITS == 32:
-            words = self._ordered(lambda h, q: raw[q][h])
-        else:
+        if self.BITS == 32:
+            words = [k.round_tf32(x if x.type == f32 else k.bits_as(x, f32)) for x in raw]
+            return self._ordered(lambda h, q: words[h + 2*q]) if self.paired else words
+        if self.BITS == 8 and self.paired:
             bytes = [k.reinterpret(word, vec(i8, 4)) for word in raw]
-            words = self._ordered(lambda h, q: k.reinterpret(
+            return self._ordered(lambda h, q: k.reinterpret(
                 k.shuffle(bytes[2*q], bytes[2*q + 1], range(h, 8, 2)), i32))
-        return [k.round_tf32(k.bits_as(x, f32)) for x in words] if self.BITS == 32 else words
+        return raw
 
     def _ordered(self, word: Callable[[int, int], Value]) -> list[Value]:
         return [word(x // 2, x % 2) if self.of_b else word(x % 2, x // 2) for x in range(4)]
@@ -105,5 +117,5 @@ class Blocks:
         if not self.of_b:
             base, width, apart = (first + g*2, 2, 16) if self.paired else (first + g, 1, 8)
         else:
-            base, width, apart = (first + t*4, 4, 16) if self.paired or self.along_k else (first + t*2, 2, 8)
+            base, width, apart = (first + t*4, 4, 16) if self.fours else (first + t*2, 2, 8)
         return [Piece(base, at, width) for at in range(0, self.COUNT*BLOCK, apart)]

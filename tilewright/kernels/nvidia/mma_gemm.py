@@ -9,13 +9,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from tilewright.atoms.nvidia import largest
-from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i32, vec
+from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
-from tilewright.kernels.nvidia.matrices import STEP, Blocks, swizzled
+from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Partition, Result
 from tilewright.kernels.nvidia.ring import Fragments, Ring
@@ -45,7 +45,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     BATCH       of many matrices: see work.parameters
     """
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
-    SCALAR = i32 if SUMS == "i32" else f32
+    SCALAR = {"i32": i32, "f64": f64}.get(SUMS, f32)
     A_TYPE, B_TYPE = (memory_type("f32" if x == "tf32" else x) for x in (A, B))
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
@@ -57,7 +57,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
         T = B_TYPE if of_b else A_TYPE
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
-                           THREADS=THREADS, ASYNC=ASYNC, PAD=0, swizzled=swizzled(T.bits, along_k, of_b))
+                           THREADS=THREADS, ASYNC=ASYNC, **arranged(T.bits, along_k, of_b))
     a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
     b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
     smem = k.smem("tiles", (STAGES*(a.SIZE + b.SIZE),), a.T, align=128)
@@ -79,7 +79,7 @@ class WarpProducts:
         self.k, self.ring, self.blocks, self.work, self.formats = k, ring, blocks, work, formats
         a, b = blocks
         self.STEPS = a.x.CTA_K // a.STEP
-        self.atom = largest(TARGETS[ARCH], *formats)
+        self.atom = largest(TARGETS[ARCH], *formats, a.STEP)
         T = self.atom.c.type.scalar                             # f32, i32, or an i32 with two sums in f16
         self.acc = k.tile(2*a.COUNT, (4 if formats[2] != "f16" else 2)*b.COUNT, T)
 
@@ -97,15 +97,16 @@ class WarpProducts:
         for i in range(a.COUNT):
             for j in range(b.COUNT):
                 for e in range(2):
-                    self._multiply(a_reg[i], b_reg[j][2*e:2*e + 2], 2*i, j, e)
+                    self._multiply(a_reg[i], b_reg[j][b.QUARTERS*e:b.QUARTERS*(e + 1)], 2*i, j, e)
 
     def _multiply(self, a_reg: list[Value], b_reg: list[Value], i: int, j: int, e: int) -> None:
         """A block of rows by half e of a block of columns: one instruction, or several smaller ones."""
-        HALVES, QUARTERS = self.atom.m // 8, self.atom.k * self.blocks[0].x.T.bytes // (STEP // 2)
-        for q in range(0, 2, QUARTERS):
+        x = self.blocks[0]
+        HALVES, QUARTERS = self.atom.m // 8, x.QUARTERS * self.atom.k // x.STEP
+        for q in range(0, x.QUARTERS, QUARTERS):
             for h in range(0, 2, HALVES):
-                a = [a_reg[h + x + 2*y] for y in range(q, q + QUARTERS) for x in range(HALVES)]
-                where = [(i + h + x, column) for x in range(HALVES) for column in self._columns(j, e)]
+                a = [a_reg[half + 2*y] for y in range(q, q + QUARTERS) for half in range(h, h + HALVES)]
+                where = [(i + half, column) for half in range(h, h + HALVES) for column in self._columns(j, e)]
                 d = self.k.mma(self.atom, a, b_reg[q:q + QUARTERS], [self.acc[ij] for ij in where])
                 for ij, x in zip(where, d):
                     self.acc[ij] = x

@@ -5,7 +5,8 @@
     k is contiguous     [CTA_K, CTA + PAD]  transposed, element by element      the same
     k is contiguous     [CTA, CTA_K + PAD]  VECTOR elements along k             a vector along k of each row
 
-For matrix instructions rows are not padded, but `swizzled` (swizzle.py), and matrices.py reads the fragments.
+For matrix instructions rows are padded less, or swizzled by BITS of the row (swizzle.py); matrices.py says how, and
+reads the fragments.
 
 i stands for a row of A or a column of B. Copies are asynchronous, or pass through registers. What a CTA has beyond the
 matrix along i is copied from its last row, and never stored; beyond k, which happens in the first tile alone, it is 0.
@@ -38,7 +39,7 @@ class SmemOperand:
 
     def __init__(self, k: Kernel, T: Any, gmem: Value, ld: Value, *, along_k: bool, transposed: bool, EXTENT: int,
                  CTA_K: int, VECTOR: int, THREADS: int, ASYNC: bool, PAD: int | None = None,
-                 swizzled: dict[str, Any] | None = None) -> None:
+                 BITS: tuple[int, ...] = (), FIRST: int = 0) -> None:
         self.k, self.T, self.gmem, self.ld, self.ASYNC = k, T, gmem, ld, ASYNC
         self.EXTENT, self.CTA_K, self.THREADS = EXTENT, CTA_K, THREADS
         self.along_k, self.inner_k = along_k, along_k and not transposed
@@ -52,7 +53,7 @@ class SmemOperand:
             self.ROW = EXTENT + (V - EXTENT) % (2*V) if along_k else EXTENT     # an odd number of vectors
         if PAD is not None:
             self.ROW = (CTA_K if self.inner_k else EXTENT) + PAD
-        self.swizzle = None if swizzled is None else Swizzle(self.ROW, V, **swizzled)
+        self.swizzle = Swizzle(self.ROW, V, BITS, FIRST)
         self.SIZE = (EXTENT if self.inner_k else CTA_K) * self.ROW
         self._share()
 
@@ -87,11 +88,7 @@ class SmemOperand:
             at = self.gmem.view(self.ld, 1).at(i, p) if self.along_k else self.gmem.view(self.ld, 1).at(p, i)
             self.pointers.append(k.variable(ptr(self.T), at))
         row, column = (self.thread_i, self.thread_p) if self.inner_k else (self.thread_p, self.thread_i)
-        if self.swizzle:
-            self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
-        else:
-            to_smem = row*self.ROW + column
-            self.places = {(r, c): (to_smem, r*self.ROW + c) for r, c in map(self._in_tile, self.passes)}
+        self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
         if not self.ASYNC:
             self.carried: Tile = k.tile(len(self.passes), 1, vec(self.T, self.UNIT), zero=False)
 

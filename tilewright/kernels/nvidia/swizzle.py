@@ -16,11 +16,12 @@ class Swizzle:
 
     Eight pieces fill all banks once, and that many lanes read together: each a piece in the same column of a row of its
     own. f(r) is made of those bits of the row by which these rows differ, BITS, but for the lowest ones where several
-    rows fit into 128 bytes. It begins at bit FIRST of a piece's number, for reads of more than one column.
+    rows fit into 128 bytes. It begins at bit FIRST of a piece's number, for reads of more than one column. Without BITS
+    the tile is as it is.
     """
     ROW: int
     PIECE: int
-    BITS: tuple[int, ...]
+    BITS: tuple[int, ...] = ()
     FIRST: int = 0
 
     @property
@@ -40,13 +41,13 @@ class Swizzle:
                ) -> dict[tuple[int, int], Place]:
         """Where elements are that are `apart`, rows and columns, from (row, column). Those that are whole periods of f
         apart share a value."""
-        PERIOD, WIDTH = 2 << max(self.BITS), self.PIECES * self.PIECE
+        PERIOD, WIDTH = (2 << max(self.BITS), self.PIECES * self.PIECE) if self.BITS else (1, 1)
         values: dict[tuple[int, int], Value] = {}
         found = {}
         for rows, columns in apart:
             key = rows % PERIOD, columns % WIDTH
             if key not in values:
                 r, c = row + key[0], column + key[1]
-                values[key] = r*self.ROW + (c ^ self._moved(k, r)*self.PIECE)
+                values[key] = r*self.ROW + (c ^ self._moved(k, r)*self.PIECE if self.BITS else c)
             found[rows, columns] = values[key], (rows - key[0])*self.ROW + columns - key[1]
         return found
