@@ -1,6 +1,6 @@
 """Launches one family of GPU kernels on small awkward shapes: what compute-sanitizer watches. No torch in sight.
 
-    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        ladder, simt, dmma or product
+    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        ladder, simt, mma or product
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from bench.variants import DMMA, SIMT, Built, Variant, build, variants
+from bench.variants import MMA, SIMT, TARGET, Built, Variant, build, variants
 from tilewright.runtime.cuda import module
 
 Shape = tuple[int, int, int]
@@ -22,7 +22,7 @@ SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 25
 
 
 def families() -> dict[str, Callable[[], Iterator[str]]]:
-    return {"ladder": ladder, "simt": simt, "dmma": dmma, "product": product}
+    return {"ladder": ladder, "simt": simt, "mma": mma, "product": product}
 
 
 def ladder() -> Iterator[str]:
@@ -53,11 +53,17 @@ def simt() -> Iterator[str]:
         yield from _tried(variants(SIMT, layout, *options), layout, np.float32, ((132, 140, 68), (128, 256, 64)))
 
 
-def dmma() -> Iterator[str]:
-    options: list[dict[str, Any]] = [{}, {"STAGES": 2}, {"CTA_K": 8}, {"SPLIT_K": 3}]
-    for layout in ("nn", "nt", "tn", "tt"):
-        yield from _tried(variants(DMMA, layout, *({**o, "VECTOR": 1} for o in options)), layout, np.float64, SHAPES)
-        yield from _tried(variants(DMMA, layout, *options), layout, np.float64, ((130, 140, 70),))
+def mma() -> Iterator[str]:
+    tile = {"CTA_M": 128, "CTA_N": 128, "WARP_M": 64, "WARP_N": 32}
+    options: list[dict[str, Any]] = [tile, {**tile, "STAGES": 2}, {**tile, "SPLIT_K": 3}]
+    for format, dtype, wide in (("f64", np.float64, 2), ("tf32", np.float32, 4)):
+        fixed = {"ARCH": TARGET.name, "A": format, "B": format, "CTA_K": 8*wide}
+        fixed |= dict.fromkeys(("OUT", "SUMS"), "f64" if format == "f64" else "f32")
+        for vector, shapes in (1, SHAPES), (wide, ((132, 140, 72),)):
+            vectors = dict.fromkeys(("VECTOR_A", "VECTOR_B", "VECTOR_C"), vector)
+            for layout in ("nn", "nt", "tn", "tt"):
+                yield from _tried(variants(MMA, layout, *({**fixed, **vectors, **o} for o in options)), layout, dtype,
+                                  shapes)
 
 
 def product() -> Iterator[str]:

@@ -13,7 +13,7 @@ from tilewright.runtime.cuda import module as cuda
 from tilewright.targets import target
 
 TARGET = target("sm_90a")
-DMMA = "tilewright.kernels.nvidia.dmma_gemm:emit_dmma_gemm"
+MMA = "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm"
 SIMT = "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm"
 
 

@@ -77,7 +77,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     emitters: ClassVar[dict[str, str]] = {
         "simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
-        "dmma": "tilewright.kernels.nvidia.dmma_gemm:emit_dmma_gemm",
+        "dmma": "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm",
         "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
     maker = "NVIDIA"
     plan: NvidiaPlan
@@ -110,6 +110,10 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             found |= {"DTYPE": self.lowered.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
                       "EARLY": p.prefetch_first}
+        if p.algorithm == "dmma":
+            vector = found.pop("VECTOR")
+            found = {"VECTOR_C": vector} | found | dict.fromkeys(("A", "B", "OUT", "SUMS"), "f64") | {
+                "ARCH": self.target.name, "VECTOR_A": vector, "VECTOR_B": vector}
         return found
 
     def _launch(self) -> Launch:

@@ -2,7 +2,7 @@
 (plans/nvidia_model.py).
 
     simt    CUDA cores (kernels/nvidia/simt_gemm.py): a CTA tile, warp tiles in it, an outer product per thread
-    dmma    f64 matrix instructions (kernels/nvidia/dmma_gemm.py)
+    dmma    f64 matrix instructions (kernels/nvidia/mma_gemm.py)
     gemv    one row or one column of C (kernels/nvidia/gemv.py)
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,

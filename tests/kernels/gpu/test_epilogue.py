@@ -12,14 +12,14 @@ from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.nvidia.dmma_gemm import emit_dmma_gemm
 from tilewright.kernels.nvidia.gemv import emit_gemv
 from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
 
 SIMT = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
-DMMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
-TF32 = DMMA | {"A": "tf32", "B": "tf32", "VECTOR_A": 4, "VECTOR_B": 4}
+MMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
+F64 = MMA | dict.fromkeys(("A", "B", "OUT", "SUMS"), "f64") | {"ARCH": "sm_90a", "VECTOR_A": 2, "VECTOR_B": 2}
+TF32 = MMA | {"A": "tf32", "B": "tf32", "VECTOR_A": 4, "VECTOR_B": 4}
 WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
 
 
@@ -47,8 +47,8 @@ def wanted(product, c, beta, alpha):
     (emit_simt_gemm, SIMT | {"VECTOR": 1, "CTA_K": 16, "SLICES": 2}, 9, 67),
     (emit_simt_gemm, SIMT | {"VECTOR": 1, "SPLIT_K": 2}, 65, 67),
     (emit_simt_gemm, SIMT | {"VECTOR": 1, "TAIL": True}, 65, 67),
-    (emit_dmma_gemm, DMMA, 66, 68),
-    (emit_dmma_gemm, DMMA | {"SPLIT_K": 2}, 66, 68),
+    (emit_mma_gemm, F64, 66, 68),
+    (emit_mma_gemm, F64 | {"SPLIT_K": 2}, 66, 68),
     (emit_mma_gemm, TF32 | {"VECTOR_C": 4}, 66, 68),
     (emit_mma_gemm, TF32 | {"VECTOR_C": 2, "LAYOUT": "tt", "SPLIT_K": 2}, 68, 66),
     (emit_gemv, {"VECTOR": 4, "LAYOUT": "nn"}, 1, 132),
@@ -61,7 +61,7 @@ def wanted(product, c, beta, alpha):
 def test_an_expression_at_the_seam_reaches_every_kernel(fused, emit, options, m, n, beta):
     k, rng = 24, np.random.default_rng(m + n)
     letters = options.get("LAYOUT", "nt" if emit is emit_mfma_gemm else "nn")
-    T = np.float64 if emit is emit_dmma_gemm or options.get("A") == "f64" else np.float32
+    T = np.float64 if options.get("A") == "f64" else np.float32
     a, b, c = (rng.integers(-3, 4, shape).astype(T) for shape in ((m, k), (k, n), (m, n)))
     expected = wanted(a @ b, c, beta, 2.0)
     held = [np.ascontiguousarray(x if letter == "n" else x.T) for x, letter in zip((a, b), letters)]

@@ -33,7 +33,8 @@ def run(m, n, k, alpha=1, beta=0, LAYOUT="nn", A="bf16", B=None, OUT=None, SUMS=
     B, size = B or A, SIZES.get(A, 1)
     SUMS = SUMS or {"i8": "i32", "u8": "i32", "f64": "f64"}.get(A, "f32")
     OUT = OUT or SUMS
-    options = {**SMALL, "ARCH": "sm_90a", "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size, **options}
+    options = {**SMALL, "ARCH": "sm_90a", "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size,
+               **options}
     function = emit_mma_gemm(A=A, B=B, OUT=OUT, SUMS=SUMS, LAYOUT=LAYOUT, **options)
 
     def matrix(rows, cols, letter, format, even):

@@ -3,8 +3,8 @@
 A step is 32 bytes of k, for a block of 16 rows of A or columns of B (i): four registers for each lane, of half h of the
 block and 16 bytes q of the step, in the order in which instructions take them: [h + 2*q] of A, [2*h + q] of B
 (registers of one operand have to be neighbours). In the layout of all instructions lane 4*g + t holds, of these, the
-t-th 32 bits of index g; of f64, whose registers [h] have 64 bits, the t-th number. Which i of the block index g of half h
-is, is free, and chosen by what is contiguous:
+t-th 32 bits of index g; of f64, whose registers [h] have 64 bits, the t-th number. Which i of the block index g of half
+h is, is free, and chosen by what is contiguous:
 
     elements        contiguous      read by                                 index g of half h
     8, 16, 32 bits  k, of A         ldmatrix                                g + 8*h
@@ -30,10 +30,11 @@ from tilewright.kernels.nvidia.result import Piece
 BLOCK, STEP = 16, 32            # i of a block; bytes of k in a step
 
 
-def arranged(BITS: int, along_k: bool, of_b: bool) -> dict[str, Any]:
-    """How rows of a tile are to be padded or swizzled (`operand.SmemOperand`): by those that lanes read together."""
+def arranged(BITS: int, along_k: bool, of_b: bool, PAD: int) -> dict[str, Any]:
+    """How rows of a tile are to be swizzled, or padded by PAD elements (`operand.SmemOperand`): by those that lanes read
+    together."""
     if BITS == 64:
-        return {"PAD": 4}
+        return {"PAD": PAD}
     if BITS == 32 and not along_k:
         return {"PAD": 0, "BITS": (0, 1), "FIRST": 1}
     fours = of_b if along_k else BITS == 8
@@ -47,12 +48,12 @@ class Blocks:
         self.k, self.x, self.of_b, self.COUNT = k, x, of_b, EXTENT // BLOCK
         self.BITS, self.along_k = x.T.bits, x.inner_k
         self.paired = not x.inner_k and self.BITS != 16
-        self.matrices = self.BITS < 32 or self.BITS == 32 and self.along_k          # read by ldmatrix
+        self.matrices = self.BITS < 32 or (self.BITS == 32 and self.along_k)        # read by ldmatrix
         self.fours = self.paired or (self.matrices and self.along_k)                # columns of C, if it is B
         self.STEP, self.QUARTERS = STEP // x.T.bytes, 1 if self.BITS == 64 else 2   # elements of k; registers along it
-        row, column = self._first_place(first, lane)
-        self.places = x.swizzle.places(k, row, column, [
-            at for block in range(self.COUNT) for step in range(x.CTA_K // self.STEP) for at in self._apart(block, step)])
+        every = [(block, step) for block in range(self.COUNT) for step in range(x.CTA_K // self.STEP)]
+        self.places = x.swizzle.places(k, *self._first_place(first, lane), (
+            at for block, step in every for at in self._apart(block, step)))
 
     def _first_place(self, first: Value, lane: Value) -> tuple[Value, Value]:
         """Row and column of the tile where this lane reads of the first block and step."""

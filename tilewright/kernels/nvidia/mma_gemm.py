@@ -26,7 +26,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
-                  BATCH: bool = False) -> Function:
+                  BATCH: bool = False, PAD: int = 4) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -43,6 +43,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     VECTOR_C    elements of C that are stored at once where a lane has as many side by side: 2 or 4
     SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
     BATCH       of many matrices: see work.parameters
+    PAD         elements after each row of a tile of f64
     """
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
     SCALAR = {"i32": i32, "f64": f64}.get(SUMS, f32)
@@ -57,7 +58,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
         T = B_TYPE if of_b else A_TYPE
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
-                           THREADS=THREADS, ASYNC=ASYNC, **arranged(T.bits, along_k, of_b))
+                           THREADS=THREADS, ASYNC=ASYNC, **arranged(T.bits, along_k, of_b, PAD))
     a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
     b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
     smem = k.smem("tiles", (STAGES*(a.SIZE + b.SIZE),), a.T, align=128)
