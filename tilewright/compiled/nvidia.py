@@ -104,8 +104,6 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
                  "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
                  "TAIL": p.tail, "GROUP_M": p.group_m, **more}
-        if p.algorithm == "dmma":
-            found["PAD"] = DMMA_PAD
         if p.algorithm == "simt":
             found |= {"DTYPE": self.lowered.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
                       "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
@@ -113,7 +111,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         if p.algorithm == "dmma":
             vector = found.pop("VECTOR")
             found = {"VECTOR_C": vector} | found | dict.fromkeys(("A", "B", "OUT", "SUMS"), "f64") | {
-                "ARCH": self.target.name, "VECTOR_A": vector, "VECTOR_B": vector}
+                "ARCH": self.target.name, "VECTOR_A": vector, "VECTOR_B": vector, "PAD": DMMA_PAD}
         return found
 
     def _launch(self) -> Launch:

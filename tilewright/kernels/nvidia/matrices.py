@@ -31,8 +31,8 @@ BLOCK, STEP = 16, 32            # i of a block; bytes of k in a step
 
 
 def arranged(BITS: int, along_k: bool, of_b: bool, PAD: int) -> dict[str, Any]:
-    """How rows of a tile are to be swizzled, or padded by PAD elements (`operand.SmemOperand`): by those that lanes read
-    together."""
+    """How rows of a tile are to be swizzled, or padded by PAD elements (`operand.SmemOperand`): by which of them lanes
+    read together."""
     if BITS == 64:
         return {"PAD": PAD}
     if BITS == 32 and not along_k:

@@ -1,8 +1,8 @@
-"""The GEMM on tensor cores by warps (`mma.sync`): sm_75 and later, in 8, 16 and 32 bits (tf32), every layout.
+"""The GEMM on tensor cores by warps (`mma.sync`): sm_75 and later, in 8, 16, 32 (tf32) and 64 bits, every layout.
 
 The parts are those of simt_gemm.py: work, ring (whose docstring has the timeline), operands, result. What differs are
-the products: tiles lie in shared memory as they lie in global memory, swizzled instead of padded, and matrices.py reads
-the fragments.
+the products: tiles lie in shared memory as they lie in global memory, most of them swizzled instead of padded, and
+matrices.py reads the fragments.
 """
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
-    A, B        f16, bf16, tf32 (f32 in memory, rounded to nearest), i8, u8, e4m3fn, e5m2: of A and B the same one, or
-                any two of i8 and u8, or of e4m3fn and e5m2
-    SUMS        f32; f16 for f16 and fp8 as well, whose sums become f32 after the last product; i32 for i8 and u8. alpha
-                and beta are f32 or i32
+    A, B        f16, bf16, tf32 (f32 in memory, rounded to nearest), f64, i8, u8, e4m3fn, e5m2: of A and B the same
+                one, or any two of i8 and u8, or of e4m3fn and e5m2
+    SUMS        f64 for f64, i32 for i8 and u8, else f32; f16 for f16 and fp8 as well, whose sums become f32 after the
+                last product. alpha and beta are f64, i32 or f32
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
     CTA_K       a multiple of 32 bytes of k; WARP_M and WARP_N are multiples of 16
@@ -102,9 +102,9 @@ class WarpProducts:
 
     def _multiply(self, a_reg: list[Value], b_reg: list[Value], i: int, j: int, e: int) -> None:
         """A block of rows by half e of a block of columns: one instruction, or several smaller ones."""
-        x = self.blocks[0]
-        HALVES, QUARTERS = self.atom.m // 8, x.QUARTERS * self.atom.k // x.STEP
-        for q in range(0, x.QUARTERS, QUARTERS):
+        along_k = self.blocks[0].QUARTERS                       # registers of a step
+        HALVES, QUARTERS = self.atom.m // 8, along_k * self.atom.k // self.blocks[0].STEP
+        for q in range(0, along_k, QUARTERS):
             for h in range(0, 2, HALVES):
                 a = [a_reg[half + 2*y] for y in range(q, q + QUARTERS) for half in range(h, h + HALVES)]
                 where = [(i + half, column) for half in range(h, h + HALVES) for column in self._columns(j, e)]
