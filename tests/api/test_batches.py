@@ -74,12 +74,12 @@ def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
                 engine.gemm(a[i], same[i], want[i], alpha, beta, plan=plan, threads=plan.threads)
             for threads in {plan.threads, 1, 2, 5}:
                 got = c.copy()
-                engine.gemm_batched(a, y, got, alpha, beta, plan=plan, threads=threads)
+                engine.gemm(a, y, got, alpha, beta, plan=plan, threads=threads)
                 assert got.tobytes() == want.tobytes(), (threads, alpha, beta)
                 columns = np.full((batch, 45, 23), np.nan, np.float32).swapaxes(1, 2)  # C^T lies by rows
                 gaps = np.full((batch, 23, 90), np.nan, np.float32)[:, :, ::2]  # and here neither does
                 for other in (columns, gaps) if plan.algorithm == "packed" else (gaps,):
-                    engine.gemm_batched(a, y, other, alpha, 0.0, plan=plan, threads=threads)
+                    engine.gemm(a, y, other, alpha, 0.0, plan=plan, threads=threads)
                     np.testing.assert_allclose(other, alpha * (a @ y), rtol=1e-3, atol=1e-4)
 
 
@@ -109,7 +109,7 @@ def test_packed_products_go_whole_to_threads_that_would_not_idle(monkeypatch, ba
     plan = CpuPlan.parse(f"packed 6x{LANES} mc=12 kc=8 nc={2 * LANES} ways=1x2x1")
     a, b = (small_integers(seed, (batch, 40, 40), np.float32) for seed in (0, 1))
     c = np.empty_like(a)
-    engine.gemm_batched(a, b, c, plan=plan, threads=2)
+    engine.gemm(a, b, c, plan=plan, threads=2)
     assert np.array_equal(c, a @ b)
     batched = host.address("gemm:emit_batch", detect())
     assert (teams == [batched]) if whole else (len(teams) == batch and batched not in teams)

@@ -86,7 +86,7 @@ def test_blocks_and_ways(text, columns):
 def test_stacks_have_the_bits_of_their_products():
     a, b = (RNG.standard_normal((*s, 2)).view(np.complex128)[..., 0] for s in ((5, 40, 70), (5, 70, 50)))
     c = np.empty((5, 40, 50), np.complex128)
-    engine.gemm_batched(a, b, c, conj="a", threads=2)
+    engine.gemm(a, b, c, conj="a", threads=2)
     one = np.empty_like(c[0])
     for i in range(5):
         engine.gemm(a[i], b[i], one, conj="a", threads=2)

@@ -1,13 +1,14 @@
 """Products of arrays in the host's memory: NumPy's rules in front of an engine.
 
 The engine is this processor's or, if the plan is one for a GPU, that GPU's, which copies operands there and the result
-back. Either has `gemm` and `gemm_batched`. Nothing is written to the caller's array before every argument has been
+back. Either has `gemm`. Nothing is written to the caller's array before every argument has been
 checked, and nothing twice.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +50,10 @@ def product(call: Call) -> Any:
         a, b = (arguments.converted(x, dtype) for x, dtype in zip((p.a, p.b), taken))
     a, b = p.broadcast(a, b)
 
-    multiply: Any = partial(run, engine, call.threads, call.plan)
+    multiply: Any = partial(run, partial(engine.gemm, threads=call.threads, plan=call.plan))
     if packed is not None:
-        multiply = partial(_run_packed, packed, call.threads)
+        gemm = forks.imported("tilewright.runtime.cpu.packed").gemm
+        multiply = partial(run, partial(gemm, packed=packed, threads=call.threads), wider=False)
     elif p.sums.kind == "c":
         multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu())
     elif call.algorithm is not None and p.sums == F32:
@@ -126,27 +128,23 @@ def delivered(call: Call, p: Product, found: Array) -> Any:
     return call.out
 
 
-def run(
-    engine: Any, threads: int | None, plan: Any, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0,
-    whole: bool = False, **more: Any,
-) -> bool:
-    """Hand broadcast operands to an engine. With `whole`, only if one call does it all (else False, nothing done): a
-    caller's array must not be left half-written when the second of several calls is interrupted. `more` is what only
-    this processor's engine knows.
+def run(gemm: Callable[..., Any], a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0,
+        whole: bool = False, wider: bool = True, **more: Any) -> bool:
+    """Hand broadcast operands to an engine's `gemm`. With `whole`, only if one call does it all (else False, nothing
+    done): a caller's array must not be left half-written when the second of several calls is interrupted. Not `wider`:
+    B is packed. `more` is what only this processor's engine knows.
     """
     if c.size == 0:
         return True
     if c.ndim > 2:
-        a, b, c = shapes.collapse(a, b, c)
-    if c.ndim == 2:
-        engine.gemm(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
-    elif c.ndim == 3:
-        engine.gemm_batched(a, b, c, alpha, beta, threads=threads, plan=plan, **more)
+        a, b, c = shapes.collapse(a, b, c, wider)
+    if c.ndim <= 3:
+        gemm(a, b, c, alpha, beta, **more)
     elif whole:
         return False
     else:
         for part in shapes.pieces(a, b, c):
-            engine.gemm_batched(*part, alpha, beta, threads=threads, plan=plan, **more)
+            gemm(*part, alpha, beta, **more)
     return True
 
 
@@ -161,22 +159,4 @@ def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c
         return False
     for index in np.ndindex(c.shape[:-2]):
         dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads)
-    return True
-
-
-def _run_packed(packed: Packed, threads: int | None, a: Array, b: Array, c: Array, alpha: float = 1.0,
-                beta: float = 0.0, whole: bool = False) -> bool:
-    """The same for a packed operand, of which `b` is a view of the stand-in: it says where the panels are."""
-    engine = forks.imported("tilewright.runtime.cpu.packed")
-    if c.size == 0:
-        return True
-    if c.ndim > 2:
-        a, b, c = shapes.collapse(a, b, c, wider=False)
-    if c.ndim <= 3:
-        engine.gemm(a, b, c, alpha, beta, packed=packed, threads=threads)
-    elif whole:
-        return False
-    else:
-        for part in shapes.pieces(a, b, c):
-            engine.gemm(*part, alpha, beta, packed=packed, threads=threads)
     return True

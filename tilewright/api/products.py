@@ -127,7 +127,7 @@ def matmul(
         shape = (*a_shape[:-1], b_shape[-1])
         if out is None:
             out = np.empty(shape, dtype)
-            host.run(dispatch.cpu(), None, None, a, b, out)
+            host.run(dispatch.cpu().gemm, a, b, out)
             return out
         if (
             type(out) is np.ndarray
@@ -137,7 +137,7 @@ def matmul(
             and flags.behaved
             and not np.may_share_memory(out, a)
             and not np.may_share_memory(out, b)
-            and host.run(dispatch.cpu(), None, None, a, b, out, whole=True)
+            and host.run(dispatch.cpu().gemm, a, b, out, whole=True)
         ):
             return out
     if numpys:

@@ -199,7 +199,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         how = {"threads": self.plan.threads, "plan": self.plan, "target": self.target, "word": self.word, "conj": conj}
         if c.ndim == 3 and self.splits:
             return any(engine.gemm(*matrices, alpha, beta, **how) for matrices in zip(a, b, c))
-        return bool((engine.gemm_batched if c.ndim == 3 else engine.gemm)(a, b, c, alpha, beta, **how))
+        return engine.gemm(a, b, c, alpha, beta, **how)
 
     def _operand(self, x: Any, name: str, stored: tuple[int, int]) -> None:
         letter = self.problem.layout["ab".index(name)]

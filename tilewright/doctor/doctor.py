@@ -7,9 +7,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
-from importlib import metadata
 from textwrap import wrap
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 from tilewright.bench import peer
 from tilewright.compiler import cache, lld, ptxas
 from tilewright.measure import probes
+from tilewright.measure.machine import versions as installed
 from tilewright.measure.probes import Measured
 from tilewright.measure.quiet import BUSY, words
 from tilewright.runtime.cpu import pool
@@ -59,12 +58,8 @@ def versions(*more: str) -> dict[str, str]:
     import llvmlite.binding as llvm
 
     from tilewright import __version__
-    found = {"tilewright": __version__, "python": platform.python_version(),
-             "llvm": ".".join(map(str, llvm.llvm_version_info))}
-    for package in ("llvmlite", "numpy", "ml_dtypes", *more):
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+    return {"tilewright": __version__, "python": platform.python_version(),
+            "llvm": ".".join(map(str, llvm.llvm_version_info)), **installed("llvmlite", "numpy", "ml_dtypes", *more)}
 
 
 def nvidia() -> dict[str, Any]:
@@ -138,10 +133,7 @@ def _peers() -> dict[str, str | None]:
         found["NumPy"] = np.__version__
     for library in peer.libraries():
         if library.device == peer.CPU and library.wheel:
-            try:
-                found[library.name] = metadata.version(library.wheel)
-            except metadata.PackageNotFoundError:
-                found[library.name] = None
+            found[library.name] = installed(library.wheel).get(library.wheel)
     return found
 
 

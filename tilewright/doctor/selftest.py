@@ -13,12 +13,12 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 from tilewright.doctor import doctor
 from tilewright.doctor.amd_kernels import KERNELS
 from tilewright.doctor.selftest_steps import failed
+from tilewright.measure.machine import now
 from tilewright.measure.process import Child
 from tilewright.text import plural
 
@@ -77,7 +77,7 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent,
     """
     left = list(range(len(KERNELS)) if chosen is None else chosen)
     found: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": now(),
         "versions": doctor.versions("hip-python", "torch", "ziglang")
         | {"system": f"{platform.system()} {platform.release()}"},
         "processor": platform.machine(),

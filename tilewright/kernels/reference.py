@@ -1,7 +1,6 @@
 """The slow right answer for every problem, in float64 NumPy, and how far a fast one may be from it.
 
-`gemm` and `gemm_batched` have the signatures of the engines they stand in for, so that either can be put in the
-other's place.
+`gemm` has the signature of the engines that it stands in for, so that either can be put in the other's place.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ def gemm(
     """C = alpha * A @ B + beta * C in place, rounded once to C's format. Works for batches too."""
     with np.errstate(over="ignore"):
         c[...] = product(a, b, c, alpha=alpha, beta=beta)
-
-
-gemm_batched = gemm
 
 
 def error_bound(

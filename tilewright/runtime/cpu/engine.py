@@ -38,23 +38,26 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
     conjugated, "", "a", "b" or "ab"; a plan for these is a packed one, without `swap`, for the real m x 2n x 2k.
 
+    All may have a leading axis, with any stride, of a and b also 0: each product has the bits that it has alone.
+
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
 
     word: of plans.words, "" for none; by default the one that suits the target. Where it stands for
-    elements by several terms c means nothing if the result is true: some element has no such terms.
+    elements by several terms c means nothing if the result is true: some element has no such terms. Of a batch it is
+    never true.
     """
-    m, k = a.shape
-    n = b.shape[1]
-    if m == 0 or n == 0:
+    (m, n), k = c.shape[-2:], a.shape[-1]
+    if c.size == 0:
         return False
     if k == 0 or alpha == 0:
         scale(c, beta)
         return False
     threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, threads, plan, target, word, conj)
+    key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
+           word, conj)
     found = _recipes.get(key)
     if found is None:
-        found = _remember(key, a, b, c)
+        found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
     return run(*found, a, b, c, alpha, beta)
 
 
@@ -114,29 +117,6 @@ def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
 def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int) -> bool:
     """Whether `gemm` takes a C of this dtype for an m x n x k product added up in another, and rounds as it stores."""
     return lowering.converting_pays(m, n, k) and _rounds(result, sums)
-
-
-def gemm_batched(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
-                 threads: int | None = None, plan: CpuPlan | None = None, target: CpuTarget | None = None,
-                 word: str | None = None, conj: str = "") -> None:
-    """The same for a [batch, m, k], b [batch, k, n] and c [batch, m, n]. A batch stride of a or b may be 0.
-
-    Each product has the bits that `gemm` would give it.
-    """
-    m, n = c.shape[1:]
-    k = a.shape[2]
-    if c.size == 0:
-        return
-    if k == 0 or alpha == 0:
-        scale(c, beta)
-        return
-    threads = threads or pool.get_num_threads()
-    key = (m, n, k, a.strides[1:], b.strides[1:], c.strides[1:], a.dtype, b.dtype, c.dtype, threads, plan, target,
-           word, conj)
-    found = _recipes.get(key)
-    if found is None:
-        found = _remember(key, a[0], b[0], c[0])
-    run(*found, a, b, c, alpha, beta)
 
 
 def scale(c: Matrix, beta: float) -> None:

@@ -124,7 +124,7 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, packed: Packed,
          threads: int | None = None) -> None:
-    """What `runtime.cpu.gemm` computes, or `gemm_batched` where c has three axes; b is a view of packed's stand-in."""
+    """What `engine.gemm` computes; b is a view of packed's stand-in."""
     if c.size == 0:
         return
     if a.shape[-1] == 0 or alpha == 0:

@@ -128,8 +128,6 @@ class Engine:
             run.free()
         c[...] = product
 
-    gemm_batched = gemm
-
     def multiply_scaled(self, a: Quantized, b: Quantized, c: Array, alpha: float, beta: float, plan: Any) -> None:
         """c = alpha * a @ b + beta * c of two matrices with blocks along k."""
         m, n = c.shape
