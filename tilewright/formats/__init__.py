@@ -1,7 +1,7 @@
 """Number formats: what the bits of a number mean, how to get there from another format, how small ones are packed.
 
     records.py     what a format is: one frozen record each, from which limits and special encodings are derived
-    table.py       the formats there are, and how to find one: FORMATS, get, find; MULTIPLIED, those that matmul takes;
+    table.py       the formats there are, and how to find one: FORMATS, get, find; MULTIPLIED, those of the ladder;
                    block-scaled formats, mxfp4 and its kin: BLOCK_FORMATS, block_format; promote: the format in which
                    operands of different formats meet
     conversion.py  convert: from any format to any other; pack, unpack: numbers of 2, 4 and 6 bits in whole bytes

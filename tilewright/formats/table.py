@@ -53,8 +53,8 @@ FORMATS: dict[str, Format] = {
     )
 }
 
-# Those in which `Gemm` describes a problem: for what is compiled and tuned by itself, and for GPUs. On CPUs matmul
-# takes them all.
+# Those of kernels that have one format for A, B and C: the ladder for CPUs, the study of register tiles. matmul takes
+# all formats.
 MULTIPLIED = ("f32", "f64")
 
 # Floats that CPUs' packing converts on the way to the micro-kernel, and to which sums are rounded: kernels/narrow.py.
@@ -148,7 +148,7 @@ def advice(what: object, among: Collection[str] = FORMATS) -> str:
     """The end of a sentence that refuses `what`: why, or which one `among` these to use instead; often nothing."""
     known = _find(what)
     if known is not None and known.name in FORMATS:
-        return f": kernels for {known} alone are not compiled yet, but tilewright.matmul multiplies it on CPUs"
+        return f"; {known} is taken by tilewright.matmul, but not here"
     if isinstance(what, str):
         word = what.lower()
         named = [name for name in FORMATS if word == name or word in ALSO_CALLED.get(name, ())]
