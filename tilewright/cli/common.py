@@ -47,13 +47,19 @@ def completed(every: Callable[..., list[str]]) -> dict[str, Any]:
     return {"autocompletion": matching}
 
 
-M = Annotated[int, typer.Argument(metavar="M", help="Rows of A and C.", show_default=False)]
-N = Annotated[int, typer.Argument(metavar="N", help="Columns of B and C.", show_default=False)]
-K = Annotated[int, typer.Argument(metavar="K", help="Columns of A, rows of B.", show_default=False)]
-# The same, where a kernel can be named instead.
-SomeM = Annotated[int | None, typer.Argument(metavar="M", help="Rows of A and C.", show_default=False)]
-SomeN = Annotated[int | None, typer.Argument(metavar="N", help="Columns of B and C.", show_default=False)]
-SomeK = Annotated[int | None, typer.Argument(metavar="K", help="Columns of A, rows of B.", show_default=False)]
+_m, _n, _k = (typer.Argument(metavar=name, help=help, show_default=False) for name, help in (
+    ("M", "Rows of A and C."), ("N", "Columns of B and C."), ("K", "Columns of A, rows of B.")))
+M = Annotated[int, _m]
+N = Annotated[int, _n]
+K = Annotated[int, _k]
+SomeM = Annotated[int | None, _m]  # where a kernel can be named instead
+SomeN = Annotated[int | None, _n]
+SomeK = Annotated[int | None, _k]
+Plan = Annotated[
+    str | None,
+    typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
+                 show_default="what matmul would use"),
+]
 Dtype = Annotated[
     str,
     typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B, of `tilewright formats`, or "

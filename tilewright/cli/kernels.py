@@ -17,11 +17,6 @@ from tilewright.text import plural, size
 Threads = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Threads of a CPU to split the work over.", show_default="all")
 ]
-Plan = Annotated[
-    str | None,
-    typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
-                 show_default="what matmul would use"),
-]
 Named = Annotated[
     str | None,
     typer.Option("--kernel", metavar="NAME", help="For AMD's GPUs: axpy (y = a x + y), or a step of the ladder.",
@@ -160,7 +155,8 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 
 def explain(
     m: common.M, n: common.N, k: common.K,
-    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native", plan: Plan = None,
+    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    plan: common.Plan = None,
     threads: Threads = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run it, and print how fast it is.")] = False,
     json: output.Json = None,
@@ -191,7 +187,8 @@ def _print(found: Any) -> None:
 
 def emit(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
-    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native", plan: Plan = None,
+    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    plan: common.Plan = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -229,7 +226,8 @@ def emit(
 
 def asm(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
-    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native", plan: Plan = None,
+    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    plan: common.Plan = None,
     function: Annotated[
         str | None,
         typer.Option("--function", "-f", metavar="NAME", help="The function to show; --list prints their names.",

@@ -57,11 +57,7 @@ def run(
 def simulate(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    plan: Annotated[
-        str | None,
-        typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
-                     show_default="the model's choice"),
-    ] = None,
+    plan: common.Plan = None,
     step: common.Step = None,
     beta: Annotated[
         float, typer.Option(metavar="X", help="Compute A B + X C; C is filled with whole numbers first.")
