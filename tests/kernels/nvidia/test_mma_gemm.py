@@ -103,6 +103,7 @@ def test_awkward_sizes(m, n, k):
 def test_alignment_of_each_operand_and_of_c():
     run(66, 68, 36, VECTOR_A=4, VECTOR_B=2, VECTOR_C=4, LAYOUT="nn", OUT="bf16")
     run(72, 66, 40, VECTOR_A=8, VECTOR_B=2, VECTOR_C=2, LAYOUT="tn")
+    run(130, 72, 38, VECTOR_A=2, VECTOR_B=2, CTA_M=128, WARP_M=64, LAYOUT="nt")         # one pointer for many rows
 
 
 @pytest.mark.parametrize(("format", "layout"), [("f16", "nn"), ("f16", "tt"), ("i8", "nt")])
@@ -143,6 +144,8 @@ RESOURCES = [
     ("sm_80", {"LAYOUT": "nt", "OUT": "bf16", "VECTOR_C": 8}, 64, 16),
     ("sm_80", {"CTA_N": 256, "SPLIT_K": 2}, 64, 16),
     ("sm_80", {"TAIL": True, "VECTOR_C": 2}, 64, 16),
+    ("sm_80", {"LAYOUT": "nt", "VECTOR_A": 2, "VECTOR_B": 2}, 64, 16),
+    ("sm_80", TURING | {"LAYOUT": "nt", "VECTOR_A": 1, "VECTOR_B": 1, "WARP_M": 32}, 32, 12),
     ("sm_80", TF32, 64, 24),
     ("sm_86", INTS, 64, 16),
     ("sm_89", FP8 | {"LAYOUT": "nt"}, 64, 16),

@@ -9,7 +9,8 @@ For matrix instructions rows are padded less, or swizzled by BITS of the row (sw
 reads the fragments.
 
 i stands for a row of A or a column of B. Copies are asynchronous, or pass through registers. What a CTA has beyond the
-matrix along i is copied from its last row, and never stored; beyond k, which happens in the first tile alone, it is 0.
+matrix along i is copied from its last row, or 0 where a thread copies of too many rows for a pointer to each, and never
+stored; beyond k, which happens in the first tile alone, it is 0.
 """
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from tilewright.kernels.nvidia.result import Partition
 from tilewright.kernels.nvidia.swizzle import Swizzle
 
 WIDEST = 16                 # bytes that a thread moves at once
+POINTERS = 8                # of a thread to rows that it copies of: more take too many registers
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class SmemOperand:
 
     def _share(self) -> None:
         """Who copies what: ACTIVE threads, `passes` times each. (CHUNKS threads side by side, ROWS of these.)"""
+        self.rows_end = False                           # copies look whether they are beyond the last i
         U, CTA_K, EXTENT, THREADS = self.UNIT, self.CTA_K, self.EXTENT, self.THREADS
         if not self.along_k:
             self.CHUNKS = _divisor(EXTENT // U, THREADS)
@@ -70,8 +73,11 @@ class SmemOperand:
             # transposing stores of a warp: eight steps of k (or two vectors of them) by as many rows as then fit
             self.CHUNKS = CTA_K // U if self.inner_k else _divisor(CTA_K // U, 2 if U > 1 else 8)
             self.ROWS = _divisor(EXTENT, THREADS // self.CHUNKS)
-            self.sources = [*range(0, EXTENT, self.ROWS)]
-            self.passes = [Pass(h, p, i) for p in range(0, CTA_K, self.CHUNKS*U) for h, i in enumerate(self.sources)]
+            rows = [*range(0, EXTENT, self.ROWS)]
+            self.rows_end = self.inner_k and len(rows) > POINTERS           # one pointer goes on from row to row
+            self.sources = [0] if self.rows_end else rows
+            self.passes = [Pass(0 if self.rows_end else h, p, i) for p in range(0, CTA_K, self.CHUNKS*U)
+                           for h, i in enumerate(rows)]
         self.ACTIVE = self.CHUNKS * self.ROWS
 
     # ---- global to shared memory
@@ -83,7 +89,11 @@ class SmemOperand:
         self.t, self.thread_p, self.thread_i = (t, chunk, row) if self.along_k else (t, row, chunk)
         self.pointers: list[Variable] = []
         for offset in self.sources:
-            i = k.min(k.cast(first + self.thread_i + offset, limit.type), limit - (1 if self.along_k else self.UNIT))
+            i = k.cast(first + self.thread_i + offset, limit.type)
+            if self.rows_end:
+                self.rows_left = limit - i
+            else:
+                i = k.min(i, limit - (1 if self.along_k else self.UNIT))
             p = k_first + self.thread_p
             at = self.gmem.view(self.ld, 1).at(i, p) if self.along_k else self.gmem.view(self.ld, 1).at(p, i)
             self.pointers.append(k.variable(ptr(self.T), at))
@@ -106,8 +116,8 @@ class SmemOperand:
         at = [*start]
         for index, each in enumerate(self.passes):
             yield index, each, at[each.source] + (each.p if self.along_k else 0)
-            if not self.along_k:
-                at[each.source] += self.ld*self.ROWS                # a chain: no register for each multiple of ld
+            if self.rows_end or not self.along_k:
+                at[each.source] += self.ld*self.ROWS                # no register for each multiple of ld
         for pointer, before, after in zip(self.pointers, start, at):
             if steps is not None:
                 after = before + (steps if self.along_k else self.ld*steps)
@@ -115,12 +125,16 @@ class SmemOperand:
                 after = before + self.CTA_K
             pointer.set(after)
 
-    def _valid(self, each: Pass, steps: Value) -> Value:
-        """How many elements of a copy lie before step `steps` of the tile."""
-        k, left = self.k, steps - self.thread_p - each.p
-        if not self.along_k:
-            return k.select(left > 0, k.constant(i32, self.UNIT), 0)
-        return k.max(k.min(left, self.UNIT), 0)
+    def _valid(self, each: Pass, steps: Value | None) -> Value | None:
+        """How many elements of a copy are of the matrix and before step `steps` of the tile; None: all of any tile."""
+        k, found = self.k, None
+        if steps is not None:
+            left = steps - self.thread_p - each.p
+            found = (k.max(k.min(left, self.UNIT), 0) if self.along_k
+                     else k.select(left > 0, k.constant(i32, self.UNIT), 0))
+        if self.rows_end:
+            found = k.select(self.rows_left > each.i, k.constant(i32, self.UNIT) if found is None else found, 0)
+        return found
 
     def request(self, smem: Value, steps: Value | None = None) -> None:
         """Begin to bring the next tile to `smem`: its first `steps` steps of k, and zeros after them. Without
@@ -130,18 +144,20 @@ class SmemOperand:
     def _start_copies(self, smem: Value, steps: Value | None) -> None:
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             for _, each, source in self._copies(steps):
-                valid = None if steps is None else self._valid(each, steps) * self.T.bytes
-                self.k.cp_async(self._at(smem, each), source, self.UNIT * self.T.bytes, valid)
+                valid = self._valid(each, steps)
+                self.k.cp_async(self._at(smem, each), source, self.UNIT * self.T.bytes,
+                                None if valid is None else valid * self.T.bytes)
 
     def _load(self, steps: Value | None) -> None:
         k, U = self.k, self.UNIT
         with first_threads(k, self.t, self.ACTIVE, self.THREADS):
             for index, each, source in self._copies(steps):
-                if steps is None:
+                valid = self._valid(each, steps)
+                if valid is None:
                     self.carried[index, 0] = k.load(source, vec(self.T, U))
                     continue
                 self.carried[index, 0] = 0
-                with k.when(self._valid(each, steps) > 0):
+                with k.when(valid > 0):
                     self.carried[index, 0] = k.load(source, vec(self.T, U))
 
     def store_to_smem(self, smem: Value) -> None:
