@@ -10,21 +10,24 @@ import numpy as np
 import pytest
 
 from tilewright import simulator
-from tilewright.atoms.wgmma import FORMATS, SharedMatrix, Wgmma, columns, swizzled
+from tilewright.atoms.fragment import ROUNDED
+from tilewright.atoms.wgmma import SharedMatrix, Wgmma, columns, swizzled
 from tilewright.compiler import llvm, ptxas
+from tilewright.formats import get
 from tilewright.ir import Kernel, f16, f32, i8, i32, ptr, vec
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
-WIDE = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
-SUMS = {"f32": f32, "f16": f16, "s32": i32}
+WIDE = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
+ONE_TWICE = 0x3c003c00      # two f16
+SUMS = {"f32": f32, "f16": f16, "i32": i32}
 
 
 def matrices(atom, steps=1, seed=0):
     """Integer-valued A [64, k] and B [n, k], so that sums are exact."""
     rng = np.random.default_rng(seed)
     low = 0 if "u8" in (atom.a, atom.b) else -4
-    return [rng.integers(low, 5, (extent, atom.k * steps)).astype(FORMATS[format])
+    return [rng.integers(low, 5, (extent, atom.k * steps)).astype(get(ROUNDED.get(format, format)).dtype)
             for extent, format in ((64, atom.a), (atom.n, atom.b))]
 
 
@@ -75,7 +78,7 @@ def product(atom, add=True, steps=1, a_step=0, b_step=0, fence=True, commit=True
     k.barrier()
     acc = k.tile(1, atom.registers, atom.sum, zero=False)
     for r in range(atom.registers):
-        acc[0, r] = 1 if atom.sum.length == 1 else k.pack(k.constant(f16, 1.0), k.constant(f16, 1.0))
+        acc[0, r] = ONE_TWICE if atom.d == "f16" else 1
     words = [fragments[t * 4 * steps + e] for e in range(4 * steps)]
     if fence:
         k.wgmma_fence()
@@ -92,11 +95,12 @@ def product(atom, add=True, steps=1, a_step=0, b_step=0, fence=True, commit=True
         fragments[t] = words[0] + 1
     if wait:
         k.wgmma_wait(groups - 1, acc)
-    for e in range(atom.registers * atom.sum.length):
+    pairs = 2 if atom.d == "f16" else 1
+    for e in range(atom.registers * pairs):
         row = t // 32 * 16 + t % 32 // 4 + e // 2 % 2 * 8
         column = e // 4 * 8 + t % 4 * 2 + e % 2
-        value = acc[0, e // atom.sum.length]
-        d[row * atom.n + column] = value if atom.sum.length == 1 else value[e % 2]
+        value = acc[0, e // pairs]
+        d[row * atom.n + column] = value if pairs == 1 else k.reinterpret(value, vec(f16, 2))[e % 2]
     return k.function
 
 
@@ -144,12 +148,13 @@ MN_MAJOR = [SharedMatrix(swizzle, "mn", 2048, 8 * swizzle if swizzle < 128 else 
 
 @pytest.mark.parametrize(("a", "b", "d"), [
     ("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32"),
-    ("e4m3", "e5m2", "f32"), ("e5m2", "e4m3", "f16"), ("s8", "s8", "s32"), ("u8", "s8", "s32"), ("s8", "u8", "s32")])
+    ("e4m3fn", "e5m2", "f32"), ("e5m2", "e4m3fn", "f16"),
+    ("i8", "i8", "i32"), ("u8", "i8", "i32"), ("i8", "u8", "i32")])
 @pytest.mark.parametrize("registers", [False, True])
 def test_formats(a, b, d, registers):
     report = check(Wgmma(24, a, b, d, None if registers else SharedMatrix(), SharedMatrix(64, stride=512)))
     atom = Wgmma(24, a, b, d)
-    assert report.flops == 2 * 64 * 24 * atom.k
+    assert report.flops == (2 * 64 * 24 * atom.k if d != "i32" else 0)
     assert report.of("sb", "load").bytes == 24 * 32
     assert report.of("sa", "load").bytes == (0 if registers else 64 * 32)
 
@@ -200,8 +205,8 @@ def assembled(function):
 
 @pytest.mark.parametrize("atom", [
     Wgmma(256), Wgmma(128, "f16", "f16", "f16"), Wgmma(96, "f16", "f16", "f32", None, MN_MAJOR[0]),
-    Wgmma(64, "tf32", "tf32", "f32"), Wgmma(8, "e4m3", "e5m2", "f16", None), Wgmma(240, "e5m2", "e5m2"),
-    Wgmma(24, "s8", "u8", "s32"), Wgmma(8, a_layout=MN_MAJOR[3], b_layout=MN_MAJOR[1], negate_a=True)],
+    Wgmma(64, "tf32", "tf32", "f32"), Wgmma(8, "e4m3fn", "e5m2", "f16", None), Wgmma(240, "e5m2", "e5m2"),
+    Wgmma(24, "i8", "u8", "i32"), Wgmma(8, a_layout=MN_MAJOR[3], b_layout=MN_MAJOR[1], negate_a=True)],
     ids=lambda atom: atom.name)
 def test_spelling(atom):
     """ptxas takes it, and finds no reason to wait after every product (C7510 to C7519)."""
@@ -374,7 +379,7 @@ def test_overwriting_after_the_wait_of_others():
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"n": 12}, "n must be one of 8, 16, 24"), ({"n": 264}, "not 264"),
-    ({"n": 40, "a": "s8", "b": "s8", "d": "s32"}, "n must be one of 8, 16, 24, 32, 48, 64.* for s8, not 40"),
+    ({"n": 40, "a": "i8", "b": "i8", "d": "i32"}, "n must be one of 8, 16, 24, 32, 48, 64.* for i8, not 40"),
     ({"n": 8, "a": "bf16", "b": "f16"}, "no products of bf16 and f16"),
     ({"n": 8, "a": "f64", "b": "f64"}, "no products of f64 and f64"),
     ({"n": 8, "d": "f16"}, "products of bf16 are added up in f32, not in f16"),
@@ -383,7 +388,7 @@ def test_overwriting_after_the_wait_of_others():
     ({"n": 8, "a_layout": SharedMatrix(major="m")}, "major must be"),
     ({"n": 8, "a_layout": SharedMatrix(stride=512)}, "stride must be a multiple of 1024 bytes .* repeats every 1024"),
     ({"n": 8, "b_layout": SharedMatrix(0, stride=8)}, "stride must be a multiple of 16 bytes"),
-    ({"n": 8, "a": "s8", "b": "s8", "d": "s32", "negate_a": True}, "integers cannot be negated"),
+    ({"n": 8, "a": "i8", "b": "i8", "d": "i32", "negate_a": True}, "integers cannot be negated"),
 ])
 def test_what_the_instruction_set_lacks(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -391,7 +396,7 @@ def test_what_the_instruction_set_lacks(arguments, message):
 
 
 def test_every_n():
-    for a, b, d in (("bf16", "bf16", "f32"), ("e4m3", "e4m3", "f32"), ("s8", "u8", "s32")):
+    for a, b, d in (("bf16", "bf16", "f32"), ("e4m3fn", "e4m3fn", "f32"), ("i8", "u8", "i32")):
         for n in columns(a):
             assert Wgmma(n, a, b, d).registers == n // 2
 

@@ -79,7 +79,7 @@ class Fragment:
         if self.format == "xf32":
             numbers = _xf32(numbers)
         elif self.format == "tf32":
-            numbers = (numbers.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+            numbers = truncated(numbers)
         found = np.empty((groups, self.blocks, self.rows, self.columns))
         block, row, column = self.places
         found[:, block, row, column] = numbers
@@ -91,6 +91,11 @@ class Fragment:
         numbers = np.ascontiguousarray(matrix[:, block, row, column].astype(get(self.format).dtype))
         words = numbers.view(self.type.scalar.numpy)
         return np.moveaxis(words, -1, 0) if self.type.length > 1 else words[..., 0]
+
+
+def truncated(x: Any) -> Any:
+    """tf32 of f32: the lowest 13 bits are dropped."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _xf32(x: Any) -> Any:

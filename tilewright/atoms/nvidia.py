@@ -103,10 +103,11 @@ class Atom:
 
 
 # ---- layouts, one formula for all shapes and formats: four lanes share a row of A (a column of B), each with as many
-# elements of it as fill a register, side by side; further registers of A go on 8 rows below, and then along k.
+# elements of it as fill a register, side by side; further registers of A go on 8 rows below, and then along k. Of D two
+# elements are side by side, further pairs 8 rows below, and then 8 columns on.
 
 @cache
-def _fragment(format: str, role: str, rows: int, columns: int) -> Fragment:
+def fragment(format: str, role: str, rows: int, columns: int) -> Fragment:
     elements = rows*columns // LANES
     E, EIGHTS = max(32 // BITS[format], 1), rows // 8
 
@@ -118,7 +119,7 @@ def _fragment(format: str, role: str, rows: int, columns: int) -> Fragment:
         return lane % 4 * E + e % E + e // E * (4*E), lane // 4
 
     def c(lane: Any, e: Any) -> tuple[Any, Any]:
-        return lane // 4 + e // 2 * 8, lane % 4 * 2 + e % 2
+        return lane // 4 + e // 2 % EIGHTS * 8, lane % 4 * 2 + e % 2 + e // (2*EIGHTS) * 8
     type = _held(format, role)
     return Fragment(format, rows, columns, 1, elements, vec(type, elements*BITS[format] // type.bits),
                     {"a": a, "b": b, "c": c}[role], lambda lane, e: 0*lane, LANES)
@@ -138,7 +139,7 @@ def mma(a: str, b: str, sums: str, m: int, n: int, k: int, saturate: bool = Fals
         if {a, b} <= {*inputs} and sums in kinds and (m, n, k) in shapes and (sums == "i32" or not saturate):
             x, y, z = (SPELLED.get(format, format) for format in (a, b, sums))
             name = f"mma.sync.aligned.m{m}n{n}k{k}.row.col{'.satfinite'*saturate}.{z}.{x}.{y}.{z}"
-            return Atom(name, m, n, k, _fragment(a, "a", m, k), _fragment(b, "b", k, n), _fragment(sums, "c", m, n),
+            return Atom(name, m, n, k, fragment(a, "a", m, k), fragment(b, "b", k, n), fragment(sums, "c", m, n),
                         needs, saturate)
     there = ", ".join(f"{'x'.join(map(str, shape))}" for inputs, kinds, shapes, _ in TABLE
                       if {a, b} <= {*inputs} and sums in kinds for shape in shapes)

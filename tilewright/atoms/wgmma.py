@@ -1,5 +1,5 @@
 """Hopper's matrix instructions of a warpgroup (`wgmma.mma_async`): shapes, descriptors of operands in shared memory,
-register layouts, spelling and meaning.
+spelling and meaning. Registers of a warp are those of `mma.sync` (atoms.nvidia), and so is what is said of sums there.
 
 A warpgroup is four warps, the first of which has a number that is a multiple of 4. Each of them holds 16 rows of D and,
 if A is in registers, of A. What is in shared memory an instruction is told by a descriptor of 64 bits. The products are
@@ -14,35 +14,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.atoms.fragment import ROUNDED, Fragment, truncated
+from tilewright.atoms.nvidia import BITS, LANES, SPELLED, fragment
 from tilewright.forks import cached_property
+from tilewright.formats import unpack
 from tilewright.ir.ops.core import Operation, by_machine
 from tilewright.ir.ops.hopper import tied
-from tilewright.ir.types import Type, f16, f32, i32, vec
+from tilewright.ir.types import Type
 
-M, LANES, WARPS = 64, 32, 4
+M, ROWS_WARP, WARPS = 64, 16, 4
 PIECE = 16                      # bytes, of shared memory: what a swizzle moves as a whole
 DEPTH = 32                      # bytes of k of one instruction, in every format
 ROWS = 8                        # that a swizzle permutes differently, before it repeats
 CODES = {0: 0, 128: 1, 64: 2, 32: 3}        # of the swizzle in a descriptor
 _STRIDE = 1 << 18               # bytes: strides and addresses in a descriptor have 14 bits, of 16 bytes each
 
-# Formats of operands, and in which the products are added up.
-FORMATS: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32,
-                           "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "s8": np.int8,
-                           "u8": np.uint8}
-_SUMS: dict[str, Type] = {"f32": f32, "f16": vec(f16, 2), "s32": i32}           # of one register
-_PARTNERS = {"f16": ("f16",), "bf16": ("bf16",), "tf32": ("tf32",), "e4m3": ("e4m3", "e5m2"), "e5m2": ("e4m3", "e5m2"),
-             "s8": ("s8", "u8"), "u8": ("s8", "u8")}
-_TF32 = np.uint32(0xffffe000)   # the bits of an f32 that count
+# Formats of A and B, any pair of a row's, and of the sums.
+TABLE = ((("f16",), ("f32", "f16")), (("bf16",), ("f32",)), (("tf32",), ("f32",)), (("e4m3fn", "e5m2"), ("f32", "f16")),
+         (("i8", "u8"), ("i32",)))
 
 
 def columns(a: str) -> tuple[int, ...]:
     """Every n for operands of a format."""
-    return (8, 16, 24, 32, *range(48, 257, 16)) if a in ("s8", "u8") else (*range(8, 257, 8),)
+    return (8, 16, 24, 32, *range(48, 257, 16)) if a in ("i8", "u8") else (*range(8, 257, 8),)
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,8 @@ class SharedMatrix:
             return
         if self.major not in ("k", "mn"):
             yield f'major must be "k" or "mn", the contiguous dimension, not {self.major!r}'
-        bits = np.dtype(FORMATS[format]).itemsize * 8
-        if self.major == "mn" and bits != 16:
-            yield f"{format} has {bits} bits, and only numbers of 16 bits may have m or n contiguous"
+        if self.major == "mn" and BITS[format] != 16:
+            yield f"{format} has {BITS[format]} bits, and only numbers of 16 bits may have m or n contiguous"
         for name in ("stride", "leading"):
             bytes = getattr(self, name)
             unit = self.repeat if self.swizzle and (name == "stride" or self.major == "mn") else PIECE
@@ -123,7 +119,9 @@ class SharedMatrix:
 
     def matrix(self, pieces: NDArray[np.uint8], format: str) -> NDArray[Any]:
         """[extent, k] of the pieces at `offsets`, [..., 16] bytes."""
-        numbers = pieces.view(FORMATS[format])
+        numbers = unpack(pieces, ROUNDED.get(format, format), PIECE * 8 // BITS[format])
+        if format == "tf32":
+            numbers = truncated(numbers)
         if self.major == "k":
             return numbers.reshape(len(pieces), -1)
         return numbers.transpose(0, 2, 1).reshape(-1, DEPTH // 2)
@@ -132,19 +130,6 @@ class SharedMatrix:
 def swizzled(address: Any, swizzle: int) -> Any:
     """Where the piece of an address is kept under a swizzle of so many bytes (0: there)."""
     return address ^ (address >> 7 & swizzle // PIECE - 1) << 4 if swizzle else address
-
-
-# ---- registers: (row, column) of element e in a lane of the warpgroup's warp w, as layouts of atoms are
-
-def sums_layout(lane: Any, e: Any) -> tuple[Any, Any]:
-    """Of D in its warp's 16 rows; an f16 register has elements 2r and 2r + 1."""
-    return lane // 4 + e // 2 % 2 * 8, e // 4 * 8 + lane % 4 * 2 + e % 2
-
-
-def a_layout(numbers: int, lane: Any, e: Any) -> tuple[Any, Any]:
-    """Of A in its warp's 16 rows, with so many numbers in a register of 32 bits."""
-    r = e // numbers
-    return lane // 4 + r % 2 * 8, lane % 4 * numbers + e % numbers + r // 2 * 4 * numbers
 
 
 @dataclass(frozen=True)
@@ -166,61 +151,61 @@ class Wgmma:
     def __post_init__(self) -> None:
         if why := list(self.violations()):
             raise ValueError(f"{self.name}: {'; '.join(why)}")
-        lanes = np.arange(LANES)[:, None]
-        for layout, count, width in ((sums_layout, M // WARPS * self.n // LANES, self.n),
-                                     (self.layout_of_a, M // WARPS * self.k // LANES, self.k)):
-            row, column = layout(lanes, np.arange(count))
-            if sorted((row * width + column).ravel()) != [*range(M // WARPS * width)]:
-                raise ValueError(f"{self.name}: a layout does not cover {M // WARPS} x {width} elements once")
+        if not self.sums.where or not self.rows_of_a.where:         # proof: every element is in one place, or it raises
+            raise ValueError(f"{self.name} has a matrix without elements")
 
     def violations(self) -> Iterator[str]:
         """What is wrong with it, in sentences."""
-        if self.a not in FORMATS or self.b not in _PARTNERS.get(self.a, ()):
+        sums = next((sums for inputs, sums in TABLE if {self.a, self.b} <= {*inputs}), None)
+        if sums is None:
             yield f"there are no products of {self.a} and {self.b}"
             return
-        sums = ("s32",) if self.a in ("s8", "u8") else ("f32",) if self.a in ("bf16", "tf32") else ("f32", "f16")
         if self.d not in sums:
             yield f"products of {self.a} are added up in {' or '.join(sums)}, not in {self.d}"
         if self.n not in columns(self.a):
             yield f"n must be one of {', '.join(map(str, columns(self.a)))} for {self.a}, not {self.n}"
-        if (self.negate_a or self.negate_b) and self.d == "s32":
+        if (self.negate_a or self.negate_b) and self.d == "i32":
             yield "integers cannot be negated on the way"
         for layout, format in (self.a_layout, self.a), (self.b_layout, self.b):
             yield from layout.violations(format) if layout is not None else ()
 
     @property
     def k(self) -> int:
-        return DEPTH // int(np.dtype(FORMATS[self.a]).itemsize)
+        return DEPTH * 8 // BITS[self.a]
 
     @property
     def name(self) -> str:
         """As PTX spells it."""
-        k = DEPTH // np.dtype(FORMATS[self.a]).itemsize if self.a in FORMATS else "?"
-        return f"wgmma.mma_async.sync.aligned.m{M}n{self.n}k{k}.{self.d}.{self.a}.{self.b}"
+        d, a, b = (SPELLED.get(format, format) for format in (self.d, self.a, self.b))
+        return f"wgmma.mma_async.sync.aligned.m{M}n{self.n}k{self.k if self.a in BITS else '?'}.{d}.{a}.{b}"
 
-    @property
-    def format_of_a(self) -> np.dtype[Any]:
-        return np.dtype(FORMATS[self.a])
+    @cached_property
+    def sums(self) -> Fragment:
+        """Of D, the 16 rows of a warp."""
+        return fragment(self.d, "c", ROWS_WARP, self.n)
+
+    @cached_property
+    def rows_of_a(self) -> Fragment:
+        """Of A, the 16 rows of a warp, where A is in registers."""
+        return fragment(self.a, "a", ROWS_WARP, self.k)
 
     @property
     def sum(self) -> Type:
-        """The type of a register of D."""
-        return _SUMS[self.d]
+        """The type of a register of D: f32, or i32 for integers and for pairs of f16."""
+        return self.sums.type.scalar
 
     @property
     def registers(self) -> int:
         """Of D in each lane."""
-        return M // WARPS * self.n // LANES // self.sum.length
-
-    def layout_of_a(self, lane: Any, e: Any) -> tuple[Any, Any]:
-        return a_layout(4 * self.k // DEPTH, lane, e)
+        return self.sums.type.length
 
     @cached_property
     def operation(self) -> Operation:
         """Of the registers of D, of A (its four registers, or where it begins in shared memory), where B begins, and
         whether to add to D (an i1)."""
-        return Operation(self.name, self._llvm, by_machine("wgmma", "issue", self), "wgmma", "effect",
-                         needs="wgmma", flops=2*M*self.n*self.k // (WARPS * LANES))
+        flops = 2*M*self.n*self.k // (WARPS * LANES) if self.d != "i32" else 0
+        return Operation(self.name, self._llvm, by_machine("wgmma", "issue", self), "wgmma", "effect", needs="wgmma",
+                         flops=flops)
 
     def _llvm(self, low: Any, t: Any, *operands: Any) -> list[Any]:
         """Inline assembly, since LLVM has no intrinsic. Sums are tied: an asynchronous instruction reads and writes the
@@ -233,9 +218,9 @@ class Wgmma:
         if self.a_layout is None:
             at = ["{" + ", ".join(at[:4]) + "}", *at[4:]]
         flags = []
-        if self.d != "s32":
+        if self.d != "i32":
             flags += [str(1 - 2*self.negate_a), str(1 - 2*self.negate_b)]
-        if np.dtype(FORMATS[self.a]).itemsize == 2:
+        if BITS[self.a] == 16:
             flags += [str(int(layout.major == "mn")) for layout in (self.a_layout, self.b_layout) if layout is not None]
         sums = "{" + ", ".join(f"${r}" for r in range(count)) + "}"
         text = (f"{{ .reg .pred p; setp.ne.b32 p, {at[-1]}, 0; "
@@ -250,18 +235,8 @@ class Wgmma:
         return low.b.or_(address, low.integer(64)(bits), name="descriptor")
 
     def product(self, a: Any, b: Any, c: Any) -> Any:
-        """a [rows, k] times b [n, k] transposed, plus c [rows, n] if it is not None, in the format of the sums."""
-        wide = np.float64 if self.d == "s32" else np.float32        # integers of 53 bits are exact, and BLAS is fast
-        x, y = (self._rounded(m).astype(wide) for m in (a, b))
-        if self.negate_a != self.negate_b:
-            x = -x
-        found = x @ y.T
-        dtype = self.sum.scalar.numpy
-        if self.d == "s32":
-            found = found.astype(np.int64).astype(dtype)
-            return found if c is None else found + c
-        return (found if c is None else found + c.astype(wide)).astype(dtype)
-
-    def _rounded(self, x: Any) -> Any:
-        """As the instruction reads it: of an f32 in tf32's place the highest 19 bits."""
-        return (np.ascontiguousarray(x).view(np.uint32) & _TF32).view(np.float32) if x.dtype == np.float32 else x
+        """a [rows, k] times b [n, k] transposed, plus c [rows, n], all in f64: as exactly as atoms.nvidia says. Sums in
+        i32 keep their lowest 32 bits."""
+        with np.errstate(all="ignore"):
+            found = (-a if self.negate_a != self.negate_b else a) @ b.T + c
+            return found.astype(np.int64) if self.d == "i32" else found

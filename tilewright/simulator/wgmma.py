@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.atoms.wgmma import LANES, PIECE, WARPS, SharedMatrix, Wgmma, sums_layout, swizzled
+from tilewright.atoms.fragment import Fragment
+from tilewright.atoms.wgmma import LANES, PIECE, ROWS_WARP, WARPS, SharedMatrix, Wgmma, swizzled
 from tilewright.simulator import proxy
 from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, whole_warps
 from tilewright.simulator.report import Fault
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.memory import Region
-
-ROWS = 16                       # of a warp
 
 
 class Lent(NamedTuple):
@@ -145,12 +144,11 @@ class Warpgroups:
         self._check_registers(gang, node, sums + (tuple(a) if atom.a_layout is None else ()))
         groups = np.repeat(self.closed[warps], LANES)
         with_c = self._uniform(gang, node, add, "whether to add to D")
-        c = self._matrices(sums, sums_layout, atom.n, gang.size)
+        c = self._matrices(sums, atom.sums, gang.size)
         d = np.empty_like(c)
         b = self._uniform(gang, node, b, "where B begins")
         a_place = None if atom.a_layout is None else self._uniform(gang, node, a[0], "where A begins")
-        a_rows = self._matrices([self._parts(x, atom) for x in a], atom.layout_of_a, atom.k, gang.size) \
-            if atom.a_layout is None else None
+        a_rows = self._matrices(a, atom.rows_of_a, gang.size) if atom.a_layout is None else None
         whole: dict[int, Any] = {}          # B, by where it begins
         for w in range(len(warps)):
             if int(b[w]) not in whole:
@@ -161,19 +159,16 @@ class Warpgroups:
             else:
                 assert atom.a_layout is not None
                 assert a_place is not None
-                mine = warps[w] % self.machine.clocks.per_cta % WARPS * ROWS
+                mine = warps[w] % self.machine.clocks.per_cta % WARPS * ROWS_WARP
                 rows = self._read(gang, node, np.array([w]), int(a_place[w]), atom.a_layout, atom.a,
-                                  range(mine, mine + ROWS), 1)
-            d[w] = atom.product(rows, whole[int(b[w])], c[w] if with_c[w] else None)
+                                  range(mine, mine + ROWS_WARP), 1)
+            d[w] = atom.product(rows, whole[int(b[w])], c[w] if with_c[w] else 0.0)
         if atom.a_layout is None:           # A's registers, too, are not to be touched
             for x, operand in zip(a, node.operands[count:]):
                 gang.frame.env[gang.frame.code.slot(operand)] = _flying(x["value"] if in_flight(x) else x, groups)
-        lanes, e = np.arange(LANES), np.arange(count * atom.sum.length)
-        row, column = sums_layout(lanes, e[:, None])
-        values = d[:, row, column].transpose(1, 0, 2).reshape(-1, gang.size)
-        length = atom.sum.length
-        found = [_flying(values[r * length:(r + 1) * length] if length > 1 else values[r], groups)
-                 for r in range(count)]
+        with np.errstate(all="ignore"):
+            values = atom.sums.lanes(d[:, None]).reshape(count, gang.size)
+        found = [_flying(x, groups) for x in values]
         return found if count > 1 else found[0]
 
     def end(self) -> None:
@@ -234,20 +229,13 @@ class Warpgroups:
             raise gang.fault("divergent", node, f"lanes of a warp differ in {what}")
         return lanes[:, 0]
 
-    def _matrices(self, registers: Any, layout: Any, width: int, threads: int) -> NDArray[Any]:
-        """[warps, 16, width] of these registers, [threads] or [length, threads] each."""
-        plain = [x["value"] if in_flight(x) else x for x in registers]
-        rows = np.concatenate([np.atleast_2d(np.broadcast_to(x, (*x.shape[:-1], threads))) for x in plain])
-        row, column = layout(np.arange(LANES), np.arange(len(rows))[:, None])
-        found = np.empty((threads // LANES, ROWS, width), rows.dtype)
-        found[:, row, column] = rows.reshape(len(rows), -1, LANES).transpose(1, 0, 2)
-        return found
-
     @staticmethod
-    def _parts(x: Any, atom: Wgmma) -> NDArray[Any]:
-        """A register of A as its numbers, [numbers, threads]."""
-        bits = np.atleast_1d(x["value"] if in_flight(x) else x)
-        return np.ascontiguousarray(bits)[:, None].view(atom.format_of_a).T
+    def _matrices(registers: Any, fragment: Fragment, threads: int) -> NDArray[Any]:
+        """[warps, rows, columns] of the registers of these threads."""
+        plain = [np.broadcast_to(x["value"] if in_flight(x) else x, threads) for x in registers]
+        held = np.stack(plain).reshape(len(plain), -1, LANES)
+        found: NDArray[Any] = fragment.matrix(held if len(plain) > 1 else held[0])[:, 0]
+        return found
 
     def _read(self, gang: Gang, node: Op, warps: NDArray[np.int64], address: int, layout: SharedMatrix, format: str,
               rows: range, shares: int) -> NDArray[Any]:
@@ -268,7 +256,7 @@ class Warpgroups:
             agent = np.array([thread // LANES])
             lent = Lent(int(self.closed[agent[0]]), thread, region, at.ravel())
             self.lent[int(self._first_of(agent)[0])].append(lent)
-        return layout.matrix(region.data[at[..., None] + np.arange(PIECE)], format)
+        return layout.matrix(region.data[at[..., None] + np.arange(PIECE)], format).astype(np.float64)
 
     def _inside(self, region: Region, address: int) -> int:
         return (address - region.base) % (region.pitch or 1 << 62)

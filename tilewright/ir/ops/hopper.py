@@ -36,13 +36,12 @@ WARPGROUP = 4                   # warps
 def tied(low: Any, text: str, t: Type, registers: Any, more: Any = (), memory: bool = False) -> list[Any]:
     """Inline assembly that takes registers of type t and returns them changed, $0, $1 ... in place; $2n, $2n + 1 ... of
     n registers are `more` operands."""
-    inside = i32 if t.length > 1 else t                 # PTX knows pairs of f16 as 32 bits
-    xs = [low.b.bitcast(x, low.type(inside)) for x in registers]
+    xs = [*registers]
     letters = ["=" + low.dialect.letter(low, x) for x in xs] + [str(e) for e in range(len(xs))]
     constraints = letters + [low.dialect.letter(low, x) for x in more] + ["~{memory}"] * memory
-    result = low.struct([inside] * len(xs)) if xs else low.nothing()
+    result = low.struct([t] * len(xs)) if xs else low.nothing()
     found = low.asm(text, result, ",".join(constraints), *xs, *more, effects=True, together=True)
-    return [low.b.bitcast(low.b.extract_value(found, e), low.type(t)) for e in range(len(xs))]
+    return [low.b.extract_value(found, e) for e in range(len(xs))]
 
 
 # ---- the async proxy: tensor cores and bulk copies, as they see memory

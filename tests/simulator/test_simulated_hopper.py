@@ -1,0 +1,155 @@
+"""A GEMM of Hopper's instructions in the simulator: a warp that loads tiles by TMA, a warpgroup that multiplies them by
+wgmma. It is right, it assembles without a warning, and each mistake that one can make in it is found."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.atoms.test_wgmma import assembled
+from tilewright import simulator
+from tilewright.atoms.wgmma import SharedMatrix, Wgmma
+from tilewright.ir import Kernel, TensorMap, bf16, f32, i8, i32
+from tilewright.simulator import Fault
+
+TILE, STAGES = 64, 2                # of m, n and k; a row of a tile has the 128 bytes of the swizzle
+BYTES = TILE * TILE * 2             # of a stage, of A or of B
+STEP = 32                           # bytes of k of one product
+
+
+def gemm(parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=False, expect=2 * BYTES, wait_store=True):
+    """C[m, n] = A[m, k] @ B[n, k].T in bf16 with sums in f32, a tile of C for each CTA. The keywords plant mistakes.
+
+    Roles
+        math    warps 0 to 3: multiplies the tiles of a stage, gives the stage back, stores C
+        loads   warp 4: one of its threads has tiles of A and B copied to the stages, ahead of math
+
+    Pipelines
+        full[stage]     the bytes of both tiles have come; one arrival, of loads, which announces them
+        empty[stage]    nothing reads the stage any more; an arrival of each warp of math
+        stored          C's tile is in shared memory, for the thread that stores it; all threads of math arrive
+
+    Timeline, with two stages
+        loads   A0B0  A1B1  wait  A2B2  wait  A3B3 ...
+        math          wait  0     wait  1+release 0   2+release 1 ...  wait, C -> shared memory -> tensor map
+
+    Products of one step are still under way when those of the next begin: only the step before is waited for.
+    """
+    layout = SharedMatrix(swizzle, stride=8 * swizzle)
+    atom = Wgmma(TILE, a_layout=layout, b_layout=layout)
+    tiles = TensorMap(bf16, (TILE, TILE), 128)
+    k = Kernel("hopper_gemm", threads=160, a=tiles, b=tiles, c=TensorMap(f32, (TILE, TILE)), steps=i32)
+    a, b, c, steps = k.args
+    (column, row), t = k.block, k.thread[0]
+    a_smem, b_smem = (k.smem("a_smem", (STAGES, BYTES), i8, 1024).view(BYTES, 1),
+                      k.smem("b_smem", (STAGES, BYTES), i8, 1024).view(BYTES, 1))
+    c_smem = k.smem("c_smem", (TILE, TILE), f32, 128)
+    full, empty, stored = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), k.mbarriers("stored")
+    k.init_mbarriers()
+
+    def multiply(acc, step, first):
+        stage = step % STAGES
+        full.wait(stage, step // STAGES % 2 ^ parity, sleep=True)
+        if fence:
+            k.wgmma_fence()
+        for at in range(0, 2 * TILE, STEP):
+            k.wgmma(atom, acc, a_smem.at(stage, at), b_smem.at(stage, at), add=not first or at > 0)
+        k.wgmma_commit()
+
+    with k.role("math", warps=4):
+        acc = k.tile(1, atom.registers, f32)
+        multiply(acc, k.constant(i32, 0), first=True)
+        with k.loop(steps, start=1, unroll=False) as step:
+            multiply(acc, step, first=False)
+            if not early:
+                k.wgmma_wait(1, acc)
+            empty.arrive((step - 1) % STAGES, by="warp")
+            if early:
+                k.wgmma_wait(1, acc)
+        k.wgmma_wait(0, acc)
+        for e in range(0, atom.registers, 2):
+            i, j = atom.sums(t % 32, e)
+            k.store(c_smem.at(t // 32 * 16 + i, j), k.pack(acc[0, e], acc[0, e + 1]))
+        if proxy:
+            k.fence_async()
+        stored.arrive()
+        stored.wait()
+        with k.when(t == 0):
+            k.tma_store(c, (column * TILE, row * TILE), c_smem)
+            k.bulk_commit()
+            if wait_store:
+                k.bulk_wait(0, read=True)
+    with k.role("loads", warps=1), k.loop(steps, unroll=False) as step:
+        stage = step % STAGES
+        empty.wait(stage, step // STAGES % 2 ^ 1, sleep=True)
+        full.arrive(stage, by="role", expect=expect)
+        with k.when(k.elect()):
+            full.load(a_smem.at(stage, 0), a, (step * TILE, row * TILE), stage)
+            full.load(b_smem.at(stage, 0), b, (step * TILE, column * TILE), stage)
+    if arrivals is not None:
+        empty.arrivals.constant = arrivals
+    return k.function
+
+
+def run(m=100, n=72, k=264, **options):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    c = np.full((m, n), np.nan, np.float32)
+    grid = -(-n // TILE), -(-m // TILE)
+    report = simulator.run(gemm(**options), a, b, c, -(-k // TILE), grid=grid)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(c, exact, rtol=1e-5, atol=1e-4)
+    return report
+
+
+@pytest.mark.parametrize("k", [8, 64, 72, 128, 192, 264])
+def test_products(k):
+    run(k=k)
+
+
+def test_a_tile_and_one_past_it():
+    run(64, 64, 136)
+    run(65, 68, 136)
+    run(1, 4, 40)
+
+
+def test_what_is_moved_and_counted():
+    """Tiles of A and B come once for each CTA and step; a warpgroup reads both for its products."""
+    report = run(128, 128, 256)
+    tile, ctas, steps = TILE * TILE * 2, 4, 4
+    assert report.of("a", "load").bytes == report.of("a_smem", "store").bytes == ctas * steps * tile
+    assert report.of("a_smem", "load").bytes == report.of("b_smem", "load").bytes == ctas * steps * tile
+    assert report.of("c", "store").bytes == report.of("c_smem", "load").bytes == ctas * TILE * TILE * 4
+    assert report.flops == 2 * 128 * 128 * 256
+    assert report.instructions["wgmma"] == ctas * steps * 4 * 4
+    assert report.instructions["TMA"] == ctas * (2 * steps + 1)
+
+
+def test_machine_code():
+    """No spills, and no reason for ptxas to wait after every product (warnings C7510 to C7519)."""
+    text, said = assembled(gemm())
+    assert not re.search(r"C75\d\d|serialized|warning", said), said
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    loop = text[:text.index("wgmma.wait_group.sync.aligned 1")].rindex("wgmma.fence")
+    assert len(re.findall(r"wgmma\.mma_async", text[loop:text.index("wgmma.wait_group.sync.aligned 1")])) == 4
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"parity": 1}, r"(uninitialised|race) at test_simulated_hopper.py:\d+ .*load of [ab]_smem"),
+    ({"arrivals": 1}, r"arrivals at test_simulated_hopper.py:\d+ .*empty\[0\] .* expects 1 arrivals in a phase"),
+    ({"arrivals": 8}, r"deadlock at .*empty\[0\] of block \(0, 0\): 4 of 8 threads have arrived"),
+    ({"fence": False}, r"unfenced at test_simulated_hopper.py:\d+ .*no k.wgmma_fence"),
+    ({"proxy": False}, r"race at test_simulated_hopper.py:\d+ .*load of c_smem.*no k.fence_async\(\) follows"),
+    ({"swizzle": 64}, r"swizzle at .*came by a map with a swizzle of 128 bytes, and is read with one of 64"),
+    ({"early": True}, r"race at test_simulated_hopper.py:\d+ .*store of a_smem.*still being read asynchronously"),
+    ({"expect": BYTES}, r"race at .*load of b_smem.*a copy at test_simulated_hopper.py:\d+ .* is in flight"),
+    ({"expect": 2 * BYTES - 16}, r"deadlock .*16 bytes more than announced have arrived"),
+    ({"expect": 2 * BYTES + 16}, r"deadlock .*16 announced bytes have not arrived"),
+    ({"wait_store": False}, r"in flight at test_simulated_hopper.py:\d+ .*ends while this copy reads c_smem"),
+])
+def test_mistakes(options, message):
+    with pytest.raises(Fault, match=message):
+        run(64, 64, 320, **options)
