@@ -81,7 +81,7 @@ def product(atom, add=True, steps=1, a_step=0, b_step=0, fence=True, commit=True
         acc[0, r] = ONE_TWICE if atom.d == "f16" else 1
     words = [fragments[t * 4 * steps + e] for e in range(4 * steps)]
     if fence:
-        k.wgmma_fence()
+        k.wgmma_fence(acc)
     for step in range(steps):
         first = words[step * 4:step * 4 + 4] if atom.a_layout is None else shared[0] + (a_step * step + shift)
         k.wgmma(atom, acc, first, shared[1] + b_step * step, add if step == 0 else True)
@@ -415,6 +415,8 @@ def test_mistakes_in_recording():
             lambda k, s, t, acc: k.wgmma(Wgmma(16, a_layout=None), acc, [t, t], s))
     mistake(SyntaxError, "executed by whole warpgroups.*the CTA has warps 0 to 2", lambda k, s, t, acc:
             k.wgmma_fence(), threads=96)
+    mistake(TypeError, "sums that are passed together have one type, not f32, i32",
+            lambda k, s, t, acc: k.wgmma_wait(0, acc, k.tile(1, 2, i32)))
     mistake(ValueError, "pending must be a Python number from 0 to 7, not 8", lambda k, s, t, acc: k.wgmma_wait(8, acc))
     mistake(ValueError, 'space must be "shared" or "global"', lambda k, s, t, acc: k.fence_async("local"))
 

@@ -54,7 +54,7 @@ def gemm(parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=Fal
         stage = step % STAGES
         full.wait(stage, step // STAGES % 2 ^ parity, sleep=True)
         if fence:
-            k.wgmma_fence()
+            k.wgmma_fence(acc)
         for at in range(0, 2 * TILE, STEP):
             k.wgmma(atom, acc, a_smem.at(stage, at), b_smem.at(stage, at), add=not first or at > 0)
         k.wgmma_commit()

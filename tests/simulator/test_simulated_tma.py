@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.atoms.test_wgmma import assembled
-from tests.doubles import fake_cuda
+from tests.doubles import fake_arrays, fake_cuda
 from tilewright import simulator
 from tilewright.compiler import artefact, gate
 from tilewright.ir import Kernel, TensorMap, bf16, f16, f32, i8, i32, i64, ptr
 from tilewright.runtime.cuda import module as cuda
+from tilewright.runtime.run import run
 from tilewright.simulator import Fault
 from tilewright.targets import target
 from tilewright.targets.tensor_maps import Mapped, Tile, TiledMap
@@ -432,3 +434,17 @@ def test_maps_by_the_driver(monkeypatch):
     np.testing.assert_array_equal(y.view(np.uint8), expected(t, x, (4, 3, 1)))
     with pytest.raises(ValueError, match="begins at a multiple of 16 bytes"):
         cuda.tensor_map(TiledMap.of(t.tile, x), fake.array(x) + 8)
+
+
+def test_maps_of_arrays_on_a_gpu(monkeypatch):
+    fake = fake_cuda.install(monkeypatch)
+    monkeypatch.setitem(sys.modules, "torch", fake_arrays.torch(fake))
+    t = TensorMap(f32, (8, 4))
+    x = fake_arrays.Tensor(np.arange(96, dtype=np.float32).reshape(6, 16))
+    y = fake_arrays.Tensor(np.zeros(128, np.int8))
+    run(loaded(t, (8, 3)), x, y, 8, 3)
+    for stream in list(fake.queues):
+        fake.run(stream)
+    np.testing.assert_array_equal(y.host.view(np.uint8), expected(t, x.host, (8, 3)))
+    with pytest.raises(ValueError, match="is of an array of 2 dimensions"):
+        run(loaded(t, (8, 3)), y, y, 8, 3)

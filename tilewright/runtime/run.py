@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tilewright import targets
-from tilewright.ir import Function, Pointer, Texture, arguments
+from tilewright.ir import Function, Pointer, TensorMap, Texture, arguments
 from tilewright.ir.program import written
+from tilewright.targets.tensor_maps import TiledMap
 
 _NUMBERS = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
             "f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -30,9 +31,9 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
     number; one CTA unless given), on the NVIDIA or AMD GPU that has the arrays and on the stream that their library
     (torch, CuPy, anything with DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
     Nothing is copied or converted: arrays are contiguous and of the parameters' element types, and writable where the
-    function writes. What the function does with them is not checked: run it in the simulator first. TypeError,
-    ValueError or OverflowError for arguments that do not fit the parameters; RuntimeError if this machine cannot run
-    the function.
+    function writes; those for tensor maps may be views whose last dimension is contiguous. What the function does with
+    them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that do not
+    fit the parameters; RuntimeError if this machine cannot run the function.
     """
     arguments.count(arguments.recorded(function), args)
     extents = arguments.grid(function, grid)
@@ -91,10 +92,10 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int])
     for (name, value), x in zip(function.params, args):
         if isinstance(value.type, Texture):
             raise TypeError(f"{name} is a {value.type}, which only kernels made by tilewright.compile can have")
-        if not isinstance(value.type, Pointer):
+        if not isinstance(value.type, (Pointer, TensorMap)):
             given.append(arguments.number(name, value.type, x).item())
             continue
-        if isinstance(x, int):
+        if isinstance(x, int) and isinstance(value.type, Pointer):
             given.append(x)
             continue
         library = arrays.library_of(x)
@@ -105,6 +106,10 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int])
             device = platform.driver.device(library.device(x))
             stream = library.stream(x, device.index)
         looks.append(library.look(x, name, stream, name in written(function)))  # which keep what they look at
+        if isinstance(value.type, TensorMap):
+            described = TiledMap.of(value.type.tile, looks[-1].shadow)
+            given.append(platform.driver.tensor_map(described, looks[-1].pointer))
+            continue
         arguments.array(name, value.type, looks[-1].shadow)
         given.append(looks[-1].pointer)
     driver = platform.driver

@@ -97,8 +97,9 @@ class Warpgroups:
                              f"{'more' if more else 'fewer'} with {count}")
         gang.waiting = RegisterWait(node.line, self, warps, count)
 
-    def fence(self, gang: Gang, node: Op) -> None:
+    def fence(self, gang: Gang, node: Op, *registers: Any) -> Any:
         self.fenced[self._warps(gang, node)] = True
+        return registers if len(registers) > 1 else registers[0] if registers else None
 
     def commit(self, gang: Gang, node: Op) -> None:
         for warpgroup, agents in self._warpgroups(gang, node):

@@ -2,7 +2,7 @@
 while their threads do (`atoms.wgmma`), the order between them and other instructions, and registers that warpgroups
 hand to one another.
 
-    k.wgmma_fence()
+    k.wgmma_fence(acc)
     for step in range(4):
         k.wgmma(atom, acc, a + step * 16, b + step * 16)
     k.wgmma_commit()
@@ -90,8 +90,16 @@ def registers(k: Kernel, count: int, more: bool) -> None:
 
 # ---- products of warpgroups
 
+def _in_place(text: str) -> Any:
+    """The spelling of an instruction that registers are passed through."""
+    def spelling(low: Any, t: Any, *registers: Any) -> Any:
+        found = tied(low, text, t or i32, registers, memory=True)
+        return found[0] if len(found) == 1 else found
+    return spelling
+
+
 # What this warp has done to registers before, its products after may find.
-FENCE = Operation("wgmma.fence", spelled("wgmma.fence.sync.aligned;"), by_machine("wgmma", "fence"), "wgmma group",
+FENCE = Operation("wgmma.fence", _in_place("wgmma.fence.sync.aligned;"), by_machine("wgmma", "fence"), "wgmma group",
                   "effect", needs="wgmma")
 COMMIT = Operation("wgmma.commit_group", spelled("wgmma.commit_group.sync.aligned;"), by_machine("wgmma", "commit"),
                    "wgmma group", "effect", needs="wgmma")
@@ -106,11 +114,8 @@ def _arrived(pending: int) -> Operation:
 
 @cache
 def _wait(pending: int) -> Operation:
-    def spelling(low: Any, t: Any, *registers: Any) -> Any:
-        found = tied(low, f"wgmma.wait_group.sync.aligned {pending};", t or i32, registers, memory=True)
-        return found[0] if len(found) == 1 else found
-    return Operation(f"wgmma.wait_group{pending}", spelling, by_machine("wgmma", "take", pending), "wgmma group",
-                     "effect", needs="wgmma")
+    return Operation(f"wgmma.wait_group{pending}", _in_place(f"wgmma.wait_group.sync.aligned {pending};"),
+                     by_machine("wgmma", "take", pending), "wgmma group", "effect", needs="wgmma")
 
 
 def wgmma(k: Kernel, atom: Any, acc: Tile, a: Any, b: Value, add: Any = True) -> None:
@@ -143,10 +148,11 @@ def wgmma(k: Kernel, atom: Any, acc: Tile, a: Any, b: Value, add: Any = True) ->
         acc[ij] = x
 
 
-def wgmma_fence(k: Kernel) -> None:
-    """What was done to registers before, products after this may use and overwrite."""
+def wgmma_fence(k: Kernel, *acc: Tile) -> None:
+    """What was done to registers before, products after this may use and overwrite. Tiles of sums that other
+    instructions have written are passed through, so that no compiler writes them later than that."""
     _whole_warpgroups(k, "wgmma_fence")
-    k._effect(FENCE)
+    _pass(k, FENCE, acc)
 
 
 def wgmma_commit(k: Kernel) -> None:
@@ -160,12 +166,17 @@ def wgmma_wait(k: Kernel, pending: int, *acc: Tile) -> None:
     products in flight write: those of groups that are over can be used from here on."""
     if not isinstance(pending, int) or not 0 <= pending <= 7:
         raise ValueError(f"pending must be a Python number from 0 to 7, not {pending!r}")
-    if len({tile.type for tile in acc}) > 1:
-        raise TypeError(f"the sums of one wait have one type, not {', '.join(str(tile.type) for tile in acc)}")
     _whole_warpgroups(k, "wgmma_wait")
-    registers = [(tile, ij) for tile in acc for ij in tile.registers]
     k._effect(_arrived(pending))
-    found = k._group(_wait(pending), [tile.type for tile, _ in registers], *(tile[ij] for tile, ij in registers))
+    _pass(k, _wait(pending), acc)
+
+
+def _pass(k: Kernel, operation: Operation, acc: tuple[Tile, ...]) -> None:
+    """Through an operation that returns its operands."""
+    if len({tile.type for tile in acc}) > 1:
+        raise TypeError(f"sums that are passed together have one type, not {', '.join(str(x.type) for x in acc)}")
+    registers = [(tile, ij) for tile in acc for ij in tile.registers]
+    found = k._group(operation, [tile.type for tile, _ in registers], *(tile[ij] for tile, ij in registers))
     for (tile, ij), x in zip(registers, found):
         tile[ij] = x
 
@@ -185,6 +196,7 @@ def _check_fenced(k: Kernel, atom: Any, acc: Tile, a: list[Value]) -> None:
     after: list[Any] = []
     for node in reversed(k._body):
         if isinstance(node, Op) and node.operation is FENCE:
+            sums |= {x.id for x in node.results}
             break
         after.insert(0, node)
     else:
