@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.api.test_every_format import modulo, numbers
+from tests.helpers.numbers import modulo, numbers
 from tilewright import formats
 from tilewright.formats import FORMATS, Bool, Complex, Float, Format, Integer
 

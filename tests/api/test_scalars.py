@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.api.test_every_format import modulo, numbers
+from tests.helpers.numbers import modulo, numbers
 from tilewright.formats import FORMATS, Integer
 
 WIDE = np.frompyfunc(int, 1, 1)

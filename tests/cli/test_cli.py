@@ -8,17 +8,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import tilewright
 from tests.doubles.fake_cuda import install
+from tests.helpers.command_line import COMMANDS, ROOT, call, refused
 from tilewright import formats, targets
 from tilewright.cli import app, command, common, npy
 from tilewright.compiled.compile import compiled
@@ -26,33 +25,7 @@ from tilewright.compiler import ptxas
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.runtime.cuda import driver
 
-ROOT = Path(__file__).resolve().parents[2]
-runner = CliRunner()
-
-
-def call(*arguments: object) -> Any:
-    return runner.invoke(app, [str(argument) for argument in arguments])
-
-
-def refused(*arguments: object) -> str:
-    """The one line that a command refuses its arguments with."""
-    result = call(*arguments)
-    assert result.exit_code == 2, result.output
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.stderr
-    return str(lines[0])
-
-
 # ---- help
-
-
-def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield path
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from commands(sub, (*path, name))
-
-
-COMMANDS = list(commands(get_command(app)))
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -67,7 +40,7 @@ def test_every_command_explains_itself_and_every_option(path: tuple[str, ...]) -
         assert getattr(parameter, "help", None) or parameter.name in ("help", "context"), (path, parameter.name)
 
 
-def test_the_issue_s_commands_are_there() -> None:
+def test_the_commands_are_there() -> None:
     top = {path[0] for path in COMMANDS if path}
     assert top >= {"doctor", "plan", "emit", "asm", "run", "explain", "tune", "bench", "cache"}
 
@@ -381,7 +354,7 @@ def test_plan_shows_the_plan_and_its_prediction() -> None:
 def test_plan_and_explain_predict_the_same_of_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default on matmul's threads, from the machine's ceilings or the model's defaults, whichever both say."""
     import tilewright as tw
-    from tests.explanation.test_explain import FAST
+    from tests.helpers.ceilings import FAST
     from tilewright.measure import probes
 
     here = tw.detect().name

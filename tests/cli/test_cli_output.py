@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.cli.test_cli import COMMANDS, ROOT, call, refused
+from tests.helpers.command_line import COMMANDS, ROOT, call, refused
 from tilewright import text
 from tilewright.cli import app, command, output
 from tilewright.doctor import doctor

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tests.compiler.test_amdgcn import emit_transpose, emit_vector_add
 from tests.helpers import code_object
+from tests.helpers.amd_kernels import emit_transpose, emit_vector_add
 from tilewright import simulator
 from tilewright.atoms.amd import mfma
 from tilewright.compiler import amd, lld, llvm

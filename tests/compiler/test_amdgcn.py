@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.amd_kernels import emit_transpose, emit_vector_add
 from tilewright import simulator
 from tilewright.compiler import amd, gate
 from tilewright.inspect.resources import amd_loop
@@ -35,30 +36,6 @@ def recorded(write, threads=256, **options):
     """A kernel that `write(k, a, b, n, x)` writes: a and b are f32 arrays, n is an i32, x an f32."""
     k = Kernel("kernel", threads=threads, warp=64, a=ptr(f32), b=ptr(f32), n=i32, x=f32, **options)
     write(k, *k.args)
-    return k.function
-
-
-def emit_vector_add():
-    k = Kernel("vector_add", threads=256, warp=64, a=ptr(f32), b=ptr(f32), c=ptr(f32), n=i32)
-    a, b, c, n = k.args
-    i = k.block[0] * 256 + k.thread[0]
-    with k.when(i < n):
-        c[i] = a[i] + b[i]
-    return k.function
-
-
-def emit_transpose(PAD=1, BARRIER=True):
-    """y = x transposed, 64 x 64 numbers through LDS."""
-    k = Kernel("transpose", threads=(64, 4), warp=64, x=ptr(f32), y=ptr(f32))
-    x, y = (array.view(64, 1) for array in k.args)
-    tile = k.smem("tile", (64, 64 + PAD), f32)
-    tx, ty = k.thread
-    for row in range(0, 64, 4):
-        tile[row + ty, tx] = x[row + ty, tx]
-    if BARRIER:
-        k.barrier()
-    for row in range(0, 64, 4):
-        y[row + ty, tx] = tile[tx, row + ty]
     return k.function
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import llvmlite.binding
 import pytest
 
-from tests.compiler.test_amdgcn import emit_transpose
+from tests.helpers.amd_kernels import emit_transpose
 from tests.kernels.amd.test_amd_direct import emit_pipe
 from tilewright.atoms.nvidia import MMA_F64_16X8X16
 from tilewright.compiler import llvm

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import call, refused
+from tests.helpers.command_line import call, refused
 from tilewright import targets
 from tilewright.bench.suites import ladders
 from tilewright.compiler import lld
