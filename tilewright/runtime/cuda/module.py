@@ -33,14 +33,14 @@ from tilewright.runtime.cuda.driver import (
 from tilewright.runtime.gpu import launch as launches
 from tilewright.runtime.gpu import memory
 from tilewright.runtime.gpu.driver import Kept, Owned
-from tilewright.runtime.gpu.launch import MOST_MODULES, Args, in_turn
+from tilewright.runtime.gpu.launch import MOST_MODULES, Args
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.targets import GpuTarget
 from tilewright.targets.tensor_maps import BYTES, ELEMENTS, TiledMap
 
 __all__ = [
     "Block", "CudaError", "CudaFunction", "Device", "Event", "LinearTexture", "Memory", "Module", "Prepared", "Stream",
-    "Unavailable", "available", "count", "device", "fill", "handle_of", "in_turn", "load", "synchronize", "target",
+    "Unavailable", "available", "count", "device", "fill", "handle_of", "load", "synchronize", "target",
     "tensor_map", "why_not", "workspaces",
 ]
 
