@@ -25,7 +25,7 @@ from typing import Any
 
 from tilewright.ir import Kernel, Value, f32, i8, i32, vec
 from tilewright.kernels.nvidia.operand import WIDEST, SmemOperand
-from tilewright.kernels.nvidia.result import Piece
+from tilewright.kernels.nvidia.result import Partition, Piece
 
 BLOCK, STEP = 16, 32            # i of a block; bytes of k in a step
 
@@ -112,11 +112,11 @@ class Blocks:
         """Of the lane's four columns of a block: which one index 2*t + e of half h is."""
         return 2*e + h if self.paired else 2*h + e
 
-    def pieces(self, first: Value, lane: Value) -> list[Piece]:
+    def partition(self, first: Value, lane: Value) -> Partition:
         """The lane's rows of C (of B: columns), in the order of its sums."""
         g, t = lane // 4, lane % 4
         if not self.of_b:
             base, width, apart = (first + g*2, 2, 16) if self.paired else (first + g, 1, 8)
         else:
             base, width, apart = (first + t*4, 4, 16) if self.fours else (first + t*2, 2, 8)
-        return [Piece(base, at, width) for at in range(0, self.COUNT*BLOCK, apart)]
+        return Partition(tuple(Piece(base, at, width) for at in range(0, self.COUNT*BLOCK, apart)))

@@ -17,10 +17,11 @@ from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
 from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
-from tilewright.kernels.nvidia.result import Partition, Result
+from tilewright.kernels.nvidia.result import Result, Staging
 from tilewright.kernels.nvidia.ring import Fragments, Ring
 from tilewright.targets.nvidia import TARGETS
 
+LANES_M = 8             # rows of C of which a warp's lanes have elements at once
 
 def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: str = "f32", SUMS: str = "f32",
                   LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
@@ -61,14 +62,23 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                            THREADS=THREADS, ASYNC=ASYNC, **arranged(T.bits, along_k, of_b, PAD))
     a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
     b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
-    smem = k.smem("tiles", (STAGES*(a.SIZE + b.SIZE),), a.T, align=128)
+    rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False)
+    columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True)
+    # single elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
+    STAGED = VECTOR_C == 1 and not split.divided and WARP_N % 32 == 0 and SCALAR.bytes == 4
+    STAGE_PAD = 16 if columns.fours else 8
+    STAGING = Staging.size(LANES_M, WARP_N, STAGE_PAD) if STAGED else 0
+    smem = k.smem("tiles", (max(STAGES*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),), a.T,
+                  align=128)
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
     ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC)
-    products = WarpProducts(k, ring, (Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False),
-                                      Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True)), work, (A, B, SUMS), ARCH)
+    products = WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH)
     ring.run(products)
-    result.store(k, work, Out.of(k, g, OUT, VECTOR_C), products.result, result.holders(work, THREADS))
+    staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
+                      lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
+                      WARP_N, STAGE_PAD) if STAGED else None
+    result.store(k, work, Out.of(k, g, OUT, VECTOR_C), products.result, result.holders(work, THREADS), staging)
     return k.function
 
 
@@ -122,8 +132,7 @@ class WarpProducts:
     def result(self) -> Result:
         """Where the sums are in the CTA's tile: computed after the main loop, which needs its registers."""
         (a, b), work = self.blocks, self.work
-        rows, columns = a.pieces(work.i1, work.lane), b.pieces(work.j1, work.lane)
-        return Result(self._sums(), Partition(tuple(rows)), Partition(tuple(columns)))
+        return Result(self._sums(), a.partition(work.i1, work.lane), b.partition(work.j1, work.lane))
 
     def _sums(self) -> Tile:
         if self.formats[2] != "f16":

@@ -103,21 +103,23 @@ class Staging:
     smem        of the warp, `SIZE` elements for each
     rows_of     rows of the lanes in row r of the warp's lanes, in the CTA's tile
     columns     of this lane, in the warp's part of the tile, which is WARP_N wide; lane_m is its row of lanes
+    PAD         elements after each row
     """
     smem: Value
     lane_m: Value
     rows_of: Callable[[Value], Partition]
     columns: Partition
     WARP_N: int
+    PAD: int = PAD
 
     @staticmethod
-    def size(LANES_M: int, WARP_N: int) -> int:
+    def size(LANES_M: int, WARP_N: int, PAD: int = PAD) -> int:
         """Elements of shared memory, for each warp."""
         return LANES_M * (WARP_N + PAD)
 
     def store(self, out: Out, work: Work, acc: Tile) -> None:
         """As out.store does, of all elements of the warp."""
-        k, ROW, LANES_M = out.k, self.WARP_N + PAD, LANES * acc.cols // self.WARP_N
+        k, ROW, LANES_M = out.k, self.WARP_N + self.PAD, LANES * acc.cols // self.WARP_N
 
         def each(read_c: bool) -> None:
             for i in range(acc.rows):
