@@ -23,6 +23,7 @@ from tilewright.targets.nvidia import TARGETS
 
 LANES_M = 8             # rows of C of which a warp's lanes have elements at once
 
+
 def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: str = "f32", SUMS: str = "f32",
                   LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
