@@ -11,7 +11,6 @@ Kernels are found by name among all that this process has recorded, and loaded f
 from __future__ import annotations
 
 import ctypes
-import gc
 import re
 import sys
 import traceback
@@ -474,7 +473,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     from tilewright.runtime.cuda import driver, module
     from tilewright.runtime.gpu import engine, fast_path
 
-    gc.collect()  # blocks of an earlier fake have addresses that this one will give again
     fake = FakeDriver(devices)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
     monkeypatch.setattr(cuda.bindings, "driver", fake, raising=False)

@@ -15,9 +15,23 @@ from tilewright import simulator
 from tilewright.compiler import artefact
 from tilewright.ir import Kernel
 
-RECORDED: dict[str, Any] = {}  # kernels that can be launched, by name: the last one of each
+
+class Newest(dict[Any, Any]):
+    """The newest KEPT items: to keep the record of every kernel of all tests would take gigabytes, which each garbage
+    collection would go through."""
+
+    KEPT = 64
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > self.KEPT:
+            del self[next(iter(self))]
+
+
+RECORDED = Newest()  # kernels that can be launched, by name: the last one of each
 EMITTERS: dict[bytes, Callable[[], Any]] = {}  # by the code, which may have come from the cache: what records it anew
-BY_IMAGE: dict[bytes, Any] = {}  # those that were recorded for their code
+BY_IMAGE = Newest()  # those that were recorded for their code
 HANDLES = itertools.count(1000)  # never the same twice: what an earlier test has left may yet be destroyed
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import enum
-import gc
 import sys
 import types
 from collections.abc import Callable
@@ -439,7 +438,6 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     from tilewright.runtime.gpu import engine, fast_path
     from tilewright.runtime.hip import driver, module
 
-    gc.collect()
     fake = FakeHip(arch, devices, old)
     package: Any = types.ModuleType("hip")
     package.hip = fake
