@@ -50,7 +50,8 @@ ENGINES = {"cpu": ("tilewright.runtime.cpu.engine", "tilewright.runtime.cpu.reci
            "amd": ("tilewright.runtime.hip", "tilewright.plans.amd", "tilewright.compiled.amd")}
 COMPILER = ("llvmlite", "tilewright.compiler.llvm", "tilewright.compiler.gate", "tilewright.ir", "tilewright.inspect",
             "tilewright.simulator", "tilewright.ladder", "tilewright.explanation", "tilewright.tuner", "tilewright.cli")
-CONTRACT = ("tilewright.kernels", "tilewright.kernels.cpu", "tilewright.kernels.cpu.jobs")     # no emitter
+CONTRACT = ("tilewright.kernels", "tilewright.kernels.cpu",
+            "tilewright.kernels.cpu.jobs", "tilewright.kernels.cpu.abi")  # no emitter
 PUBLIC, FUNCTION = "from tilewright import matmul", "from tilewright.api.products import matmul"
 
 
