@@ -553,9 +553,11 @@ def missing() -> Path:
     raise ptxas.Missing("nowhere")
 
 
-def test_what_is_for_cpus_only() -> None:
-    words = "target must be a CPU, and sm_90a is an NVIDIA GPU; there are: x86-avx512, x86-avx2, neon"
-    assert words in refused("tune", "measure", 64, 64, 64, "--target", "h200")
+def test_what_is_tuned_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hip", None)
+    monkeypatch.setattr("tilewright.runtime.hip.driver.library.loaded", None)
+    words = "gfx950 code cannot run on this machine: AMD GPUs need the package hip-python"
+    assert words in refused("tune", "measure", 64, 64, 64, "--target", "gfx950")
 
 
 def test_asm_shows_the_hot_loop_of_any_function() -> None:

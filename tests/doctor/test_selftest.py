@@ -73,7 +73,7 @@ def test_on_hardware(fake, monkeypatch):
         assert code["loaded"]["registers"] > 1
     time = found["time"]
     assert time["seconds"] == pytest.approx(1e-3)  # the fake's clock
-    assert len(time["seconds_of_turns"]) == selftest_steps.TURNS
+    assert len(time["seconds_of_turns"]) == selftest_steps.RULES.max_rounds
     assert time["operations_per_second"] == pytest.approx(6000 / 1e-3)
     assert time["torch"].startswith("ModuleNotFoundError")
     assert not fake.blocks  # all memory was given back
@@ -104,15 +104,15 @@ def test_the_ladder_on_hardware(monkeypatch, linked, arch):
 ])
 def test_products_on_hardware(monkeypatch, linked, name, arch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    install(monkeypatch, arch)
-    monkeypatch.setattr(selftest_steps, "TURNS", 1)
+    fake = install(monkeypatch, arch)
+    fake.takes = lambda function: 200.0  # milliseconds: a turn of its own
+    monkeypatch.setattr(selftest_steps, "RULES", replace(selftest_steps.RULES, min_rounds=1, max_rounds=1))
     monkeypatch.setattr(amd_cases, "MOST_ROWS", 80)
-    monkeypatch.setattr(module, "in_turn", lambda contenders, *_: {name: [1e-3] for name in contenders})
     (kernel,) = (k for k in amd_kernels.KERNELS if k.name == name and k.target == arch)
     (found,) = examined(monkeypatch, replace(kernel, large=(100, 72, 128)))
     assert (found["ran"], found["right"]) == ("on hardware", True), found
     assert [case.get("rows") for case in found["cases"]] == [None, None, 64, 64]  # of many rows a sample is compared
-    assert found["time"]["operations_per_second"] == 2 * 100 * 72 * 128 / 1e-3
+    assert found["time"]["operations_per_second"] == pytest.approx(2 * 100 * 72 * 128 / 0.2)
     for code in found["code"]:
         assert code["compiled"]["vgpr_spills"] == 0
         assert AmdPlan.parse(code["plan"])

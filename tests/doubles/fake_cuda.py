@@ -237,15 +237,7 @@ class Functions:
         table = (ctypes.c_void_p * len(places)).from_address(params)
         args = [_argument(self, value.type, at) for at, (_, value) in zip(table, function.params, strict=True)]
 
-        def work() -> None:
-            for x, (_, value) in zip(args, function.params):
-                if isinstance(value.type, Pointer):
-                    self.alive(int(x))
-            self.launches.append((name, (gx, gy, gz), int(stream)))
-            grid = (gx, gy) if gz == 1 else (gx, gy, gz)
-            self.simulate(function, args, grid)
-
-        self.give(stream, work)
+        self.give(stream, lambda: self.launched(function, args, (gx, gy, gz), stream))
         return (SUCCESS,)
 
     # ---- memory
@@ -395,8 +387,8 @@ class Functions:
         return FakeEvent()
 
     def cuEventRecord(self: Any, event: Any, stream: Any) -> None:
-        stream, done = int(stream) or 1, []
-        self.give(stream, lambda: done.append(True))
+        stream, event.times = int(stream) or 1, (done := [])
+        self.give(stream, lambda: done.append(self.clock))
 
         def wait() -> None:
             queue = self.queues[stream]
@@ -409,13 +401,16 @@ class Functions:
         event.at()
 
     def cuEventElapsedTime(self: Any, start: Any, end: Any) -> Any:
-        return 2.5
+        if not start.times or not end.times:
+            return real.CUresult.CUDA_ERROR_NOT_READY, None
+        return end.times[0] - start.times[0]
 
     def cuEventDestroy(self: Any, event: Any) -> None: ...
 
 
 class FakeEvent:
     at: Callable[[], None]
+    times: list[float]  # when it happened
 
 
 def _entries(image: bytes) -> list[str]:

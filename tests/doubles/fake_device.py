@@ -14,6 +14,7 @@ import numpy as np
 from tilewright import simulator
 from tilewright.compiler import artefact
 from tilewright.ir import Kernel
+from tilewright.ir.types import Pointer
 
 
 class Newest(dict[Any, Any]):
@@ -89,13 +90,15 @@ class Played:
 
 class FakeDevice:
     """`log` holds (function, arguments) of all calls, `launches` (kernel, grid, stream) of what has run;
-    `fail[function] = status` makes a function fail."""
+    `fail[function] = status` makes a function fail. `clock` is in milliseconds, of which a kernel's launch takes
+    `takes(kernel)`."""
 
     def start(self, devices: int, alignment: int) -> None:
         self.devices = devices
         self.log: list[tuple[str, tuple[Any, ...]]] = []
         self.launches: list[tuple[str, tuple[int, ...], int]] = []
         self.fail: dict[str, int] = {}
+        self.clock, self.takes = 0.0, lambda function: 1.0
         self.memory = simulator.AddressSpace(alignment=alignment)
         self.blocks: dict[int, np.ndarray] = {}  # what the program has allocated and not freed, by address
         self.freed: set[int] = set()  # what has been freed since
@@ -114,8 +117,17 @@ class FakeDevice:
         self.blocks[at] = block
         return at
 
+    def launched(self, function: Any, args: list[Any], grid: tuple[int, ...], stream: int) -> None:
+        """What the kernel does, once its turn has come."""
+        for x, (_, value) in zip(args, function.params):
+            if isinstance(value.type, Pointer):
+                self.alive(int(x))
+        self.launches.append((function.name, grid, stream))
+        self.clock += self.takes(function)
+        self.simulate(function, args, grid[:2] if grid[2] == 1 else grid)
+
     def simulate(self, function: Any, args: list[Any], grid: tuple[int, ...]) -> None:
-        """What the kernel does."""
+        """What the kernel computes."""
         if isinstance(function, Played):
             function.work(*args)
         else:

@@ -153,7 +153,6 @@ class FakeHip(FakeDevice, types.ModuleType):
         self.recorded: dict[int, Any] = {}  # the kernel of each function
         self.capturing: set[int] = set()  # streams that are said to be recording a graph
         self.events: dict[int, Any] = {}
-        self.clock = 0.0  # milliseconds: a launch takes one
         for enumeration in ENUMS:
             setattr(self, enumeration.__name__, enumeration)
         self.hipDeviceProp_t = hipDeviceProp_t
@@ -312,15 +311,7 @@ class Functions:
             for where, (_, value) in zip(explicit, function.params, strict=True)
         ]
 
-        def work() -> None:
-            for x, (_, value) in zip(args, function.params):
-                if isinstance(value.type, Pointer):
-                    self.alive(int(x))
-            self.launches.append((function.name, (gx, gy, gz), address(stream)))
-            self.clock += 1.0
-            self.simulate(function, args, (gx, gy) if gz == 1 else (gx, gy, gz))
-
-        self.queue(stream).append(work)
+        self.queue(stream).append(lambda: self.launched(function, args, (gx, gy, gz), address(stream)))
         return None
 
     # ---- memory

@@ -17,13 +17,12 @@ from tilewright.bench.contest import Checked, Left, Lost, States, Timed, attempt
 from tilewright.bench.peer import OURS, Way
 from tilewright.measure import gpu_rules, gpu_state, machine, measure
 from tilewright.measure.check import RANDOM
-from tilewright.measure.gpu_rules import GpuRules, GraphTrack, Launch
+from tilewright.measure.gpu_rules import GpuRules, GraphTrack, Launch, sets
 from tilewright.measure.measure import Call, Sample
 from tilewright.measure.operands import Operands
 from tilewright.problem import Gemm
 
 Tensor = Any
-MOST_SETS = 512
 PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-ml-py", "llvmlite")
 ARTICLE = ("sweep",)  # suites timed by the article's protocol, the others by the median protocol
 
@@ -130,11 +129,6 @@ def make(on: TorchDevice, problem: Gemm, gap: int = 0) -> Operands:
     a, b = matrix(problem.shape_a, problem.layout[0]), matrix(problem.shape_b, problem.layout[1])
     c = torch.full((*batch, problem.m, problem.n), float("nan"), device=on.name, dtype=dtype)
     return Operands(problem, a, b, c)
-
-
-def sets(problem: Gemm, l2: int) -> int:
-    """How many sets of operands rotate: more than twice the L2 cache passes before one comes again; two at least."""
-    return max(2, min(MOST_SETS, 1 + 2 * l2 // max(problem.min_bytes, 1) + 1))
 
 
 def reference(o: Operands) -> tuple[Tensor, Tensor]:

@@ -100,6 +100,7 @@ def _cpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
 def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
     from tilewright.plans import gpu
     from tilewright.plans.amd import AmdPlan
+    from tilewright.plans.measured import store
     from tilewright.plans.nvidia import NvidiaPlan
     from tilewright.targets import AmdTarget
 
@@ -108,8 +109,10 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
     amd, shape = isinstance(chip, AmdTarget), gpu.multiplied_shape(problem, chip)
     units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
 
+    now, tuned = store.chosen(shape, chip) if check is None else (None, False)
+
     def plans(top: int) -> list[Any]:
-        return gpu.ranked(shape, chip)[:top] if problem.flops else []
+        return ([now] if top == 1 else gpu.ranked(shape, chip)[:top]) if problem.flops else []
 
     def figures(plan: Any) -> dict[str, Any]:
         expected = gpu.cost(shape, plan, chip)
@@ -117,8 +120,8 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
         return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
                 "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
 
-    origin = ("chosen by the model; predicted, not measured" if problem.flops else
-              "the product is empty: there is nothing to plan")
+    origin = ("the product is empty: there is nothing to plan" if not problem.flops else
+              "measured to be best by the tuner" if tuned else "chosen by the model; predicted, not measured")
     given = None if check is None else (AmdPlan if amd else NvidiaPlan).parse(check)
     return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures, {})
 

@@ -68,12 +68,13 @@ def measure(
         from tilewright.outputs import Progress
         from tilewright.targets import CpuTarget
 
-        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target, CpuTarget)
+        problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         console = common.console(json == output.STDOUT)
-        for count in common.numbers(threads, ["all"], "--threads", {"all": all_threads()}):
+        counts: list[Any] = common.numbers(threads, ["all"], "--threads", {"all": all_threads()})
+        for count in counts if threads or isinstance(chip, CpuTarget) else [None]:
             with Progress(console, "starting", float(time_limit)) as bar:
                 result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
-                                 listen=_listener(bar, time_limit, count))
+                                 listen=_listener(bar, time_limit, count and plural(count, "thread")))
             found.append(result)
             if json != output.STDOUT:
                 _print(result)
@@ -86,7 +87,7 @@ def measure(
 
 def _print(result: Result) -> None:
     """Plans on lines of their own, to be copied; below them their times."""
-    typer.echo(f"{result.problem} on {result.target}, {plural(result.threads, 'thread')}")
+    typer.echo(result.title)
     for number, r in enumerate(result.rows, 1):
         typer.echo(f"{number:>2}  {r.plan}{f'  ({r.role})' * bool(r.role)}{'  *' * (r is result.best)}")
     typer.echo()
@@ -100,8 +101,9 @@ def _print(result: Result) -> None:
         typer.echo(output.fill(line))
 
 
-def _listener(bar: Progress, time_limit: float, threads: int) -> Callable[[dict[str, Any]], None]:
-    """Shows in the bar how much of the time is over, and what is being done in it."""
+def _listener(bar: Progress, time_limit: float, by: str | None) -> Callable[[dict[str, Any]], None]:
+    """Shows in the bar how much of the time is over, and what is being done in it. `by`: so many threads, on a CPU."""
+    with_ = f"{by}: " if by else ""
     began, tried = time.monotonic(), 0
 
     def hear(event: dict[str, Any]) -> None:
@@ -109,9 +111,9 @@ def _listener(bar: Progress, time_limit: float, threads: int) -> Callable[[dict[
         what = None
         if event["event"] == "trying":
             tried += 1
-            what = f"{plural(threads, 'thread')}: plan {tried}"
+            what = f"{with_}plan {tried}"
         elif event["event"] == "phase":
-            what = f"{plural(threads, 'thread')}: {plural(len(event['names']), 'plan')} in turn"
+            what = f"{with_}{plural(len(event['names']), 'plan')} in turn"
         bar.update(what, round(min(time.monotonic() - began, time_limit), 1))
 
     return hear
@@ -134,9 +136,9 @@ def show(
     from tilewright.plans.measured import store
 
     rows = store.rows()
-    better = {(r.target, r.model, r.shape) for r in rows if r.role == "best"}
+    better = {(r.target, r.model, r.key) for r in rows if r.role == "best"}
     chosen = [r for r in rows
-              if every or r.role == "best" or (r.role == "model" and (r.target, r.model, r.shape) not in better)]
+              if every or r.role == "best" or (r.role == "model" and (r.target, r.model, r.key) not in better)]
     output.show(lambda: [vars(r) for r in chosen], lambda: typer.echo(_shown(chosen, store.path())), json)
 
 

@@ -16,6 +16,7 @@ from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import FORMATS
 from tilewright.plans import asked, gpu
+from tilewright.plans.measured import store
 from tilewright.rules import arguments
 
 if TYPE_CHECKING:
@@ -273,10 +274,10 @@ class GpuKernel(CompiledGemm, GpuCode):
 
 
 def planned(plan: Any, problem: Gemm, target: Any) -> Any:
-    """The plan for a problem on a GPU: the text of one, or a plan, or the planner's choice. ValueError with every
-    reason for one that cannot run it. An empty product, for which nothing runs, has any plan."""
+    """The plan for a problem on a GPU: the text of one, or a plan, or by default the one that matmul runs. ValueError
+    with every reason for one that cannot run it. An empty product, for which nothing runs, has any plan."""
     shape = gpu.multiplied_shape(problem, target)
-    found = gpu.choose(shape, target) if plan is None else asked.plan(plan, target)
+    found = store.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape, target):
         raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))
     return found

@@ -25,22 +25,28 @@ class Source(NamedTuple):
 
 
 @cache
-def digest(emitter: str) -> str:
-    """Names all sources that the code of this emitter's module depends on: any change to one is another digest."""
+def digest(*emitters: str) -> str:
+    """Names all sources that the code of these emitters' modules depends on: any change to one is another digest."""
     found = hashlib.sha256()
-    for name, path in sorted(files(emitter).items()):
+    for name, path in sorted(files(*emitters).items()):
         found.update(name.encode() + b"\0" + _read(path).digest)
     return found.hexdigest()
 
 
-def files(emitter: str) -> dict[str, str]:
-    """{module: file} of what a module and the compiler import, directly or not.
+def modules(package: str) -> list[str]:
+    """The modules in a package of tilewright."""
+    folder = "/".join((PACKAGE, *package.split(".")[1:]))
+    return sorted(f"{package}.{name.removesuffix('.py')}" for name in _listed(folder) if name.endswith(".py"))
+
+
+def files(*emitters: str) -> dict[str, str]:
+    """{module: file} of what these modules and the compiler import, directly or not.
 
     `from package import name` means the package only if it has no module of that name: packages on the way to a module
     are not what is used.
     """
     found: dict[str, str] = {}
-    waiting = [emitter, COMPILER]
+    waiting = [*emitters, COMPILER]
     while waiting:
         name = waiting.pop()
         path = None if name in found else _path(name)

@@ -26,13 +26,15 @@ from tilewright.compiler import lld
 from tilewright.doctor import selftest_peer
 from tilewright.doctor.amd_cases import DATA, Case, Data, Shape
 from tilewright.doctor.amd_kernels import KERNELS, Entry
+from tilewright.measure.gpu_rules import Events, GpuRules
+from tilewright.measure.measure import Call, interleave
 from tilewright.measure.process import Emit, serve
 from tilewright.runtime.hip import module
 from tilewright.targets import target
 
 GUARD = 4096  # bytes before and behind every array on the device, which no kernel may touch
 PATTERN = 0xA5
-TURNS = 9  # of ours and of torch's, in turn
+RULES = GpuRules(turn_s=0.01, min_rounds=9, max_rounds=9)  # of ours and of torch's, in turn
 
 
 def run(numbers: Sequence[int], emit: Emit, timed: bool = True) -> None:
@@ -203,9 +205,10 @@ def _timed(function: module.HipFunction, case: Case, shape: Shape) -> dict[str, 
             contenders["torch_seconds"], found["torch_result"] = selftest_peer.launch(case.peer, stream)
         except Exception as error:  # not installed, not for ROCm, or it has no such product
             found["torch"] = f"{type(error).__name__}: {error}".partition("\n")[0]
-    turns = module.in_turn(contenders, stream, TURNS)
-    for name, seconds in turns.items():
-        found[name], found[f"{name}_of_turns"] = float(np.median(seconds)), seconds
+    calls: dict[str, list[Call]] = {name: [(each, (stream,))] for name, each in contenders.items()}
+    turns = interleave(calls, RULES, track=Events(stream).track)
+    for name, sample in turns.items():
+        found[name], found[f"{name}_of_turns"] = sample.spread.median, list(sample.seconds)
     found["operations_per_second"] = case.operations / found["seconds"]
     found["bytes_per_second"] = case.bytes / found["seconds"]
     if "torch_seconds" in found:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled.cpu import CpuKernel
-from tilewright.explanation.explained import REJECTED, Explained, duration
+from tilewright.explanation.explained import MEASURED, REJECTED, Explained, duration
 from tilewright.measure.probes import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
 from tilewright.plans.choose import ranked
@@ -224,8 +224,8 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
     asked.algorithm(algorithm, plan, chip)
     if not isinstance(chip, CpuTarget):
         if measure:
-            by = "`tilewright doctor --selftest`" if isinstance(chip, AmdTarget) else "`tilewright bench`"
-            raise RuntimeError(f"explain measures kernels for CPUs only; those for {chip.name} are measured by {by}")
+            raise RuntimeError(f"explain measures kernels for CPUs only; those for {chip.name} are measured by "
+                               "`tilewright tune`")
         from tilewright.explanation import gpu
         return gpu.explain(problem, chip, plan)
     if measure:
@@ -237,7 +237,7 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
         return Explanation(problem, chip, shape, plan or found.plan, "the product is empty: nothing is multiplied", ())
     if plan is None:
         plan = found.plan
-        origin = ("measured to be the fastest (tilewright tune show), or in the tables that come with tilewright"
+        origin = (f"{MEASURED}, or in the tables that come with tilewright"
                   if found.tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
     else:
         origin = "given"

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilewright.explanation.explained import REJECTED, Explained, duration
+from tilewright.explanation.explained import MEASURED, REJECTED, Explained, duration
 from tilewright.plans import gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan, total
 from tilewright.plans.gpu import GpuShape
+from tilewright.plans.measured import store
 from tilewright.plans.nvidia import LANES, NvidiaPlan
 from tilewright.targets import AmdTarget, GpuTarget
 from tilewright.text import plural
@@ -116,11 +117,12 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     if not (shape.m and shape.n and shape.k):
         return GpuExplanation(problem, target, shape, plan or gpu.choose(shape, target), "the product is empty: "
                               "nothing is multiplied")
-    origin = "given" if plan else "the model's choice"
-    if plan and (found := tuple(plan.violations(shape, target))):
-        return GpuExplanation(problem, target, shape, plan, origin, found)
+    chosen: Any
+    chosen, tuned = (plan, False) if plan else store.chosen(shape, target)
+    origin = "given" if plan else MEASURED if tuned else "the model's choice"
+    if found := tuple(chosen.violations(shape, target)):
+        return GpuExplanation(problem, target, shape, chosen, origin, found)
     ranked = gpu.ranked(shape, target)
-    chosen: Any = plan or ranked[0]
     ours = gpu.cost(shape, chosen, target)
     others = [other for other in ranked if other != chosen]
     kinds: dict[tuple[int, int], Any] = {}                          # the best of each tile, the best of all first

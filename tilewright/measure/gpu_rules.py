@@ -13,12 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tilewright.measure.measure import Rules, Sample
+from tilewright.measure.measure import Call, Rules, Sample
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
 
 Launch = Callable[[], Any]
 MOST_LAUNCHES = 256  # in a graph
+MOST_SETS = 512  # of operands
 
 
 class Device(Protocol):
@@ -47,6 +52,39 @@ class GpuRules(Rules):
     @classmethod
     def quick(cls) -> GpuRules:
         return cls(max_rounds=5, budget_s=2.0, watch_s=0.4)
+
+
+class Events:
+    """A Device by the events of a stream of the runtime's. Instead of a graph, launches follow each other there."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def mark(self) -> Any:
+        return self.stream.event(self.stream.device).record(self.stream)
+
+    def seconds(self, start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(end.since(start))
+
+    def graph(self, launches: Sequence[Launch]) -> Launch:
+        def run() -> None:
+            for launch in launches:
+                launch()
+
+        return run
+
+    def flush(self) -> None:
+        raise NotImplementedError("operands take turns instead")
+
+    def track(self, calls: Sequence[Call]) -> GraphTrack:
+        """What makes turns of these, for measure.interleave."""
+        return GraphTrack(self, [partial(launch, *args) for launch, args in calls])
+
+
+def sets(problem: Gemm, l2: int) -> int:
+    """How many sets of operands rotate: more than twice the L2 cache passes before one comes again; two at least."""
+    return max(2, min(MOST_SETS, 1 + 2 * l2 // max(problem.min_bytes, 1) + 1))
 
 
 # ---- the median protocol

@@ -63,6 +63,17 @@ class GpuShape(NamedTuple):
                 + ", with scales"*self.scaled + f", {self.batch} times"*(self.batch != 1))
 
     @property
+    def key(self) -> tuple[str, int, int, int, str, str, int]:
+        """What tuning results are kept by, as plans.cpu.Shape.key: formats, and what else is not usual; m, n, k; the
+        order of A and of B; no threads."""
+        kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
+        if self != shape(*self[:7], batch=self.batch, scaled=self.scaled):      # in wider or unaligned matrices
+            kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
+        kind += " scaled"*self.scaled + f" batch={self.batch}"*(self.batch != 1)
+        a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
+        return kind, self.m, self.n, self.k, a, b, 1
+
+    @property
     def least(self) -> GpuShape:
         """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
         return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)

@@ -10,7 +10,7 @@ KIB, MIB = 1 << 10, 1 << 20
 class Chip:
     """One instruction set on one chip. Sizes are in bytes, and each number has its source.
 
-    Two records are equal when they lead to the same plans and the same code: model and sources do not count.
+    Two records are equal when they lead to the same plans and the same code: model, driver and sources do not count.
     """
     name: str                   # what `target(name)` takes: "x86-avx512"; of GPUs LLVM's name, "sm_90a", "gfx950"
     triple: str = field(default="", kw_only=True)               # LLVM's triple and feature string
@@ -18,6 +18,7 @@ class Chip:
     arithmetic: tuple[str, ...] = field(default=("f32", "f64"), kw_only=True)       # number formats that have an FMA
     missing: tuple[str, ...] = field(default=(), kw_only=True)  # what this machine lacks to run the code
     model: str = field(default="", compare=False, kw_only=True)                     # the chip's name for itself
+    driver: str = field(default="", compare=False, kw_only=True)    # of a GPU that is here: its driver's version
     sources: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False, kw_only=True)   # of each field
 
     def source(self, name: str) -> str:

@@ -1,5 +1,5 @@
-"""The process that measures one problem's plans, and the rules by which one of them wins; search.py starts it, listens
-to it and ends it.
+"""The process that measures one problem's plans, on this CPU or (on_gpu.py) on a GPU, and the rules by which one of
+them wins; search.py starts it, listens to it and ends it.
 
 It is given a `Job` (measure/process.py); its events:
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +30,9 @@ from tilewright.measure.quiet import Watch
 from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine, small
+from tilewright.runtime.gpu.driver import LibraryError
 from tilewright.targets import CpuTarget, detect
 
-TRYING, HEATS = 0.3, 0.65       # shares of the time limit after which no more is tried, and the final begins
 REFERENCE = "matmul"
 FINALISTS = 3                   # beside matmul and the model's plan
 HOPELESS = 0.93                 # a ratio to the best below which more rounds would be wasted
@@ -44,8 +44,8 @@ Seconds = Mapping[str, Sequence[float]]
 @dataclass(frozen=True)
 class Job:
     problem: Gemm
-    target: CpuTarget
-    threads: int
+    target: Any                 # a CPU's record, or a GPU's
+    threads: int                # 1 for a GPU
     plans: tuple[str, ...]      # the model's first
     time_limit: float
 
@@ -53,53 +53,114 @@ class Job:
 def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     """Try every plan once, compare it with float64, time them all in turn, and the best of them for longer."""
     began = clock()
-    o = operands.make(job.problem)
-    reference_of = check.Reference(o)
-    calls: dict[str, list[measure.Call]] = {}
+    by = _contenders(job)
+    trying, heats = by.shares
+    calls: dict[str, Sequence[measure.Call]] = {}
     for name in (REFERENCE, *job.plans):
-        if len(calls) > 2 and clock() - began > TRYING * job.time_limit:
+        if len(calls) > 2 and clock() - began > trying * job.time_limit:
             emit("out", name=name, reason="not measured: the time limit was reached")
             continue
         emit("trying", name=name)
-        o.poison()
         try:
-            call = _call(job, name, o)
-            call[0](*call[1])
+            made = by.tried(name)
+            wrong = by.wrong()
         except Exception as error:
             emit("out", name=name, reason=f"{type(error).__name__}: {error}")
+            if isinstance(error, LibraryError):     # which a GPU's driver gives this process at every call from now on
+                raise
             continue
-        wrong = reference_of.wrong(o.c)
         if wrong:
             emit("out", name=name, reason=f"wrong result: {wrong}")
         else:
-            calls[name] = [call]
+            calls[name] = made
     if REFERENCE not in calls or len(calls) < 2:
         emit("done")
         return
-    reference = calls[REFERENCE][0][0]
-    direct = [name for name, ((call, _),) in calls.items() if call is not reference] if _is_here(job) else []
-    overhead = _overhead(job.problem) if direct else 0.0
-    rules = Rules.choose(job.threads)
+    added = by.added(calls)
 
     def settle() -> None:
         emit("at_work")
-        quiet.settle()
+        by.settle()
 
     def take_turns(names: list[str], until: float, least: int, most: int) -> dict[str, Any]:
         emit("phase", names=names)
         budget = until * job.time_limit - (clock() - began)
         samples = measure.interleave(
             {name: calls[name] for name in names},
-            Rules(rules.turn_s, rules.warm_s, rules.long_call_s, least, most, budget), clock=clock, settle=settle,
-            heard=lambda name, s: emit("turn", name=name, seconds=s + (overhead if name in direct else 0.0)),
-            disturbed=Watch().disturbed)
+            dataclasses.replace(by.rules, min_rounds=least, max_rounds=most, budget_s=budget), clock=clock,
+            settle=settle, heard=lambda name, s: emit("turn", name=name, seconds=s + added.get(name, 0.0)),
+            disturbed=by.watch(), track=by.track)
         if any(sample.disturbed for sample in samples.values()):
             emit("disturbed")
         return {name: sample.seconds for name, sample in samples.items()}
 
-    heats = take_turns(list(calls), HEATS, 1, 3)
-    take_turns(finalists(heats, job.plans[0]), 1.0, 3, 25)
+    final = finalists(take_turns(list(calls), heats, 1, 3), job.plans[0])
+    take_turns(final, 1.0, 3, 25)
     emit("done")
+
+
+# ---- the plans of a job as calls that take turns
+
+class Contenders:
+    """Operands, and the calls of plans with them; REFERENCE is the name of matmul's own choice."""
+    shares: tuple[float, float]     # of the time limit, after which no more plans are tried, and the final begins
+    rules: Rules
+    track: Callable[[Sequence[measure.Call]], measure.Track] | None = None      # as for measure.interleave
+
+    def tried(self, name: str) -> Sequence[measure.Call]:
+        """A plan's calls, one for each set of operands, of which the first has been made."""
+        raise NotImplementedError
+
+    def wrong(self) -> str | None:
+        """What is wrong with the result of that call: a sentence, or None."""
+        raise NotImplementedError
+
+    def added(self, calls: Mapping[str, Sequence[measure.Call]]) -> dict[str, float]:
+        """By name, seconds of matmul that the calls leave out."""
+        return {}
+
+    def settle(self) -> None:
+        """Before every turn."""
+
+    def watch(self) -> Callable[[], bool]:
+        """Whether others disturbed what ran since it was asked last."""
+        return lambda: False
+
+
+def _contenders(job: Job) -> Contenders:
+    if isinstance(job.target, CpuTarget):
+        return OnCpu(job)
+    from tilewright.tuner.on_gpu import OnGpu
+    return OnGpu(job.problem, job.target)
+
+
+class OnCpu(Contenders):
+    """Calls on this processor."""
+    shares = 0.3, 0.65
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.o = job, operands.make(job.problem)
+        self.rules, self.reference = Rules.choose(job.threads), check.Reference(self.o)
+
+    def tried(self, name: str) -> list[measure.Call]:
+        self.o.poison()
+        call = _call(self.job, name, self.o)
+        call[0](*call[1])
+        return [call]
+
+    def wrong(self) -> str | None:
+        return self.reference.wrong(self.o.c)
+
+    def added(self, calls: Mapping[str, Sequence[measure.Call]]) -> dict[str, float]:
+        ((reference, _),) = calls[REFERENCE]
+        direct = [name for name, ((call, _),) in calls.items() if call is not reference] if _is_here(self.job) else []
+        return dict.fromkeys(direct, _overhead(self.job.problem) if direct else 0.0)
+
+    def settle(self) -> None:
+        quiet.settle()
+
+    def watch(self) -> Callable[[], bool]:
+        return Watch().disturbed
 
 
 def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.measure import measure, quiet
 from tilewright.measure.process import Child
-from tilewright.plans import asked
+from tilewright.plans import asked, gpu
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine, small
-from tilewright.targets import CpuTarget, coerce
+from tilewright.runtime.gpu.engine import first_device
+from tilewright.targets import CpuTarget, Target, coerce, names
+from tilewright.text import plural
 from tilewright.tuner.child import REFERENCE, Job, Phase, against, winner
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ WITHOUT_PYTHON = ("matmul runs products this small without Python; the times of 
                   "the call through Python that they would need.")
 CHILD = "tilewright.tuner.child"
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
+GPU_PATIENCE_S = 60.0           # of a GPU's, whose driver takes seconds to start, and compiles once more
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Result:
     first."""
     problem: Gemm
     target: str
-    threads: int
+    threads: int                                    # 1 on a GPU
     model: str                                      # the plan that the cost model had chosen
     rows: tuple[Row, ...]
     failed: dict[str, str] = field(default_factory=dict)        # plan → why it was not timed
@@ -69,9 +72,14 @@ class Result:
         r = self.best
         return f"matmul uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times as fast."
 
+    @property
+    def title(self) -> str:
+        on_cpu = self.target in names("cpu")
+        return f"{self.problem} on {self.target}" + f", {plural(self.threads, 'thread')}"*on_cpu
+
     def __str__(self) -> str:
         width = max(len(row.plan) for row in self.rows)
-        lines = [f"{self.problem} on {self.target}, {self.threads} thread{'s' * (self.threads != 1)}"]
+        lines = [self.title]
         for r in self.rows:
             lines.append(f"{r.role:<5}  {r.plan:<{width}}  {r.seconds*1e3:9.4g} ms  {r.gflops:8.1f} GFLOP/s  "
                          f"{r.ratio:.3f}x ({r.ratio_q1:.3f} to {r.ratio_q3:.3f}), {r.rounds} rounds")
@@ -79,12 +87,13 @@ class Result:
         return "\n".join([*lines, *self.notes, self.verdict])
 
 
-def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int | None = None, time_limit: float = 30.0,
+def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | None = None, time_limit: float = 30.0,
          candidates: int = 12, listen: Listener | None = None) -> Result:
     """Measure the plans for a problem that the model ranks best; tilewright.matmul uses the fastest from then on.
 
-    target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives
-    threads      how many threads the products use; by default tilewright.get_num_threads()
+    target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives. Or a GPU's:
+                 the first device of that architecture is measured, and what is found holds for its model and driver
+    threads      how many threads the products use; by default tilewright.get_num_threads(). None on a GPU
     time_limit   seconds. Measuring stops then, and the results so far count
     candidates   how many plans are tried, beside the one in use
     listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
@@ -94,51 +103,75 @@ def tune(problem: Gemm, target: CpuTarget | str | None = None, *, threads: int |
     could be measured.
     """
     asked.problem(problem)
-    chip: CpuTarget = coerce(target, CpuTarget)
-    chip.require_runnable()
+    chip = coerce(target)
+    if isinstance(chip, CpuTarget):
+        chip.require_runnable()
+    elif threads is not None:
+        raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
-    now = engine.plan_problem(problem, chip, threads)
-    shape, threads = now.shape, now.shape.threads
+    shape: Any
+    model: Any
+    if isinstance(chip, CpuTarget):
+        now = engine.plan_problem(problem, chip, threads)
+        shape, reached, threads, forget = now.shape, now.target, now.shape.threads, engine.forget
+        model = choose(shape, reached)
+    else:
+        gpus, on = first_device(chip)
+        chip = reached = on.target
+        shape, threads, forget = gpu.multiplied_shape(problem, chip), 1, gpus.forget
+        model = gpu.choose(shape, chip)
     store.check_writable()
-    model = choose(shape, now.target)
-    plans = dict.fromkeys((model, now.plan if now.tuned else model, *promising(shape, now.target, candidates)))
+    in_use = store.best(shape, reached) or model
+    plans = dict.fromkeys((model, in_use, *promising(shape, reached, candidates)))
     run = _measure(Job(problem, chip, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
-    result = _result(problem, chip, shape, str(model), run)
+    result = _result(problem, chip, shape, threads, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
-        engine.forget()
+        forget()
     return result
 
 
-def promising(shape: Shape, target: CpuTarget, count: int) -> list[CpuPlan]:
-    """Up to `count` plans to try: some that the model ranks high and that differ, some a step away from its choice, and
-    then by rank."""
-    plans, model = ranked(shape, target, tiles=TILES), choose(shape, target)
-    limit = HOPELESS * cost(shape, plans[0], target).seconds
-    plans = [plan for plan in plans if cost(shape, plan, target).seconds <= limit]
-    differing, near = various(plans), list(neighbours(model, shape, target))
+def promising(shape: Any, target: Any, count: int) -> list[Any]:
+    """Up to `count` plans to try: some that the model ranks high and that differ, on a CPU some a step away from its
+    choice, and then by rank."""
+    near: list[CpuPlan] = []
+    if isinstance(target, CpuTarget):
+        plans, model, price = ranked(shape, target, tiles=TILES), choose(shape, target), cost
+        near += neighbours(model, shape, target)
+    else:
+        plans, price = gpu.ranked(shape, target), gpu.planner(target).cost
+        model = plans[0]
+    limit = HOPELESS * price(shape, plans[0], target).seconds
+    plans = [plan for plan in plans if price(shape, plan, target).seconds <= limit]
+    differing = various(plans)
     few = -(-count // 4)
     found = dict.fromkeys([*differing[:max(count - few, 1)], *near[:few], *differing, *near, *plans])
     found.pop(model, None)
     return [model, *found][:count]
 
 
-def various(plans: list[CpuPlan]) -> list[CpuPlan]:
+def various(plans: list[Any]) -> list[Any]:
     """Those that bring an algorithm, tile, block size or split that none before them has: plans that are much alike are
     about as fast."""
-    found: list[CpuPlan] = []
+    found: list[Any] = []
     seen: set[tuple[object, ...]] = set()
     for plan in plans:
-        kind = plan.algorithm, plan.swap
-        traits = {(*kind, "tile", plan.mr, plan.nr), (*kind, "mc", plan.mc // plan.mr), (*kind, "kc", plan.kc),
-                  (*kind, "ways", plan.jc_ways, plan.ic_ways, plan.jr_ways)}
+        traits = _traits(plan)
         if traits - seen:
             found.append(plan)
             seen |= traits
     return found
+
+
+def _traits(plan: Any) -> set[tuple[object, ...]]:
+    if not isinstance(plan, CpuPlan):
+        return {(plan.algorithm, word) for word in str(plan).split()[1:]}
+    kind = plan.algorithm, plan.swap
+    return {(*kind, "tile", plan.mr, plan.nr), (*kind, "mc", plan.mc // plan.mr), (*kind, "kc", plan.kc),
+            (*kind, "ways", plan.jc_ways, plan.ic_ways, plan.jr_ways)}
 
 
 def neighbours(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
@@ -174,14 +207,15 @@ def _measure(job: Job, listen: Listener) -> _Run:
     """Children, until one has finished, or the time is over. Each that ends while it tries a plan is followed by one
     that does without this plan."""
     run, deadline = _Run(), time.monotonic() + job.time_limit
-    patience = PATIENCE_S + 2 * job.problem.flops / SLOWEST
+    patience = PATIENCE_S if isinstance(job.target, CpuTarget) else GPU_PATIENCE_S
+    patience += 2 * job.problem.flops / SLOWEST
     plans, left = job.plans, job.time_limit
     while True:
         trying, why = _listen(Job(job.problem, job.target, job.threads, plans, left), run, deadline, patience, listen)
         if why is None:
             break
         if trying in plans and not run.phases:
-            run.failed[trying] = why
+            run.failed.setdefault(trying, why)
             plans, left = tuple(p for p in plans if p != trying), deadline - time.monotonic()
             if plans and left > 0:
                 continue
@@ -196,9 +230,10 @@ def _measure(job: Job, listen: Listener) -> _Run:
 
 def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
     """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
-    pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
-    environment = {**os.environ, "TILEWRIGHT_NUM_THREADS": str(job.threads), "TILEWRIGHT_TARGET": job.target.name,
-                   "TILEWRIGHT_TUNE_DB": store.OFF}
+    environment, pin = {**os.environ, "TILEWRIGHT_TUNE_DB": store.OFF}, []
+    if isinstance(job.target, CpuTarget):
+        environment |= {"TILEWRIGHT_NUM_THREADS": str(job.threads), "TILEWRIGHT_TARGET": job.target.name}
+        pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
     trying, finished = "", False
     with Child(CHILD, job, cpus=pin, environment=environment) as child:
         try:
@@ -226,12 +261,14 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
 
 # ---- what is remembered
 
-def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Run) -> Result:
+def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, run: _Run) -> Result:
     """A row for each plan from the last phase it took part in, and which of them is best."""
     last = run.phases[-1].complete()
     best = None if run.disturbed else winner(last, model)
     roles = {model: "model"} | ({best: "best"} if best else {})
-    origin = provenance()
+    origin, chip, on_cpu = provenance(), store.chip(target), isinstance(target, CpuTarget)
+    l1d, l2, l3 = (target.l1d, target.l2, target.l3) if on_cpu else (0, target.l2, 0)
+    key: tuple[str, int, int, int, str, str, int] = shape.key
     rows = {}
     for phase in run.phases:
         seconds = phase.complete()
@@ -239,14 +276,15 @@ def _result(problem: Gemm, target: CpuTarget, shape: Shape, model: str, run: _Ru
         for plan, turns in seconds.items():
             if plan != REFERENCE:
                 s, ratio = measure.spread(turns), found[plan]
-                rows[plan] = Row(target.name, target.model, target.l1d, target.l2, target.l3, *shape.key, plan,
-                                 roles.get(plan, ""), *s, *ratio, len(turns), **origin)
+                rows[plan] = Row(target.name, chip, l1d, l2, l3, *key, plan, roles.get(plan, ""), *s, *ratio,
+                                 len(turns), **origin)
     in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: "
                            + run.failed.get(model, "the time limit was reached"))
-    notes = [*run.notes, *([WITHOUT_PYTHON] if small.runs(problem, shape, CpuPlan.parse(model), target) else [])]
-    return Result(problem, target.name, shape.threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed)
+    built_in = on_cpu and small.runs(problem, shape, CpuPlan.parse(model), target)
+    notes = [*run.notes, *([WITHOUT_PYTHON] if built_in else [])]
+    return Result(problem, target.name, threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed)
 
 
 def provenance() -> dict[str, Any]:

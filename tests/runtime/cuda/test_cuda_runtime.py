@@ -267,8 +267,10 @@ def test_events_order_streams(fake):
 
 
 def test_events_tell_the_time(fake):
-    stream = module.Stream()
-    start, end = module.Event().record(stream), module.Event().record(stream)
+    kernel, stream, fake.takes = loaded(), module.Stream(), lambda function: 2.5
+    start = module.Event().record(stream)
+    run(kernel, fake, stream)
+    end = module.Event().record(stream)
     end.synchronize()
     assert end.since(start) == 2.5e-3
 

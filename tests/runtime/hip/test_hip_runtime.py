@@ -13,6 +13,8 @@ from tests.doubles.fake_hip import ENUMS, SIGNATURES, hipError_t, install
 from tests.helpers import code_object
 from tilewright.compiler import amd
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
+from tilewright.measure.gpu_rules import Events, GpuRules
+from tilewright.measure.measure import interleave
 from tilewright.runtime.hip import driver
 from tilewright.runtime.hip import module as hip
 
@@ -187,8 +189,11 @@ def test_seconds(fake, kernel):
     x = np.ones(1, np.float32)
     stream = hip.Stream()
     launch = hip.Prepared(kernel, (1,), (1, 1.0, 0.0, fake.array(x), 1))
-    assert hip.in_turn({"": launch}, stream, turns=3)[""] == pytest.approx([1e-3] * 3)
-    assert len(fake.launches) == 1 + 3 + 3 * 10  # once to warm up, three to see how many fill 10 ms
+    rules = GpuRules(turn_s=0.01, warm_s=0.0, min_rounds=3, max_rounds=3)
+    found = interleave({"": [(launch, (stream,))]}, rules, track=Events(stream).track)
+    assert found[""].seconds == pytest.approx([1e-3] * 3)
+    assert found[""].reps == 10  # fill 10 ms
+    assert len(fake.launches) == 1 + 1 + 10 + 3 * 20  # to warm up, to see how many fill a turn, and how long these take
     assert {stream for _, _, stream in fake.launches} == {stream.handle}
 
 

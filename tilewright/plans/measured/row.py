@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
+from tilewright import targets
+from tilewright.plans import asked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.targets.machine import MOST_THREADS
 
-KEY = ("dtype", "m", "n", "k", "a", "b", "threads")     # of a shape: Shape.key
+KEY = ("dtype", "m", "n", "k", "a", "b", "threads")     # of a shape: Shape.key, GpuShape.key
 
 
 @dataclass(frozen=True)
@@ -17,17 +20,17 @@ class Row:
     """Seconds are medians and quartiles over rounds. A ratio is matmul's time over the plan's, within one round:
     above 1 the plan is faster than what matmul did without it."""
     target: str                 # "x86-avx512"
-    model: str                  # the processor's name for itself
+    model: str                  # the processor's name for itself; of a GPU also driver and kernels: store.chip
     l1d: int                    # bytes, as the target has them: machines of the same caches may share plans
     l2: int
     l3: int
-    dtype: str                  # formats as in Shape.key: "f32", "i8x4(u8,i8)"
+    dtype: str                  # formats as in the key: "f32", "i8x4(u8,i8)", "f16-f16-f32 batch=16"
     m: int
     n: int
     k: int
     a: str                      # what is contiguous: "rows", "columns"
     b: str
-    threads: int                # that the call might use; the plan may use fewer
+    threads: int                # that the call might use; the plan may use fewer. 1 on a GPU
     plan: str
     role: str                   # "best": it beat the model's plan, and is used; "model": it is the model's; else ""
     seconds: float
@@ -50,13 +53,19 @@ class Row:
         return self.role == "best"
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """Of the shape."""
+        return tuple(getattr(self, name) for name in KEY)
+
+    @property
     def shape(self) -> Shape:
-        """ValueError for formats that are not known here: rows of a newer version may have others."""
-        return Shape.of_key(*(getattr(self, name) for name in KEY))
+        """On a CPU. ValueError for formats that are not known here: rows of a newer version may have others."""
+        return Shape.of_key(*self.key)
 
     @property
     def gflops(self) -> float:
-        return 2 * self.m * self.n * self.k / self.seconds / 1e9
+        batch = re.search(r" batch=(\d{1,9})$", self.dtype)
+        return 2 * self.m * self.n * self.k * (int(batch[1]) if batch else 1) / self.seconds / 1e9
 
     def to_json(self) -> str:
         """One line."""
@@ -93,7 +102,8 @@ class Row:
             if isinstance(value, str) and not value.isprintable():
                 raise ValueError(f"{name} must be a line of text, not {value!r}")
         row = cls(**found)
-        plan = CpuPlan.parse(row.plan)
+        on_gpu = row.target in (*targets.names("gpu"), *targets.names("amd"))
+        plan = asked.plan(row.plan, targets.target(row.target)) if on_gpu else CpuPlan.parse(row.plan)
         if row.role not in ROLES:
             raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
         if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
@@ -102,7 +112,7 @@ class Row:
             itemsize = row.shape.itemsize
         except ValueError:                  # of a newer version
             itemsize = 8
-        if reasons := plan.excess(itemsize):
+        if reasons := [] if on_gpu else plan.excess(itemsize):      # a GPU's is judged when it is used
             raise ValueError(f"the plan {row.plan} is invalid: {' '.join(reasons)}")
         if row.threads > MOST_THREADS:
             raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {row.threads}")

@@ -1,7 +1,8 @@
 """Measured plans: tuning results in one SQLite file, and the tables that come with tilewright.
 
 `best(shape, target)` is on the way of a user's first product of each kind. It imports sqlite3 only if there is a file,
-reads that once, and again when it has changed; a fault in it costs a warning and never a product.
+reads that once, and again when it has changed; a fault in it costs a warning and never a product. What a row holds for
+is in its columns: the target, the chip (`chip`), and the problem (`key` of a CPU's or a GPU's shape).
 
 The file is TILEWRIGHT_TUNE_DB, by default beside the compiled kernels. "off" means that no measured plan is used,
 neither from there nor from the tables. The tuner writes it; JSON lines carry its rows to other machines.
@@ -24,9 +25,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import cache as kernels
-from tilewright.compiler import owned
+from tilewright.compiler import owned, sources
+from tilewright.plans import asked
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.targets.cpu import CpuTarget
+from tilewright.targets import CpuTarget, GpuTarget
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,8 +41,9 @@ SCHEMA = 1
 PATIENCE_S = 30.0               # how long a process that writes waits for another one that does
 GLANCE_S = 0.1                  # how long a product waits for it
 MOST_STEPS = 50_000_000         # of SQLite's machine, about a second, that reading may take: a view might never end
-# (target's name, processor) → problem → the plan to use, "" where nothing beat the model's
-Plans = dict[tuple[str, str], dict[Shape, str]]
+Key = tuple[Any, ...]           # of a shape
+# (target's name, chip) → problem → the plan to use, "" where nothing beat the model's
+Plans = dict[tuple[str, str], dict[Key, str]]
 
 
 def path() -> Path | None:
@@ -59,40 +62,70 @@ def path() -> Path | None:
 
 # ---- what the engine asks
 
-def best(shape: Shape, target: CpuTarget) -> CpuPlan | None:
+def chosen(shape: Any, target: Any) -> tuple[Any, bool]:
+    """The plan for a problem (a Shape, or a GpuShape): the one that was measured to be the fastest, else the model's
+    choice; and whether it was measured."""
+    found = best(shape, target)
+    if found is not None:
+        return found, True
+    if isinstance(target, CpuTarget):
+        from tilewright.plans.choose import choose
+        return choose(shape, target), False
+    from tilewright.plans import gpu
+    return gpu.choose(shape, target), False
+
+
+def best(shape: Any, target: Any) -> Any:
     """The plan that was measured to be the fastest for this problem on this kind of machine, by the user or in the
     tables; None without a measurement, or where the model's choice was the fastest."""
     file = path()
     if file is None:
         return None
-    text = _plans(file).get((target.name, target.model), {}).get(shape)
-    if text is None:
-        text = shipped(target).get(shape)
-    return _usable(text, shape, target)
+    stored, key = _stored(file, target), shape.key
+    return _usable(stored[key] if key in stored else shipped(target).get(key), shape, target)
 
 
-def _usable(text: str | None, shape: Shape, target: CpuTarget) -> CpuPlan | None:
+def chip(target: Any) -> str:
+    """What a measurement holds for: a processor by its name for itself; on a GPU also the version of the driver, which
+    assembles and starts kernels, and the sources of the kernels."""
+    if isinstance(target, CpuTarget):
+        return target.model
+    maker = "nvidia" if isinstance(target, GpuTarget) else "amd"
+    digest = sources.digest(*sources.modules(f"tilewright.kernels.{maker}"))
+    return f"{target.model}, driver {target.driver}, kernels {digest[:12]}"
+
+
+def _stored(file: Path, target: Any) -> dict[Key, str]:
+    """What the file says of this target and chip."""
+    found = _plans(file)
+    known = any(name == target.name for name, _ in found)       # else no source is read for the answer
+    return found.get((target.name, chip(target)), {}) if known else {}
+
+
+def _usable(text: str | None, shape: Any, target: Any) -> Any:
     """The plan of this text; None if there is none, or another version wrote it, or it cannot run the problem."""
-    if not text:
-        return None
     try:
-        plan = CpuPlan.parse(text)
-    except ValueError:
+        plan = asked.plan(text or None, target)
+        return None if plan is None or plan.violations(shape, target) else plan
+    except (ValueError, KeyError):                      # no plan; formats that are not known here
         return None
-    return None if plan.violations(shape, target) else plan
 
 
 def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
-    """All that `best` may answer, for the problems that are wanted."""
-    file = path()
-    found = {} if file is None else {**shipped(target), **_plans(file).get((target.name, target.model), {})}
-    usable = ((shape, _usable(text, shape, target)) for shape, text in found.items() if text and wanted(shape))
-    return {shape: plan for shape, plan in usable if plan is not None}
+    """All that `best` may answer, for a CPU's problems that are wanted."""
+    file, found = path(), {}
+    for key, text in {**shipped(target), **_stored(file, target)}.items() if file else ():
+        with suppress(ValueError):                      # a newer version may tune other formats
+            shape = Shape.of_key(*key)
+            plan = _usable(text, shape, target) if text and wanted(shape) else None
+            if plan is not None:
+                found[shape] = plan
+    return found
 
 
-def shipped(target: CpuTarget) -> dict[Shape, str]:
-    """The plans in the tables for this kind of machine."""
-    return _shipped(target.name, target.model, machine_class(target))
+def shipped(target: Any) -> dict[Key, str]:
+    """The plans in the tables for this kind of machine; there are none for GPUs."""
+    return _shipped(target.name, target.model, machine_class(target)) if isinstance(target, CpuTarget) else {}
 
 
 def machine_class(of: CpuTarget | Row | SimpleNamespace) -> tuple[int, int, int]:
@@ -101,13 +134,13 @@ def machine_class(of: CpuTarget | Row | SimpleNamespace) -> tuple[int, int, int]
 
 
 @cache
-def _shipped(name: str, model: str, caches: tuple[int, int, int]) -> dict[Shape, str]:
+def _shipped(name: str, model: str, caches: tuple[int, int, int]) -> dict[Key, str]:
     file = TABLES / f"{name}.jsonl"
     if not file.exists():
         return {}
     import json
     rows = [SimpleNamespace(**json.loads(line)) for line in file.read_text().splitlines()]      # a Row takes longer
-    alike, same = ({Shape.of_key(row.dtype, row.m, row.n, row.k, row.a, row.b, row.threads): row.plan
+    alike, same = ({(row.dtype, row.m, row.n, row.k, row.a, row.b, row.threads): row.plan
                     for row in rows if row.role == "best" and fits(row)}
                    for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
     return alike | same
@@ -147,9 +180,7 @@ def _load(file: Path) -> Plans:
                 if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
                         not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)):
                     raise ValueError(f"it has an invalid row: {row}")
-                with suppress(ValueError):                  # a newer version may tune other formats
-                    shape = Shape.of_key(kind, m, n, k, a, b, threads)
-                    plans.setdefault((target, model), {})[shape] = plan if role == "best" else ""
+                plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = plan if role == "best" else ""
     except Exception as error:              # a product must not fail because of it
         _warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without them. "
                          "`tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.")

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.plans import lowering
-from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import store
@@ -166,8 +165,7 @@ class Planned(NamedTuple):
 
 def planned(lowered: Lowered) -> Planned:
     """By the plan that the tuner has measured to be the fastest, else the model's choice."""
-    measured = store.best(lowered.shape, lowered.target)
-    return Planned(*lowered, measured or choose(lowered.shape, lowered.target), measured is not None)
+    return Planned(*lowered, *store.chosen(lowered.shape, lowered.target))
 
 
 def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None) -> Planned:

@@ -152,7 +152,7 @@ class Device(driver.Device):
             "threads_sm": self.attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
             "ctas_sm": self.attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         }
-        found: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute")
+        found: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute", version())
         return found
 
     def runs(self, target: GpuTarget) -> bool:
@@ -176,6 +176,12 @@ class Device(driver.Device):
             yield
         finally:
             call("cuCtxPopCurrent")
+
+
+def version() -> str:
+    """The newest CUDA that the driver, whose assembler takes PTX, is made for: "13.0"."""
+    number = int(call("cuDriverGetVersion"))
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 # By the number that CUDA counts; Unavailable without CUDA.

@@ -164,10 +164,11 @@ class Device:
         """Can this device run code for that target?"""
         return bool(target.name == self.target.name)
 
-    def recorded(self, known: Any, here: dict[str, Any], source: str) -> Any:
-        """The record `known` with what the driver says of this device."""
+    def recorded(self, known: Any, here: dict[str, Any], source: str, driver: str) -> Any:
+        """The record `known` with what the driver, of this version, says of this device."""
         kept = tuple((name, why) for name, why in known.sources if name not in here)
-        return replace(known, **here, model=self.name, missing=(), sources=(*kept, *((name, source) for name in here)))
+        said = (*kept, *((name, source) for name in here))
+        return replace(known, **here, model=self.name, driver=driver, missing=(), sources=said)
 
 
 class Devices(Kept[T]):

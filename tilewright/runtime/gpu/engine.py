@@ -16,6 +16,7 @@ from tilewright.compiler import artefact
 from tilewright.formats.quantized import Quantized, check_operand
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu as plans
+from tilewright.plans.measured import store
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, shapes
 from tilewright.rules.call import Call, Product, decide
@@ -26,6 +27,7 @@ from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
 from tilewright.runtime.gpu.product import Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
+from tilewright.targets import GpuTarget
 
 Array = NDArray[Any]
 MOST_RECIPES, MOST_COPIES = 1024, 1024
@@ -205,7 +207,7 @@ class Engine:
                        stacks.get("batch", 1))
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
-            plan = plans.choose(operands.shape_of(problem, on.target, a, b, c), on.target)
+            plan, _ = store.chosen(operands.shape_of(problem, on.target, a, b, c), on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
         return Recipe(self.driver, kernel, on, *(leading(x) or 1 for x in rows), **stacks)
@@ -257,3 +259,18 @@ def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
 
 NVIDIA = Engine(CUDA, "tilewright.compiled.nvidia")
 AMD = Engine(HIP, "tilewright.compiled.amd")
+
+
+def first_device(target: Any) -> tuple[Engine, Any]:
+    """The engine for a target, and the first device of its architecture. RuntimeError, with what is there instead, if
+    there is none."""
+    engine = NVIDIA if isinstance(target, GpuTarget) else AMD
+    driver = engine.driver
+    here = [driver.device(index) for index in range(driver.count())] if driver.available() else []
+    for on in here:
+        if on.target.name == target.name:
+            return engine, on
+    there = ", ".join(f"{on.name} is {on.target.name}" for on in here) or driver.why_not().rstrip(".")
+    raise RuntimeError(f"{target.name} code cannot run on this machine: {there}. Such code can be planned, compiled, "
+                       f"read as assembly and simulated here; `tilewright plan M N K --target {target.name} --top 12` "
+                       "lists plans by their predicted time")

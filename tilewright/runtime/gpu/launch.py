@@ -21,7 +21,6 @@ INTEGERS = {"ptr": "Q", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "i1": "?"
 FLOATS = {"f64": ctypes.c_double, "f32": ctypes.c_float}
 WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 MOST_MODULES = 512  # kept loaded at a time
-Launch = Callable[[Any], None]  # on the stream that it is given
 Args = Sequence[Any] | Mapping[str, Any]
 
 
@@ -215,29 +214,3 @@ class Prepared:
     def described(self) -> str:
         f = self.function
         return f"grid {self.grid}, CTAs of {f.threads} threads, {f.dynamic} bytes of dynamic shared memory"
-
-
-# ---- time
-
-
-def in_turn(launches: Mapping[str, Launch], stream: Any, turns: int, least: float = 0.01) -> dict[str, list[float]]:
-    """Seconds of one launch of each, in every turn. A turn is as many launches as fill `least` seconds, which follow
-    one another on the stream without a wait, between two events; all take their turns one after the other."""
-    start, end = stream.event(stream.device), stream.event(stream.device)
-
-    def turn(launch: Launch, count: int) -> float:
-        start.record(stream)
-        for _ in range(count):
-            launch(stream)
-        end.record(stream).synchronize()
-        return float(end.since(start)) / count
-
-    counts = {}
-    for name, launch in launches.items():
-        turn(launch, 1)
-        counts[name] = max(1, round(least / max(turn(launch, 3), 1e-6)))
-    found: dict[str, list[float]] = {name: [] for name in launches}
-    for _ in range(turns):
-        for name, launch in launches.items():
-            found[name].append(turn(launch, counts[name]))
-    return found

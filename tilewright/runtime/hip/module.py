@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from tilewright.runtime.gpu import launch as launches
 from tilewright.runtime.gpu import memory
 from tilewright.runtime.gpu.driver import Kept
-from tilewright.runtime.gpu.launch import MOST_MODULES, in_turn
+from tilewright.runtime.gpu.launch import MOST_MODULES
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.runtime.hip.driver import (
     Device,
@@ -34,7 +34,7 @@ from tilewright.runtime.hip.driver import (
 
 __all__ = [
     "Block", "Device", "Event", "HipError", "HipFunction", "Memory", "Module", "Prepared", "Stream", "Unavailable",
-    "available", "count", "device", "fill", "handle_of", "in_turn", "load", "synchronize", "version", "why_not",
+    "available", "count", "device", "fill", "handle_of", "load", "synchronize", "version", "why_not",
     "workspaces",
 ]
 

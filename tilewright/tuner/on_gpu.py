@@ -1,0 +1,85 @@
+"""The plans of a product as launches on a GPU, for the tuner: those of matmul, over operands that take turns.
+
+Turns are timed by events of one stream, on which launches follow each other without a wait, as a program's do: a
+product that takes less than a launch lasts as long as one, whatever its plan.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilewright.formats.quantized import Quantized
+from tilewright.measure import check, measure, operands
+from tilewright.measure.gpu_rules import Events, GpuRules, sets
+from tilewright.plans import asked, gpu
+from tilewright.runtime.gpu.arrays import Look, shadow
+from tilewright.runtime.gpu.engine import first_device
+from tilewright.runtime.gpu.operands import uploaded
+from tilewright.runtime.gpu.recipe import Bound, Recipe
+from tilewright.tuner.child import REFERENCE, Contenders
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+    from tilewright.targets import Target
+
+POISON = 0xFFFFFFFF     # nan, -1 or the largest, so that an element that was not written cannot pass for right
+
+
+class OnGpu(Contenders):
+    """Launches on the first device of a target's architecture.
+
+    Operands are of the formats in which they are multiplied: plans differ in nothing that is converted before.
+    """
+    shares = 0.6, 0.8           # to compile takes longer than to measure
+    rules = GpuRules()
+
+    def __init__(self, problem: Gemm, target: Target) -> None:
+        self.engine, self.on = first_device(target)
+        self.driver, target = self.engine.driver, self.on.target
+        self.stream = self.driver.Stream(self.on)
+        self.track = Events(self.stream).track
+        self.o = o = operands.make(gpu.lower(problem, target))
+        single = [o] if problem.batch == 1 else [o.single(i) for i in {0, problem.batch - 1}]
+        self.references = [(one.c, check.Reference(one)) for one in single]
+        l2 = target.l2 * getattr(target, "xcds", 1)             # of all dies
+        self.sets = [self._placed() for _ in range(sets(o.problem, l2))]
+        self.scales: list[Bound] = []                           # hold the memory of scales
+
+    def _placed(self) -> tuple[Look, Look, Look]:
+        """A copy of the operands on the device, and room for C there, in whole words."""
+        o = self.o
+        a, b = (uploaded(self.driver, self.on, x.elements, False) if isinstance(x, Quantized)
+                else uploaded(self.driver, self.on, x, by == "t") for x, by in zip((o.a, o.b), o.problem.layout))
+        memory = self.driver.Memory(self.on, -(-o.c.nbytes // 4) * 4)
+        return a, b, Look(shadow(memory.pointer, o.c.shape, o.c.strides, o.c.dtype), memory)
+
+    def _recipe(self, name: str) -> Recipe:
+        """As the engine makes it for these operands; by the planner's choice for a name that is no plan."""
+        plan = None if name == REFERENCE else asked.plan(name, self.on.target)
+        if not self.o.problem.blocks:
+            a, b, c = (look.shadow for look in self.sets[0])
+            return self.engine.recipe(self.on, a, b, c, plan)
+        kernel = self.engine.compile(self.o.problem, self.on.target, plan)
+        own = self.engine.platform.own
+        bound = Bound(self.engine, kernel, own, self.on.index, self.o.a, self.o.b, None, (1.0, 0.0))
+        self.scales.append(bound)
+        assert bound.recipe is not None
+        return bound.recipe
+
+    def tried(self, name: str) -> list[measure.Call]:
+        recipe, stream = self._recipe(name), self.stream.handle
+        with self.on.current():
+            self.driver.fill(self.c.pointer, POISON, self.c.size, stream)
+        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, 1.0, 0.0, stream)) for a, b, c in self.sets]
+        run, args = calls[0]
+        run(*args)
+        self.stream.synchronize()
+        return calls
+
+    @property
+    def c(self) -> Any:
+        """The memory of the first C, which is compared."""
+        return self.sets[0][2].keep
+
+    def wrong(self) -> str | None:
+        self.c.download(self.o.c)
+        return next((said for c, reference in self.references if (said := reference.wrong(c))), None)
