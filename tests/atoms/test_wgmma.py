@@ -358,7 +358,7 @@ def test_warps_that_stay_away():
 
 
 def test_overwriting_after_the_wait_of_others():
-    """One warp of another warpgroup overwrites what four have read: it has to hear of their wait."""
+    """One warp of another warpgroup overwrites what four have read: their wait has to be ordered before it."""
     def kernel(ordered):
         def body(k, s, t, acc):
             k.fence_async()

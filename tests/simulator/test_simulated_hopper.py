@@ -16,16 +16,18 @@ from tilewright.ir import Kernel, TensorMap, bf16, f32, i8, i32
 from tilewright.simulator import Fault
 
 TILE, STAGES = 64, 2                # of m, n and k; a row of a tile has the 128 bytes of the swizzle
-BYTES = TILE * TILE * 2             # of a stage, of A or of B
-STEP = 32                           # bytes of k of one product
+BYTES = TILE * TILE * 2             # of a tile of A or of B
 
 
-def gemm(parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=False, expect=2 * BYTES, wait_store=True):
-    """C[m, n] = A[m, k] @ B[n, k].T in bf16 with sums in f32, a tile of C for each CTA. The keywords plant mistakes.
+def gemm(warpgroups=1, majors=("k", "k"), parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=False,
+         expect=0, wait_store=True):
+    """C[m, n] = A @ B in bf16 with sums in f32, a tile of C for each warpgroup, one above the other for a CTA's. A is
+    [m, k] and B [n, k], or [k, m] and [k, n] where the major is "mn". The keywords from `parity` on plant mistakes;
+    `expect` adds to the bytes that are announced.
 
     Roles
-        math    warps 0 to 3: multiplies the tiles of a stage, gives the stage back, stores C
-        loads   warp 4: one of its threads has tiles of A and B copied to the stages, ahead of math
+        math    warps 0 to 3 (or 7): multiply the tiles of a stage, give the stage back, store C
+        loads   the last warp: one of its threads has tiles of A and B copied to the stages, ahead of math
 
     Pipelines
         full[stage]     the bytes of both tiles have come; one arrival, of loads, which announces them
@@ -38,15 +40,18 @@ def gemm(parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=Fal
 
     Products of one step are still under way when those of the next begin: only the step before is waited for.
     """
-    layout = SharedMatrix(swizzle, stride=8 * swizzle)
-    atom = Wgmma(TILE, a_layout=layout, b_layout=layout)
+    layouts = [SharedMatrix(swizzle, major, 8 * swizzle, 16 if major == "k" else BYTES) for major in majors]
+    a_step, b_step = (32 if major == "k" else 16 * 128 for major in majors)         # bytes to the next 16 of k
+    atom = Wgmma(TILE, a_layout=layouts[0], b_layout=layouts[1])
     tiles = TensorMap(bf16, (TILE, TILE), 128)
-    k = Kernel("hopper_gemm", threads=160, a=tiles, b=tiles, c=TensorMap(f32, (TILE, TILE)), steps=i32)
+    k = Kernel("hopper_gemm", threads=128 * warpgroups + 32, a=tiles, b=tiles, c=TensorMap(f32, (TILE, TILE)),
+               steps=i32)
     a, b, c, steps = k.args
     (column, row), t = k.block, k.thread[0]
-    a_smem, b_smem = (k.smem("a_smem", (STAGES, BYTES), i8, 1024).view(BYTES, 1),
-                      k.smem("b_smem", (STAGES, BYTES), i8, 1024).view(BYTES, 1))
-    c_smem = k.smem("c_smem", (TILE, TILE), f32, 128)
+    row, mine = row * warpgroups, t // 128                      # its first tile, and which one is this warpgroup's
+    a_smem = k.smem("a_smem", (STAGES, warpgroups, BYTES), i8, 1024)
+    b_smem = k.smem("b_smem", (STAGES, BYTES), i8, 1024)
+    c_smem = k.smem("c_smem", (warpgroups * TILE, TILE), f32, 128)
     full, empty, stored = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), k.mbarriers("stored")
     k.init_mbarriers()
 
@@ -55,11 +60,11 @@ def gemm(parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=Fal
         full.wait(stage, step // STAGES % 2 ^ parity, sleep=True)
         if fence:
             k.wgmma_fence(acc)
-        for at in range(0, 2 * TILE, STEP):
-            k.wgmma(atom, acc, a_smem.at(stage, at), b_smem.at(stage, at), add=not first or at > 0)
+        for p in range(TILE // atom.k):
+            k.wgmma(atom, acc, a_smem.at(stage, mine, p * a_step), b_smem.at(stage, p * b_step), not first or p > 0)
         k.wgmma_commit()
 
-    with k.role("math", warps=4):
+    with k.role("math", warps=4 * warpgroups):
         acc = k.tile(1, atom.registers, f32)
         multiply(acc, k.constant(i32, 0), first=True)
         with k.loop(steps, start=1, unroll=False) as step:
@@ -77,29 +82,32 @@ def gemm(parity=0, arrivals=None, fence=True, proxy=True, swizzle=128, early=Fal
             k.fence_async()
         stored.arrive()
         stored.wait()
-        with k.when(t == 0):
-            k.tma_store(c, (column * TILE, row * TILE), c_smem)
+        with k.when(t % 128 == 0):
+            k.tma_store(c, (column * TILE, (row + mine) * TILE), c_smem.at(mine * TILE, 0))
             k.bulk_commit()
             if wait_store:
                 k.bulk_wait(0, read=True)
     with k.role("loads", warps=1), k.loop(steps, unroll=False) as step:
         stage = step % STAGES
         empty.wait(stage, step // STAGES % 2 ^ 1, sleep=True)
-        full.arrive(stage, by="role", expect=expect)
+        full.arrive(stage, by="role", expect=(warpgroups + 1) * BYTES + expect)
         with k.when(k.elect()):
-            full.load(a_smem.at(stage, 0), a, (step * TILE, row * TILE), stage)
-            full.load(b_smem.at(stage, 0), b, (step * TILE, column * TILE), stage)
+            moved = [(a, a_smem.at(stage, g, 0), majors[0], row + g) for g in range(warpgroups)]
+            for map, smem, major, first in (*moved, (b, b_smem.at(stage, 0), majors[1], column)):
+                at = step * TILE, first * TILE
+                full.load(smem, map, at if major == "k" else at[::-1], stage)
     if arrivals is not None:
         empty.arrivals.constant = arrivals
     return k.function
 
 
-def run(m=100, n=72, k=264, **options):
+def run(m=100, n=72, k=264, warpgroups=1, majors=("k", "k"), **options):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
     c = np.full((m, n), np.nan, np.float32)
-    grid = -(-n // TILE), -(-m // TILE)
-    report = simulator.run(gemm(**options), a, b, c, -(-k // TILE), grid=grid)
+    grid = -(-n // TILE), -(-m // (TILE * warpgroups))
+    given = [x if major == "k" else np.ascontiguousarray(x.T) for x, major in zip((a, b), majors)]
+    report = simulator.run(gemm(warpgroups, majors, **options), *given, c, -(-k // TILE), grid=grid)
     exact = a.astype(np.float64) @ b.astype(np.float64).T
     np.testing.assert_allclose(c, exact, rtol=1e-5, atol=1e-4)
     return report
@@ -116,6 +124,12 @@ def test_a_tile_and_one_past_it():
     run(1, 4, 40)
 
 
+@pytest.mark.parametrize("majors", [("k", "mn"), ("mn", "k"), ("mn", "mn")])
+def test_layouts_and_warpgroups(majors):
+    run(104, 72, 136, 1, majors)
+    run(200, 72, 136, 2, majors)
+
+
 def test_what_is_moved_and_counted():
     """Tiles of A and B come once for each CTA and step; a warpgroup reads both for its products."""
     report = run(128, 128, 256)
@@ -128,9 +142,10 @@ def test_what_is_moved_and_counted():
     assert report.instructions["TMA"] == ctas * (2 * steps + 1)
 
 
-def test_machine_code():
+@pytest.mark.parametrize(("warpgroups", "majors"), [(1, ("k", "k")), (2, ("mn", "mn"))])
+def test_machine_code(warpgroups, majors):
     """No spills, and no reason for ptxas to wait after every product (warnings C7510 to C7519)."""
-    text, said = assembled(gemm())
+    text, said = assembled(gemm(warpgroups, majors))
     assert not re.search(r"C75\d\d|serialized|warning", said), said
     assert "0 bytes spill stores, 0 bytes spill loads" in said
     loop = text[:text.index("wgmma.wait_group.sync.aligned 1")].rindex("wgmma.fence")
@@ -145,9 +160,9 @@ def test_machine_code():
     ({"proxy": False}, r"race at test_simulated_hopper.py:\d+ .*load of c_smem.*no k.fence_async\(\) follows"),
     ({"swizzle": 64}, r"swizzle at .*came by a map with a swizzle of 128 bytes, and is read with one of 64"),
     ({"early": True}, r"race at test_simulated_hopper.py:\d+ .*store of a_smem.*still being read asynchronously"),
-    ({"expect": BYTES}, r"race at .*load of b_smem.*a copy at test_simulated_hopper.py:\d+ .* is in flight"),
-    ({"expect": 2 * BYTES - 16}, r"deadlock .*16 bytes more than announced have arrived"),
-    ({"expect": 2 * BYTES + 16}, r"deadlock .*16 announced bytes have not arrived"),
+    ({"expect": -BYTES}, r"race at .*load of b_smem.*a copy at test_simulated_hopper.py:\d+ .* is in flight"),
+    ({"expect": -16}, r"deadlock .*16 bytes more than announced have arrived"),
+    ({"expect": 16}, r"deadlock .*16 announced bytes have not arrived"),
     ({"wait_store": False}, r"in flight at test_simulated_hopper.py:\d+ .*ends while this copy reads c_smem"),
 ])
 def test_mistakes(options, message):

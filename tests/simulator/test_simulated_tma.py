@@ -126,7 +126,7 @@ def test_wrong_byte_counts():
     faults(r"deadlock .*full\[0\] of block \(0, 0\): 1 of 1 threads have arrived, 16 announced bytes have not arrived",
            expect=1040)
     faults("16 bytes more than announced have arrived", expect=1008)
-    faults(r"arrivals at .*full\[0\] .* is told to expect 1048576 bytes, and it counts to 1048575", expect=1 << 20)
+    faults(r"arrivals at .*full\[0\] .* is to expect 1048576 bytes, and it counts to 1048575", expect=1 << 20)
 
 
 def test_reading_too_early():

@@ -2,8 +2,8 @@
 spelling and meaning. Registers of a warp are those of `mma.sync` (atoms.nvidia), and so is what is said of sums there.
 
 A warpgroup is four warps, the first of which has a number that is a multiple of 4. Each of them holds 16 rows of D and,
-if A is in registers, of A. What is in shared memory an instruction is told by a descriptor of 64 bits. The products are
-made while the warps go on: when operands and sums may be touched is `ir.ops.hopper`'s and the simulator's matter.
+if A is in registers, of A. A descriptor of 64 bits says how an operand lies in shared memory. The products are computed
+while the warps go on: `ir.ops.hopper` says when operands and sums may be accessed, and the simulator checks it.
 
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions",
 https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
@@ -72,7 +72,7 @@ class SharedMatrix:
 
     @classmethod
     def decoded(cls, bits: int, major: str) -> SharedMatrix:
-        """The same of a descriptor; which dimension is contiguous is told by the instruction."""
+        """The layout of a descriptor; the instruction says which dimension is contiguous."""
         swizzle = {code: bytes for bytes, code in CODES.items()}[bits >> 62 & 3]
         return cls(swizzle, major, (bits >> 32 & 0x3fff) * PIECE, (bits >> 16 & 0x3fff) * PIECE)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.simulator.machine import Machine
 
 
-MOST_BYTES = (1 << 20) - 1      # that an mbarrier can be told to expect. PTX ISA, "Tracking asynchronous operations"
+MOST_BYTES = (1 << 20) - 1      # that an mbarrier can expect. PTX ISA, "Tracking asynchronous operations"
 
 
 class PhaseBarrier:
@@ -179,7 +179,7 @@ class Mbarriers:
             barrier, expected = self.barriers[address], int(np.broadcast_to(bytes, gang.size)[lanes].sum())
             barrier.expected_bytes += expected
             if not 0 <= expected <= MOST_BYTES:
-                raise gang.fault("arrivals", node, f"{barrier.name} is told to expect {expected} bytes, and it counts "
+                raise gang.fault("arrivals", node, f"{barrier.name} is to expect {expected} bytes, and it counts "
                                  f"to {MOST_BYTES}{gang.by(lanes[0])}")
             self._arrive(gang, node, address, self.machine.clocks.release(agents), len(lanes))
 

@@ -1,7 +1,7 @@
 """Bulk copies in flight (`cp.async.bulk`): tiles of tensors, and consecutive bytes, that one thread has copied.
 
-What a load brings is there as soon as the simulator looks, but only those know who wait for the mbarrier that counts
-its bytes. A store reads shared memory until a wait of its thread says that it is over (`History.lend`), and what it
+What a load brings is in memory at once, but ordered only before the threads that wait for the mbarrier that counts its
+bytes. A store reads shared memory until a wait of its thread says that it is over (`History.lend`), and what it
 writes to global memory is in flight until another one does.
 """
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Bulk:
 
     def _arrive(self, gang: Gang, node: Op, lane: int, smem: int, data: NDArray[np.uint8], align: int, swizzle: int,
                 barrier: int, mask: int | None = None) -> None:
-        """The bytes come to shared memory, and the mbarrier hears of it; in each CTA of the mask."""
+        """The bytes arrive in shared memory and are counted by the mbarrier, in each CTA of the mask."""
         machine, thread = self.machine, int(gang.threads[lane])
         region = self._placed(gang, node, smem, align, swizzle, lane)
         pieces = data.reshape(-1, PIECE)

@@ -98,8 +98,8 @@ class Clusters:
                 access.fault, "cluster", *at, f"block {self.machine.block(owner)} may have ended: no barrier follows")
 
     def reach(self, gang: Gang, node: Op, lane: int, owner: int) -> None:
-        """A copy that this lane starts goes to the shared memory of another CTA, which must have begun, and must hear
-        of the copy's end before it ends."""
+        """A copy that this lane starts goes to the shared memory of another CTA, which must have begun, and must
+        wait for the copy before it ends."""
         clocks = self.machine.clocks
         agent, block = int(gang.threads[lane]) // clocks.warp, self.machine.block(owner)
         if not clocks.known[agent, self._agents(owner)].any():

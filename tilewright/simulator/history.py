@@ -68,8 +68,8 @@ class Clocks:
         self._known_in_ctas = None
 
     def fence_proxy(self, agents: Agents) -> None:
-        """All that these agents have done and seen in memory is from now on visible to the async proxy, for whoever
-        learns of it from them."""
+        """What these agents have done and seen in memory is visible to the async proxy from now on, if it is started by
+        them or by threads that synchronise with them."""
         self.proxied[agents] = np.maximum(self.proxied[agents], self.known[agents])
         self.proxied[agents, agents] = self.now[agents]
         self.now[agents] += 1
@@ -140,7 +140,7 @@ class History:
         self.fresh: list[Pairs] = []                            # units written by those that run now, if of_device
         self.flights = 0                                        # units that copies are on their way to
         self.lent: Any = None                                   # how many asynchronous reads of each unit go on,
-        self.lender: Any = None                                 # who started one of them, and in which line
+        self.lender: Any = None                                 # the thread that started one of them, and its line
         self.remote = False                                     # whether other CTAs have written here
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
@@ -253,7 +253,7 @@ class History:
         return self._unseen_write(agents, threads, units, True) or self.unproxied(agents, units)
 
     def unproxied(self, agents: Agents, units: Pairs) -> Race | None:
-        """Somebody has written here, and no proxy fence that these agents know of follows."""
+        """A thread has written here, and no proxy fence that these agents are synchronised with follows."""
         clocks, writer = self.clocks, self.writer[units]
         own = writer < clocks.threads               # threads that run now, and no copies
         late = own & (self.written[units] > clocks.proxied[agents, np.where(own, writer, 0) // clocks.warp])
@@ -263,14 +263,14 @@ class History:
         return Race(first, int(writer[first]), "unproxied", self.lines[int(self.write_line[units[first]])])
 
     def lend(self, thread: int, units: Pairs, line: Line) -> None:
-        """This thread has started a read that goes on: meanwhile nobody may write here."""
+        """This thread has started a read that goes on: until it is over every write here is a race."""
         if self.lent is None:
             self.lent, self.lender = np.zeros((2, len(self.written)), np.int64)
         self.lent[units] += 1
         self.lender[units] = thread << 16 | self._number(line)
 
     def give_back(self, thread: int, units: Pairs, time: int) -> None:
-        """That read is over, which those know who know what the thread did up to this time."""
+        """That read is over, and counts as one by the thread at this time."""
         self.lent[units] -= 1
         if self.noted is None:
             row = thread // self.clocks.warp % self.rows

@@ -1,9 +1,9 @@
-"""Matrix products of warpgroups in flight (`wgmma`): what they read when, and which registers nobody may touch.
+"""Matrix products of warpgroups in flight (`wgmma`): when they read, and which registers must not be used meanwhile.
 
-Every warp makes its 16 rows where it comes by. Sums are then registers in flight: arrays of (value, group), with which
-nothing can be computed until a wait has returned them. What was read of shared memory is lent to the products until all
-four warps have committed the group and one has waited for it, so that it does not matter when they really read. All
-four warps have to execute the same products.
+Every warp computes its 16 rows at the instruction. Sums are then registers in flight: arrays of (value, group) that no
+operation accepts until a wait has returned them. What the products read of shared memory is lent to them until all four
+warps have committed the group and one has waited for it: a write before that is a race, so that the moment at which the
+hardware reads does not matter. All four warps have to execute the same products.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def in_flight(x: Any) -> bool:
 
 
 def _flying(x: Any, group: NDArray[np.int64]) -> NDArray[Any]:
-    """Of a register, as from now on nobody may touch it. `group`: of each thread."""
+    """A register that must not be accessed before a wait. `group`: of each thread."""
     x = np.broadcast_to(x, (*x.shape[:-1], len(group)))
     found = np.empty(x.shape, [("value", x.dtype), ("group", np.int64)])
     found["value"], found["group"] = x, group
@@ -240,7 +240,7 @@ class Warpgroups:
 
     def _read(self, gang: Gang, node: Op, warps: NDArray[np.int64], address: int, layout: SharedMatrix, format: str,
               rows: range, shares: int) -> NDArray[Any]:
-        """The matrix that a descriptor tells of (some `rows` of it), read for these warps of the gang, each of which
+        """The matrix of a descriptor (some `rows` of it), read for these warps of the gang, each of which
         reads one of so many shares."""
         layout = SharedMatrix.decoded(layout.bits, layout.major)
         lanes = warps * LANES

@@ -31,7 +31,7 @@ class Tile:
     element  "bf16", "i8" ...
     box      extents in the tensor, of the contiguous dimension first
     swizzle  bytes (128, 64, 32) of the rows in shared memory whose 16-byte pieces are permuted; 0: they are not
-    steps    along each dimension only every so manieth element is moved; none given: all are
+    steps    along each dimension, from one element that is moved to the next; none given: 1
     """
     element: str
     box: tuple[int, ...]
@@ -87,7 +87,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class TiledMap:
-    """What cuTensorMapEncodeTiled is told of a tensor, but its address.
+    """The arguments of cuTensorMapEncodeTiled, without the address.
 
     dims      elements along each dimension, of the contiguous one first
     strides   bytes between neighbours along each dimension but the first

@@ -209,7 +209,7 @@ class Mbarriers:
         memory, for this phase to count: `map.type.tile.bytes`, to be announced by `arrive(stage, expect=...)`.
 
         `ctas`: a mask of the cluster's CTAs, bit r for rank r, each of which gets the tile at the same place of its
-        shared memory, and hears of it by its own mbarrier. SyntaxError without clusters.
+        shared memory, counted by its own mbarrier. SyntaxError without clusters.
         """
         tma.load(self.k, smem, map, at, self._at(stage), ctas)
 

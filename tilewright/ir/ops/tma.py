@@ -86,7 +86,7 @@ def _wait(pending: int, read: bool) -> Operation:
 
 
 def _fence_init(low: Any, t: Any) -> None:
-    """Only where copies hear of mbarriers, so that it is nothing on chips without them."""
+    """Only in kernels with bulk copies: chips before sm_90 lack the instruction."""
     if {"TMA", "bulk copy"} & low.kinds:
         low.asm("fence.mbarrier_init.release.cluster;", low.nothing(), "~{memory}", effects=True)
 
