@@ -170,6 +170,7 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     found["everywhere"] = lambda: _mbarrier(_cluster(k)).arrive(by="warp", everywhere=True)
     found["bulk_store"] = lambda: k.bulk_store(p, k.smem("s", (32,), f32), n)
     found["bulk_wait"] = lambda: [k.bulk_commit(), k.bulk_wait(1, read=True)]
+    found["role_barrier"] = lambda: _role(k)
     found["elect"] = lambda: k.store(p, k.select(k.elect(), p[1], p[2]))
     found["registers"] = lambda: [k.registers(128, more=True), k.registers(40, more=False)]
     found["bulk_copy"] = lambda: _mbarrier(k).copy(k.smem("s", (32,), f32), p, 64)
@@ -210,6 +211,11 @@ def _tile(k: Kernel, rank: int, n: Any) -> tuple[Any, Any, list[Any]]:
     map = Value(k, TensorMap(f32, (4,) * rank))
     k.function.params.append(("map", map))
     return k.smem("tile", (4**rank,), f32, 128), map, [n + d for d in range(1, rank + 1)]
+
+
+def _role(k: Kernel) -> None:
+    with k.role("some", warps=2):
+        k.role_barrier()
 
 
 def _store(k: Kernel, rank: int, n: Any, add: bool) -> None:

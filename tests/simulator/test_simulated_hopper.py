@@ -32,7 +32,7 @@ def gemm(warpgroups=1, majors=("k", "k"), parity=0, arrivals=None, fence=True, p
     Pipelines
         full[stage]     the bytes of both tiles have come; one arrival, of loads, which announces them
         empty[stage]    nothing reads the stage any more; an arrival of each warp of math
-        stored          C's tile is in shared memory, for the thread that stores it; all threads of math arrive
+    Before C is stored the threads of math meet, since one of them stores what all have written to shared memory.
 
     Timeline, with two stages
         loads   A0B0  A1B1  wait  A2B2  wait  A3B3 ...
@@ -52,7 +52,7 @@ def gemm(warpgroups=1, majors=("k", "k"), parity=0, arrivals=None, fence=True, p
     a_smem = k.smem("a_smem", (STAGES, warpgroups, BYTES), i8, 1024)
     b_smem = k.smem("b_smem", (STAGES, BYTES), i8, 1024)
     c_smem = k.smem("c_smem", (warpgroups * TILE, TILE), f32, 128)
-    full, empty, stored = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), k.mbarriers("stored")
+    full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
     k.init_mbarriers()
 
     def multiply(acc, step, first):
@@ -80,8 +80,7 @@ def gemm(warpgroups=1, majors=("k", "k"), parity=0, arrivals=None, fence=True, p
             k.store(c_smem.at(t // 32 * 16 + i, j), k.pack(acc[0, e], acc[0, e + 1]))
         if proxy:
             k.fence_async()
-        stored.arrive()
-        stored.wait()
+        k.role_barrier()
         with k.when(t % 128 == 0):
             k.tma_store(c, (column * TILE, (row + mine) * TILE), c_smem.at(mine * TILE, 0))
             k.bulk_commit()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -104,6 +106,48 @@ def test_arrivals_are_counted_from_the_roles():
     assert counts == {"full": [32] * 3, "empty": [3] * 3}
     assert [(r.name, r.first, r.warps) for r in pipeline().walk() if isinstance(r, Role)] == [
         ("producer", 0, 1), ("consumer", 1, 2)]
+
+
+def meeting(barrier=True, skip=False):
+    """Two roles, each of which turns 64 numbers around by shared memory."""
+    k = Kernel("meeting", threads=128, x=ptr(f32))
+    x, = k.args
+    s, t = k.smem("s", (128,), f32), k.thread[0]
+    for name in ("one", "two"):
+        with k.role(name, warps=2) as role, k.loop(3):
+            at = t - role.first * 32
+            s[t] = x[t]
+            if barrier:
+                with k.when(t < 32 * (role.first + 1 if skip else 4)):
+                    k.role_barrier()
+            x[t] = s[role.first * 32 + 63 - at] + 1
+            if barrier:
+                k.role_barrier()
+    return k.function
+
+
+def test_a_barrier_of_a_role():
+    x = np.arange(128, dtype=np.float32)
+    simulator.run(meeting(), x)
+    np.testing.assert_array_equal(x, np.arange(128).reshape(2, 64)[:, ::-1].ravel() + 3)
+    with pytest.raises(Fault, match=r"(race|uninitialised) at .*load of s"):
+        simulator.run(meeting(barrier=False), x)
+    with pytest.raises(Fault, match=r"(race|deadlock|uninitialised) at "):
+        simulator.run(meeting(skip=True), x)
+    for arch in ("sm_75", "sm_90a"):
+        assert re.findall(r"bar\.sync\s+(\d+), (\d+)", llvm.assembly(meeting(), target(arch))) == [
+            ("1", "64"), ("1", "64"), ("2", "64"), ("2", "64")]
+    with pytest.raises(NotImplementedError, match="gfx942 has no role_barrier"):
+        llvm.assembly(meeting_on_amd(), target("gfx942"))
+    with pytest.raises(SyntaxError, match="is called inside of a role"):
+        Kernel("outside", threads=32).role_barrier()
+
+
+def meeting_on_amd():
+    k = Kernel("meeting", threads=128, warp=64)
+    with k.role("one", warps=1):
+        k.role_barrier()
+    return k.function
 
 
 # ---- mistakes that show when the kernel runs

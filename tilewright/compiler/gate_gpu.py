@@ -135,6 +135,7 @@ class NvidiaGate(GpuGate):
     """A GPU of NVIDIA's, by its compute capability and by what this version spells in PTX."""
 
     target: GpuTarget
+    families = ("nvidia",)
     widest = 128                        # bits that a thread can load, store or keep as one vector
     group, thread, shared = "CTAs", "thread", "shared memory"
     spelled = "PTX takes letters, digits, _ and $"

@@ -73,6 +73,7 @@ class Kernel(Recording):
     barrier, warp_barrier, fence_device = gpu.barrier, gpu.warp_barrier, gpu.fence_device
     lane_xor, warp_sum, uniform, mma = gpu.lane_xor, gpu.warp_sum, gpu.uniform, gpu.mma
     role, mbarriers, init_mbarriers = pipelines.role, pipelines.mbarriers, pipelines.init_mbarriers
+    role_barrier = pipelines.role_barrier
 
     cp_async, cp_async_commit, cp_async_wait = nvidia.cp_async, nvidia.cp_async_commit, nvidia.cp_async_wait
     ldmatrix, stmatrix, round_tf32 = nvidia.ldmatrix, nvidia.stmatrix, nvidia.round_tf32

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.access import Access
-from tilewright.simulator.barriers import PhaseWait, Wait, arrive, whole_warps
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, Wait, arrive, whole_warps
 from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
@@ -106,6 +106,20 @@ class Gang:
     def barrier(self, node: Op) -> None:
         """Wait for all threads of the CTA."""
         self.waiting = PhaseWait(node.line, arrive(self, node, self.machine.barriers, self.machine.cta))
+
+    def role_barrier(self, node: Op, first: int, warps: int) -> None:
+        """Wait for all threads of these warps of the CTA."""
+        machine, arrivals = self.machine, []
+        whole_warps(self, node)
+        for cta in np.unique(self.threads // machine.cta).tolist():
+            agents = self.agents[self.agents // machine.clocks.per_cta == cta]
+            barrier = machine.role_barriers.get((cta, first))
+            if barrier is None:
+                barrier = machine.role_barriers[cta, first] = PhaseBarrier(
+                    f"the barrier of a role of block {machine.block(cta)}", warps * machine.warp)
+            clock = machine.clocks.release(agents)
+            arrivals.append((barrier, barrier.arrive(clock, len(agents) * machine.warp), agents))
+        self.waiting = PhaseWait(node.line, arrivals)
 
     def warp_barrier(self, node: Op) -> None:
         """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""

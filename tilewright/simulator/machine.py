@@ -111,6 +111,7 @@ class Machine:
             history.next(self.clocks, before * self.cta, told)
         self.barriers = [PhaseBarrier(f"the barrier of block {self.block(cta)}", self.there)
                          for cta in range(self.ctas)]
+        self.role_barriers: dict[tuple[int, int], PhaseBarrier] = {}        # by CTA and the role's first warp
         self.copies.begin()
         self.mbarriers.begin()
         self.clusters.begin()

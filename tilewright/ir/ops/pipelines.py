@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ir.ops import tma
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
 
 EVERYBODY = "the CTA"
+BARRIERS = 16                   # that a CTA has. PTX ISA, "barrier{.cta}"
 
 
 @dataclass(eq=False)
@@ -91,6 +93,24 @@ def whole_cta(k: Kernel, what: str) -> None:
     if k._role is not None and k._role.warps * k.warp != _threads(k):
         raise SyntaxError(f"{what} waits for all warps of the CTA, and role {k._role.name} has only "
                           f"{k._role.warps} of {_threads(k) // k.warp}")
+
+
+@cache
+def _role_barrier(number: int, first: int, warps: int, warp: int) -> Operation:
+    """Of the CTA's hardware barriers, of which 0 is that of all its threads."""
+    return Operation("role_barrier", calls("llvm.nvvm.barrier.cta.sync.aligned.count", number, warps * warp),
+                     lambda gang, node: gang.role_barrier(node, first, warps), "barrier", "blocking", needs="nvidia")
+
+
+def role_barrier(k: Kernel) -> None:
+    """All threads of this role meet here, and no others; what they wrote before is then visible to all of them."""
+    role = k._role
+    if role is None:
+        raise SyntaxError("role_barrier() is called inside of a role; k.barrier() is for all threads of the CTA")
+    firsts = sorted({node.first for node in k.function.walk() if isinstance(node, Role)})
+    if (number := firsts.index(role.first) + 1) >= BARRIERS:
+        raise SyntaxError(f"role {role.name} would have barrier {number} of a CTA, and it has {BARRIERS}")
+    k._effect(_role_barrier(number, role.first, role.warps, k.warp))
 
 
 # ---- mbarriers: the instructions
