@@ -147,7 +147,7 @@ RESOURCES = [
     ("sm_80", {"TAIL": True, "VECTOR_C": 2}, 64, 16),
     ("sm_80", {"LAYOUT": "nt", "VECTOR_A": 2, "VECTOR_B": 2}, 64, 16),
     ("sm_80", TURING | {"LAYOUT": "nt", "VECTOR_A": 1, "VECTOR_B": 1, "WARP_M": 32}, 32, 12),
-    ("sm_80", TF32, 64, 24),
+    ("sm_80", TF32, 64, 40),
     ("sm_86", INTS, 64, 16),
     ("sm_89", FP8 | {"LAYOUT": "nt"}, 64, 16),
     ("sm_90a", {"BATCH": True, "SPLIT_K": 2}, 64, 16),

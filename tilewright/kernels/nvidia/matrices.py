@@ -12,7 +12,8 @@ h is, is free, and chosen by what is contiguous:
     16 bits         i               ldmatrix, transposed                    g + 8*h
     8 bits          i               the same of pairs of i, whose bytes     2*g + h
                                     permutations take apart afterwards
-    32, 64 bits     i               loads of two i at once                  2*g + h
+    32 of A, 64     i               loads of two i at once                  2*g + h
+    32 of B         i               loads of one                            g + 8*h
     64 bits         k               loads of one                            g + 8*h
 
 In B's order, and where i are in pairs, a lane has four columns of C side by side. Rows of f64 are padded, which leaves
@@ -20,7 +21,6 @@ their addresses one base and constants; all others are swizzled, since eight lan
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir import Kernel, Value, f32, i8, i32, vec
@@ -47,7 +47,7 @@ class Blocks:
     def __init__(self, k: Kernel, x: SmemOperand, first: Value, lane: Value, EXTENT: int, *, of_b: bool) -> None:
         self.k, self.x, self.of_b, self.COUNT = k, x, of_b, EXTENT // BLOCK
         self.BITS, self.along_k = x.T.bits, x.inner_k
-        self.paired = not x.inner_k and self.BITS != 16
+        self.paired = not x.inner_k and (self.BITS in (8, 64) or (self.BITS == 32 and not of_b))
         self.matrices = self.BITS < 32 or (self.BITS == 32 and self.along_k)        # read by ldmatrix
         self.fours = self.paired or (self.matrices and self.along_k)                # columns of C, if it is B
         self.STEP, self.QUARTERS = STEP // x.T.bytes, 1 if self.BITS == 64 else 2   # elements of k; registers along it
@@ -59,7 +59,7 @@ class Blocks:
         """Row and column of the tile where this lane reads of the first block and step."""
         if not self.matrices:
             g, t = lane // 4, lane % 4
-            return (first + g, t) if self.along_k else (t, first + g*2)
+            return (first + g, t) if self.along_k else (t, first + (g*2 if self.paired else g))
         matrix, r = lane // 8, lane % 8                 # and row of it, whose address this lane passes
         h, q = (matrix // 2, matrix % 2) if self.of_b else (matrix % 2, matrix // 2)
         fours = r // 2*4 + r % 2
@@ -74,7 +74,9 @@ class Blocks:
         i, p = block*BLOCK, step*self.STEP
         if self.along_k:
             return [(i, p)] if self.matrices else [(i, p), (i + 8, p)]
-        return [(p + 4*q, i) for q in range(2)] if self.BITS == 32 else [(p, i)]
+        if self.BITS != 32:
+            return [(p, i)]
+        return [(p + 4*q, i + 8*h) for h in range(1 if self.paired else 2) for q in range(2)]
 
     def read(self, smem: Value, step: int) -> list[list[Value]]:
         """Of each block the registers as they come; `registers` makes them those of an instruction."""
@@ -84,7 +86,7 @@ class Blocks:
                 self.places[at] for at in self._apart(block, step))]
             if self.matrices:
                 found.append([*k.ldmatrix(places[0], 4, not self.along_k)])
-            elif self.along_k:
+            elif not self.paired:
                 found.append([k.load(at) for at in places])
             else:
                 pairs = [k.load(at, vec(T, 2)) for at in places]
@@ -94,17 +96,14 @@ class Blocks:
     def registers(self, raw: list[Value]) -> list[Value]:
         """Those of an instruction."""
         k = self.k
-        if self.BITS == 32:
-            words = [k.round_tf32(x if x.type == f32 else k.bits_as(x, f32)) for x in raw]
-            return self._ordered(lambda h, q: words[h + 2*q]) if self.paired else words
+        if self.BITS == 32:                             # in the order in which they were read
+            return [k.round_tf32(x if x.type == f32 else k.bits_as(x, f32)) for x in raw]
         if self.BITS == 8 and self.paired:
             bytes = [k.reinterpret(word, vec(i8, 4)) for word in raw]
-            return self._ordered(lambda h, q: k.reinterpret(
-                k.shuffle(bytes[2*q], bytes[2*q + 1], range(h, 8, 2)), i32))
+            halves = [(h, q) for h in range(2) for q in range(2)] if self.of_b else [
+                (h, q) for q in range(2) for h in range(2)]
+            return [k.reinterpret(k.shuffle(bytes[2*q], bytes[2*q + 1], range(h, 8, 2)), i32) for h, q in halves]
         return raw
-
-    def _ordered(self, word: Callable[[int, int], Value]) -> list[Value]:
-        return [word(x // 2, x % 2) if self.of_b else word(x % 2, x // 2) for x in range(4)]
 
     # ---- which elements of C a lane has: rows of index g, columns of the indices 2*t and 2*t + 1
 
