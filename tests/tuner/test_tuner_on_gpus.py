@@ -12,15 +12,12 @@ import tilewright as tw
 from tests.doubles import fake_cuda, fake_hip
 from tests.doubles.fake_arrays import CuPyArray, cupy
 from tests.helpers.arrays import small_integers
-from tests.runtime.gpu.test_hip_kernels import linker  # noqa: F401  (a fixture)
-from tests.runtime.gpu.test_plans_of_operands import aligned
 from tilewright import cli
-from tilewright.compiler import sources
+from tilewright.compiler import lld, sources
 from tilewright.measure import gpu_rules
 from tilewright.plans import gpu
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
-from tilewright.runtime.gpu import engine
 from tilewright.tuner import child, search
 
 SLOW, FAST = 200.0, 100.0  # milliseconds: calls that long are turns of their own
@@ -60,7 +57,6 @@ def in_this_process(monkeypatch, fake):
             said = []
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-                engine.NVIDIA.forget()
                 try:
                     child.run(self.job, lambda event, **more: said.append({"event": event, **more}),
                               lambda: fake.clock / 1e3)
@@ -84,8 +80,8 @@ def fastest(fake, words):
 
 def multiplied(fake):
     """The product of PROBLEM's size by matmul, and the kernel that was launched for it."""
-    a, b = aligned(small_integers(0, (20, 16), np.float32)), aligned(small_integers(1, (16, 24), np.float32))
-    c = CuPyArray(aligned(np.zeros((20, 24), np.float32)))
+    a, b = small_integers(0, (20, 16), np.float32), small_integers(1, (16, 24), np.float32)
+    c = CuPyArray(np.zeros((20, 24), np.float32))
     tw.matmul(CuPyArray(a), CuPyArray(b), c)
     fake.run(1)
     np.testing.assert_array_equal(c.host, a @ b)
@@ -94,7 +90,7 @@ def multiplied(fake):
 
 def test_a_measured_plan_is_used(fake):
     target = tw.detect("nvidia")
-    before, first = tw.plan(PROBLEM, target), multiplied(fake)
+    before, first = tw.plan(PROBLEM, target), multiplied(fake)  # by a recipe that is kept
     assert "32x32x16" not in first
     fastest(fake, "32x32x16")
     result = tw.tune(PROBLEM, target, time_limit=2.0, candidates=3)
@@ -164,10 +160,13 @@ def test_a_plan_that_is_wrong_or_faults_is_left_out(fake):
     assert result.improved
 
 
-@pytest.mark.usefixtures("linker")
 @pytest.mark.parametrize(("arch", "kind"), [("gfx942", "f16"), ("gfx950", "mxfp8")])
 def test_on_amd(monkeypatch, arch, kind):
     """Block-scaled operands too. The model's own tile is declared to be the slow one."""
+    try:
+        lld.find()
+    except lld.Missing as missing:
+        pytest.skip(str(missing))
     fake = in_this_process(monkeypatch, fake_hip.install(monkeypatch, arch))
     problem, target = tw.Gemm(32, 32, 128, kind, layout="nt"), tw.detect("amd")
     model = tw.plan(problem, target)
