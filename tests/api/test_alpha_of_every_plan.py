@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.simulator.test_simulate import PLANS, kernel_of
+from tests.helpers.every_plan import PLANS, kernel_of
 
 DTYPES = {"f32": np.float32, "f64": np.float64}
 MORE = [

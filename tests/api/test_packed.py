@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.kernels.cpu.test_amx import packed_before
+from tests.helpers.drivers import packed_before
 from tilewright.formats import FORMATS, Complex, Float
 from tilewright.plans import CpuPlan, Shape, lowering
 from tilewright.plans.cpu import Strides

@@ -123,3 +123,12 @@ class Packed:
                 return memory.address(held[x], x)
             return memory.address(x)
         return simulator.run_team(self.driver, self.job(address), threads=self.threads, memory=memory)
+
+
+def packed_before(packing, host, b_at, parts=3):
+    """Where the panels are that so many parts made."""
+    panels = host.memory.address(np.zeros(packing.bytes, np.uint8), "panels")
+    for part in range(parts):
+        job = np.array(packing.job(b_at, panels, parts)).view(np.int8)
+        host.machine(packing.function).run_thread([job, part])
+    return panels

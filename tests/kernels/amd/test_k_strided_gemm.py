@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernels.amd.test_mfma_gemm import BANKS, SMALL, bits, exact, product, without_conflicts
+from tests.helpers.mfma import BANKS, SMALL, bits, exact, product, without_conflicts
 from tilewright.ir import Kernel
 from tilewright.kernels.amd import k_strided
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.drivers import packed_before
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape, Strides, order
 from tilewright.plans.words import TILE_WORDS, faster, pays
@@ -45,15 +46,6 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
         b[...] = 0  # nobody reads B again
     special = recipe.run(b_at, a_at, c_at, alpha, beta)  # operands change places: the plan says swap
     return c, special
-
-
-def packed_before(packing, host, b_at, parts=3):
-    """Where the panels are that so many parts made."""
-    panels = host.memory.address(np.zeros(packing.bytes, np.uint8), "panels")
-    for part in range(parts):
-        job = np.array(packing.job(b_at, panels, parts)).view(np.int8)
-        host.machine(packing.function).run_thread([job, part])
-    return panels
 
 
 def numbers(source, *shape):
