@@ -133,9 +133,11 @@ def test_counters_that_are_not_0_again_are_found():
     early = SimpleNamespace(**{name: getattr(launch, name) for name in ("function", "workspace", "counters")},
                             grid=(x, y, z - 1), more=())
     others = {name: getattr(kernel, name) for name in ("problem", "target", "resources")}
+    mistaken = SimpleNamespace(launches=(early,), **others)
+    mistaken.inner = mistaken
     with pytest.raises(Fault, match="has not been written") as caught:
-        tw.simulate(SimpleNamespace(launches=(early,), **others), a, b)
+        tw.simulate(mistaken, a, b)
     assert caught.value.kind == "unwritten"
     with pytest.raises(Fault, match="the counters are not 0 again") as caught:
-        tw.simulate(SimpleNamespace(launches=(early,), **others), a, b, np.zeros((64, 64), np.float32), beta=1)
+        tw.simulate(mistaken, a, b, np.zeros((64, 64), np.float32), beta=1)
     assert caught.value.kind == "counters"
