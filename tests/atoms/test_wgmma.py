@@ -4,19 +4,17 @@ the product in the simulator and assembles; and every way to touch something too
 from __future__ import annotations
 
 import re
-import subprocess
 
 import numpy as np
 import pytest
 
+from tests.helpers.assembled import assembled
 from tilewright import simulator
 from tilewright.atoms.fragment import ROUNDED
 from tilewright.atoms.wgmma import SharedMatrix, Wgmma, columns, swizzled
-from tilewright.compiler import llvm, ptxas
 from tilewright.formats import get
 from tilewright.ir import Kernel, f16, f32, i8, i32, ptr, vec
 from tilewright.simulator import Fault
-from tilewright.targets import target
 
 WIDE = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 ONE_TWICE = 0x3c003c00      # two f16
@@ -188,20 +186,6 @@ def test_swizzles_are_those_of_cutlass():
 
 
 # ---- the machine code
-
-def assembled(function):
-    """PTX, and what ptxas says: it may not warn."""
-    text = llvm.assembly(function, target("sm_90a"))
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
-    done = subprocess.run([ptxas.find(), "-arch=sm_90a", "-v", "-", "-o", "/dev/null"], input=text, text=True,
-                          capture_output=True)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return text, said
-
 
 @pytest.mark.parametrize("atom", [
     Wgmma(256), Wgmma(128, "f16", "f16", "f16"), Wgmma(96, "f16", "f16", "f32", None, MN_MAJOR[0]),

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.atoms.test_wgmma import assembled
+from tests.helpers.assembled import assembled
 from tilewright import simulator
 from tilewright.atoms.wgmma import SharedMatrix, Wgmma
 from tilewright.ir import Kernel, TensorMap, bf16, f32, i8, i32

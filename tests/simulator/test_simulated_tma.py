@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.atoms.test_wgmma import assembled
 from tests.doubles import fake_arrays, fake_cuda
+from tests.helpers.assembled import assembled
 from tilewright import simulator
 from tilewright.compiler import artefact, gate
 from tilewright.ir import Kernel, TensorMap, bf16, f16, f32, i8, i32, i64, ptr
