@@ -8,8 +8,11 @@ squares odd skinny f64    suites of `tilewright bench gpu`, together in DIR/gpu.
 overhead emission         the host's time of a call, and of emitting a kernel (bench/gpu_costs.py): DIR/costs.json
 article    the article's sweep, every 256 (article:128 for all of it): DIR/article.json and .png
 ladder     the teaching steps: DIR/ladder.json
-tune       the plans of --plans FILE, a line each, on its lines "case MxNxK:LAYOUT", or those the model ranks first on
-           squares, beside cuBLAS: DIR/tune.json
+tune       the plans of --plans FILE, a line each, on its lines "case MxNxK:LAYOUT[:FORMATS]", or those the model ranks
+           first on squares of --dtype, beside cuBLAS in one interleaved run: DIR/tune.json, of other formats
+           than f32 DIR/tune-DTYPE.json
+
+--dtype names formats of A, B and the result for check, squares, odd, skinny and tune: bf16-bf16-bf16, i8-i8-i32.
 
 DIR is $OUT, or the working directory. Jobs run in processes of their own: a kernel that reads where it must not takes
 only its own job with it. A short table of everything comes last.
@@ -25,6 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,6 @@ from tilewright.runtime.cuda import module
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
 SILENT = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
-DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
 # ---- check: in a process per family
@@ -52,28 +55,33 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
     import tilewright as tw
     from tilewright.bench import gpu_device
+    from tilewright.bench.suites.shapes import gemm
     from tilewright.measure.operands import Operands
-    from tilewright.problem import Gemm
     gpu_device.TorchDevice()                # tf32 off
-    kind, count = DTYPES[dtype], 0
+    count = 0
 
-    def stored(rows: int, cols: int, gap: int, before: int, whole: bool) -> tuple[Any, Any]:
+    def stored(kind: str, rows: int, cols: int, gap: int, before: int, whole: bool) -> tuple[Any, Any]:
         """A matrix inside of a larger one, and that one."""
         shape = rows + 2, cols + gap + before
-        outer = (torch.randint(-3, 4, shape, device="cuda") if whole else torch.randn(shape, device="cuda")).to(kind)
+        outer = torch.randint(-3, 4, shape, device="cuda") if whole else 3 * torch.randn(shape, device="cuda")
+        outer = outer.to(gpu_device.dtype_of(torch, kind))
         return outer[:rows, before:before + cols], outer
 
     for m, n, k in AWKWARD:
         for gap, before in GAPS:
-            problem = Gemm(m, n, k, dtype, layout=layout)
+            problem = gemm(dtype, m, n, k, layout)
+            kind = problem.out
             for whole in (True, False):
-                (a, _), (b, _) = (stored(*shape, gap, before, whole) for shape in (problem.shape_a, problem.shape_b))
+                (a, _), (b, _) = (stored(each, *shape, gap, before, whole) for each, shape in (
+                    (problem.a, problem.shape_a), (problem.b, problem.shape_b)))
                 a, b = (x if letter == "n" else x.t() for x, letter in zip((a, b), layout))
                 for alpha, beta in SCALES:
-                    c, outer = stored(m, n, gap, before, whole)
+                    if gpu_device.is_whole(kind) and not (alpha.is_integer() and beta.is_integer()):
+                        continue
+                    c, outer = stored(kind, m, n, gap, before, whole)
                     old = c.clone()
                     if beta == 0:
-                        c.fill_(float("nan"))
+                        gpu_device.poison(c)
                     around = outer.clone()
                     if (alpha, beta) == (1.0, 0.0):
                         tw.matmul(a, b, c)
@@ -83,8 +91,9 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
                     wanted, allowed = alpha * wanted, abs(alpha) * allowed
                     if beta:
                         wanted += beta * old.double()
-                        allowed += gpu_device.RANDOM * torch.finfo(kind).eps * abs(beta) * old.abs()
-                    wrong, got = gpu_device.wrong(c, wanted, 0.0 * allowed if whole else allowed), c.clone()
+                        allowed += gpu_device.RANDOM * gpu_device.eps_of(kind) * abs(beta) * old.double().abs()
+                    exact = whole and (gpu_device.is_whole(kind) or gpu_device.eps_of(kind) <= 2.0**-23)
+                    wrong, got = gpu_device.wrong(c, wanted, 0.0 * allowed if exact else allowed), c.clone()
                     c.copy_(old)
                     around[:m, before:before + n] = old
                     if wrong is None and not torch.equal(outer, around):
@@ -108,16 +117,16 @@ def child(arguments: list[str], limit: float) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def checks(limit: float) -> dict[str, Any]:
+def checks(dtypes: list[str], limit: float) -> dict[str, Any]:
     """Every family's exit status and last lines."""
-    families = [(dtype, layout) for dtype in DTYPES for layout in ("nn", "nt", "tn", "tt")]
+    families = [(dtype, layout) for dtype in dtypes for layout in ("nn", "nt", "tn", "tt")]
     with ThreadPoolExecutor(4) as pool:
         runs = {f"{dtype} {layout}": pool.submit(child, [sys.executable, __file__, "--family", dtype, layout], limit)
                 for dtype, layout in families}
     return {name: _outcome(*future.result()) for name, future in runs.items()}
 
 
-def sanitize(limit: float) -> dict[str, Any]:
+def sanitize(dtypes: list[str], limit: float) -> dict[str, Any]:
     """compute-sanitizer over every family of kernels."""
     tool = shutil.which("compute-sanitizer") or next(iter(sorted(map(str, Path("/usr/local").glob(
         "cuda*/bin/compute-sanitizer")))), None)
@@ -144,10 +153,11 @@ SUITES = {"squares": "square", "odd": "odd", "skinny": "skinny", "f64": "f64"}
 COSTS = ("overhead", "emission")
 
 
-def prebuild(names: list[str]) -> str:
+def prebuild(names: list[str], dtypes: list[str]) -> str:
     """Compile what the suites need into the kernel cache, with all cores."""
     from tilewright.bench.suites import shapes
-    problems = list(dict.fromkeys(case.problem for case in shapes.gpu_cases([SUITES[name] for name in names])))
+    cases = shapes.gpu_cases([SUITES[name] for name in names], dtypes)
+    problems = list(dict.fromkeys(case.problem for case in cases))
     began = time.perf_counter()
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         errors = [said for said in pool.map(_compiled, problems) if said]
@@ -169,7 +179,7 @@ def bench(arguments: list[str], limit: float) -> tuple[int, str]:
     return child([sys.executable, "-m", "tilewright", "bench", *arguments], limit)
 
 
-def tuned(job: str, file: Path | None, out: Path, limit: float) -> tuple[int, str]:
+def tuned(job: str, dtype: str, file: Path | None, out: Path, limit: float) -> tuple[int, str]:
     """Plans beside cuBLAS: those of a file, on the cases in it, or those that the model ranks first, on squares."""
     sizes = sizes_of(job) or [4096]
     if file:
@@ -177,13 +187,24 @@ def tuned(job: str, file: Path | None, out: Path, limit: float) -> tuple[int, st
         cases = [line.removeprefix("case ") for line in lines if line.startswith("case ")]
         plans = [line for line in lines if not line.startswith("case ")]
     else:
-        from tilewright.plans import nvidia as plans_gpu
-        from tilewright.problem import Gemm
-        cases = [f"{n}x{n}x{n}" for n in sizes]
-        ranked = [plan for n in sizes for plan in plans_gpu.ranked(Gemm(n, n, n), module.target())[:12]]
-        plans = list(dict.fromkeys(map(str, ranked)))
+        from tilewright.bench.suites.shapes import gemm
+        from tilewright.plans import gpu
+        layout = "nt" if dtype.startswith("e") else "nn"               # torch's products of fp8 have no other
+        cases = [f"{n}x{n}x{n}:{layout}:{dtype}" for n in sizes]
+        best = {n: gpu.ranked(gemm(dtype, n, n, n, layout), module.target()) for n in sizes}
+        plans = list(dict.fromkeys(str(plan) for n in sizes for plan in varied(best[n])))
     chosen = [word for plan in plans for word in ("--plan", plan)] + [word for c in cases for word in ("--case", c)]
-    return bench(["gpu", "--peers", "cuBLAS", "--quick", *chosen, "--json", str(out / "tune.json")], limit)
+    name = f"tune-{dtype}.json" if dtype != "f32" else "tune.json"
+    return bench(["gpu", "--peers", "cuBLAS", "--quick", "--dtype", dtype, *chosen, "--json", str(out / name)], limit)
+
+
+def varied(ranked: list[Any], tiles: int = 12) -> list[Any]:
+    """The best plan of each tile and depth, and of the best tile all that differ in stages alone."""
+    kinds: dict[tuple[int, ...], Any] = {}
+    for plan in ranked:
+        kinds.setdefault((plan.cta_m, plan.cta_n, plan.cta_k, plan.warp_m, plan.warp_n), plan)
+    first = ranked[0]
+    return [*list(kinds.values())[:tiles], *(replace(first, stages=s) for s in (2, 3, 4, 5) if first.copy == "async")]
 
 
 def sizes_of(job: str) -> list[int]:
@@ -197,6 +218,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=570, help="seconds for all jobs together")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and fewer squares")
     parser.add_argument("--plans", type=Path, help="for tune: a file with a plan or a case on each line")
+    parser.add_argument("--dtype", default="", help="formats, with commas between them")
     parser.add_argument("--family", nargs=2, metavar=("DTYPE", "LAYOUT"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.family:
@@ -217,17 +239,19 @@ def main() -> int:
         table.append(f"{what}: {'ok' if status == 0 else f'exit status {status}'}, {time.monotonic() - began:.0f} s")
 
     quick = ["--quick"] if asked.quick else []
+    dtypes = asked.dtype.split(",") if asked.dtype else []
     found: dict[str, Any] = {}
     for name, work in (("check", checks), ("sanitize", sanitize)):
         if name in names:
-            found[name] = work(left())
+            found[name] = work(dtypes or ["f32", "f64"], left())
             (asked.out / "checks.json").write_text(json.dumps(found, indent=1))
             for family, outcome in found[name].items():
                 ran(f"{name} {family}", 0 if outcome["ok"] in (True, None) else outcome["status"], outcome["said"])
     suites = [name for name in names if name in SUITES]
     if suites:
-        print(prebuild(suites), flush=True)
+        print(prebuild(suites, dtypes or ["f32"]), flush=True)
         ran(" ".join(suites), *bench(["gpu", "-s", ",".join(SUITES[name] for name in suites), *quick,
+                                      *(["--dtype", asked.dtype] if dtypes else []),
                                       "--json", str(asked.out / "gpu.json")], left()))
     if costs := [name for name in names if name in COSTS]:
         ran(" ".join(costs), *child([sys.executable, str(ROOT / "bench/gpu_costs.py"), *costs, "--json",
@@ -243,7 +267,8 @@ def main() -> int:
             ran("ladder", *bench(["ladder", "--device", "cuda", *sizes, "--json", str(asked.out / "ladder.json")],
                                  left()))
         elif name == "tune":
-            ran("tune", *tuned(job, asked.plans, asked.out, left()))
+            for dtype in dtypes or ["f32"]:
+                ran(f"tune {dtype}", *tuned(job, dtype, asked.plans, asked.out, left()))
     if table:
         print("\n" + "\n".join(table))
     return 1 if any("exit status" in line for line in table) else 0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.doubles.fake_cuda import FakeDriver
+from tilewright import formats
 from tilewright.runtime.gpu import dlpack
 
 
@@ -64,7 +65,8 @@ def torch(fake: FakeDriver) -> types.ModuleType:
     module: Any = types.ModuleType("torch")
     Tensor.fake = fake
     module.Tensor, module.strided, module.current, module.grad = Tensor, "torch.strided", 0, False
-    module.float32, module.float64 = np.float32, np.float64
+    for format in ("f64", "f32", "f16", "bf16", "e4m3fn", "e5m2", "i32", "i16", "i8", "u8"):
+        setattr(module, formats.FORMATS[format].numpy_name, formats.FORMATS[format].dtype)
     module.version = types.SimpleNamespace(hip=None)
     module.is_grad_enabled = lambda: module.grad
     module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)

@@ -54,9 +54,13 @@ def test_the_bytes_are_those_of_the_simulator(chip, a, layout, plan):
     ("f32", "tn", "simt 64x64x32 warp=32x32 thread=8x4 stages=2 slices=2 vector=2"),
     ("f64", "nn", "dmma 64x64x8 warp=32x32 stages=4 vector=2"),
     ("f64", "tt", "dmma 32x64x16 warp=16x32 stages=3 vector=2 split_k=3"),
+    ("bf16", "nt", "mma 64x64x32 warp=32x32 stages=3 vector=8 vector_c=4"),
+    ("f16", "tn", "mma 64x128x64 warp=32x32 stages=2 copy=registers vector=4 vector_b=8 vector_c=4"),
+    ("i8", "nn", "mma 64x64x64 warp=64x32 stages=4 vector=16 vector_c=4 split_k=2"),
+    ("f32", "nn", "tf32 64x64x16 warp=32x32 stages=3 vector=4"),
 ])
 def test_the_bytes_are_those_of_the_simulator_on_nvidia(a, layout, plan):
-    problem, target = tw.Gemm(128, 128, 128, a, layout=layout), tw.target("sm_90a")
+    problem, target = gemm(128, 128, 128, a, layout), tw.target("sm_90a")
     found = tw.explain(problem, target, plan)
     given = [np.ones(shape, formats.FORMATS[a].dtype) for shape in (problem.shape_a, problem.shape_b)]
     report = tw.simulate(tw.compile(problem, target, plan),
@@ -127,8 +131,8 @@ def test_what_is_not_explained():
         tw.explain(gemm(8, 8, 8, "f16"), tw.target("gfx942"), measure=True)
     with pytest.raises(RuntimeError, match="those for sm_90a are measured by `tilewright tune`"):
         tw.explain(tw.Gemm(8, 8, 8), tw.target("sm_90a"), measure=True)
-    with pytest.raises(ValueError, match=r"sm_90a has kernels for f32 and f64, .* not for f16 by f16"):
-        tw.explain(tw.Gemm(8, 8, 8, "f16"), tw.target("sm_90a"))
+    with pytest.raises(ValueError, match=r"sm_90a has kernels for f32, f64, .* not for c64 by c64"):
+        tw.explain(tw.Gemm(8, 8, 8, "c64"), tw.target("sm_90a"))
 
 
 def test_on_the_command_line():

@@ -70,7 +70,7 @@ def test_the_choice_is_legal_and_the_kernel_is_as_it_says(problem, target):
     (launch,) = kernel.launches
     function = launch.function
     assert function.threads == (plan.threads, 1)
-    assert function.shared_bytes <= min(plan.shared(8 if problem.a == "f64" else 4) + 4, target.smem_cta)
+    assert function.shared_bytes <= min(plan.shared(shape_of(problem)) + 4, target.smem_cta)
     assert kernel.manifest["shared"] == function.shared_bytes
     ctas = launch.grid[0] * launch.grid[1] * launch.grid[2]
     assert ctas == plan.tiles(problem.m, problem.n) * plan.split_k or plan.tail
@@ -127,11 +127,11 @@ def test_what_a_chip_lacks():
 @pytest.mark.parametrize("n", [1024, 3072, 5120, 8192])
 def test_tails_are_divided_completely(n):
     plan = replace(PLAN, tail=True)
-    tiles = plan.tiles(n, n)
-    whole, parts = plan.tail_split(n, n, H200, 4)
+    tiles, shape = plan.tiles(n, n), shape_of(tw.Gemm(n, n, n))
+    whole, parts = plan.tail_split(shape, H200)
     assert 0 <= whole <= tiles
-    assert whole % (H200.sms * plan.resident(H200, 4)) == 0 or whole == tiles
-    assert plan.grid(n, n, H200, 4)[0] == whole + (tiles - whole) * parts
+    assert whole % (H200.sms * plan.resident(shape, H200)) == 0 or whole == tiles
+    assert plan.grid(shape, H200)[0] == whole + (tiles - whole) * parts
 
 
 def test_costs_know_rounds():

@@ -97,7 +97,7 @@ def _by_scaled_instructions(call: Call) -> Any:
     a, b = (np.broadcast_to(F32.type(0), x.shape) for x in (call.a, call.b))
     out = arguments.output(call.out, call.out_name)
     p = decide(call, a, b, arguments.addend(call.c), out, SCALED)
-    from tilewright.plans.amd import RESULTS
+    from tilewright.plans.gpu import RESULTS
 
     engine = HIP.engine
     stored = formats.get(p.result).name in RESULTS["f32"]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from tilewright import formats
 from tilewright.bench import peer
 from tilewright.bench.cases import Case, Job
 from tilewright.bench.contest import Checked, Left, Lost, States, Timed, attempt
@@ -114,33 +115,66 @@ class TorchDevice:
 # ---- operands and answers
 
 
+def dtype_of(torch: Any, format: str) -> Any:
+    """torch's name for a number format."""
+    return getattr(torch, formats.FORMATS[format].numpy_name)
+
+
+def is_whole(format: str) -> bool:
+    """Whether its numbers are integers."""
+    return isinstance(formats.FORMATS[format], formats.Integer)
+
+
+def eps_of(format: str) -> float:
+    """The distance from 1 to the next number; 0 of integers."""
+    found = formats.FORMATS[format]
+    return found.eps if isinstance(found, formats.Float) else 0.0
+
+
 def make(on: TorchDevice, problem: Gemm, gap: int = 0) -> Operands:
-    """Fresh random normal operands.  C starts as nan, so that an element that was not written cannot pass for
-    right."""
+    """Fresh random operands: normal floats, integers of all values alike.  C starts as nan (or -1), so that an element
+    that was not written cannot pass for right."""
     torch = on.torch
-    dtype = {"f32": torch.float32, "f64": torch.float64}[problem.a]
     batch = () if problem.batch == 1 else (problem.batch,)
 
-    def matrix(stored: tuple[int, int], letter: str) -> Tensor:
-        shape = (*batch, stored[0], stored[1] + gap)
-        x = torch.randn(shape, device=on.name, dtype=dtype)[..., : stored[1]]
+    def matrix(format: str, stored: tuple[int, int], letter: str) -> Tensor:
+        shape, dtype, kind = (*batch, stored[0], stored[1] + gap), dtype_of(torch, format), formats.FORMATS[format]
+        if isinstance(kind, formats.Integer):
+            x = torch.randint(int(kind.smallest), int(kind.largest) + 1, shape, device=on.name, dtype=dtype)
+        elif kind.bits >= 32:
+            x = torch.randn(shape, device=on.name, dtype=dtype)
+        else:
+            x = torch.randn(shape, device=on.name).to(dtype)
+        x = x[..., : stored[1]]
         return x if letter == "n" else x.transpose(-1, -2)
 
-    a, b = matrix(problem.shape_a, problem.layout[0]), matrix(problem.shape_b, problem.layout[1])
-    c = torch.full((*batch, problem.m, problem.n), float("nan"), device=on.name, dtype=dtype)
+    a = matrix(problem.a, problem.shape_a, problem.layout[0])
+    b = matrix(problem.b, problem.shape_b, problem.layout[1])
+    c = torch.empty((*batch, problem.m, problem.n), device=on.name, dtype=dtype_of(torch, problem.out))
+    poison(c)
     return Operands(problem, a, b, c)
 
 
+def poison(c: Tensor) -> None:
+    """nan, or of integers -1."""
+    c.fill_(float("nan") if c.dtype.is_floating_point else -1)
+
+
 def reference(o: Operands) -> tuple[Tensor, Tensor]:
-    """A B in float64, and how far each element may be off."""
+    """A B in float64, and how far each element may be off: as far as sums may be, and a place of a narrower result;
+    integers not at all."""
     wanted = o.a.double() @ o.b.double()
-    eps = 2.0 ** (-23 if o.problem.a == "f32" else -52)
-    return wanted, RANDOM * eps * (o.a.abs() @ o.b.abs())
+    sums, out = o.problem.sums, formats.FORMATS[o.problem.out]
+    a, b = (x if x.element_size() >= 4 else x.float() for x in (o.a, o.b))
+    allowed = RANDOM * eps_of(sums) * (a.abs() @ b.abs())
+    if isinstance(out, formats.Float) and out.name != sums:
+        allowed = allowed + wanted.abs() * out.eps + out.smallest_subnormal
+    return wanted, allowed
 
 
 def wrong(c: Tensor, wanted: Tensor, allowed: Tensor) -> str | None:
     """None if c is right, else a sentence that says where it is not.  nan is wrong."""
-    close = (c - wanted).abs() <= allowed  # c is widened to float64 here
+    close = (c.double() - wanted).abs() <= allowed
     if bool(close.all()):
         return None
     count = int((~close).sum())
@@ -202,7 +236,7 @@ class Gpu:
     def _wrong(self, launches: Sequence[Launch], sets: list[Operands], reference: Any) -> str | None:
         """Every C poisoned, everything launched: is the first C right, and is no nan left in the others?"""
         for o in sets:
-            o.c.fill_(float("nan"))
+            poison(o.c)
         for launch in launches:
             launch()
         self.on.wait()

@@ -189,7 +189,7 @@ def our_ways(product: Product) -> Iterator[Way]:
 def planned(text: str) -> Peer:
     """tilewright on a GPU by the plan that is written so."""
     import tilewright as tw
-    from tilewright.plans.nvidia import NvidiaPlan
+    from tilewright.plans.nvidia_plan import NvidiaPlan
 
     plan = NvidiaPlan.parse(text)
     return single(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",

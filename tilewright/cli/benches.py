@@ -119,13 +119,16 @@ def gpu(
                                              "f64.", default="sweep")] = None,
     sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.",
                                              default="1024 to 12800 step 128")] = None,
-    dtype: Dtypes = None,
+    dtype: Annotated[list[str] | None, _list(
+        "--dtype", "-d", help="f32, f64, or formats of A, B and the result that torch multiplies too: bf16-bf16-bf16, "
+        "f16-f16-f16, i8-i8-i32, e4m3fn-e4m3fn-bf16.", default="f32")] = None,
     peers: Annotated[list[str] | None, _list("--peers", help="cuBLAS, triton.", default="all found")] = None,
     plan: Annotated[
         list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option("--case", help="A product MxNxK or MxNxK:LAYOUT to time; repeatable.")
+        list[str] | None, typer.Option("--case", help="A product MxNxK, MxNxK:LAYOUT or MxNxK:LAYOUT:FORMATS to time; "
+                                         "repeatable.")
     ] = None,
     flush: Annotated[
         bool, typer.Option("--flush", help="In the sweep, empty the L2 cache before every launch, and time each alone.")

@@ -63,7 +63,7 @@ Plan = Annotated[
 Dtype = Annotated[
     str,
     typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B, of `tilewright formats`, or "
-                 "formats of A, B and the result: bf16-e4m3fn-f32. NVIDIA: f32, f64.", **completed(format_names)),
+                 "formats of A, B and the result: bf16-e4m3fn-f32.", **completed(format_names)),
 ]
 Layout = Annotated[
     str | None,

@@ -116,7 +116,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
 
     def figures(plan: Any) -> dict[str, Any]:
         expected = gpu.cost(shape, plan, chip)
-        grid = plan.grid(problem.m, problem.n, *(() if amd else (chip, shape.itemsize)), problem.batch)
+        grid = plan.grid(shape, chip)
         return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
                 "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled.base import GpuCode, GpuKernel, Launch, planned
+from tilewright.compiled.base import GpuCode, GpuKernel, planned
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
-from tilewright.plans.amd import AmdPlan, shape_of
+from tilewright.plans.amd import AmdPlan
 from tilewright.plans.amd_model import PIECE
 from tilewright.plans.gpu import BLOCK, REACH, GpuShape
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tilewright.targets import AmdTarget
 
 _MFMA = "tilewright.kernels.amd.mfma_gemm:emit_mfma_gemm"
-BYTES = {"f64": 8, "f32": 4, "i32": 4}
 MOST = (1 << 31) - 1    # that an i32 holds
 BEYOND = 1 << 16        # rows after the last one that kernels count
 WORD, UNIT = 4, 8       # bytes: scales that come straight into LDS at once, elements in blocks that are loaded at once
@@ -80,10 +79,6 @@ class AmdKernel(GpuKernel, AmdCode):
     maker = "AMD"
     plan: AmdPlan
 
-    @cached_property
-    def shape(self) -> GpuShape:
-        return shape_of(self.lowered)
-
     @property
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
@@ -101,14 +96,6 @@ class AmdKernel(GpuKernel, AmdCode):
             found["OUT"] = s.out
         return found
 
-    def _launch(self) -> Launch:
-        p, s = self.plan, self.shape
-        grid = p.grid(s.m, s.n, s.batch)
-        if p.split_k == 1:
-            return Launch(self, grid)
-        tiles, tile = p.tiles(s.m, s.n, s.batch), p.cta_m * p.cta_n * BYTES[s.sums]
-        return Launch(self, grid, p.split_k * tiles * tile, 4*tiles)
-
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What another program must know to launch the code object for matrices of any size: see compiler.manifest."""
@@ -117,8 +104,7 @@ class AmdKernel(GpuKernel, AmdCode):
         found = amd.manifest(self.function, self.target, (tiles, 1, p.split_k), self.asm)
         found |= {**self.described, "computes": computes(self.shape, p), "requires": requires(self.shape, p)}
         if p.split_k > 1:
-            tile = p.split_k * p.cta_m * p.cta_n * BYTES[self.shape.sums]
-            found |= {"workspace_bytes": f"{tiles} * {tile}", "counter_bytes": f"{tiles} * 4"}
+            found |= {"workspace_bytes": f"{tiles} * {p.split_k * self._tile_bytes}", "counter_bytes": f"{tiles} * 4"}
         return found
 
 

@@ -233,6 +233,12 @@ class GpuKernel(CompiledGemm, GpuCode):
         more = {} if self.inner is self else {"multiplied": str(self.lowered)}
         return {"plan": str(self.plan), "problem": str(self.problem), **more}
 
+    @cached_property
+    def shape(self) -> gpu.GpuShape:
+        """What is multiplied as the planner sees it."""
+        found: gpu.GpuShape = gpu.planner(self.target).shape_of(self.lowered)
+        return found
+
     @property
     def options(self) -> dict[str, Any]:
         """What the plan's emitter is called with."""
@@ -259,7 +265,17 @@ class GpuKernel(CompiledGemm, GpuCode):
         return () if self.empty or not self.problem.batch else (self._launch(),)
 
     def _launch(self) -> Launch:
-        raise NotImplementedError
+        p, s = self.plan, self.shape
+        tiles, grid = p.tiles(s.m, s.n, s.batch), p.grid(s, self.target)
+        if p.split_k == 1:
+            return Launch(self, grid)
+        return Launch(self, grid, p.split_k * tiles * self._tile_bytes, 4*tiles)
+
+    @property
+    def _tile_bytes(self) -> int:
+        """Of a workgroup's sums."""
+        rows, columns = self.plan.extent
+        return int(rows * columns * self.shape.itemsize)
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         return self._engine.call(self, a, b, out, alpha=alpha, beta=beta)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans.nvidia import DMMA_PAD, NvidiaPlan
 from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
+from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
@@ -77,7 +77,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     emitters: ClassVar[dict[str, str]] = {
         "simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
-        "dmma": "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm",
+        **dict.fromkeys(("dmma", "mma", "tf32"), "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm"),
         "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
     maker = "NVIDIA"
     plan: NvidiaPlan
@@ -95,34 +95,43 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     @property
     def options(self) -> dict[str, Any]:
-        p = self.plan
-        more: dict[str, Any] = {"BATCH": True} if self.problem.batch != 1 else {}
+        p, s = self.plan, self.shape
+        more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
+        if p.algorithm not in ("simt", "gemv"):
+            return {**self._tiled, **more, **self._of_matrix}
+        more |= {"OUT": s.out} if s.out != s.sums else {}
         if p.algorithm == "gemv":
-            return {"DTYPE": self.lowered.compute, "LAYOUT": self.problem.layout, "COLUMN": self.problem.n == 1,
-                    "VECTOR": p.vector, "SPLIT_K": p.split_k, "WARPS": GEMV_WARPS, "UNROLL": GEMV_LOADS, **more}
+            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": s.n == 1, "VECTOR": p.vector, "SPLIT_K": p.split_k,
+                    "WARPS": GEMV_WARPS, "UNROLL": GEMV_LOADS, **more}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
-        found = {"LAYOUT": self.problem.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
-                 "WARP_M": p.warp_m, "WARP_N": p.warp_n, "STAGES": p.stages, "VECTOR": p.vector, "SPLIT_K": p.split_k,
-                 "TAIL": p.tail, "GROUP_M": p.group_m, **more}
-        if p.algorithm == "simt":
-            found |= {"DTYPE": self.lowered.compute, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n,
-                      "SLICES": p.slices, "ASYNC": p.copy == "async", "ORDER": p.order, "REGISTERS": p.registers,
-                      "EARLY": p.prefetch_first}
-        if p.algorithm == "dmma":
-            vector = found.pop("VECTOR")
-            found = {"VECTOR_C": vector} | found | dict.fromkeys(("A", "B", "OUT", "SUMS"), "f64") | {
-                "ARCH": self.target.name, "VECTOR_A": vector, "VECTOR_B": vector, "PAD": DMMA_PAD}
-        return found
+        return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,
+                "ASYNC": p.copy == "async", "VECTOR": p.vector, "ORDER": p.order, "REGISTERS": p.registers,
+                "EARLY": p.prefetch_first, **more}
+
+    @property
+    def _tiled(self) -> dict[str, Any]:
+        p = self.plan
+        return {"LAYOUT": self.shape.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k, "WARP_M": p.warp_m,
+                "WARP_N": p.warp_n, "STAGES": p.stages, "SPLIT_K": p.split_k, "TAIL": p.tail, "GROUP_M": p.group_m}
+
+    @property
+    def _of_matrix(self) -> dict[str, Any]:
+        """Of mma_gemm alone."""
+        p, s = self.plan, self.shape
+        a, b = ("tf32", "tf32") if p.algorithm == "tf32" else (s.a, s.b)
+        vector_a, vector_b, vector_c = p.vectors
+        found = {"ARCH": self.target.name, "A": a, "B": b, "OUT": s.out, "SUMS": s.sums, "ASYNC": p.copy == "async",
+                 "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c}
+        return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {})
 
     def _launch(self) -> Launch:
-        p, m, n, batch = self.plan, self.problem.m, self.problem.n, self.problem.batch
-        s = 4 if self.lowered.compute == "f32" else 8
-        tiles, grid, tile = p.tiles(m, n, batch), p.grid(m, n, self.target, s, batch), p.extent[0] * p.extent[1] * s
-        if p.tail:
-            whole, parts = p.tail_split(m, n, self.target, s, batch)
-            over = tiles - whole
-            return Launch(self, grid, max(over*parts, 1)*tile, 4*max(over, 1), (("whole", whole), ("parts", parts)))
-        return Launch(self, grid, p.split_k * tiles * tile, 4*tiles) if p.split_k > 1 else Launch(self, grid)
+        p, s = self.plan, self.shape
+        if not p.tail:
+            return super()._launch()
+        whole, parts = p.tail_split(s, self.target)
+        over = p.tiles(s.m, s.n, s.batch) - whole
+        return Launch(self, p.grid(s, self.target), max(over*parts, 1)*self._tile_bytes, 4*max(over, 1),
+                      (("whole", whole), ("parts", parts)))
 
 
 CODE = NvidiaCode

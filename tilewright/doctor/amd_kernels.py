@@ -15,7 +15,6 @@ from tilewright.doctor.amd_cases import DATA, Data, Make, Shape, axpy, gemm, lad
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.kernels.elementwise import emit_axpy
 from tilewright.ladder.steps import AMD_STEPS
-from tilewright.plans import amd as plans
 from tilewright.plans import gpu
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget
@@ -88,7 +87,7 @@ def _gemms() -> Iterator[Entry]:
 
 def _gemm(target: str, a: str, b: str = "", out: str = "", layout: str = "nt", label: str = "",
           small: tuple[Shape, ...] = (ODD,), large: Shape = SQUARE) -> Entry:
-    b, sums = b or a, plans.SUMS.get(a, "f32")
+    b, sums = b or a, gpu.SUMS.get(a, "f32")
     algorithm = "xf32" if label == "xf32" else "mfma"
     name = "_".join(word for word in ("mfma_gemm", a, b if b != a else "", out, layout, label) if word)
     make = gemm(a, b, out or sums, sums, layout, label == "xf32")

@@ -93,7 +93,7 @@ def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
 
 
 def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
-    warps, shared, whole = p.threads // LANES, p.shared(s.itemsize), p.tiles(s.m, s.n, s.batch)
+    warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.extent
     if p.algorithm == "gemv":
         yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
@@ -101,13 +101,13 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
         each = f", {p.thread_m}x{p.thread_n} elements of C a thread"*(p.algorithm == "simt")
         slices = f" in {p.slices} slices of k"*(p.slices > 1)
         yield f"CTA {rows}x{columns}, {p.cta_k} deep: {warps} warps of {p.warp_m}x{p.warp_n}{slices}{each}"
-    yield f"about {p.estimate(s.itemsize)} registers of each thread, of {t.registers_thread}"
+    yield f"about {p.estimate(s)} registers of each thread, of {t.registers_thread}"
     yield f"{p.stages} stages in shared memory: {shared:,} bytes of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
     divided = f" in {p.split_k} parts each"*(p.split_k > 1)
     if p.tail:
-        undivided, parts = p.tail_split(s.m, s.n, t, s.itemsize, s.batch)
+        undivided, parts = p.tail_split(s, t)
         divided = f", the last {whole - undivided} of them in {parts} parts"*(parts > 1)
-    yield (f"{whole:,} tiles of C{divided}, {max(p.resident(t, s.itemsize), 1)} at a time on each of {t.sms} "
+    yield (f"{whole:,} tiles of C{divided}, {max(p.resident(s, t), 1)} at a time on each of {t.sms} "
            f"multiprocessors; {s.batch*s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
 
 

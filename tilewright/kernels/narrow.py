@@ -6,23 +6,27 @@ from __future__ import annotations
 
 from struct import pack, unpack
 
-from tilewright.formats import FORMATS, Float
+from tilewright.formats import FORMATS, Float, Integer
 from tilewright.formats.records import Complex
 from tilewright.formats.table import F32
 from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i8, i16, i32, i64, vec
 
+TINY = "i4", "u4", "i2", "u2", "e2m1", "e2m3", "e3m2"
+
 
 def memory_type(FORMAT: str) -> Type:
     """The type of a format's numbers in memory, as kernels load and store them: f16, f32, f64; of complex numbers that
-    of their parts; of all others integers of their size."""
+    of their parts; of all others integers of their size, which of formats of less than 8 bits is a byte."""
     record = FORMATS[FORMAT]
     if isinstance(record, Complex):
         return memory_type(record.part.name)
-    return {"f16": f16, "f32": f32, "f64": f64}.get(FORMAT) or {8: i8, 16: i16, 32: i32, 64: i64}[record.bits]
+    return {"f16": f16, "f32": f32, "f64": f64}.get(FORMAT) or {8: i8, 16: i16, 32: i32, 64: i64}[max(record.bits, 8)]
 
 
 def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
     """Numbers of a narrower format in the type that they are multiplied in, all of which that type holds."""
+    if SOURCE in TINY or SOURCE == "e8m0":
+        return k.cast(tiny(k, x, SOURCE), vec(T, x.type.length))
     if SOURCE.startswith("e"):
         return k.cast(fp8_as_f32(k, x, SOURCE), vec(T, x.type.length))
     if SOURCE == "bf16":                                    # the upper half of an f32
@@ -32,6 +36,24 @@ def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
         mask = k.constant(i32, 0xFF if SOURCE == "u8" else 0xFFFF)
         x = x & (k.broadcast(mask, x.type.length) if x.type.length > 1 else mask)
     return k.cast(x, vec(T, x.type.length))
+
+
+def tiny(k: Kernel, x: Value, SOURCE: str) -> Value:
+    """Numbers of fewer than 8 bits, the lowest of a byte, as i32 or f32; and powers of two, e8m0, as f32."""
+    n, f = x.type.length, FORMATS[SOURCE]
+    bits = k.cast(x, vec(i32, n)) & splat(k, i32, (1 << f.bits) - 1, n)
+    if isinstance(f, Integer):
+        half = splat(k, i32, 1 << f.bits - 1, n)
+        return (bits ^ half) - half if f.signed else bits
+    assert isinstance(f, Float)
+    if SOURCE == "e8m0":
+        power = k.bits_as(k.select(bits == splat(k, i32, 0, n), splat(k, i32, pattern(f.smallest), n), bits << 23),
+                          vec(f32, n))
+        return k.select(bits == splat(k, i32, 0xFF, n), splat(k, f32, float("nan"), n), power)
+    half = splat(k, i32, 1 << f.bits - 1, n)
+    number = k.bits_as((bits & (half - splat(k, i32, 1, n))) << F32.mantissa - f.mantissa, vec(f32, n))
+    number = number * splat(k, f32, 2.0 ** (F32.bias - f.bias), n)     # which makes subnormal patterns whole numbers
+    return k.select(bits < half, number, -number)
 
 
 def fp8_as_f32(k: Kernel, x: Value, SOURCE: str) -> Value:

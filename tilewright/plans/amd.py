@@ -6,49 +6,27 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu
 from tilewright.plans.amd_model import LANES, PIECE, cost, peak, traffic
-from tilewright.plans.common import Plan
-from tilewright.plans.gpu import BLOCK, MOST, REACH, SUMS, GpuShape, Place, choose, ranked
+from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, RESULTS, GpuPlan, GpuShape, Place, choose, ranked
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["BLOCK", "LANES", "PIECE", "RESULTS", "SUMS", "AmdPlan", "candidates", "choose", "cost",
-           "multiplied", "peak", "ranked", "shape_of", "taken", "traffic"]
+__all__ = ["BLOCK", "LANES", "PIECE", "AmdPlan", "candidates", "choose", "cost", "multiplied", "peak", "ranked",
+           "shape_of", "traffic"]
 
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 
-RESULTS = {                                     # what sums are stored as: the nearest float, an integer's lowest bits
-    "f64": ("f64",),
-    "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
-    "i32": ("i32", "i16", "u16", "i8", "u8"),
-}
-FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))     # that instructions multiply by one another
-ARRAYS = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8     # that are converted there
 SIX = 6*PIECE*2         # bits of 6-bit elements that a lane moves: 16 bytes of 24, whose tail it moves by the word
 TRANSPOSED_BITS = (8, 16)       # of numbers that reads of LDS transpose, on chips that have such
 
 
 def multiplied(target: AmdTarget) -> tuple[str, ...]:
-    """The formats that matrix instructions of a target multiply."""
-    return tuple(target.matrix_rates)
-
-
-def taken(a: str, b: str, sums: str, target: AmdTarget) -> tuple[str, str] | None:
-    """The formats in which operands of these are multiplied, with sums in `sums`: their own, if matrix instructions
-    take them; else the narrowest that holds both. None if there is none."""
-    rates = target.matrix_rates
-    if {a, b} <= rates.keys() and (a == b or {a, b} <= FP8) and SUMS.get(a, "f32") == sums:
-        return a, b
-    meeting = formats.promote(formats.FORMATS[a], formats.FORMATS[b]).name
-    for name in (meeting, "f16" if {a, b} <= FP8 | {"f16"} else sums, sums):
-        if name in rates and SUMS.get(name, "f32") == sums:
-            return name, name
-    return None
+    """The formats of plain arrays that matrix instructions of a target multiply, without rounding them."""
+    return tuple(f for f in target.matrix_rates if f in gpu.WRITTEN)
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
@@ -77,7 +55,7 @@ def vector_c_of(shape: GpuShape) -> int:
 
 
 @dataclass(frozen=True)
-class AmdPlan(Plan):
+class AmdPlan(GpuPlan):
     """`algorithm`: mfma multiplies the operands' own formats; xf32 rounds f32 to 19 bits, which gfx942 multiplies four
     times as fast; scaled is for block-scaled operands, and bf16_emulated brings these to bf16 where no instruction
     takes scales. The planner offers what rounds differently only if it is asked for.
@@ -154,12 +132,8 @@ class AmdPlan(Plan):
         across = 0 if direct else (shape.layout[0] == "t") + (shape.layout[1] == "n")       # transposed: row addresses
         return words*self.warp_m*self.warp_n // LANES + parts + scales + tails + staged + 12*across + 40
 
-    def tiles(self, m: int, n: int, batch: int = 1) -> int:
-        """Of C, or all of a batch."""
-        return ceil(m / self.cta_m) * ceil(n / self.cta_n) * batch
-
-    def grid(self, m: int, n: int, batch: int = 1) -> tuple[int, int, int]:
-        return self.tiles(m, n, batch), 1, self.split_k
+    def grid(self, shape: GpuShape, target: AmdTarget) -> tuple[int, int, int]:
+        return self.tiles(shape.m, shape.n, shape.batch), 1, self.split_k
 
     def violations(self, problem: Gemm | GpuShape, target: AmdTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""

@@ -30,7 +30,8 @@ class _Family(NamedTuple):
 
 
 _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
-             _Family(GpuTarget, "tilewright.plans.nvidia", "NvidiaPlan", ("simt", "dmma", "gemv")),
+             _Family(GpuTarget, "tilewright.plans.nvidia_plan", "NvidiaPlan",
+                     ("simt", "dmma", "mma", "tf32", "gemv")),
              _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")))
 
 

@@ -5,14 +5,15 @@ addresses and strides. A Gemm alone stands for contiguous operands whose address
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from math import ceil
 from typing import Any, NamedTuple
 
 from tilewright import formats
-from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.formats.table import BLOCK_FORMATS, holds
 from tilewright.plans import common
 from tilewright.plans.common import Cost, Term
 from tilewright.problem import Gemm
@@ -22,7 +23,19 @@ WIDEST = 16             # bytes that a thread moves at once
 BLOCK = 32              # elements that share a scale
 REACH = 1 << 31         # bytes that an offset of 32 bits reaches
 MOST_ROWS = 1024        # of an operand in a tile, of any plan
-SUMS = {"f64": "f64", "i8": "i32"}      # the format in which products of a format are added up, if it is not f32
+# The format in which products of a format are added up, if it is not f32.
+SUMS = {"f64": "f64", "i8": "i32", "u8": "i32"}
+# What sums are stored as: the nearest float, an integer's lowest bits.
+RESULTS = {
+    "f64": ("f64",),
+    "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
+    "i32": ("i32", "i16", "u16", "i8", "u8"),
+}
+FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
+TOGETHER = FP8, frozenset(("i8", "u8"))         # formats of which one instruction multiplies any two that a chip has
+# What kernels/gpu/copy.py converts: formats of arrays in a GPU's memory that results, and operands, may have.
+WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8
+READ = WRITTEN | {"i4", "u4", "i2", "u2", "e2m1", "e2m3", "e3m2", "e8m0"}
 # Parts of k: each has sums of its own in a workspace, and one workgroup adds them all up. Tiles of C in a group are
 # numbers of 32 bits in kernels.
 MOST = {"split_k": 256, "group_m": 1 << 16}
@@ -100,6 +113,7 @@ class GpuShape(NamedTuple):
 
 
 def bits_of(format: str) -> int:
+    """Of an element in memory."""
     return 32 if format == "xf32" else formats.FORMATS[format].bits
 
 
@@ -134,38 +148,84 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=True)
 
 
+Pair = tuple[str, str]
+
+
+def pairs(multiplied: Collection[str]) -> tuple[Pair, ...]:
+    """The formats that A and B may have, of those that a chip's kernels multiply."""
+    mixed = [(a, b) for a in multiplied for b in multiplied if a != b and any({a, b} <= kinds for kinds in TOGETHER)]
+    return (*((each, each) for each in multiplied), *mixed)
+
+
+@lru_cache(maxsize=1024)
+def pair_for(a: str, b: str, sums: str, target: Any) -> Pair | None:
+    """The formats in which operands of these are multiplied, with sums in `sums`: their own, if kernels take them; else
+    the narrowest that hold all numbers of both, and of those the ones that leave most operands as they are. Operands
+    that meet in the format of the sums are converted to it as a sum would be. None if there is none."""
+    def held(pair: Pair) -> bool:
+        return all(wide == sums or holds(formats.FORMATS[wide], formats.FORMATS[narrow])
+                   for wide, narrow in zip(pair, (a, b)))
+
+    def effort(pair: Pair) -> tuple[int, int]:
+        return max(map(bits_of, pair)), (pair[0] != a) + (pair[1] != b)
+    found = [pair for pair in pairs(planner(target).multiplied(target))
+             if SUMS.get(pair[0], "f32") == sums and held(pair)]
+    return (a, b) if (a, b) in found else min(found, key=effort, default=None)
+
+
 def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool) -> tuple[str, str, str]:
     """The formats in which kernels of a target take A and B and store their product, which is added up in `sums`.
     TypeError if it has no kernels for that.
 
     given       formats of a, b, the result, and of c where it is multiplied by beta and added, by these names
-    in_memory   all of these are arrays in the GPU's memory, where ARRAYS of the planner are converted
+    in_memory   all of these are arrays in the GPU's memory, and converted there
     """
-    by = planner(target)
-    found = by.taken(given["a"], given["b"], sums, target)
-    if found is None or (in_memory and not by.ARRAYS.issuperset(given.values())):
+    found = pair_for(given["a"], given["b"], sums, target)
+    if found is None or (in_memory and not _copied(given)):
         what = ", ".join(f"{name} = {format}" for name, format in given.items())
         raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}; it multiplies "
-                        f"{', '.join(by.multiplied(target))}")
+                        f"{', '.join(planner(target).multiplied(target))}")
     result = given["result"]
     exact = given.get("c", result) == result        # else c would be rounded before it is added
-    return (*found, result if exact and result in by.RESULTS[sums] else sums)
+    return (*found, result if exact and result in RESULTS[sums] else sums)
+
+
+def _copied(given: Mapping[str, str]) -> bool:
+    return all(format in (READ if name in "ab" else WRITTEN) for name, format in given.items())
 
 
 def lower(problem: Gemm, target: Any) -> Gemm:
     """What tilewright.matmul multiplies for a problem's contiguous operands: formats that no kernel of the target takes
     are converted before, and results after. The problem itself if there is no such kernel."""
-    by, p = planner(target), problem
-    pair = by.taken(p.a, p.b, p.sums, target) if p.castable and by.ARRAYS.issuperset((p.a, p.b, p.out)) else None
+    p = problem
+    if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}):
+        return p
+    pair = pair_for(p.a, p.b, p.sums, target)
     if pair is None:
         return p
-    return Gemm(p.m, p.n, p.k, pair[0], pair[1], p.out if p.out in by.RESULTS[p.sums] else p.sums, p.layout, p.batch)
+    return Gemm(p.m, p.n, p.k, *pair, p.out if p.out in RESULTS[p.sums] else p.sums, p.layout, p.batch)
 
 
 def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:
     """The shape of what tilewright.matmul multiplies for a problem's contiguous operands."""
     found: GpuShape = planner(target).shape_of(lower(problem, target))
     return found
+
+
+class GpuPlan(common.Plan):
+    """What plans for GPUs of all makers have."""
+    cta_m: int
+    cta_n: int
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns of C that a workgroup computes."""
+        return self.cta_m, self.cta_n
+
+    def tiles(self, m: int, n: int, batch: int = 1) -> int:
+        """Of C, or all of a batch."""
+        rows, columns = self.extent
+        return ceil(m / rows) * ceil(n / columns) * batch
 
 
 # ---- what a plan costs
@@ -188,7 +248,7 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
 # ---- the choice
 
 def planner(target: Any) -> Any:
-    """The module that plans for this target: with taken, shape_of, candidates, cost, traffic and peak."""
+    """The module that plans for this target: with multiplied, shape_of, candidates, cost, traffic and peak."""
     return import_module(f"tilewright.plans.{'nvidia' if isinstance(target, GpuTarget) else 'amd'}")
 
 

@@ -5,7 +5,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tilewright.plans.common import Cost, Term
-from tilewright.plans.gpu import memory_traffic
+from tilewright.plans.gpu import WIDEST, bits_of, memory_traffic
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu import GpuShape
@@ -37,14 +37,25 @@ ROUND_TRIP = 8e-7       # seconds of a load from memory: gemv waits for GEMV_LOA
 GEMV_LOADS = 8          # of a lane in flight
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
+# Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; none of it has been measured yet.
+SCHEDULERS = 4          # of a multiprocessor: each issues an instruction of a warp in a clock, and has a tensor core
+SHARED_CLOCK = 128      # bytes per clock of shared memory, without conflicts
+STEP = 32               # bytes along k that an instruction multiplies
+CHAIN = 40              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
+MEETING = 60            # clocks that a CTA loses at the barrier of a tile of k
+ARRIVAL = 700           # clocks of a copy from L2 to shared memory
+
 
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(target, s), 1)
+    tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(shape, target), 1)
     slots = target.sms * resident
     rate: float
-    if plan.algorithm == "gemv":
+    matrix = plan.algorithm in ("mma", "tf32")
+    if matrix:
+        rate = _matrix_rate(shape, plan, target, resident)
+    elif plan.algorithm == "gemv":
         rate = 32 * plan.vector if s == 4 else 16 * plan.vector
     elif plan.algorithm == "dmma":
         rate = target.fma_f64 * 2 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
@@ -59,14 +70,15 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         if plan.vector == 1 and plan.copy == "registers" and resident == 1:
             rate *= ALONE
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
-    rate *= min(MOST_WARPS, 0.55 + 0.45*warps/8)                # few warps wait for their loads
+    if not matrix:
+        rate *= min(MOST_WARPS, 0.55 + 0.45*warps/8)            # few warps wait for their loads
     if plan.algorithm == "simt":
         own = plan.thread_m * plan.thread_n
         rate = min(rate, warps * LANES * own / max(own, SHARED_LATENCY))
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
-        whole, parts = plan.tail_split(m, n, target, s, shape.batch)
+        whole, parts = plan.tail_split(shape, target)
         rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
     else:
         rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
@@ -76,10 +88,11 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     if plan.algorithm == "gemv":
         together = GEMV_LOADS * (LANES*plan.vector if GEMV_WARPS in plan.extent else GEMV_WARPS)     # steps of k
         work = max(work, ceil(k / plan.split_k / together) * ceil(rounds) * ROUND_TRIP)
-    moved = tiles * (plan.extent[0] + plan.extent[1]) * k * s
+    (bits_a, bits_b), (rows, columns) = shape.bits, plan.extent
+    moved = tiles * (rows*bits_a + columns*bits_b) * k // 8
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
-    once = shape.batch * (m*k + k*n + m*n) * s / (0.85*target.bandwidth)
-    parts = plan.tail_split(m, n, target, s, shape.batch)[1] if plan.tail else plan.split_k
+    once = shape.batch * (m*k*bits_a + k*n*bits_b + m*n*bits_of(shape.out)) // 8 / (0.85*target.bandwidth)
+    parts = plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
     added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
     if plan.tail and parts > 1:
@@ -89,6 +102,28 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
     longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
     return Cost(START + added + longest + 0.1*sum(others), parts_, rounds=rounds)
+
+
+def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
+    """Operations per clock of a multiprocessor by matrix instructions of 8- and 16-bit formats, or of tf32."""
+    return min(target.matrix_rates[x] for x in (("tf32",) if plan.algorithm == "tf32" else (shape.a, shape.b)))
+
+
+def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: int) -> float:
+    """Multiply-adds per clock of a multiprocessor with so many CTAs, by how long they take for a tile of k each."""
+    rate, warps, brought = operations(shape, p, target), p.threads // LANES, p.tile_bytes(shape)
+    products = 2 * p.cta_m*p.cta_n*p.cta_k / rate
+    steps = p.cta_k * shape.bits[0] // 8 // STEP
+    read = (p.warp_m*shape.bits[0] + p.warp_n*shape.bits[1]) * p.cta_k // 8 * warps
+    through = brought // WIDEST                                         # copies of a tile
+    if p.copy == "registers":
+        through = sum(x // vector for x, vector in zip((p.cta_m, p.cta_n), p.vectors)) * p.cta_k
+    issued = through/LANES * COPY / SCHEDULERS
+    busy = products, (read + brought) / SHARED_CLOCK, issued
+    own = 2 * p.warp_m*p.warp_n*p.cta_k / steps / (rate / SCHEDULERS)       # clocks of a step of a warp alone
+    alone = max(steps * max(own, CHAIN) + MEETING, ARRIVAL / (p.stages - 1))
+    clocks = max(max(busy) + 0.1*(sum(busy) - max(busy)), alone / resident)
+    return p.cta_m*p.cta_n*p.cta_k / clocks
 
 
 def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
@@ -102,6 +137,8 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
 
 def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per second of all multiprocessors, with the instructions of this plan."""
+    if plan.algorithm in ("mma", "tf32"):
+        return operations(shape, plan, target) * target.sms * target.clock
     fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
     return 2 * fma * target.sms * target.clock
 
@@ -111,7 +148,7 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
     shared memory counts for each of them, though several read the same elements at once."""
     s, p, size = shape, plan, shape.itemsize
     tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
-    whole, divided = p.tail_split(s.m, s.n, target, size, s.batch) if p.tail else (0, p.split_k)
+    whole, divided = p.tail_split(s, target) if p.tail else (0, p.split_k)
     over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
     found = memory_traffic(s, divided, s.batch*s.m*s.n*size) if not p.tail or divided == 1 else (
         *memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
@@ -122,17 +159,20 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
                             for t in found[:2]), "memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
-    written = [Term(f"{x} written", extent*p.cta_k*size, *every) for x, extent, _, _ in extents]
-    # fragments of one step of k, 4 for dmma, are read ahead of those that are multiplied
+    brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.bits)]     # of a tile of k
+    written = [Term(f"{x} written", tile, *every) for (x, *_), tile in zip(extents, brought)]
+    # fragments of one step of k, 4 for dmma and 32 bytes for mma, are read ahead of those that are multiplied
     if p.algorithm == "simt":
         reads = tiles*(steps*p.cta_k // p.slices + divided)
         read = [Term(f"{x} read", p.threads*own*size, reads, f"{own} elements by {p.threads} threads in a step of k")
                 for x, _, _, own in extents]
     else:
-        reads = tiles*(steps*p.cta_k // 4 + divided)*warps
-        read = [Term(f"{x} read", own*4*size, reads, f"by {warps} warps in 4 steps of k") for x, _, own, _ in extents]
+        step = 4*size if p.algorithm == "dmma" else STEP
+        reads = tiles*(steps*p.cta_k*shape.bits[0] // 8 // step + divided)*warps
+        read = [Term(f"{x} read", own*step, reads, f"by {warps} warps in {step} bytes of k")
+                for x, _, own, _ in extents]
     if p.slices > 1:                    # which add up their sums
         sums = (p.slices - 1)*p.cta_m*p.cta_n*size, tiles*p.split_k, f"of {p.slices - 1} of {p.slices} slices"
         written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
-    return {"shared": (*written, *read), "L2": tuple(Term(x, extent*p.cta_k*size, *every) for x, extent, *_ in extents),
+    return {"shared": (*written, *read), "L2": tuple(Term(x, tile, *every) for (x, *_), tile in zip(extents, brought)),
             "memory": found}

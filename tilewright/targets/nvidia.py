@@ -50,6 +50,12 @@ class GpuTarget(Chip):
         """What machine code depends on: equal keys may share compiled kernels."""
         return f"{self.triple} {self.name} {self.features}"
 
+    @property
+    def matrix_rates(self) -> dict[str, int]:
+        """Operations per clock of a multiprocessor by matrix instructions of whole warps (mma.sync), for each format of
+        8 or 16 bits that A and B may have, and for tf32, which is f32 rounded to 19 bits."""
+        return MATRIX_RATES.get(self.name, {})
+
     def flops(self, dtype: str = "f32") -> float:
         """Of multiply-adds on the CUDA cores, per second."""
         return 2 * (self.fma_f32 if dtype == "f32" else self.fma_f64) * self.sms * self.clock
@@ -97,6 +103,16 @@ TARGETS: dict[str, GpuTarget] = {t.name: t for t in (
               1.98e9, 50*MIB, 4800e9, model="NVIDIA H200",
               sources=_chip("https://www.nvidia.com/en-us/data-center/h200/")),
 )}
+# Sums are f32, or i32. Of sm_75 to sm_89 by the peaks of their data sheets (GeForce chips add f32 up at half the rate);
+# of Hopper, where mma.sync is slower than wgmma, as an H200 issues it: 595, 305 and 1,220 TFLOP/s at 1.98 GHz. An 8-bit
+# float is converted there and takes as long as f16.
+MATRIX_RATES: dict[str, dict[str, int]] = {
+    "sm_75": {"f16": 1024, "i8": 2048, "u8": 2048},
+    "sm_80": {"f16": 2048, "bf16": 2048, "i8": 4096, "u8": 4096, "tf32": 1024},
+    "sm_86": {"f16": 512, "bf16": 512, "i8": 2048, "u8": 2048, "tf32": 256},
+    "sm_89": {"f16": 512, "bf16": 512, "i8": 2048, "u8": 2048, "e4m3fn": 1024, "e5m2": 1024, "tf32": 256},
+    "sm_90a": {"f16": 2276, "bf16": 2276, "i8": 4668, "u8": 4668, "e4m3fn": 2276, "e5m2": 2276, "tf32": 1167},
+}
 # Chips whose numbers are not those of the architecture's record above.
 CHIPS: dict[str, GpuTarget] = {
     "h100": replace(TARGETS["sm_90a"], bandwidth=3350e9, model="NVIDIA H100",

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
-from tests.doubles import fake_cuda
-from tests.doubles.fake_arrays import CuPyArray, cupy, torch
 from tests.helpers.arrays import small_integers
-from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
+from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright.runtime.gpu import engine
 
 
 @pytest.fixture(params=["sm_90a", "gfx942", "gfx950"])
 def on(request, monkeypatch):
-    """A GPU: `array` makes one in its memory, `finish` waits for it, `machine.launches` is what has run."""
-    if request.param == "sm_90a":
-        machine = fake_cuda.install(monkeypatch)
-        monkeypatch.setitem(sys.modules, "torch", torch(machine))
-        monkeypatch.setitem(sys.modules, "cupy", cupy(machine))
-        kinds, maker = CuPyArray, engine.NVIDIA
-    else:
-        machine, kinds, maker = started(monkeypatch, request.param), Tensor, engine.AMD
-
-    def finish():
-        for stream in list(machine.queues):
-            machine.run(stream)
-    return SimpleNamespace(name=request.param, array=kinds, engine=maker, machine=machine, finish=finish,
-                           made=compiled(monkeypatch, maker))
+    """A GPU."""
+    found = machine(monkeypatch, request.param)
+    found.made = compiled(monkeypatch, found.engine)
+    return found
 
 
 def stack(*shape, seed=0):

@@ -340,8 +340,8 @@ def refused(error, match, *args, **options):
 
 
 def test_refusals_name_the_argument(fake):
-    a, f16 = CuPyArray(integers(4, 4)), CuPyArray(integers(4, 4, dtype=np.float16))
-    refused(TypeError, r"sm_90a has no kernel for a = f32, b = f16, .* it multiplies f32, f64", a, f16)
+    a, i64 = CuPyArray(integers(4, 4)), CuPyArray(integers(4, 4, dtype=np.int64))
+    refused(TypeError, r"sm_90a has no kernel for a = i64, b = i64, .* it multiplies f32, f64, f16, bf16", i64, i64)
     refused(
         TypeError, r"a is tests.CuPyArray in a CUDA device's memory, and b is numpy.ndarray, which is not", a, a.host
     )

@@ -39,8 +39,6 @@ def started(monkeypatch, arch):
     fake = install(monkeypatch, arch, devices=2)
     torch = fake_arrays.torch(fake)
     torch.version = types.SimpleNamespace(hip="7.2.26015")
-    for name in ("float16", "bfloat16", "int8", "int32"):
-        setattr(torch, name, formats.get(name).dtype)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(Exporter, "fake", fake, raising=False)
     return fake

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.runtime.gpu.test_hip_arrays import Exporter
 from tests.runtime.gpu.test_hip_kernels import (  # noqa: F401  (fixtures)
     Tensor,
     device_array,
@@ -20,36 +19,13 @@ from tests.runtime.gpu.test_hip_kernels import (  # noqa: F401  (fixtures)
     read,
     started,
 )
-from tilewright import formats
 from tilewright.plans.amd import AmdPlan
 from tilewright.runtime.gpu import arrays, engine
 from tilewright.runtime.hip import module
 
-EVERY = ["f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", "e4m3fn", "e5m2"]
-
-
-def dtype_of(name):
-    return formats.get(name).dtype
-
 
 def exact(a, b):
     return a.astype(np.float64) @ b.astype(np.float64)
-
-
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
-def test_every_format(monkeypatch, arch, name):
-    """The dtype is that of matmul on the host. fp8 of the other chip is multiplied as f16, which holds it."""
-    machine = started(monkeypatch, arch)
-    a, b = (integers(*s, dtype=dtype_of(name), seed=i) for i, s in enumerate(((13, 24), (24, 10))))
-    c = tw.matmul(Tensor(a), Tensor(b))
-    finish(machine)
-    expected = tw.matmul(a, b)
-    assert c.host.dtype == expected.dtype
-    np.testing.assert_array_equal(c.host.astype(np.float64), expected.astype(np.float64))
-    (launch,) = (name for name, *_ in machine.launches if "mfma" in name)
-    other = name.startswith("e") and (name.endswith("fnuz") != (arch == "gfx942"))
-    assert ("mfma_gemm_f16" in launch) == (other or name == "f16")
 
 
 @pytest.mark.parametrize("letters", ["nn", "nt", "tn", "tt"])
@@ -77,22 +53,6 @@ def test_what_lies_otherwise_is_copied(fake):  # noqa: F811
     assert not fake.blocks  # temporaries are freed in the stream's order
 
 
-@pytest.mark.parametrize(("a", "b", "out", "result"), [
-    ("f16", "f32", None, "f32"), ("f16", "bf16", None, "f32"), ("bf16", "bf16", "bf16", "bf16"),
-    ("e4m3fnuz", "e5m2fnuz", "f32", "f32"), ("e4m3fnuz", "f16", "f16", "f16"), ("f32", "f32", "f64", "f64"),
-    ("f64", "f64", "f16", "f16"), ("f64", "f32", "f32", "f32"), ("i8", "i8", "i32", "i32"), ("i8", "i8", "f32", "f32"),
-    ("f32", "f32", "e4m3fnuz", "e4m3fnuz"), ("f16", "f16", "e5m2", "e5m2"), ("i8", "i8", None, "i8"),
-    ("i8", "i8", "u16", "u16"), ("bf16", "f64", None, "f64"), ("f64", "f64", "bf16", "bf16"),
-])
-def test_dtypes(fake, a, b, out, result):  # noqa: F811
-    x, y = integers(9, 20, dtype=dtype_of(a)), integers(20, 8, dtype=dtype_of(b), seed=1)
-    c = tw.matmul(Exporter(x), Exporter(y), out_dtype=out)
-    expected = tw.matmul(x, y, out_dtype=out)
-    got = read(fake, c)
-    assert got.dtype == expected.dtype == dtype_of(result)
-    np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64))
-
-
 def test_alpha_beta_and_c(fake):  # noqa: F811
     a, b, c = integers(13, 24), integers(24, 12, seed=1), integers(13, 12, seed=2)
     kept = c.copy()
@@ -117,21 +77,6 @@ def test_alpha_beta_and_c(fake):  # noqa: F811
     empty = tw.matmul(Tensor(a[:, :0]), Tensor(b[:0]))
     finish(fake)
     assert not empty.host.any()
-
-
-@pytest.mark.parametrize(("name", "out"), [
-    ("i8", "i32"), ("i8", "f32"), ("i8", "i16"), ("f16", "f32"), ("f16", "f64"), ("f32", "f16"), ("bf16", "f64"),
-])
-def test_out_of_another_format_receives_the_result_cast(fake, name, out):  # noqa: F811
-    """As on the host: sums are wrapped or rounded to the result's format first."""
-    a, b = (np.full(s, 100 if name == "i8" else 300, dtype_of(name)) for s in ((9, 24), (24, 8)))
-    c, wanted = (np.zeros((9, 8), dtype_of(out)) for _ in range(2))
-    given = Tensor(c)
-    with np.errstate(all="ignore"):
-        wanted[...] = tw.matmul(a, b)
-        assert tw.matmul(Tensor(a), Tensor(b), given) is given
-        finish(fake)
-    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
 
 
 def test_scalars_of_any_size(fake):  # noqa: F811

@@ -94,10 +94,18 @@ def load_cublas(setting: Setting) -> Peer:
     for own in versions("nvidia-cublas", "nvidia-cublas-cu12").values():
         version = f"{own} ({version})"
 
-    def bind(o: Operands) -> Call:
-        return partial(torch.mm if o.problem.batch == 1 else torch.bmm, o.a, o.b, out=o.c), ()
+    one = torch.ones((), device=setting.on.name)
 
-    return single("cuBLAS", version, "torch.mm(a, b, out=), tf32 off", bind)
+    def bind(o: Operands) -> Call:
+        p = o.problem
+        if p.a in ("e4m3fn", "e5m2"):
+            return partial(torch._scaled_mm, o.a, o.b, one, one, out_dtype=o.c.dtype, out=o.c), ()
+        if p.a == p.b == "i8" and p.out == "i32":
+            return partial(torch._int_mm, o.a, o.b, out=o.c), ()
+        wider = {} if p.a == p.out else {"out_dtype": o.c.dtype}
+        return partial(torch.mm if p.batch == 1 else torch.bmm, o.a, o.b, out=o.c, **wider), ()
+
+    return single("cuBLAS", version, "torch.mm(a, b, out=), tf32 off; of 8 bits torch._int_mm, torch._scaled_mm", bind)
 
 
 CUBLAS_PEER = Library("cuBLAS", load_cublas, device=GPU, order=0)

@@ -15,7 +15,7 @@ def load(setting: Setting) -> Peer:
     from tilewright.bench.peers import _triton_kernel
 
     def bind(o: Operands) -> Call:
-        if o.problem.a != "f32" or o.problem.batch != 1:
+        if {o.problem.a, o.problem.b, o.problem.out} != {"f32"} or o.problem.batch != 1:
             raise Unfit("the Triton kernel is for f32, one matrix at a time")
         return partial(_triton_kernel.matmul, o.a, o.b, o.c), ()
 

@@ -14,12 +14,19 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 Suites = dict[str, Callable[[str], list[Case]]]  # name → (dtype → its cases)
 
 
+def gemm(dtype: str, m: int, n: int, k: int, layout: str = "nn") -> Gemm:
+    """`dtype`: a format of A and B, or the formats of A, B and the result, as in bf16-bf16-f32."""
+    a, b, out = (*dtype.split("-"), None, None)[:3]
+    return Gemm(m, n, k, a, b, out, layout)
+
+
 def squares(suite: str, sizes: Iterable[int], dtype: str) -> list[Case]:
-    return [Case(suite, Gemm(n, n, n, dtype)) for n in sizes]
+    return [Case(suite, gemm(dtype, n, n, n)) for n in sizes]
 
 
-def _checked(names: Sequence[str], known: Suites, dtypes: Sequence[str], where: str = "") -> None:
-    for kind, given, allowed in (("suite", names, known), ("dtype", dtypes, DTYPES)):
+def _checked(names: Sequence[str], known: Suites, dtypes: Sequence[str], where: str = "",
+             formats: Sequence[str] = DTYPES) -> None:
+    for kind, given, allowed in (("suite", names, known), ("dtype", dtypes, formats)):
         unknown = [name for name in given if name not in allowed]
         if unknown:
             raise ValueError(f"unknown {kind} {unknown[0]!r}{where}; it may be {', '.join(allowed)}")
@@ -82,6 +89,9 @@ def cases(names: Sequence[str], dtypes: Sequence[str], tile: tuple[int, int] = (
 
 # ---- on a GPU
 
+# What torch multiplies on a GPU, too: the formats of A, B and the result.
+GPU_PRODUCTS = ("f16-f16-f16", "f16-f16-f32", "bf16-bf16-bf16", "bf16-bf16-f32", "i8-i8-i32", "e4m3fn-e4m3fn-bf16",
+                "e4m3fn-e4m3fn-f32", "e5m2-e4m3fn-bf16")
 GPU_ODD = (1000, 1536, 2039, 3000, 4100, 5000)
 WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336))  # (n, k) of a language model's layers
 GPU_SQUARES = {"sweep": range(1024, 12801, 128), "square": range(1024, 8193, 1024),
@@ -90,8 +100,8 @@ GPU_QUICK = {"sweep": (1024, 2048, 4096, 8192, 12800), "square": (1024, 2048, 40
 GPU_SUITES: Suites = {
     "sweep": lambda dtype: squares("sweep", GPU_SQUARES["sweep"], dtype),  # the article's sizes
     "square": lambda dtype: squares("square", GPU_SQUARES["square"], dtype),
-    "odd": lambda dtype: [Case("odd", Gemm(n, n, n, dtype, layout=layout)) for n in GPU_ODD for layout in LAYOUTS],
-    "skinny": lambda dtype: [Case("skinny", Gemm(m, *nk, dtype)) for nk in WEIGHTS for m in (16, 64, 128, 512)],
+    "odd": lambda dtype: [Case("odd", gemm(dtype, n, n, n, layout)) for n in GPU_ODD for layout in LAYOUTS],
+    "skinny": lambda dtype: [Case("skinny", gemm(dtype, m, *nk)) for nk in WEIGHTS for m in (16, 64, 128, 512)],
     "f64": lambda dtype: squares("f64", GPU_SQUARES["f64"], "f64"),
 }
 
@@ -100,7 +110,7 @@ def gpu_cases(
     names: Sequence[str], dtypes: Sequence[str] = ("f32",), sizes: Sequence[int] = (), quick: bool = False
 ) -> list[Case]:
     """The cases of the named suites; `sizes` instead of a suite's own, where it consists of squares."""
-    _checked(names, GPU_SUITES, dtypes, " on a GPU")
+    _checked(names, GPU_SUITES, dtypes, " on a GPU", (*DTYPES, *GPU_PRODUCTS))
     found: list[Case] = []
     for name in names:
         own = (sizes or (GPU_QUICK.get(name, ()) if quick else ())) if name in GPU_SQUARES else ()
@@ -110,15 +120,15 @@ def gpu_cases(
 
 
 def named(texts: Sequence[str], dtype: str) -> list[Case]:
-    """Cases that are written as MxNxK or MxNxK:LAYOUT."""
+    """Cases that are written as MxNxK or MxNxK:LAYOUT, with formats of their own MxNxK:LAYOUT:FORMATS."""
     found = []
     for text in texts:
-        sizes, _, layout = text.partition(":")
+        sizes, layout, kinds = (*text.split(":", 2), "", "")[:3]
         parts = sizes.split("x")
         if len(parts) != 3 or not all(p.isdecimal() and int(p) > 0 for p in parts) or layout not in ("", *LAYOUTS):
             raise ValueError(f"a case is written MxNxK or MxNxK:LAYOUT, such as 64x4096x4096:nt, not {text!r}")
         m, n, k = map(int, parts)
-        found.append(Case("case", Gemm(m, n, k, dtype, layout=layout or "nn")))
+        found.append(Case("case", gemm(kinds or dtype, m, n, k, layout or "nn")))
     return found
 
 

@@ -15,12 +15,13 @@ from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
+from tilewright.kernels.narrow import memory_type
 
 TYPES = {"f32": f32, "f64": f64}
 
 
 def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
-              SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8) -> Function:
+              SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8, OUT: str = "") -> Function:
     """C = alpha * A @ B + beta * C of one row (or one COLUMN); parameters as for any GEMM; beta = 0 never reads C.
 
     VECTOR      elements that a lane loads at once: the matrix is aligned to so many, its leading dimension and its
@@ -28,10 +29,12 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
     BATCH       of many products: see work.parameters
     WARPS       of a CTA
     UNROLL      loads of a lane in flight
+    OUT         format of C, to which sums are rounded; "": DTYPE
     """
     T, split = TYPES[DTYPE], Split(SPLIT_K)
-    k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}{'_batch' if BATCH else ''}",
-               threads=32*WARPS, noalias=not split.divided, **parameters(T, T, T, T, split, BATCH=BATCH))
+    k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}{'_batch' if BATCH else ''}"
+               f"{f'_{OUT}' if OUT else ''}", threads=32*WARPS, noalias=not split.divided,
+               **parameters(T, T, T, memory_type(OUT or DTYPE), split, BATCH=BATCH))
     g = arguments(k)
     size, along_k = (g.m, LAYOUT[0] == "n") if COLUMN else (g.n, LAYOUT[1] == "t")
 
@@ -51,7 +54,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
 
     def store(acc: Tile, first: Value, HOLDERS: int) -> None:
         """Elements first, first + 1 ... of C are in acc, in the first HOLDERS threads."""
-        out = Out.of(k, g, DTYPE)
+        out = Out.of(k, g, OUT or DTYPE)
 
         def write() -> None:
             for e in range(acc.cols):

@@ -71,7 +71,7 @@ class SmemOperand:
             self.sources = across
         else:
             # transposing stores of a warp: eight steps of k (or two vectors of them) by as many rows as then fit
-            self.CHUNKS = CTA_K // U if self.inner_k else _divisor(CTA_K // U, 2 if U > 1 else 8)
+            self.CHUNKS = _divisor(CTA_K // U, THREADS if self.inner_k else 2 if U > 1 else 8)
             self.ROWS = _divisor(EXTENT, THREADS // self.CHUNKS)
             rows = [*range(0, EXTENT, self.ROWS)]
             self.rows_end = self.inner_k and len(rows) > POINTERS           # one pointer goes on from row to row

@@ -107,9 +107,9 @@ class Engine:
         there is no such kernel. `in_memory`: all arrays are in the GPU's."""
         arrays = {"a": p.a.dtype, "b": p.b.dtype, "result": p.result}
         if p.beta:
-            arrays["c"] = p.c.dtype
-        if p.out is not None and p.out.dtype != p.result:
-            arrays["out"] = p.out.dtype
+            arrays["c"] = p.c.dtype if p.c.ndim else p.sums  # a number is brought to what is stored
+        if p.out is not None:
+            arrays["result" if _direct(p) else "out"] = p.out.dtype
         target = (on or self.driver.device()).target
         names = plans.taken(target, {name: format_of(x) for name, x in arrays.items()}, format_of(p.sums), in_memory)
         return [formats.FORMATS[name].dtype for name in names]
@@ -232,6 +232,11 @@ def _is_plain(alpha: Any) -> bool:
     return type(alpha) in (int, float) and abs(alpha) < 2.0**31
 
 
+def _direct(p: Product) -> bool:
+    """Are sums rounded to the format of out at once? Else they become a result, which is cast."""
+    return p.out is None or p.result in (p.out.dtype, p.sums)
+
+
 def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
     """The product of shadows. The new array, if there is no out."""
     taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True)
@@ -244,8 +249,8 @@ def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
     if 0 in p.shape:
         return new
     a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
-    direct = p.out is None or p.out.dtype == p.result  # else the sums become a result before they are cast
-    in_place = stored == p.result and shapes.writes_in_place(target, a, b, stored)
+    direct = _direct(p)
+    in_place = direct and shapes.writes_in_place(target, a, b, stored)
     product = target if in_place else run.temporary(p.shape, stored)
     if p.beta:
         c = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)

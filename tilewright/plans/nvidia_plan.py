@@ -1,0 +1,276 @@
+"""A plan for one of NVIDIA's GPUs: its text, what it takes of a multiprocessor, and why it cannot run a problem.
+
+    simt    CUDA cores (kernels/nvidia/simt_gemm.py): a CTA tile, warp tiles in it, an outer product per thread
+    dmma    f64 matrix instructions (kernels/nvidia/mma_gemm.py)
+    mma     those of 8- and 16-bit formats
+    tf32    the same of f32 rounded to 19 bits, which is offered only if it is asked for
+    gemv    one row or one column of C (kernels/nvidia/gemv.py)
+
+Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
+parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Literal
+
+from tilewright.plans import gpu
+from tilewright.plans.gpu import MOST, RESULTS, WIDEST, GpuPlan, GpuShape
+from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART
+from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
+FORMATS = "f32", "f64"  # that CUDA cores multiply
+MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
+DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
+STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
+LEAST_ASYNC = 4         # bytes of an asynchronous copy
+MOST_POINTERS = 8       # of a thread to rows of an operand
+ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
+
+
+@dataclass(frozen=True)
+class NvidiaPlan(GpuPlan):
+    FAMILY = "an NVIDIA GPU"
+    EXAMPLE = "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"
+    SIZES = "cta_m", "cta_n", "cta_k"
+    GROUPS = ("warp", "warp_m", "warp_n"), ("thread", "thread_m", "thread_n")
+    ALWAYS = "stages",
+    FORMERLY = ("early", "prefetch_first"),
+
+    algorithm: Literal["simt", "dmma", "mma", "tf32", "gemv"]
+    cta_m: int
+    cta_n: int
+    cta_k: int
+    warp_m: int
+    warp_n: int
+    thread_m: int = 0               # simt: the outer product of a thread
+    thread_n: int = 0
+    stages: int = 3
+    copy: Literal["async", "registers"] = "async"
+    vector: int = 1                 # elements that are copied at once
+    vector_b: int = 0               # mma: of B; 0: as many
+    vector_c: int = 0               # and stored of C; 0: as many
+    order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
+    registers: int = 0              # that a thread may have; 0: what the emitter thinks
+    prefetch_first: bool = False    # copies through registers begin at the top of the loop, whatever ptxas prefers
+    slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
+    split_k: int = 1
+    tail: bool = False
+    group_m: int = 8
+
+    @property
+    def threads(self) -> int:
+        """Of a CTA."""
+        if self.algorithm == "gemv":
+            return LANES * GEMV_WARPS
+        return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Of gemv a lane may have `vector` elements of C, a warp one."""
+        if self.algorithm != "gemv":
+            return super().extent
+        rows, columns = (x * self.vector if x == LANES else x for x in (self.cta_m, self.cta_n))
+        return rows, columns
+
+    @property
+    def vectors(self) -> tuple[int, int, int]:
+        """Elements of A and B that are copied at once, and of C that are stored."""
+        return self.vector, self.vector_b or self.vector, self.vector_c or self.vector
+
+    def tile_bytes(self, shape: GpuShape) -> int:
+        """Of a tile of A and one of B."""
+        return self.cta_k * (self.cta_m*shape.bits[0] + self.cta_n*shape.bits[1]) // 8
+
+    def estimate(self, shape: GpuShape) -> int:
+        """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
+        words = shape.itemsize // 4
+        if self.algorithm in MATRIX:
+            return self.warp_m*self.warp_n//LANES + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
+        if self.algorithm == "dmma":
+            return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
+        if self.algorithm == "gemv":
+            return 64
+        if self.registers:
+            return self.registers
+        staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
+        return words * (self.thread_m*self.thread_n + 2*(self.thread_m + self.thread_n) + staged) + 32
+
+    def _copying(self, shape: GpuShape) -> Iterator[int]:
+        """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
+        there is one for each row along k or for all, and what is on its way, no more than one copy in a register."""
+        by_k = shape.layout[0] == "n", shape.layout[1] == "t"
+        for extent, bits, vector, along_k in zip((self.cta_m, self.cta_n), shape.bits, self.vectors, by_k):
+            together = self.threads // min(max(self.cta_k // vector, 1), self.threads)      # rows
+            rows = ceil(extent / together) if along_k else 1
+            yield 2 * (rows if rows <= MOST_POINTERS else 2)
+            if self.copy == "registers":
+                yield ceil(extent*self.cta_k / vector / self.threads) * ceil(vector*bits / 32)
+
+    def shared(self, shape: GpuShape) -> int:
+        """Bytes of a CTA's shared memory, rows padded."""
+        itemsize = shape.itemsize
+        if self.algorithm in MATRIX:
+            return self.stages * self.tile_bytes(shape)
+        if self.algorithm == "gemv":
+            return itemsize * LANES * GEMV_WARPS * self.vector
+        tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
+        if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
+            tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
+                       (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
+        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
+
+    def resident(self, shape: GpuShape, target: GpuTarget) -> int:
+        """CTAs that a multiprocessor holds."""
+        return target.occupancy(self.threads, min(self.estimate(shape), target.registers_thread), self.shared(shape))
+
+    def tail_split(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
+        """With `tail`: (tiles that stay whole, parts of each of the others)."""
+        tiles = self.tiles(shape.m, shape.n, shape.batch)
+        slots = target.sms * max(self.resident(shape, target), 1)
+        whole = tiles // slots * slots
+        over = tiles - whole
+        if not over:
+            return tiles, 1
+        parts = min(range(1, MOST_PARTS + 1), key=lambda s: ceil(over*s / slots)/s + PART*s)
+        return (tiles, 1) if parts == 1 else (whole, parts)
+
+    def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
+        tiles = self.tiles(shape.m, shape.n, shape.batch)
+        if self.tail:
+            whole, parts = self.tail_split(shape, target)
+            return whole + (tiles - whole)*parts, 1, 1
+        return tiles, 1, self.split_k
+
+    def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
+        """Why this plan cannot run this problem on this target: sentences, none if it can."""
+        shape = problem if isinstance(problem, GpuShape) else gpu.shape_of(problem)
+        return self.unknown_words() or list(_violations(self, shape.least, target))
+
+
+def multiplied(target: GpuTarget) -> tuple[str, ...]:
+    """The formats that kernels of a target multiply without rounding them."""
+    return *FORMATS, *(format for format in target.matrix_rates if format != "tf32")
+
+
+def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    if wrong := _formats(p, shape, target):
+        yield wrong
+        return
+    if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k", "group_m", "vector"):
+        yield from found
+        return
+    yield from p.above(**MOST)
+    if p.registers and not LEAST_REGISTERS <= p.registers <= target.registers_thread:
+        yield (f"registers must be {LEAST_REGISTERS} to {target.registers_thread}, or 0 for the emitter's choice, not "
+               f"{p.registers}.")
+    if p.algorithm != "gemv" and (p.cta_m % p.warp_m or p.cta_n % p.warp_n):
+        yield f"a CTA tile of {p.cta_m}x{p.cta_n} is not a multiple of warp tiles of {p.warp_m}x{p.warp_n}."
+        return
+    yield from _OWN[p.algorithm](p, shape, target)
+    if p.threads > THREADS:
+        yield f"a CTA would have {p.threads} threads, and may have {THREADS}."
+    if p.copy == "async" and "cp.async" not in target.instructions:
+        yield f"{target.name} has no asynchronous copies."
+    if p.copy == "registers" and p.stages != 2:
+        yield f"copies through registers have 2 stages, not {p.stages}."
+    if p.stages < 2:
+        yield f"stages is {p.stages}, and must not be less than 2."
+    yield from _vectors(p, shape)
+    if (shared := p.shared(shape) + ARRIVED*(p.tail or p.split_k > 1)) > target.smem_cta:
+        yield f"the tiles take {shared} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
+    slack = 0 if p.algorithm in MATRIX else 16          # of an estimate
+    if (registers := p.estimate(shape)) > target.registers_thread + slack:
+        yield f"a thread would need about {registers} registers, and may have {target.registers_thread}."
+    elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
+        yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
+               "multiprocessor.")
+    if p.tail and p.split_k > 1:
+        yield "split_k and tail cannot be combined: both divide the tiles of C."
+    if p.split_k > max(ceil(shape.k / p.cta_k), 1):
+        yield f"split_k = {p.split_k} exceeds the number of tiles along k."
+
+
+def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
+    """What is wrong with the formats, if anything is."""
+    pair, here = (shape.a, shape.b), multiplied(target)
+    what = f"{shape.a} by {shape.b}"
+    if pair not in gpu.pairs(here) or shape.out not in RESULTS[shape.sums] or shape.scaled:
+        return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
+                f"{' with scales' * shape.scaled}.")
+    if p.algorithm == "mma" and shape.a not in target.matrix_rates:
+        return f"mma multiplies {', '.join(here[len(FORMATS):])} on {target.name}, and this is {what}."
+    if p.algorithm == "tf32" and "tf32" not in target.matrix_rates:
+        return f"{target.name} has no matrix instructions for tf32."
+    own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": FORMATS}.get(p.algorithm, here)
+    return "" if shape.a in own else f"{p.algorithm} multiplies {' and '.join(own)}, and this is {what}."
+
+
+# ---- each algorithm's own rules
+
+def _of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    own = GEMV_WARPS if shape.layout[shape.n != 1] == "nt"[shape.n != 1] else LANES
+    if (p.cta_m, p.cta_n) != ((own, 1) if shape.n == 1 else (1, own)):
+        yield f"gemv has CTAs of {own} elements of C for this problem, not {p.cta_m}x{p.cta_n}."
+    if 1 not in (shape.m, shape.n):
+        yield f"gemv computes one row or one column of C, and C is {shape.m}x{shape.n}."
+    if p.cta_k % p.slices:
+        yield f"{p.slices} slices do not divide cta_k = {p.cta_k}."
+
+
+def _of_simt(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    if (p.thread_m < 1 or p.thread_n < 1 or p.warp_m % p.thread_m or p.warp_n % p.thread_n
+            or (p.warp_m // p.thread_m) * (p.warp_n // p.thread_n) != LANES):
+        yield f"{LANES} lanes with {p.thread_m}x{p.thread_n} elements each do not make {p.warp_m}x{p.warp_n}."
+    elif p.cta_k % p.slices:
+        yield f"{p.slices} slices do not divide cta_k = {p.cta_k}."
+
+
+def _of_dmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    if "mma.f64.k16" not in target.instructions:
+        yield f"{target.name} lacks the f64 matrix instructions of Hopper."
+    if p.warp_m % 16 or p.warp_n % 16 or p.cta_k % 4:
+        yield "dmma needs warp tiles of multiples of 16 and cta_k a multiple of 4."
+    if p.slices > 1:
+        yield "slices must be 1 for dmma."
+
+
+def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    row = p.cta_k * shape.bits[0] // 8
+    if p.warp_m % 16 or p.warp_n % 16 or row % STEP:
+        yield (f"{p.algorithm} needs warp tiles of multiples of 16, and cta_k a multiple of {STEP} bytes, not "
+               f"{p.warp_m}x{p.warp_n} and {row}.")
+    if p.slices > 1:
+        yield f"slices must be 1 for {p.algorithm}."
+
+
+_OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma}
+
+
+def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
+    """Elements that are moved at once."""
+    if p.algorithm in MATRIX:
+        for name, format, vector, most in zip("AB", (shape.a, shape.b), p.vectors, (shape.vector_a, shape.vector_b)):
+            size = vector * gpu.bits_of(format) // 8
+            if vector > most:
+                yield (f"{vector} elements of {name} are copied at once, and {name} allows {most}: by its address, "
+                       "leading dimension and sizes.")
+            if vector < 1 or vector & (vector - 1) or size > WIDEST:
+                yield (f"{vector} elements of {name} are copied at once, and it must be a power of two with at most "
+                       f"{WIDEST} bytes.")
+            elif p.copy == "async" and size < LEAST_ASYNC:
+                yield (f"copy=async copies {LEAST_ASYNC} bytes at once or more, and {vector} elements of {name} "
+                       f"({format}) are {size}.")
+    elif p.vector > shape.vector:
+        yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
+               "addresses, leading dimensions and sizes.")
+    stored = p.vectors[2] if p.algorithm in MATRIX else p.vector_c
+    if stored > shape.vector_c:
+        yield f"vector_c = {stored} elements of C are stored at once, and C allows {shape.vector_c}."
+    if p.algorithm not in MATRIX and p.vector*shape.itemsize > WIDEST:
+        yield f"vector = {p.vector} {shape.sums} are more than the {WIDEST} bytes that a thread copies at once."
