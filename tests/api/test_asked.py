@@ -95,9 +95,8 @@ def test_what_is_no_target():
     for call in (tw.plan, tw.compile, tw.explain, tw.tune):
         with pytest.raises(ValueError, match="there is no target 'pentium'; there are: x86-avx512"):
             call(G, "pentium")
-    for call in (lambda: tw.tune(G, "sm_90a"), lambda: tw.pack(np.ones((2, 2)), target="h100")):
-        with pytest.raises(ValueError, match="target must be a CPU, and sm_90a is an NVIDIA GPU; there are: x86"):
-            call()
+    with pytest.raises(ValueError, match="target must be a CPU, and sm_90a is an NVIDIA GPU; there are: x86"):
+        tw.pack(np.ones((2, 2)), target="h100")
 
 
 def test_coerce():
