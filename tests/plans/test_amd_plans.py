@@ -281,9 +281,14 @@ def test_a_problem_without_a_plan_is_named_in_words():
 
 @pytest.mark.parametrize("a", ["e2m1", "e2m3", "e3m2"])
 @pytest.mark.parametrize("chip", CHIPS)
-def test_packed_elements_without_scales_are_refused_before_anything_is_compiled(chip, a):
-    with pytest.raises(ValueError, match=f"on {chip}: {a} is multiplied with block scales only: mxfp"):
-        tw.compile(tw.Gemm(64, 64, 64, a, out="f32", layout="nt"), target(chip))
+def test_packed_elements_without_scales_are_converted_to_bytes(chip, a):
+    """No instruction multiplies them as they are."""
+    problem = tw.Gemm(64, 64, 64, a, out="f32", layout="nt")
+    kernel = tw.compile(problem, target(chip))
+    (reason,) = kernel.plan.violations(problem, target(chip))
+    assert reason.startswith(f"{a} is multiplied with block scales only: mxfp")
+    assert kernel.lowered.a == kernel.lowered.b
+    assert kernel.lowered.a.startswith("e4m3")
 
 
 def test_scales_that_no_instruction_takes_are_refused():
