@@ -1,0 +1,148 @@
+"""The persistent GEMM by wgmma: exact on whole numbers in the simulator, no spills and no waits that ptxas adds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.helpers.assembled import assembled
+from tilewright import simulator
+from tilewright.formats import get
+from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
+
+SMALL = {"CTA_M": 128, "CTA_N": 64, "CTA_K": 64, "STAGES": 2}
+
+
+def bits(x):
+    """As a kernel's pointer takes it."""
+    return x if x.dtype in (np.float32, np.float16, np.int32) else x.view(f"i{x.itemsize}")
+
+
+def operand(rng, rows, columns, letter, format, batch, whole):
+    """(as it is in memory, [..., rows, columns] in float64): rows of memory begin at multiples of 16 bytes."""
+    dtype = get(format).dtype
+    stored = (*batch, rows, columns) if letter == "n" else (*batch, columns, rows)
+    even = 16 // dtype.itemsize
+    x = np.zeros((*stored[:-1], -(-stored[-1] // even) * even), dtype)[..., :stored[-1]]
+    numbers = rng.integers(0 if format == "u8" else -3, 4, stored) if whole else rng.standard_normal(stored)
+    x[:] = numbers.astype(dtype)
+    return x, (x if letter == "n" else x.swapaxes(-1, -2)).astype(np.float64)
+
+
+def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt", alpha=1, beta=0, clusters=2,
+        batch=(), whole=True, **options):
+    """The report, and what was computed; the product is compared with NumPy's, of whole numbers exactly."""
+    rng, B, options = np.random.default_rng(m + n + k), B or A, SMALL | options
+    (a, a_seen), (b, b_seen) = (operand(rng, m, k, LAYOUT[0], A, batch, whole),
+                                operand(rng, k, n, LAYOUT[1], B, batch, whole))
+    c = rng.integers(-3, 4, (*batch, m, n + n % 2)).astype(get(OUT).dtype)
+    expected = alpha * a_seen @ b_seen + (beta * c[..., :n].astype(np.float64) if beta else 0)
+    if not beta and OUT != "i32":
+        c[:] = np.nan
+    function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), **options)
+    grid = clusters * options.get("CLUSTER_M", 1) * options.get("CLUSTER_N", 1)
+    report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1],
+                           *([batch[0], m * c.shape[-1]] if batch else []), grid=(grid, 1))
+    found = c[..., :n].astype(np.float64)
+    if whole:
+        np.testing.assert_array_equal(found, expected.astype(get(OUT).dtype).astype(np.float64))
+    else:
+        magnitude = abs(a_seen) @ abs(b_seen)
+        assert (abs(found - expected) <= k * 2.0**-24 * magnitude + get(OUT).eps / 2 * abs(expected)).all()
+    return report
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_layouts(layout):
+    run(LAYOUT=layout, CLUSTER_M=2)
+
+
+@pytest.mark.parametrize(("formats", "options"), [
+    (("f16", "f16", "f16", "f32"), {"LAYOUT": "tn", "alpha": 2, "beta": -1}),
+    (("bf16", "bf16", "bf16", "f32"), {"LAYOUT": "nn", "VECTOR_C": 2, "n": 70}),
+    (("e4m3fn", "e5m2", "f32", "f32"), {"CTA_K": 128, "k": 144}),
+    (("i8", "u8", "i32", "i32"), {"CTA_K": 128, "k": 256, "alpha": 3, "beta": 2}),
+])
+def test_formats(formats, options):
+    A, B, OUT, SUMS = formats
+    run(130, A=A, B=B, OUT=OUT, SUMS=SUMS, **{"n": 67, "k": 72} | options)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (128, 64, 64), (129, 65, 65), (257, 67, 333)])
+def test_sizes(m, n, k):
+    run(m, n, k, CLUSTER_M=2)
+    run(m, n, k, STAGES=3, clusters=1)
+
+
+@pytest.mark.parametrize("options", [
+    {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
+    {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
+    {"CTA_M": 192, "WARPGROUPS": 3},
+])
+def test_tiles_clusters_and_warpgroups(options):
+    run(200, 150, 200, **options)
+
+
+def test_batch():
+    run(70, 60, 72, batch=(5,), CLUSTER_M=2, LAYOUT="tn", beta=1)
+
+
+def test_random_numbers():
+    run(150, 100, 300, whole=False, CLUSTER_M=2)
+    run(150, 100, 300, OUT="bf16", whole=False)
+
+
+def test_c_is_stored_through_the_epilogue(monkeypatch):
+    """An expression there, which must see each element's row and column: here it replaces what would be stored."""
+    def expression(k, values, row, column, inside):
+        return [k.cast(row*1000 + column + e, x.type) for e, x in enumerate(values)]
+    of = Out.of.__func__
+    monkeypatch.setattr(Out, "of", classmethod(lambda cls, *args, **options: replace(
+        of(cls, *args, **options), fused=expression)))
+    a, b = (np.zeros((rows, 64), get("bf16").dtype) for rows in (140, 70))
+    c = np.full((140, 70), np.nan, np.float32)
+    simulator.run(emit_wgmma_gemm(OUT="f32", VECTOR_C=2, **SMALL), 140, 70, 64, 1.0, a, b, 0.0, c, 70, grid=(2, 1))
+    np.testing.assert_array_equal(c, np.add.outer(1000 * np.arange(140), np.arange(70)))
+
+
+def test_what_is_moved():
+    """A tile of B is read once for the CTAs of a cluster, and one of A by each."""
+    report = run(256, 128, 256, CLUSTER_M=2, clusters=1)
+    tiles, steps = 2, 4
+    assert report.of("a", "load").bytes == tiles * steps * 256 * 64 * 2
+    assert report.of("b", "load").bytes == tiles * steps * 64 * 64 * 2
+    assert report.of("a_smem", "store").bytes + report.of("b_smem", "store").bytes == tiles * 2 * steps * 192 * 64 * 2
+    assert report.of("c", "store").bytes == 256 * 128 * 4
+
+
+@pytest.mark.parametrize(("m", "n", "layout"), [(128, 256, "nt"), (256, 128, "nn")])
+def test_machine_code(m, n, layout):
+    """No spills, no reason for ptxas to wait after every product (C7510 to C7519), and in the main loop nothing but
+    products, waits, and arrivals."""
+    text, said = assembled(emit_wgmma_gemm(LAYOUT=layout, CTA_M=m, CTA_N=n, CLUSTER_M=2, VECTOR_C=2))
+    assert not re.search(r"C75\d\d|serialized|warning", said), said
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    wait = text.index("wgmma.wait_group.sync.aligned 1")
+    loop = text[text[:wait].rindex("wgmma.fence"):wait]
+    assert len(re.findall(r"wgmma\.mma_async", loop)) == 4 * m // 128
+    whole = text[:text.index("wgmma.wait_group.sync.aligned 0")]
+    assert not re.search(r"ld\.(shared|global)", whole)
+    assert "setmaxnreg.inc.sync.aligned.u32 232" in text
+    assert "setmaxnreg.dec.sync.aligned.u32 40" in text
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"CTA_M": 96}, "CTA_M must be a multiple of 128 for 2 warpgroups, not 96"),
+    ({"CTA_K": 32}, "a multiple of 64 elements along its contiguous dimension, not 32"),
+    ({"LAYOUT": "nn", "CTA_N": 96}, "a multiple of 64 elements along its contiguous dimension, not 96"),
+    ({"A": "i8", "B": "i8", "SUMS": "i32", "LAYOUT": "nn", "CTA_K": 128}, "only numbers of 16 bits"),
+    ({"CTA_N": 264}, "n must be one of"), ({"A": "bf16", "B": "f16"}, "no products of bf16 and f16"),
+    ({"SUMS": "f16", "A": "f16", "B": "f16"}, "SUMS f32 or i32, not f16"),
+])
+def test_what_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        emit_wgmma_gemm(**options)

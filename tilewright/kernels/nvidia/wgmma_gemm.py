@@ -1,0 +1,273 @@
+"""The GEMM on Hopper's tensor cores (sm_90a): warps that load tiles by TMA, warpgroups that multiply them by `wgmma`,
+CTAs that stay and take tile of C after tile of C.
+
+    Roles
+        math    WARPGROUPS warpgroups, each with CTA_M / WARPGROUPS rows of the CTA's tile of C: multiply the tiles of
+                a stage, give the stage back, at the end of k scale, round and store their rows (gpu/epilogue.py)
+        loads   a warpgroup, since registers are given up by whole ones; one of its threads starts all copies
+
+    Pipelines, of STAGES stages that hold a tile of A and one of B each
+        full[stage]     the bytes of both tiles have come; one arrival, of loads, which announces them
+        empty[stage]    nothing in the cluster reads the stage any more; an arrival of each warp of math of each CTA,
+                        since the next copy may write to all of them
+    Stage and phase follow from the number of steps since the CTA began, not since its tile did.
+
+    Timeline, with three stages and two steps of k in a tile of C
+        loads   0  1  2  wait  0  wait  1  wait  2 ...
+        math    wait  0  1+release 0  release 1, store C    2  0+release 2  release 0, store C ...
+
+    Products of one step are still under way when those of the next begin: only the step before is waited for. While C
+    is stored, the loads of the next tile go on.
+
+CTAs of a cluster work on neighbouring tiles of C. CLUSTER_M of them, one below the other, have the same tile of B:
+each has its share of it copied to all; so do CLUSTER_N of them, side by side, with A.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.atoms.wgmma import DEPTH, ROWS, M, SharedMatrix, Wgmma
+from tilewright.ir import Function, Kernel, TensorMap, Tile, Value, bf16, f16, f32, i8, i32, i64, ptr
+from tilewright.kernels.gpu.epilogue import Out, Run
+from tilewright.kernels.gpu.work import arguments, grouped, of_batch
+from tilewright.kernels.narrow import memory_type
+
+SWIZZLE = 128                                               # bytes: a row of a block of a tile in shared memory
+REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
+ELEMENTS = {"bf16": bf16, "f16": f16}                       # as tensor maps call them; all others are bytes
+
+
+def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
+                    CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
+                    CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, BATCH: bool = False
+                    ) -> Function:
+    """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
+
+    Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, and with BATCH also
+    batch and stride_c, elements from one C to the next; the maps have a third dimension then. Addresses of A and B and
+    their leading dimensions are multiples of 16 bytes, as maps need; the edges of m, n and k are the maps' zeros.
+    Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
+
+    A, B        f16, bf16; i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and u8, or
+                of e4m3fn and e5m2 (whose sums have about 14 bits in this instruction)
+    SUMS        i32 for i8 and u8, else f32; the type of alpha and beta
+    OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
+    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
+    CTA_M       a multiple of 64 * WARPGROUPS, at most 256; CTA_N a multiple of 8 that wgmma has, and of 64 elements
+                where n is contiguous; CTA_K a multiple of 128 bytes
+    CLUSTER_M   CTAs one below the other that share tiles of B; CLUSTER_N: side by side, of A
+    GROUP_M     tiles of the clusters are taken in groups of so many rows: see work.grouped
+    VECTOR_C    elements of C that are stored at once, 1 or 2: n and ldc are multiples of it
+
+    ValueError for tiles that the instructions cannot move or multiply.
+    """
+    CTAS, SCALAR = CLUSTER_M*CLUSTER_N, i32 if SUMS == "i32" else f32
+    a = SmemTile(A, LAYOUT[0] == "n", CTA_M, CTA_K, CLUSTER_N, BATCH)
+    b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH)
+    if CTA_M % (M*WARPGROUPS) or VECTOR_C not in (1, 2) or SUMS not in ("f32", "i32") or STAGES < 2:
+        raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS} for {WARPGROUPS} warpgroups, not {CTA_M}; "
+                         f"VECTOR_C 1 or 2, not {VECTOR_C}; SUMS f32 or i32, not {SUMS}; STAGES at least 2, not "
+                         f"{STAGES}")
+    atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
+    of_many: dict[str, Any] = {"batch": i32, "stride_c": i64} if BATCH else {}
+    k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
+               f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_batch' if BATCH else ''}", threads=128*(WARPGROUPS + 1),
+               cluster=(CTAS, 1, 1), m=i32, n=i32, k=i32, alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR,
+               c=ptr(memory_type(OUT)), ldc=i64, **of_many)
+    g, t = arguments(k), k.thread[0]
+    a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ROWS*SWIZZLE)
+    b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ROWS*SWIZZLE)
+    full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
+    k.init_mbarriers()
+    tiles = Tiles(k, g, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M)
+    steps = k.ceil_div(g.k, CTA_K)
+    math_registers, loads_registers = REGISTERS.get(WARPGROUPS, (0, 0))
+
+    with k.role("math", warps=4*WARPGROUPS):
+        if math_registers:
+            k.registers(math_registers, more=True)
+        products = Products(k, atom, (a, b), (a_smem, b_smem), t // 128 * (CTA_M // WARPGROUPS), CTA_M // WARPGROUPS)
+        done = k.variable(i32, 0)                                       # steps of all tiles so far
+        with tiles.each(tiles.count) as tile:
+            def multiply(position: Value, first: bool) -> None:
+                full.wait(position % STAGES, position // STAGES % 2, sleep=True)
+                products.multiply(position % STAGES, first)
+
+            begin = done.get()
+            multiply(begin, first=True)
+            with k.loop(steps, start=1, unroll=False) as step:
+                multiply(begin + step, first=False)
+                products.wait(1)
+                empty.arrive((begin + step - 1) % STAGES, by="warp", everywhere=CTAS > 1)
+            products.wait(0)
+            end = begin + steps
+            empty.arrive((end - 1) % STAGES, by="warp", everywhere=CTAS > 1)
+            done.set(end)
+            i0, j0, g.matrix = tiles.place(tile)
+            Out.of(k, g, OUT, VECTOR_C).store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
+
+    with k.role("loads", warps=4):
+        if loads_registers:
+            k.registers(loads_registers, more=False)
+        first_warp = t < 128*WARPGROUPS + k.warp
+        done = k.variable(i32, 0)
+        # The other warps of the role do not follow: one that falls behind could miss a phase, and wait for ever.
+        with tiles.each(k.select(first_warp, tiles.count, 0)) as tile:
+            begin = done.get()
+            i0, j0, matrix = tiles.place(tile)
+            with k.loop(steps, unroll=False) as step:
+                position = begin + step
+                stage = position % STAGES
+                empty.wait(stage, position // STAGES % 2 ^ 1, sleep=True)
+                full.arrive(stage, by="role", expect=a.BYTES + b.BYTES)
+                with k.when(k.elect()):
+                    for x, map, smem, row, share, ctas in (
+                            (a, g.a, a_smem, i0, tiles.cluster_n, tiles.same_row),
+                            (b, g.b, b_smem, j0, tiles.cluster_m, tiles.same_column)):
+                        for to, place in x.boxes(row, step*CTA_K, share):
+                            at = place if matrix is None else (*place, matrix)
+                            full.load(smem.at(stage, to), map, at, stage, ctas)
+            done.set(begin + steps)
+    if CTAS > 1:
+        k.cluster_barrier()                                 # nothing arrives at a CTA that has ended
+    return k.function
+
+
+@dataclass(frozen=True)
+class SmemTile:
+    """A tile of A or B in a stage: blocks of 128 contiguous bytes by all of the other dimension, swizzled.
+
+    EXTENT      of m or n
+    SHARE       CTAs of the cluster that have the same tile: each brings its part of every block
+    """
+    FORMAT: str
+    along_k: bool
+    EXTENT: int
+    CTA_K: int
+    SHARE: int
+    BATCH: bool
+
+    def __post_init__(self) -> None:
+        along, across = self._sides
+        if along % self.ROW or across % (ROWS*self.SHARE):
+            raise ValueError(f"a tile of {self.EXTENT} by {self.CTA_K} of k in {self.FORMAT} must have a multiple of "
+                             f"{self.ROW} elements along its contiguous dimension, not {along}, and of "
+                             f"{ROWS*self.SHARE} for {self.SHARE} CTAs along the other, not {across}")
+
+    @property
+    def ITEM(self) -> int:
+        return ELEMENTS.get(self.FORMAT, i8).bytes
+
+    @property
+    def ROW(self) -> int:
+        """Elements of a row of a block."""
+        return SWIZZLE // self.ITEM
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        """Elements of the contiguous dimension, and of the other one."""
+        return (self.CTA_K, self.EXTENT) if self.along_k else (self.EXTENT, self.CTA_K)
+
+    @property
+    def BLOCK(self) -> int:
+        """Bytes of a block."""
+        return self._sides[1]*SWIZZLE
+
+    @property
+    def BYTES(self) -> int:
+        return self.EXTENT*self.CTA_K*self.ITEM
+
+    @property
+    def map(self) -> TensorMap:
+        return TensorMap(ELEMENTS.get(self.FORMAT, i8), (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
+                         SWIZZLE)
+
+    @property
+    def layout(self) -> SharedMatrix:
+        return SharedMatrix(SWIZZLE, "k", ROWS*SWIZZLE) if self.along_k else SharedMatrix(
+            SWIZZLE, "mn", ROWS*SWIZZLE, self.BLOCK)
+
+    def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Value, Value]]]:
+        """Of the copies of CTA number `share` of those that share it: where each goes in the stage, in bytes, and its
+        coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
+        along, across = self._sides
+        part = share*(across // self.SHARE)
+        x, y = (step, row) if self.along_k else (row, step)
+        for block in range(along // self.ROW):
+            yield part*SWIZZLE + block*self.BLOCK, (x + block*self.ROW, y + part)
+
+    def at(self, row: Any, step: int) -> Any:
+        """Bytes from the tile's beginning to the operand of an instruction: from this row, a multiple of 64, and the
+        `step`th 32 bytes of k."""
+        if self.along_k:
+            block, inside = divmod(step*DEPTH, SWIZZLE)
+            return row*SWIZZLE + (block*self.BLOCK + inside)
+        return row // self.ROW * self.BLOCK + step*(DEPTH // self.ITEM)*SWIZZLE
+
+
+class Tiles:
+    """Which tiles of C a CTA works on: those of its cluster, each as large as all of its CTAs' together."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, CTA_M: int, CTA_N: int, CLUSTER_M: int, CLUSTER_N: int,
+                 GROUP_M: int) -> None:
+        self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N
+        self.CTA, self.CLUSTER = (CTA_M, CTA_N), (CLUSTER_M, CLUSTER_N)
+        rank = k.cluster_rank if self.CTAS > 1 else k.constant(i32, 0)
+        self.cluster_m, self.cluster_n = rank % CLUSTER_M, rank // CLUSTER_M
+        # masks of the CTAs that have the same tile of A, and of B
+        row = k.constant(i32, sum(1 << j*CLUSTER_M for j in range(CLUSTER_N)))
+        column = k.constant(i32, (1 << CLUSTER_M) - 1)
+        self.same_row = None if CLUSTER_N == 1 else row << self.cluster_m
+        self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
+        self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
+        self.count = of_batch(g, self.tiles_m*self.tiles_n)
+
+    def each(self, stop: Value) -> Any:
+        """A loop over those of this cluster."""
+        return self.k.loop(stop, start=self.k.block[0] // self.CTAS, step=self.k.grid[0] // self.CTAS, unroll=False)
+
+    def place(self, tile: Value) -> tuple[Value, Value, Value | None]:
+        """Where the CTA's part of it begins in C, and in which matrix of a batch."""
+        matrix = None
+        if self.g.batch is not None:
+            matrix = tile // (self.tiles_m*self.tiles_n)
+            tile = tile - matrix*(self.tiles_m*self.tiles_n)
+        tile_m, tile_n = grouped(self.k, tile, self.tiles_m, self.tiles_n, self.GROUP_M)
+        return ((tile_m*self.CLUSTER[0] + self.cluster_m)*self.CTA[0],
+                (tile_n*self.CLUSTER[1] + self.cluster_n)*self.CTA[1], matrix)
+
+
+class Products:
+    """A warpgroup's rows of the CTA's tile of C: sums of products of tiles in shared memory."""
+
+    def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
+                 first: Value, EXTENT: int) -> None:
+        self.k, self.atom, self.tiles, self.smem, self.first = k, atom, tiles, smem, first
+        self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
+
+    def multiply(self, stage: Value, first: bool) -> None:
+        """Start the products of a stage, as a group; the `first` ones replace the sums."""
+        (a, b), (a_smem, b_smem) = self.tiles, self.smem
+        self.k.wgmma_fence(*self.acc)
+        for step in range(a.CTA_K*a.ITEM // DEPTH):
+            for i, acc in enumerate(self.acc):
+                self.k.wgmma(self.atom, acc, a_smem.at(stage, a.at(self.first + i*M, step)),
+                             b_smem.at(stage, b.at(0, step)), not first or step > 0)
+        self.k.wgmma_commit()
+
+    def wait(self, pending: int) -> None:
+        self.k.wgmma_wait(pending, *self.acc)
+
+    def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
+        """The sums of thread t of the warpgroup, in a tile that begins there."""
+        for i, acc in enumerate(self.acc):
+            for half in range(2):                                       # all of a row, then the row 8 below
+                row = None
+                for e in range(2*half, self.atom.registers, 4):
+                    y, x = self.atom.sums(t % 32, e)
+                    row = i0 + self.first + (t // 32 * 16 + i*M + y) if row is None else row
+                    for d in range(0, 2, VECTOR):
+                        yield Run(row, j0 + x + d, [acc[0, e + d + v] for v in range(VECTOR)])
