@@ -11,8 +11,11 @@ import pytest
 from tests.helpers.assembled import assembled
 from tilewright import simulator
 from tilewright.formats import get
+from tilewright.ir import Kernel
+from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
+from tilewright.simulator import Fault
 
 SMALL = {"CTA_M": 128, "CTA_N": 64, "CTA_K": 64, "STAGES": 2}
 
@@ -43,10 +46,13 @@ def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt
     expected = alpha * a_seen @ b_seen + (beta * c[..., :n].astype(np.float64) if beta else 0)
     if not beta and OUT != "i32":
         c[:] = np.nan
+    copied = options.setdefault("COPIED", options["CTA_N"] % 64 == 0)
+    if copied:                                                          # rows begin at multiples of 16 bytes
+        c = np.concatenate([c] + [c[..., :1]] * (-c.shape[-1] % 16), axis=-1)
     function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), **options)
     grid = clusters * options.get("CLUSTER_M", 1) * options.get("CLUSTER_N", 1)
-    report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1],
-                           *([batch[0], m * c.shape[-1]] if batch else []), grid=(grid, 1))
+    more = ([bits(c)[..., :n]] if copied else []) + ([batch[0], m * c.shape[-1]] if batch else [])
+    report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1], *more, grid=(grid, 1))
     found = c[..., :n].astype(np.float64)
     if whole:
         np.testing.assert_array_equal(found, expected.astype(get(OUT).dtype).astype(np.float64))
@@ -81,14 +87,16 @@ def test_sizes(m, n, k):
 @pytest.mark.parametrize("options", [
     {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
     {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
-    {"CTA_M": 192, "WARPGROUPS": 3},
+    {"CTA_M": 192, "WARPGROUPS": 3}, {"COPIED": False, "VECTOR_C": 2}, {"COPIED": False, "beta": 2, "n": 151},
+    {"OUT": "bf16", "beta": 2, "CTA_N": 128, "n": 151}, {"OUT": "f16", "A": "f16", "CTA_M": 256, "CTA_N": 64},
 ])
 def test_tiles_clusters_and_warpgroups(options):
-    run(200, 150, 200, **options)
+    run(200, k=200, **options)
 
 
 def test_batch():
     run(70, 60, 72, batch=(5,), CLUSTER_M=2, LAYOUT="tn", beta=1)
+    run(70, 61, 72, batch=(3,), LAYOUT="nn", COPIED=False)
 
 
 def test_random_numbers():
@@ -96,17 +104,34 @@ def test_random_numbers():
     run(150, 100, 300, OUT="bf16", whole=False)
 
 
-def test_c_is_stored_through_the_epilogue(monkeypatch):
+@pytest.mark.parametrize("copied", [True, False])
+def test_c_is_stored_through_the_epilogue(monkeypatch, copied):
     """An expression there, which must see each element's row and column: here it replaces what would be stored."""
     def expression(k, values, row, column, inside):
         return [k.cast(row*1000 + column + e, x.type) for e, x in enumerate(values)]
     of = Out.of.__func__
     monkeypatch.setattr(Out, "of", classmethod(lambda cls, *args, **options: replace(
         of(cls, *args, **options), fused=expression)))
-    a, b = (np.zeros((rows, 64), get("bf16").dtype) for rows in (140, 70))
-    c = np.full((140, 70), np.nan, np.float32)
-    simulator.run(emit_wgmma_gemm(OUT="f32", VECTOR_C=2, **SMALL), 140, 70, 64, 1.0, a, b, 0.0, c, 70, grid=(2, 1))
-    np.testing.assert_array_equal(c, np.add.outer(1000 * np.arange(140), np.arange(70)))
+    a, b = (np.zeros((rows, 64), get("bf16").dtype) for rows in (140, 72))
+    c = np.full((140, 72), np.nan, np.float32)
+    simulator.run(emit_wgmma_gemm(OUT="f32", VECTOR_C=2, COPIED=copied, **SMALL), 140, 72, 64, 1.0, a, b, 0.0, c, 72,
+                  *[c] * copied, grid=(2, 1))
+    np.testing.assert_array_equal(c, np.add.outer(1000 * np.arange(140), np.arange(72)))
+
+
+@pytest.mark.parametrize(("part", "name", "message"), [
+    (Kernel, "fence_async", "race .*load of c_smem"), (Kernel, "bulk_wait", "race .*store of c_smem"),
+    (Kernel, "wgmma_fence", "unfenced"), (Mbarriers, "arrive", "race .*store of [ab]_smem"),
+])
+def test_what_the_simulator_finds_when_it_is_left_out(monkeypatch, part, name, message):
+    """A fence, a wait for copies; stages that are given back to the own CTA alone, not to the whole cluster."""
+    arrive = Mbarriers.arrive
+
+    def own(self, stage=0, by="thread", expect=None, everywhere=False):
+        arrive(self, stage, by, expect)
+    monkeypatch.setattr(part, name, own if part is Mbarriers else lambda *args, **options: None)
+    with pytest.raises(Fault, match=message):
+        run(600, 64, 256, CLUSTER_M=2, clusters=1)
 
 
 def test_what_is_moved():
@@ -141,6 +166,7 @@ def test_machine_code(m, n, layout):
     ({"LAYOUT": "nn", "CTA_N": 96}, "a multiple of 64 elements along its contiguous dimension, not 96"),
     ({"A": "i8", "B": "i8", "SUMS": "i32", "LAYOUT": "nn", "CTA_K": 128}, "only numbers of 16 bits"),
     ({"CTA_N": 264}, "n must be one of"), ({"A": "bf16", "B": "f16"}, "no products of bf16 and f16"),
+    ({"CTA_N": 96}, "CTA_N must be a multiple of 64 for copies of C in bf16, not 96"),
     ({"SUMS": "f16", "A": "f16", "B": "f16"}, "SUMS f32 or i32, not f16"),
 ])
 def test_what_cannot_be(options, message):

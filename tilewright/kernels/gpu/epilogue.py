@@ -82,10 +82,11 @@ class Out:
         return [scaled(self.k, x, self.alpha) for x in sums]
 
     def put(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,
-            at: Value | None = None) -> None:
+            at: Value | None = None, staged: Value | None = None) -> None:
         """Store the numbers of C[row, column ...] that come of `values`, which are scaled, where they are `inside`.
 
-        at: where the first of them is, if that has been computed."""
+        at: where the first of them is, if that has been computed. staged: the place in shared memory that they go to
+        instead, all of them; a copy brings those of C from there."""
         k, width, KEPT = self.k, len(values), self.c.type.element
         T = values[0].type
         at = self.row(row) + column if at is None else at
@@ -98,7 +99,10 @@ class Out:
         if self.fused:
             values = self.fused(k, values, row, column, inside)
         whole = k.pack(*values) if width > 1 else values[0]
-        k.store(at, self._rounded(whole, T), align=align, mask=inside)
+        if staged is None:
+            k.store(at, self._rounded(whole, T), align=align, mask=inside)
+        else:
+            k.store(staged, self._rounded(whole, T))
 
     def _rounded(self, x: Value, T: object) -> Value:
         if memory_type(self.FORMAT) == T:

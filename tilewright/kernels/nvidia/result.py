@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright.ir import Kernel, Tile, Value
+from tilewright.atoms.wgmma import swizzled
+from tilewright.ir import Kernel, TensorMap, Tile, Type, Value
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
@@ -142,6 +143,64 @@ class Staging:
                         out.put(row, column, [value], read_c, inside, at)
                 k.warp_barrier()
         out.cases_of_beta(each)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """C by way of shared memory and a tensor map: a warp writes blocks of 16 rows of 128 bytes to two buffers in turn,
+    swizzled, and its first thread has each copied to C while the next one is written, or the next tile multiplied. The
+    edges of C are the map's.
+
+    smem        of the warp, SIZE bytes at a multiple of 1024
+    matrix      of a batch
+    """
+    k: Kernel
+    map: Value
+    smem: Value
+    lane: Value
+    matrix: Value | None
+
+    ROWS, ROW = 16, 128
+    SIZE = 2*ROWS*ROW
+
+    @classmethod
+    def map_type(cls, T: Type, BATCH: bool) -> TensorMap:
+        return TensorMap(T, (cls.ROW // T.bytes, cls.ROWS) + (1,)*BATCH, cls.ROW)
+
+    def store(self, out: Out, acc: list[Tile], row: Value, column: Value, APART: int) -> None:
+        """acc[i]: sums of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
+        k, T, lane = self.k, out.c.type.element, self.lane
+        WIDTH = self.ROW // T.bytes
+        blocks = [(i, first) for i in range(len(acc)) for first in range(0, 2*acc[0].cols, WIDTH)]
+
+        def each(read_c: bool) -> None:
+            for number, (i, first) in enumerate(blocks):
+                buffer = self.smem + number % 2 * (self.SIZE // 2)
+                with k.when(lane == 0):
+                    k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
+                k.warp_barrier()
+                for e in range(first // 2, (first + WIDTH) // 2, 2):
+                    y, x = lane // 4 + e // 2 % 2 * 8, lane % 4 * 2 + (e // 4 * 8 - first)
+                    self._pair(out, [acc[i][0, e], acc[i][0, e + 1]], row + i*APART + y, column + first + x, read_c,
+                               buffer + swizzled(y*self.ROW + x*T.bytes, self.ROW))
+                k.fence_async()
+                k.warp_barrier()
+                at = column + first, row + i*APART
+                with k.when(lane == 0):
+                    k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
+                    k.bulk_commit()
+        out.cases_of_beta(each)
+
+    def _pair(self, out: Out, sums: list[Value], row: Value, column: Value, read_c: bool, at: Value) -> None:
+        WIDTH, at = out.VECTOR if read_c else 2, at.as_(out.c.type.element)
+        for e in range(0, 2, WIDTH):
+            inside = (row < out.m) & (column + e < out.n)
+            out.put(row, column + e, out.scaled(sums[e:e + WIDTH]), read_c, inside, staged=at + e)
+
+    def end(self) -> None:
+        """Before the warp ends: its buffers have been read."""
+        with self.k.when(self.lane == 0):
+            self.k.bulk_wait(0, read=True)
 
 
 def holders(work: Work, THREADS: int) -> Holders:

@@ -30,25 +30,26 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.atoms.wgmma import DEPTH, ROWS, M, SharedMatrix, Wgmma
-from tilewright.ir import Function, Kernel, TensorMap, Tile, Value, bf16, f16, f32, i8, i32, i64, ptr
+from tilewright.ir import Function, Kernel, TensorMap, Tile, Value, f32, i8, i32, i64, ptr
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.work import arguments, grouped, of_batch
 from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.nvidia.result import Copied
 
 SWIZZLE = 128                                               # bytes: a row of a block of a tile in shared memory
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
-ELEMENTS = {"bf16": bf16, "f16": f16}                       # as tensor maps call them; all others are bytes
 
 
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
-                    CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, BATCH: bool = False
-                    ) -> Function:
+                    CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
+                    BATCH: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
-    Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, and with BATCH also
-    batch and stride_c, elements from one C to the next; the maps have a third dimension then. Addresses of A and B and
-    their leading dimensions are multiples of 16 bytes, as maps need; the edges of m, n and k are the maps' zeros.
+    Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
+    (`result.Copied.map_type`), and with BATCH also batch and stride_c, elements from one C to the next; the maps have a
+    third dimension then. Addresses of what has a map and its leading dimension are multiples of 16 bytes; the edges of
+    m, n and k are the maps' zeros.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and u8, or
@@ -60,7 +61,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 where n is contiguous; CTA_K a multiple of 128 bytes
     CLUSTER_M   CTAs one below the other that share tiles of B; CLUSTER_N: side by side, of A
     GROUP_M     tiles of the clusters are taken in groups of so many rows: see work.grouped
-    VECTOR_C    elements of C that are stored at once, 1 or 2: n and ldc are multiples of it
+    VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
+    COPIED      C goes through shared memory and its map; CTA_N is a multiple of 128 bytes of C. Else each thread
+                stores its elements, wherever C is
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
@@ -72,14 +75,21 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                          f"VECTOR_C 1 or 2, not {VECTOR_C}; SUMS f32 or i32, not {SUMS}; STAGES at least 2, not "
                          f"{STAGES}")
     atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
-    of_many: dict[str, Any] = {"batch": i32, "stride_c": i64} if BATCH else {}
+    C_TYPE = memory_type(OUT)
+    if COPIED and CTA_N*C_TYPE.bytes % Copied.ROW:
+        raise ValueError(f"CTA_N must be a multiple of {Copied.ROW // C_TYPE.bytes} for copies of C in {OUT}, not "
+                         f"{CTA_N}")
+    more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, BATCH)} if COPIED else {}
+    more |= {"batch": i32, "stride_c": i64} if BATCH else {}
+    # With COPIED, C is written by its map: no pointer's memory may count as read-only.
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
-               f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_batch' if BATCH else ''}", threads=128*(WARPGROUPS + 1),
-               cluster=(CTAS, 1, 1), m=i32, n=i32, k=i32, alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR,
-               c=ptr(memory_type(OUT)), ldc=i64, **of_many)
+               f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_copied' if COPIED else ''}{'_batch' if BATCH else ''}",
+               threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=not COPIED, m=i32, n=i32, k=i32,
+               alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ROWS*SWIZZLE)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ROWS*SWIZZLE)
+    c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ROWS*SWIZZLE) if COPIED else None
     full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
     k.init_mbarriers()
     tiles = Tiles(k, g, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M)
@@ -107,7 +117,14 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             empty.arrive((end - 1) % STAGES, by="warp", everywhere=CTAS > 1)
             done.set(end)
             i0, j0, g.matrix = tiles.place(tile)
-            Out.of(k, g, OUT, VECTOR_C).store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
+            out = Out.of(k, g, OUT, VECTOR_C)
+            if c_smem is None:
+                out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
+            else:
+                copied = Copied(k, g.c_map, c_smem.at(t // 32, 0), t % 32, g.matrix)
+                copied.store(out, products.acc, i0 + products.first + t // 32 % 4 * 16, j0, M)
+        if c_smem is not None:
+            Copied(k, g.c_map, c_smem, t % 32, None).end()
 
     with k.role("loads", warps=4):
         if loads_registers:
@@ -159,7 +176,7 @@ class SmemTile:
 
     @property
     def ITEM(self) -> int:
-        return ELEMENTS.get(self.FORMAT, i8).bytes
+        return memory_type(self.FORMAT).bytes
 
     @property
     def ROW(self) -> int:
@@ -182,7 +199,7 @@ class SmemTile:
 
     @property
     def map(self) -> TensorMap:
-        return TensorMap(ELEMENTS.get(self.FORMAT, i8), (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
+        return TensorMap(memory_type(self.FORMAT), (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
                          SWIZZLE)
 
     @property
