@@ -121,7 +121,7 @@ def test_a_record_of_an_amd_gpu_is_complete(name):
     assert t is targets.target(name.upper())
     assert t.name in targets.names("amd")
     assert not t.runnable
-    given = {"name", "model", "missing", "sources", "triple", "features"}
+    given = {"name", "model", "driver", "missing", "sources", "triple", "features"}
     for field in {f.name for f in dataclasses.fields(t)} - given:
         assert t.source(field).startswith(("https://", "default: https://")), field
     # two chips of one architecture get the same machine code
