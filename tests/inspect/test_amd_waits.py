@@ -71,7 +71,7 @@ def findings(kernel, tiles, *, beta=0, text=None, short=0, block=None, take=0):
     """Of so many tiles of k for each part of it, `short` steps less."""
     p = kernel.plan
     m, n, k = 2 * p.cta_m - 32, p.cta_n + 32, p.cta_k * tiles * p.split_k - short
-    given, (x, y, z) = arguments(kernel, m, n, k, beta), p.grid(m, n)
+    given, (x, y, z) = arguments(kernel, m, n, k, beta), (p.tiles(m, n), 1, p.split_k)
     given["a"] = Memory(given["a"].bytes - take)
     return amd_waits.findings(kernel.function, kernel.target, given, (x, y, z), block or (x - 1, 0, z - 1),
                               text=text or kernel.asm, returned=p.split_k - 1)
@@ -155,7 +155,7 @@ def test_memory_further_away_than_32_bits_say():
     for chip, layout in (("gfx942", "nt"), ("gfx942", "tn"), ("gfx950", "nt"), ("gfx950", "tn")):
         m, n, k = 1 << 20, 1 << 21, 65536
         kernel = tw.compile(tw.Gemm(m, n, k, "f16", layout=layout), tw.target(chip))
-        given, grid = arguments(kernel, m, n, k) | {"k": 4 * kernel.plan.cta_k}, kernel.plan.grid(m, n)
+        given, grid = arguments(kernel, m, n, k) | {"k": 4 * kernel.plan.cta_k}, (kernel.plan.tiles(m, n), 1, kernel.plan.split_k)
         assert amd_waits.findings(kernel.function, kernel.target, given, grid, (grid[0] - 1, 0, 0)) == []
 
 

@@ -105,8 +105,9 @@ def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     a, b, c = shape.vector_a, shape.vector_b, min(shape.vector_c, LANE_C)
     least = min(vector * bits // 8 for vector, bits in zip((a, b), shape.bits))
     asynchronous = "cp.async" in target.instructions and least >= LEAST_ASYNC
+    rows = ROWS if least > 1 else ROWS[-1:]             # 128 single bytes on their way in each thread can spill
     for (cta_m, cta_n), (warp_m, warp_n) in MATRIX:
-        for row in ROWS:
+        for row in rows:
             plan = NvidiaPlan("mma", cta_m, cta_n, row * 8 // shape.bits[0], warp_m, warp_n, stages=2, vector=a,
                               vector_b=b if b != a else 0, vector_c=c if c != a else 0,
                               copy="async" if asynchronous else "registers")
