@@ -155,7 +155,8 @@ def test_memory_further_away_than_32_bits_say():
     for chip, layout in (("gfx942", "nt"), ("gfx942", "tn"), ("gfx950", "nt"), ("gfx950", "tn")):
         m, n, k = 1 << 20, 1 << 21, 65536
         kernel = tw.compile(tw.Gemm(m, n, k, "f16", layout=layout), tw.target(chip))
-        given, grid = arguments(kernel, m, n, k) | {"k": 4 * kernel.plan.cta_k}, (kernel.plan.tiles(m, n), 1, kernel.plan.split_k)
+        p = kernel.plan
+        given, grid = arguments(kernel, m, n, k) | {"k": 4 * p.cta_k}, (p.tiles(m, n), 1, p.split_k)
         assert amd_waits.findings(kernel.function, kernel.target, given, grid, (grid[0] - 1, 0, 0)) == []
 
 

@@ -86,8 +86,8 @@ def test_numpy_integers_are_sizes():
 @pytest.mark.parametrize("argument", ["a", "b", "out"])
 @pytest.mark.parametrize("name", [name for name in formats.FORMATS if name not in formats.MULTIPLIED])
 def test_a_format_without_a_kernel_is_refused(argument, name):
-    """A problem can be stated with every format, under each of its names and as a record. NVIDIA's chips multiply f32 by
-    those of at most 8 bits and by floats, which are converted."""
+    """A problem can be stated with every format, under each of its names and as a record. On NVIDIA's chips floats and
+    numbers of at most 8 bits are converted to be multiplied by f32."""
     for spelling in (name, formats.FORMATS[name].dtype, formats.FORMATS[name]):
         problem = Gemm(2, 3, 4, **{"a": "f32", "b": "f32", "out": "f32", argument: spelling})
         assert getattr(problem, argument) == name
