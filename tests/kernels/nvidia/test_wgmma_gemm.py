@@ -10,11 +10,12 @@ import pytest
 
 from tests.helpers.assembled import assembled
 from tilewright import simulator
+from tilewright.atoms.wgmma import Wgmma
 from tilewright.formats import get
 from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
+from tilewright.kernels.nvidia.wgmma_gemm import Products, emit_wgmma_gemm
 from tilewright.simulator import Fault
 
 SMALL = {"CTA_M": 128, "CTA_N": 64, "CTA_K": 64, "STAGES": 2}
@@ -94,6 +95,33 @@ def test_tiles_clusters_and_warpgroups(options):
     run(200, k=200, **options)
 
 
+@pytest.mark.parametrize("options", [
+    {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "CLUSTER_M": 2, "k": 400}, {"PROMOTE": 128, "k": 333, "STAGES": 3},
+    {"PROMOTE": 192, "OUT": "bf16", "beta": 1, "k": 65}, {"PROMOTE": 256, "WARPGROUPS": 1, "COPIED": False, "k": 1},
+])
+def test_promoted_sums(options):
+    run(150, 67, **options)
+
+
+def test_promoted_sums_keep_their_bits(monkeypatch):
+    """On tensor cores that keep 14 bits of a sum, as Hopper's do of fp8, sums of 4 instructions have 4 such errors;
+    others have one for each instruction of k."""
+    def truncating(atom, a, b, c):
+        found = a @ b.T + c
+        scale = np.exp2(np.floor(np.log2(found)) - 13)
+        return np.floor(found / scale) * scale
+    monkeypatch.setattr(Wgmma, "product", truncating)
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(0.5, 1, (rows, 1024)).astype(get("e4m3fn").dtype) for rows in (128, 64))
+    exact, errors = a.astype(np.float64) @ b.astype(np.float64).T, {}
+    for promote in (0, 128):
+        c = np.full((128, 64), np.nan, np.float32)
+        function = emit_wgmma_gemm("e4m3fn", "e4m3fn", "f32", **SMALL | {"CTA_K": 128, "PROMOTE": promote})
+        simulator.run(function, 128, 64, 1024, 1.0, bits(a), bits(b), 0.0, c, 64, c, grid=(1, 1))
+        errors[promote] = abs(c - exact).max() / exact.max() * 2**13
+    assert errors[128] < 4 < errors[0]
+
+
 def test_batch():
     run(70, 60, 72, batch=(5,), CLUSTER_M=2, LAYOUT="tn", beta=1)
     run(70, 61, 72, batch=(3,), LAYOUT="nn", COPIED=False)
@@ -122,16 +150,18 @@ def test_c_is_stored_through_the_epilogue(monkeypatch, copied):
 @pytest.mark.parametrize(("part", "name", "message"), [
     (Kernel, "fence_async", "race .*load of c_smem"), (Kernel, "bulk_wait", "race .*store of c_smem"),
     (Kernel, "wgmma_fence", "unfenced"), (Mbarriers, "arrive", "race .*store of [ab]_smem"),
+    (Products, "wait", "in flight"), (Products, "clear", "Arrays are not equal"),
 ])
 def test_what_the_simulator_finds_when_it_is_left_out(monkeypatch, part, name, message):
-    """A fence, a wait for copies; stages that are given back to the own CTA alone, not to the whole cluster."""
+    """A fence, a wait for copies or for products; stages that are given back to the own CTA alone, not to the whole
+    cluster; sums of one tile of C that go on in the next."""
     arrive = Mbarriers.arrive
 
     def own(self, stage=0, by="thread", expect=None, everywhere=False):
         arrive(self, stage, by, expect)
     monkeypatch.setattr(part, name, own if part is Mbarriers else lambda *args, **options: None)
-    with pytest.raises(Fault, match=message):
-        run(600, 64, 256, CLUSTER_M=2, clusters=1)
+    with pytest.raises(AssertionError if name == "clear" else Fault, match=message):
+        run(600, 64, 256, CLUSTER_M=2, clusters=1, PROMOTE=128)
 
 
 def test_what_is_moved():
@@ -144,13 +174,26 @@ def test_what_is_moved():
     assert report.of("c", "store").bytes == 256 * 128 * 4
 
 
+def clean(**options):
+    """The PTX of a kernel without spills, of whose products the assembler waits for none by itself."""
+    text, said = assembled(emit_wgmma_gemm(**options))
+    assert not re.search(r"C75\d\d|serialized|warning", said), said
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    return text
+
+
+@pytest.mark.parametrize("options", [
+    {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
+])
+def test_registers_suffice(options):
+    clean(CLUSTER_M=2, VECTOR_C=2, **options)
+
+
 @pytest.mark.parametrize(("m", "n", "layout"), [(128, 256, "nt"), (256, 128, "nn")])
 def test_machine_code(m, n, layout):
     """No spills, no reason for ptxas to wait after every product (C7510 to C7519), and in the main loop nothing but
     products, waits, and arrivals."""
-    text, said = assembled(emit_wgmma_gemm(LAYOUT=layout, CTA_M=m, CTA_N=n, CLUSTER_M=2, VECTOR_C=2))
-    assert not re.search(r"C75\d\d|serialized|warning", said), said
-    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    text = clean(LAYOUT=layout, CTA_M=m, CTA_N=n, CLUSTER_M=2, VECTOR_C=2)
     wait = text.index("wgmma.wait_group.sync.aligned 1")
     loop = text[text[:wait].rindex("wgmma.fence"):wait]
     assert len(re.findall(r"wgmma\.mma_async", loop)) == 4 * m // 128
@@ -168,6 +211,7 @@ def test_machine_code(m, n, layout):
     ({"CTA_N": 264}, "n must be one of"), ({"A": "bf16", "B": "f16"}, "no products of bf16 and f16"),
     ({"CTA_N": 96}, "CTA_N must be a multiple of 64 for copies of C in bf16, not 96"),
     ({"SUMS": "f16", "A": "f16", "B": "f16"}, "SUMS f32 or i32, not f16"),
+    ({"PROMOTE": 96}, "PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = 64, not 96"),
 ])
 def test_what_cannot_be(options, message):
     with pytest.raises(ValueError, match=message):

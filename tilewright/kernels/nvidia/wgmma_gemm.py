@@ -25,25 +25,23 @@ each has its share of it copied to all; so do CLUSTER_N of them, side by side, w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
-from tilewright.atoms.wgmma import DEPTH, ROWS, M, SharedMatrix, Wgmma
-from tilewright.ir import Function, Kernel, TensorMap, Tile, Value, f32, i8, i32, i64, ptr
+from tilewright.atoms.wgmma import DEPTH, ROWS, M, Wgmma
+from tilewright.ir import Function, Kernel, Tile, Value, f32, i8, i32, i64, ptr
 from tilewright.kernels.gpu.epilogue import Out, Run
-from tilewright.kernels.gpu.work import arguments, grouped, of_batch
+from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
+from tilewright.kernels.nvidia.wgmma_tiles import SWIZZLE, SmemTile, Tiles
 
-SWIZZLE = 128                                               # bytes: a row of a block of a tile in shared memory
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
 
 
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
-                    BATCH: bool = False) -> Function:
+                    BATCH: bool = False, PROMOTE: int = 0) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -53,7 +51,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and u8, or
-                of e4m3fn and e5m2 (whose sums have about 14 bits in this instruction)
+                of e4m3fn and e5m2
     SUMS        i32 for i8 and u8, else f32; the type of alpha and beta
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -64,6 +62,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
     COPIED      C goes through shared memory and its map; CTA_N is a multiple of 128 bytes of C. Else each thread
                 stores its elements, wherever C is
+    PROMOTE     sums in f32 are added to f32 registers of their own after every so many of k, a multiple of CTA_K, and
+                begin anew: the instruction truncates as it adds up, and keeps about 14 bits of products of fp8. These
+                registers are as many again. 0: only the instruction adds up
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
@@ -74,6 +75,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS} for {WARPGROUPS} warpgroups, not {CTA_M}; "
                          f"VECTOR_C 1 or 2, not {VECTOR_C}; SUMS f32 or i32, not {SUMS}; STAGES at least 2, not "
                          f"{STAGES}")
+    if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32"):
+        raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
+                         f"sums in {SUMS}")
     atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
     C_TYPE = memory_type(OUT)
     if COPIED and CTA_N*C_TYPE.bytes % Copied.ROW:
@@ -83,7 +87,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     more |= {"batch": i32, "stride_c": i64} if BATCH else {}
     # With COPIED, C is written by its map: no pointer's memory may count as read-only.
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
-               f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_copied' if COPIED else ''}{'_batch' if BATCH else ''}",
+               f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_copied' if COPIED else ''}{'_batch' if BATCH else ''}"
+               f"{f'_p{PROMOTE}' if PROMOTE else ''}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=not COPIED, m=i32, n=i32, k=i32,
                alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k), k.thread[0]
@@ -99,30 +104,40 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     with k.role("math", warps=4*WARPGROUPS):
         if math_registers:
             k.registers(math_registers, more=True)
-        products = Products(k, atom, (a, b), (a_smem, b_smem), t // 128 * (CTA_M // WARPGROUPS), CTA_M // WARPGROUPS)
+        products = Products(k, atom, (a, b), (a_smem, b_smem), t // 128 * (CTA_M // WARPGROUPS), CTA_M // WARPGROUPS,
+                            bool(PROMOTE))
         done = k.variable(i32, 0)                                       # steps of all tiles so far
         with tiles.each(tiles.count) as tile:
             def multiply(position: Value, first: bool) -> None:
                 full.wait(position % STAGES, position // STAGES % 2, sleep=True)
                 products.multiply(position % STAGES, first)
 
+            def add_up(begin: Value, count: Any) -> None:
+                multiply(begin, first=True)
+                if not (isinstance(count, int) and count == 1):
+                    with k.loop(count, start=1, unroll=False) as step:
+                        multiply(begin + step, first=False)
+                        products.wait(1)
+                        empty.arrive((begin + step - 1) % STAGES, by="warp", everywhere=CTAS > 1)
+                products.wait(0)
+                empty.arrive((begin + count - 1) % STAGES, by="warp", everywhere=CTAS > 1)
+
             begin = done.get()
-            multiply(begin, first=True)
-            with k.loop(steps, start=1, unroll=False) as step:
-                multiply(begin + step, first=False)
-                products.wait(1)
-                empty.arrive((begin + step - 1) % STAGES, by="warp", everywhere=CTAS > 1)
-            products.wait(0)
-            end = begin + steps
-            empty.arrive((end - 1) % STAGES, by="warp", everywhere=CTAS > 1)
-            done.set(end)
+            if PROMOTE:
+                products.clear()
+                with k.loop(steps, step=PROMOTE // CTA_K, unroll=False) as step:
+                    add_up(begin + step, 1 if PROMOTE == CTA_K else k.min(steps - step, PROMOTE // CTA_K))
+                    products.promote()
+            else:
+                add_up(begin, steps)
+            done.set(begin + steps)
             i0, j0, g.matrix = tiles.place(tile)
             out = Out.of(k, g, OUT, VECTOR_C)
             if c_smem is None:
                 out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
             else:
                 copied = Copied(k, g.c_map, c_smem.at(t // 32, 0), t % 32, g.matrix)
-                copied.store(out, products.acc, i0 + products.first + t // 32 % 4 * 16, j0, M)
+                copied.store(out, products.sums, i0 + products.first + t // 32 % 4 * 16, j0, M)
         if c_smem is not None:
             Copied(k, g.c_map, c_smem, t % 32, None).end()
 
@@ -153,117 +168,15 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     return k.function
 
 
-@dataclass(frozen=True)
-class SmemTile:
-    """A tile of A or B in a stage: blocks of 128 contiguous bytes by all of the other dimension, swizzled.
-
-    EXTENT      of m or n
-    SHARE       CTAs of the cluster that have the same tile: each brings its part of every block
-    """
-    FORMAT: str
-    along_k: bool
-    EXTENT: int
-    CTA_K: int
-    SHARE: int
-    BATCH: bool
-
-    def __post_init__(self) -> None:
-        along, across = self._sides
-        if along % self.ROW or across % (ROWS*self.SHARE):
-            raise ValueError(f"a tile of {self.EXTENT} by {self.CTA_K} of k in {self.FORMAT} must have a multiple of "
-                             f"{self.ROW} elements along its contiguous dimension, not {along}, and of "
-                             f"{ROWS*self.SHARE} for {self.SHARE} CTAs along the other, not {across}")
-
-    @property
-    def ITEM(self) -> int:
-        return memory_type(self.FORMAT).bytes
-
-    @property
-    def ROW(self) -> int:
-        """Elements of a row of a block."""
-        return SWIZZLE // self.ITEM
-
-    @property
-    def _sides(self) -> tuple[int, int]:
-        """Elements of the contiguous dimension, and of the other one."""
-        return (self.CTA_K, self.EXTENT) if self.along_k else (self.EXTENT, self.CTA_K)
-
-    @property
-    def BLOCK(self) -> int:
-        """Bytes of a block."""
-        return self._sides[1]*SWIZZLE
-
-    @property
-    def BYTES(self) -> int:
-        return self.EXTENT*self.CTA_K*self.ITEM
-
-    @property
-    def map(self) -> TensorMap:
-        return TensorMap(memory_type(self.FORMAT), (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
-                         SWIZZLE)
-
-    @property
-    def layout(self) -> SharedMatrix:
-        return SharedMatrix(SWIZZLE, "k", ROWS*SWIZZLE) if self.along_k else SharedMatrix(
-            SWIZZLE, "mn", ROWS*SWIZZLE, self.BLOCK)
-
-    def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Value, Value]]]:
-        """Of the copies of CTA number `share` of those that share it: where each goes in the stage, in bytes, and its
-        coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
-        along, across = self._sides
-        part = share*(across // self.SHARE)
-        x, y = (step, row) if self.along_k else (row, step)
-        for block in range(along // self.ROW):
-            yield part*SWIZZLE + block*self.BLOCK, (x + block*self.ROW, y + part)
-
-    def at(self, row: Any, step: int) -> Any:
-        """Bytes from the tile's beginning to the operand of an instruction: from this row, a multiple of 64, and the
-        `step`th 32 bytes of k."""
-        if self.along_k:
-            block, inside = divmod(step*DEPTH, SWIZZLE)
-            return row*SWIZZLE + (block*self.BLOCK + inside)
-        return row // self.ROW * self.BLOCK + step*(DEPTH // self.ITEM)*SWIZZLE
-
-
-class Tiles:
-    """Which tiles of C a CTA works on: those of its cluster, each as large as all of its CTAs' together."""
-
-    def __init__(self, k: Kernel, g: SimpleNamespace, CTA_M: int, CTA_N: int, CLUSTER_M: int, CLUSTER_N: int,
-                 GROUP_M: int) -> None:
-        self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N
-        self.CTA, self.CLUSTER = (CTA_M, CTA_N), (CLUSTER_M, CLUSTER_N)
-        rank = k.cluster_rank if self.CTAS > 1 else k.constant(i32, 0)
-        self.cluster_m, self.cluster_n = rank % CLUSTER_M, rank // CLUSTER_M
-        # masks of the CTAs that have the same tile of A, and of B
-        row = k.constant(i32, sum(1 << j*CLUSTER_M for j in range(CLUSTER_N)))
-        column = k.constant(i32, (1 << CLUSTER_M) - 1)
-        self.same_row = None if CLUSTER_N == 1 else row << self.cluster_m
-        self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
-        self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
-        self.count = of_batch(g, self.tiles_m*self.tiles_n)
-
-    def each(self, stop: Value) -> Any:
-        """A loop over those of this cluster."""
-        return self.k.loop(stop, start=self.k.block[0] // self.CTAS, step=self.k.grid[0] // self.CTAS, unroll=False)
-
-    def place(self, tile: Value) -> tuple[Value, Value, Value | None]:
-        """Where the CTA's part of it begins in C, and in which matrix of a batch."""
-        matrix = None
-        if self.g.batch is not None:
-            matrix = tile // (self.tiles_m*self.tiles_n)
-            tile = tile - matrix*(self.tiles_m*self.tiles_n)
-        tile_m, tile_n = grouped(self.k, tile, self.tiles_m, self.tiles_n, self.GROUP_M)
-        return ((tile_m*self.CLUSTER[0] + self.cluster_m)*self.CTA[0],
-                (tile_n*self.CLUSTER[1] + self.cluster_n)*self.CTA[1], matrix)
-
-
 class Products:
     """A warpgroup's rows of the CTA's tile of C: sums of products of tiles in shared memory."""
 
     def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
-                 first: Value, EXTENT: int) -> None:
+                 first: Value, EXTENT: int, PROMOTED: bool) -> None:
         self.k, self.atom, self.tiles, self.smem, self.first = k, atom, tiles, smem, first
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
+        # of a tile of C in the end: those of the instructions, or others that these are added to
+        self.sums = [k.tile(1, atom.registers, atom.sum) for _ in self.acc] if PROMOTED else self.acc
 
     def multiply(self, stage: Value, first: bool) -> None:
         """Start the products of a stage, as a group; the `first` ones replace the sums."""
@@ -278,9 +191,20 @@ class Products:
     def wait(self, pending: int) -> None:
         self.k.wgmma_wait(pending, *self.acc)
 
+    def clear(self) -> None:
+        for tile in self.sums:
+            for ij in tile.registers:
+                tile[ij] = 0
+
+    def promote(self) -> None:
+        """Add the sums of the instructions, which are over, to the others."""
+        for total, acc in zip(self.sums, self.acc):
+            for ij in total.registers:
+                total[ij] = total[ij] + acc[ij]
+
     def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
         """The sums of thread t of the warpgroup, in a tile that begins there."""
-        for i, acc in enumerate(self.acc):
+        for i, acc in enumerate(self.sums):
             for half in range(2):                                       # all of a row, then the row 8 below
                 row = None
                 for e in range(2*half, self.atom.registers, 4):

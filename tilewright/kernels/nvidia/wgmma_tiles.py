@@ -1,0 +1,120 @@
+"""Tiles of the GEMM by wgmma: of A and B in the stages of shared memory, as tensor maps bring them and wgmma reads
+them, and of C, as the CTAs of a persistent grid take them.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.atoms.wgmma import DEPTH, ROWS, SharedMatrix
+from tilewright.ir import Kernel, TensorMap, Value, i32
+from tilewright.kernels.gpu.work import grouped, of_batch
+from tilewright.kernels.narrow import memory_type
+
+SWIZZLE = 128                                               # bytes: a row of a block of a tile in shared memory
+
+
+@dataclass(frozen=True)
+class SmemTile:
+    """A tile of A or B in a stage: blocks of 128 contiguous bytes by all of the other dimension, swizzled.
+
+    EXTENT      of m or n
+    SHARE       CTAs of the cluster that have the same tile: each brings its part of every block
+    """
+    FORMAT: str
+    along_k: bool
+    EXTENT: int
+    CTA_K: int
+    SHARE: int
+    BATCH: bool
+
+    def __post_init__(self) -> None:
+        along, across = self._sides
+        if along % self.ROW or across % (ROWS*self.SHARE):
+            raise ValueError(f"a tile of {self.EXTENT} by {self.CTA_K} of k in {self.FORMAT} must have a multiple of "
+                             f"{self.ROW} elements along its contiguous dimension, not {along}, and of "
+                             f"{ROWS*self.SHARE} for {self.SHARE} CTAs along the other, not {across}")
+
+    @property
+    def ITEM(self) -> int:
+        return memory_type(self.FORMAT).bytes
+
+    @property
+    def ROW(self) -> int:
+        """Elements of a row of a block."""
+        return SWIZZLE // self.ITEM
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        """Elements of the contiguous dimension, and of the other one."""
+        return (self.CTA_K, self.EXTENT) if self.along_k else (self.EXTENT, self.CTA_K)
+
+    @property
+    def BLOCK(self) -> int:
+        """Bytes of a block."""
+        return self._sides[1]*SWIZZLE
+
+    @property
+    def BYTES(self) -> int:
+        return self.EXTENT*self.CTA_K*self.ITEM
+
+    @property
+    def map(self) -> TensorMap:
+        return TensorMap(memory_type(self.FORMAT), (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
+                         SWIZZLE)
+
+    @property
+    def layout(self) -> SharedMatrix:
+        return SharedMatrix(SWIZZLE, "k", ROWS*SWIZZLE) if self.along_k else SharedMatrix(
+            SWIZZLE, "mn", ROWS*SWIZZLE, self.BLOCK)
+
+    def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Value, Value]]]:
+        """Of the copies of CTA number `share` of those that share it: where each goes in the stage, in bytes, and its
+        coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
+        along, across = self._sides
+        part = share*(across // self.SHARE)
+        x, y = (step, row) if self.along_k else (row, step)
+        for block in range(along // self.ROW):
+            yield part*SWIZZLE + block*self.BLOCK, (x + block*self.ROW, y + part)
+
+    def at(self, row: Any, step: int) -> Any:
+        """Bytes from the tile's beginning to the operand of an instruction: from this row, a multiple of 64, and the
+        `step`th 32 bytes of k."""
+        if self.along_k:
+            block, inside = divmod(step*DEPTH, SWIZZLE)
+            return row*SWIZZLE + (block*self.BLOCK + inside)
+        return row // self.ROW * self.BLOCK + step*(DEPTH // self.ITEM)*SWIZZLE
+
+
+class Tiles:
+    """Which tiles of C a CTA works on: those of its cluster, each as large as all of its CTAs' together."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, CTA_M: int, CTA_N: int, CLUSTER_M: int, CLUSTER_N: int,
+                 GROUP_M: int) -> None:
+        self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N
+        self.CTA, self.CLUSTER = (CTA_M, CTA_N), (CLUSTER_M, CLUSTER_N)
+        rank = k.cluster_rank if self.CTAS > 1 else k.constant(i32, 0)
+        self.cluster_m, self.cluster_n = rank % CLUSTER_M, rank // CLUSTER_M
+        # masks of the CTAs that have the same tile of A, and of B
+        row = k.constant(i32, sum(1 << j*CLUSTER_M for j in range(CLUSTER_N)))
+        column = k.constant(i32, (1 << CLUSTER_M) - 1)
+        self.same_row = None if CLUSTER_N == 1 else row << self.cluster_m
+        self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
+        self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
+        self.count = of_batch(g, self.tiles_m*self.tiles_n)
+
+    def each(self, stop: Value) -> Any:
+        """A loop over those of this cluster."""
+        return self.k.loop(stop, start=self.k.block[0] // self.CTAS, step=self.k.grid[0] // self.CTAS, unroll=False)
+
+    def place(self, tile: Value) -> tuple[Value, Value, Value | None]:
+        """Where the CTA's part of it begins in C, and in which matrix of a batch."""
+        matrix = None
+        if self.g.batch is not None:
+            matrix = tile // (self.tiles_m*self.tiles_n)
+            tile = tile - matrix*(self.tiles_m*self.tiles_n)
+        tile_m, tile_n = grouped(self.k, tile, self.tiles_m, self.tiles_n, self.GROUP_M)
+        return ((tile_m*self.CLUSTER[0] + self.cluster_m)*self.CTA[0],
+                (tile_n*self.CLUSTER[1] + self.cluster_n)*self.CTA[1], matrix)
