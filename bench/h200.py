@@ -55,6 +55,8 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
     import tilewright as tw
     from tilewright.bench import gpu_device
+    from tilewright.bench.cases import Product
+    from tilewright.bench.peer import out_dtype
     from tilewright.bench.suites.shapes import gemm
     from tilewright.measure.operands import Operands
     gpu_device.TorchDevice()                # tf32 off
@@ -71,6 +73,7 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
         for gap, before in GAPS:
             problem = gemm(dtype, m, n, k, layout)
             kind = problem.out
+            options = out_dtype(Product(problem.a, problem.b, kind))
             for whole in (True, False):
                 (a, _), (b, _) = (stored(each, *shape, gap, before, whole) for each, shape in (
                     (problem.a, problem.shape_a), (problem.b, problem.shape_b)))
@@ -83,7 +86,9 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
                     if beta == 0:
                         gpu_device.poison(c)
                     around = outer.clone()
-                    if (alpha, beta) == (1.0, 0.0):
+                    if options:
+                        tw.matmul(a, b, c, alpha=alpha, beta=beta, **({"c": c} if beta else {}), **options)
+                    elif (alpha, beta) == (1.0, 0.0):
                         tw.matmul(a, b, c)
                     else:
                         tw.gemm(alpha, a, b, beta, c)
@@ -99,7 +104,7 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
                     if wrong is None and not torch.equal(outer, around):
                         wrong = "elements beside C were written to"
                     if wrong is None and alpha == 1.0 and beta == 0.0:
-                        tw.matmul(a, b, c)
+                        tw.matmul(a, b, c, **options)
                         wrong = None if torch.equal(c, got) else "the same product again gives other bits"
                     count += 1
                     if wrong:

@@ -176,14 +176,19 @@ def our_ways(product: Product) -> Iterator[Way]:
     """tilewright.matmul(a, b, out), with out_dtype and algorithm where the product asks for them."""
     import tilewright as tw
 
-    options: dict[str, Any] = {}
-    if formats.promote(product.a, product.b).name != product.out:
-        options["out_dtype"] = formats.get(product.out).dtype
+    options = out_dtype(product)
     if product.algorithm:
         options["algorithm"] = product.algorithm
     call = partial(tw.matmul, **options) if options else tw.matmul
     said = "".join(f", {key}={value!s}" for key, value in options.items())
     yield Way(OURS, f"tilewright.matmul(a, b, out{said})", lambda o: (call, (o.a, o.b, o.c)))
+
+
+def out_dtype(product: Product) -> dict[str, Any]:
+    """The keyword of tilewright.matmul for a result that is not of the operands' common format."""
+    if formats.promote(product.a, product.b).name == product.out:
+        return {}
+    return {"out_dtype": formats.get(product.out).dtype}
 
 
 def planned(text: str) -> Peer:
@@ -192,8 +197,10 @@ def planned(text: str) -> Peer:
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
     plan = NvidiaPlan.parse(text)
-    return single(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",
-                  lambda o: (partial(tw.matmul, plan=plan), (o.a, o.b, o.c)))
+    def ways(product: Product) -> Iterator[Way]:
+        call = partial(tw.matmul, plan=plan, **out_dtype(product))
+        yield Way(text, "tilewright.matmul(a, b, out, plan=...)", lambda o: (call, (o.a, o.b, o.c)))
+    return Peer(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)", ways)
 
 
 def plan_of(problem: Any, target: Any) -> str | None:

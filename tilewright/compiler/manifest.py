@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from tilewright.targets import Target
 
 
+# Where the bank of constants of sm_90, the first chip with tensor maps, has a kernel's block of arguments: what is
+# aligned to more than 16 bytes is aligned there, not in the block. Seen in machine code and by cuFuncGetParamInfo.
+BANK = 0x210
+
+
 class Parameter(NamedTuple):
     """A kernel's parameter: where a launch's block of arguments has it, in bytes. `type`: "ptr", "i32", "f64" ..."""
     name: str
@@ -37,7 +42,8 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
 
     `grid`: workgroups along x, y and z, numbers or Python expressions of the arguments' names, such as
     "(n + 255) // 256"; None: the caller chooses it. `arguments` lie at these bytes of a block of `argument_bytes`, by
-    default each at the next multiple of its size (of a tensor map: of 64); what a driver adds behind them is not in it.
+    default each at the next multiple of its size (of a tensor map: of 64 in the bank that has the block at `BANK`);
+    what a driver adds behind them is not in it.
     `shared` are bytes of a workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
     """
     from tilewright.ir.types import Pointer, TensorMap, Type
@@ -47,7 +53,8 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
         t = value.type
         size = t.bytes if isinstance(t, Type) else BYTES if isinstance(t, TensorMap) else 8     # an address, a handle
         align = min(size, ALIGN)
-        offset = offsets[name] if offsets is not None else -(-end // align) * align
+        bank = BANK % align
+        offset = offsets[name] if offsets is not None else -(-(bank + end) // align) * align - bank
         end = max(end, offset + size)
         row: dict[str, Any] = {"name": name, "offset": offset}
         if isinstance(t, Pointer):

@@ -71,6 +71,12 @@ def test_layouts(format, layout):
     run(80, 144, 160, A=format, LAYOUT=layout)
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_single_bytes_of_more_steps_of_k_than_a_cta_has_threads(layout):
+    run(17, 33, 200, A="i8", LAYOUT=layout, CTA_M=16, CTA_N=16, WARP_M=16, WARP_N=16, STAGES=2, ASYNC=False,
+        VECTOR_A=1, VECTOR_B=1)
+
+
 @pytest.mark.parametrize(("formats", "layout"), [
     (("f16", "f16", "f16", "f16"), "nt"), (("f16", "f16", "f32", "f16"), "nn"), (("bf16", "bf16", "bf16", "f32"), "tt"),
     (("u8", "i8", "i32", "i32"), "nt"), (("i8", "i8", "i8", "i32"), "nn"), (("e4m3fn", "e5m2", "f32", "f32"), "tn")])

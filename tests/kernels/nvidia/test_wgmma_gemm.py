@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.assembled import assembled
 from tilewright import simulator
+from tilewright.compiler.manifest import manifest
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.formats import get
 from tilewright.ir import Kernel
@@ -17,6 +18,7 @@ from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.wgmma_gemm import Products, emit_wgmma_gemm
 from tilewright.simulator import Fault
+from tilewright.targets import target
 
 SMALL = {"CTA_M": 128, "CTA_N": 64, "CTA_K": 64, "STAGES": 2}
 
@@ -125,6 +127,13 @@ def test_promoted_sums_keep_their_bits(monkeypatch):
 def test_batch():
     run(70, 60, 72, batch=(5,), CLUSTER_M=2, LAYOUT="tn", beta=1)
     run(70, 61, 72, batch=(3,), LAYOUT="nn", COPIED=False)
+
+
+def test_parameters_are_where_the_driver_has_them():
+    """As cuFuncGetParamInfo said of this kernel on an H200."""
+    found = manifest(emit_wgmma_gemm(OUT="f32", STAGES=2), target("sm_90a"))["arguments"]
+    assert [(p["offset"], p["size"]) for p in found] == [
+        (0, 4), (4, 4), (8, 4), (12, 4), (48, 128), (176, 128), (304, 4), (312, 8), (320, 8), (368, 128)]
 
 
 def test_random_numbers():

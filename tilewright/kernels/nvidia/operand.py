@@ -115,6 +115,8 @@ class SmemOperand:
         start = [pointer.get() for pointer in self.pointers]
         at = [*start]
         for index, each in enumerate(self.passes):
+            if self.rows_end and not each.i:                        # the next steps of k, from the first row again
+                at = [*start]
             yield index, each, at[each.source] + (each.p if self.along_k else 0)
             if self.rows_end or not self.along_k:
                 at[each.source] += self.ld*self.ROWS                # no register for each multiple of ld
