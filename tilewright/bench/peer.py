@@ -197,6 +197,7 @@ def planned(text: str) -> Peer:
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
     plan = NvidiaPlan.parse(text)
+
     def ways(product: Product) -> Iterator[Way]:
         call = partial(tw.matmul, plan=plan, **out_dtype(product))
         yield Way(text, "tilewright.matmul(a, b, out, plan=...)", lambda o: (call, (o.a, o.b, o.c)))

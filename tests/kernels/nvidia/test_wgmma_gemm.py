@@ -10,8 +10,8 @@ import pytest
 
 from tests.helpers.assembled import assembled
 from tilewright import simulator
-from tilewright.compiler.manifest import manifest
 from tilewright.atoms.wgmma import Wgmma
+from tilewright.compiler.manifest import manifest
 from tilewright.formats import get
 from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
