@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.assembled import assembled
 from tilewright import simulator
+from tilewright.atoms.fragment import ROUNDED, truncated
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.compiler.manifest import manifest
 from tilewright.formats import get
@@ -30,13 +31,14 @@ def bits(x):
 
 def operand(rng, rows, columns, letter, format, batch, whole):
     """(as it is in memory, [..., rows, columns] in float64): rows of memory begin at multiples of 16 bytes."""
-    dtype = get(format).dtype
+    dtype = get(ROUNDED.get(format, format)).dtype
     stored = (*batch, rows, columns) if letter == "n" else (*batch, columns, rows)
     even = 16 // dtype.itemsize
     x = np.zeros((*stored[:-1], -(-stored[-1] // even) * even), dtype)[..., :stored[-1]]
     numbers = rng.integers(0 if format == "u8" else -3, 4, stored) if whole else rng.standard_normal(stored)
     x[:] = numbers.astype(dtype)
-    return x, (x if letter == "n" else x.swapaxes(-1, -2)).astype(np.float64)
+    seen = truncated(np.ascontiguousarray(x)) if format == "tf32" else x
+    return x, (seen if letter == "n" else seen.swapaxes(-1, -2)).astype(np.float64)
 
 
 def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt", alpha=1, beta=0, clusters=2,
@@ -75,6 +77,9 @@ def test_layouts(layout):
     (("bf16", "bf16", "bf16", "f32"), {"LAYOUT": "nn", "VECTOR_C": 2, "n": 70}),
     (("e4m3fn", "e5m2", "f32", "f32"), {"CTA_K": 128, "k": 144}),
     (("i8", "u8", "i32", "i32"), {"CTA_K": 128, "k": 256, "alpha": 3, "beta": 2}),
+    (("f16", "f16", "f16", "f16"), {"LAYOUT": "nn", "alpha": 2, "beta": -1}),
+    (("e5m2", "e5m2", "f32", "f16"), {"CTA_K": 128, "VECTOR_C": 2, "n": 66, "COPIED": False}),
+    (("tf32", "tf32", "f32", "f32"), {"CTA_K": 32, "beta": 1}),
 ])
 def test_formats(formats, options):
     A, B, OUT, SUMS = formats
@@ -139,6 +144,7 @@ def test_parameters_are_where_the_driver_has_them():
 def test_random_numbers():
     run(150, 100, 300, whole=False, CLUSTER_M=2)
     run(150, 100, 300, OUT="bf16", whole=False)
+    run(150, 100, 100, A="tf32", CTA_K=32, whole=False)
 
 
 @pytest.mark.parametrize("copied", [True, False])
@@ -193,6 +199,7 @@ def clean(**options):
 
 @pytest.mark.parametrize("options", [
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
+    {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},
 ])
 def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)
@@ -219,7 +226,8 @@ def test_machine_code(m, n, layout):
     ({"A": "i8", "B": "i8", "SUMS": "i32", "LAYOUT": "nn", "CTA_K": 128}, "only numbers of 16 bits"),
     ({"CTA_N": 264}, "n must be one of"), ({"A": "bf16", "B": "f16"}, "no products of bf16 and f16"),
     ({"CTA_N": 96}, "CTA_N must be a multiple of 64 for copies of C in bf16, not 96"),
-    ({"SUMS": "f16", "A": "f16", "B": "f16"}, "SUMS f32 or i32, not f16"),
+    ({"SUMS": "f16"}, "products of bf16 are added up in f32, not in f16"),
+    ({"A": "tf32", "B": "tf32", "LAYOUT": "nn", "CTA_K": 32}, "only numbers of 16 bits"),
     ({"PROMOTE": 96}, "PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = 64, not 96"),
 ])
 def test_what_cannot_be(options, message):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.atoms.wgmma import swizzled
 from tilewright.ir import Kernel, TensorMap, Tile, Type, Value
@@ -145,6 +145,13 @@ class Staging:
         out.cases_of_beta(each)
 
 
+class Blocks(Protocol):
+    """Sums of a warp in the registers of a matrix instruction."""
+    @property
+    def shape(self) -> tuple[int, int]: ...                 # blocks of rows, and elements of each in a lane
+    def element(self, i: int, e: int) -> Value: ...
+
+
 @dataclass(frozen=True)
 class Copied:
     """C by way of shared memory and a tensor map: a warp writes blocks of 16 rows of 128 bytes to two buffers in turn,
@@ -167,11 +174,12 @@ class Copied:
     def map_type(cls, T: Type, BATCH: bool) -> TensorMap:
         return TensorMap(T, (cls.ROW // T.bytes, cls.ROWS) + (1,)*BATCH, cls.ROW)
 
-    def store(self, out: Out, acc: list[Tile], row: Value, column: Value, APART: int) -> None:
-        """acc[i]: sums of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
+    def store(self, out: Out, sums: Blocks, row: Value, column: Value, APART: int) -> None:
+        """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
         k, T, lane = self.k, out.c.type.element, self.lane
         WIDTH = self.ROW // T.bytes
-        blocks = [(i, first) for i in range(len(acc)) for first in range(0, 2*acc[0].cols, WIDTH)]
+        COUNT, ELEMENTS = sums.shape
+        blocks = [(i, first) for i in range(COUNT) for first in range(0, 2*ELEMENTS, WIDTH)]
 
         def each(read_c: bool) -> None:
             for number, (i, first) in enumerate(blocks):
@@ -181,8 +189,8 @@ class Copied:
                 k.warp_barrier()
                 for e in range(first // 2, (first + WIDTH) // 2, 2):
                     y, x = lane // 4 + e // 2 % 2 * 8, lane % 4 * 2 + (e // 4 * 8 - first)
-                    self._pair(out, [acc[i][0, e], acc[i][0, e + 1]], row + i*APART + y, column + first + x, read_c,
-                               buffer + swizzled(y*self.ROW + x*T.bytes, self.ROW))
+                    self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], row + i*APART + y, column + first + x,
+                               read_c, buffer + swizzled(y*self.ROW + x*T.bytes, self.ROW))
                 k.fence_async()
                 k.warp_barrier()
                 at = column + first, row + i*APART

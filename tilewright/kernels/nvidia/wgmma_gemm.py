@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilewright.atoms.wgmma import DEPTH, ROWS, M, Wgmma
-from tilewright.ir import Function, Kernel, Tile, Value, f32, i8, i32, i64, ptr
+from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i8, i32, i64, ptr, vec
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
@@ -50,9 +50,11 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     m, n and k are the maps' zeros.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
-    A, B        f16, bf16; i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and u8, or
-                of e4m3fn and e5m2
-    SUMS        i32 for i8 and u8, else f32; the type of alpha and beta
+    A, B        f16, bf16; tf32, i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and
+                u8, or of e4m3fn and e5m2. tf32 is f32 in memory, and the instruction drops the lowest 13 bits:
+                numbers are cut off, not rounded to nearest, so that operands are up to 2^-10 too small
+    SUMS        i32 for i8 and u8, else f32; f16 for f16 and fp8 as well, in half the registers: these sums become f32
+                after the last product. alpha and beta are i32 or f32
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
     CTA_M       a multiple of 64 * WARPGROUPS, at most 256; CTA_N a multiple of 8 that wgmma has, and of 64 elements
@@ -71,10 +73,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     CTAS, SCALAR = CLUSTER_M*CLUSTER_N, i32 if SUMS == "i32" else f32
     a = SmemTile(A, LAYOUT[0] == "n", CTA_M, CTA_K, CLUSTER_N, BATCH)
     b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH)
-    if CTA_M % (M*WARPGROUPS) or VECTOR_C not in (1, 2) or SUMS not in ("f32", "i32") or STAGES < 2:
+    if CTA_M % (M*WARPGROUPS) or VECTOR_C not in (1, 2) or STAGES < 2:
         raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS} for {WARPGROUPS} warpgroups, not {CTA_M}; "
-                         f"VECTOR_C 1 or 2, not {VECTOR_C}; SUMS f32 or i32, not {SUMS}; STAGES at least 2, not "
-                         f"{STAGES}")
+                         f"VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}")
     if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32"):
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
                          f"sums in {SUMS}")
@@ -137,7 +138,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
             else:
                 copied = Copied(k, g.c_map, c_smem.at(t // 32, 0), t % 32, g.matrix)
-                copied.store(out, products.sums, i0 + products.first + t // 32 % 4 * 16, j0, M)
+                copied.store(out, products, i0 + products.first + t // 32 % 4 * 16, j0, M)
         if c_smem is not None:
             Copied(k, g.c_map, c_smem, t % 32, None).end()
 
@@ -202,13 +203,24 @@ class Products:
             for ij in total.registers:
                 total[ij] = total[ij] + acc[ij]
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Blocks of 64 rows, and elements of C that a lane has of each."""
+        return len(self.sums), self.atom.sums.elements
+
+    def element(self, i: int, e: int) -> Value:
+        """Element e of block i, of an f16 as f32."""
+        if self.atom.d != "f16":
+            return self.sums[i][0, e]
+        return self.k.cast(self.k.reinterpret(self.sums[i][0, e // 2], vec(f16, 2))[e % 2], f32)
+
     def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
         """The sums of thread t of the warpgroup, in a tile that begins there."""
-        for i, acc in enumerate(self.sums):
+        for i in range(self.shape[0]):
             for half in range(2):                                       # all of a row, then the row 8 below
                 row = None
-                for e in range(2*half, self.atom.registers, 4):
+                for e in range(2*half, self.shape[1], 4):
                     y, x = self.atom.sums(t % 32, e)
                     row = i0 + self.first + (t // 32 * 16 + i*M + y) if row is None else row
                     for d in range(0, 2, VECTOR):
-                        yield Run(row, j0 + x + d, [acc[0, e + d + v] for v in range(VECTOR)])
+                        yield Run(row, j0 + x + d, [self.element(i, e + d + v) for v in range(VECTOR)])

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tilewright.atoms.fragment import ROUNDED
 from tilewright.atoms.wgmma import DEPTH, ROWS, SharedMatrix
-from tilewright.ir import Kernel, TensorMap, Value, i32
+from tilewright.ir import Kernel, TensorMap, Type, Value, i32
 from tilewright.kernels.gpu.work import grouped, of_batch
 from tilewright.kernels.narrow import memory_type
 
@@ -38,8 +39,13 @@ class SmemTile:
                              f"{ROWS*self.SHARE} for {self.SHARE} CTAs along the other, not {across}")
 
     @property
+    def TYPE(self) -> Type:
+        """Of its elements in memory."""
+        return memory_type(ROUNDED.get(self.FORMAT, self.FORMAT))
+
+    @property
     def ITEM(self) -> int:
-        return memory_type(self.FORMAT).bytes
+        return self.TYPE.bytes
 
     @property
     def ROW(self) -> int:
@@ -62,7 +68,7 @@ class SmemTile:
 
     @property
     def map(self) -> TensorMap:
-        return TensorMap(memory_type(self.FORMAT), (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
+        return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
                          SWIZZLE)
 
     @property
