@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.helpers.numbers import modulo, numbers
 from tilewright import formats
+from tilewright.api import host
 from tilewright.formats import FORMATS, Bool, Complex, Float, Format, Integer
 
 INTEGERS = [f for f in FORMATS.values() if isinstance(f, Integer)]
@@ -110,3 +112,16 @@ def test_out_of_another_byte_order_has_the_dtype_that_out_dtype_asks_for(name):
     out = np.zeros((2, 2), dtype.newbyteorder())
     assert tw.matmul(np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), out, out_dtype=name) is out
     np.testing.assert_array_equal(out, 3)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"])
+def test_sums_are_stored_in_an_out_of_ml_dtypes_at_once(monkeypatch, name):
+    """Without an array of float32 in between, and with the bits that a cast of one would give."""
+    rng, given = np.random.default_rng(5), []
+    a, b = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((130, 90), (90, 70)))
+    out, run = np.empty((130, 70), getattr(ml_dtypes, name)), host.run
+    monkeypatch.setattr(host, "run", lambda gemm, a, b, c, *args, **options: given.append(c) or run(
+        gemm, a, b, c, *args, **options))
+    assert tw.matmul(a, b, out) is out
+    assert given[0] is out
+    np.testing.assert_array_equal(out.view(np.uint8), tw.matmul(a, b).astype(out.dtype).view(np.uint8))
