@@ -41,6 +41,16 @@ def operand(rng, rows, columns, letter, format, batch, whole):
     return x, (seen if letter == "n" else seen.swapaxes(-1, -2)).astype(np.float64)
 
 
+def planes(x, count, format):
+    """x, f32, as a sum of matrices: [..., count, rows, columns], rows at multiples of 16 bytes."""
+    terms, even = [], 16 // get(format).dtype.itemsize
+    for _ in range(count):
+        terms.append(truncated(x) if format == "f32" else x.astype(get(format).dtype))
+        x = x - terms[-1].astype(np.float32)
+    padded = [*np.zeros(x.ndim, int), -x.shape[-1] % even]
+    return np.pad(np.stack(terms, -3), [(0, n) for n in padded])[..., :x.shape[-1]]
+
+
 def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt", alpha=1, beta=0, clusters=2,
         batch=(), whole=True, **options):
     """The report, and what was computed; the product is compared with NumPy's, of whole numbers exactly."""
@@ -95,6 +105,7 @@ def test_sizes(m, n, k):
 @pytest.mark.parametrize("options", [
     {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
     {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
+    {"CTA_K": 32, "CTA_N": 96, "LAYOUT": "nn", "COPIED": True},
     {"CTA_M": 192, "WARPGROUPS": 3}, {"COPIED": False, "VECTOR_C": 2}, {"COPIED": False, "beta": 2, "n": 151},
     {"OUT": "bf16", "beta": 2, "CTA_N": 128, "n": 151}, {"OUT": "f16", "A": "f16", "CTA_M": 256, "CTA_N": 64},
 ])
@@ -127,6 +138,31 @@ def test_promoted_sums_keep_their_bits(monkeypatch):
         simulator.run(function, 128, 64, 1024, 1.0, bits(a), bits(b), 0.0, c, 64, c, grid=(1, 1))
         errors[promote] = abs(c - exact).max() / exact.max() * 2**13
     assert errors[128] < 4 < errors[0]
+
+
+@pytest.mark.parametrize(("terms", "format", "largest", "bound", "options"), [
+    ((3, 3, 6), "bf16", (511, 511), 2.0**-22, {"CTA_K": 32, "PROMOTE": 64, "CLUSTER_M": 2, "STAGES": 3}),
+    ((3, 3, 9), "bf16", (511, 511), None, {"LAYOUT": "tn", "PROMOTE": 128, "batch": (2,)}),
+    ((2, 2, 3), "tf32", (15, 8191), 2.0**-19, {"CTA_K": 32, "PROMOTE": 32, "CTA_M": 64, "WARPGROUPS": 1}),
+    ((1, 2, 2), "f16", (15, 8191), None, {"LAYOUT": "tt"}),
+])
+def test_terms(terms, format, largest, bound, options):
+    """f32 by products of its terms: exact on whole numbers of several terms, and as near as its other terms are small.
+    """
+    m, n, k, options = 70, 36, 100, SMALL | options
+    rng, layout, batch = np.random.default_rng(0), options.get("LAYOUT", "nt"), options.pop("batch", ())
+    for whole in (True, False) if bound else (True,):
+        a, b = ((rng.integers(-most, most, shape) if whole else rng.standard_normal(shape)).astype(np.float32)
+                for most, shape in zip(largest, ((*batch, m, k), (*batch, k, n))))
+        given = [planes(x if letter == "n" else np.ascontiguousarray(x.swapaxes(-1, -2)), count,
+                        ROUNDED.get(format, format)) for x, letter, count in zip((a, b), layout, terms)]
+        c = np.full((*batch, m, n + -n % 4), np.nan, np.float32)
+        function = emit_wgmma_gemm(format, format, "f32", TERMS=terms, BATCH=bool(batch), **options)
+        simulator.run(function, m, n, k, 1.0, *map(bits, given), 0.0, c, c.shape[-1], c[..., :n],
+                      *[*batch, m * c.shape[-1]] * bool(batch), grid=(options.get("CLUSTER_M", 1), 1))
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        magnitude = abs(a).astype(np.float64) @ abs(b)
+        assert (abs(c[..., :n] - exact) <= (0 if whole else bound * magnitude)).all()
 
 
 def test_batch():
@@ -200,6 +236,7 @@ def clean(**options):
 @pytest.mark.parametrize("options", [
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
     {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},
+    {"TERMS": (3, 3, 6), "OUT": "f32", "CTA_N": 128, "CTA_K": 32, "PROMOTE": 128},
 ])
 def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)
@@ -221,8 +258,9 @@ def test_machine_code(m, n, layout):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"CTA_M": 96}, "CTA_M must be a multiple of 128 for 2 warpgroups, not 96"),
-    ({"CTA_K": 32}, "a multiple of 64 elements along its contiguous dimension, not 32"),
-    ({"LAYOUT": "nn", "CTA_N": 96}, "a multiple of 64 elements along its contiguous dimension, not 96"),
+    ({"CTA_K": 16}, "a multiple of 32 elements along its contiguous dimension, not 16"),
+    ({"LAYOUT": "nn", "CTA_N": 80}, "a multiple of 32 elements along its contiguous dimension, not 80"),
+    ({"TERMS": (3, 3, 5)}, "TERMS: 3 planes of A and 3 of B have 1 or 3 or 6 or 8 or 9 products, not 5"),
     ({"A": "i8", "B": "i8", "SUMS": "i32", "LAYOUT": "nn", "CTA_K": 128}, "only numbers of 16 bits"),
     ({"CTA_N": 264}, "n must be one of"), ({"A": "bf16", "B": "f16"}, "no products of bf16 and f16"),
     ({"CTA_N": 96}, "CTA_N must be a multiple of 64 for copies of C in bf16, not 96"),

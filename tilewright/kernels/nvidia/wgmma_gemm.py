@@ -25,15 +25,16 @@ each has its share of it copied to all; so do CLUSTER_N of them, side by side, w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
-from tilewright.atoms.wgmma import DEPTH, ROWS, M, Wgmma
+from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i8, i32, i64, ptr, vec
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
-from tilewright.kernels.nvidia.wgmma_tiles import SWIZZLE, SmemTile, Tiles
+from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile, Tiles
 
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
 
@@ -41,7 +42,7 @@ REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loa
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
-                    BATCH: bool = False, PROMOTE: int = 0) -> Function:
+                    BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -57,8 +58,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 after the last product. alpha and beta are i32 or f32
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
-    CTA_M       a multiple of 64 * WARPGROUPS, at most 256; CTA_N a multiple of 8 that wgmma has, and of 64 elements
-                where n is contiguous; CTA_K a multiple of 128 bytes
+    CTA_M       a multiple of 64 * WARPGROUPS, at most 256; CTA_N a multiple of 8 that wgmma has, and of 64 bytes where
+                n is contiguous; CTA_K a multiple of 64 bytes where k is, of 8 else
     CLUSTER_M   CTAs one below the other that share tiles of B; CLUSTER_N: side by side, of A
     GROUP_M     tiles of the clusters are taken in groups of so many rows: see work.grouped
     VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
@@ -67,12 +68,18 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     PROMOTE     sums in f32 are added to f32 registers of their own after every so many of k, a multiple of CTA_K, and
                 begin anew: the instruction truncates as it adds up, and keeps about 14 bits of products of fp8. These
                 registers are as many again. 0: only the instruction adds up
+    TERMS       (planes of A, planes of B, products): each operand is a sum of so many matrices, the largest numbers
+                first, which are a dimension of its map behind rows and columns. Multiplied are the pairs of planes of
+                the smallest i + j, the largest i + j first; all of one i + j, or none. (3, 3, 6) of bf16: f32 by six
+                products. None: one matrix
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
     CTAS, SCALAR = CLUSTER_M*CLUSTER_N, i32 if SUMS == "i32" else f32
-    a = SmemTile(A, LAYOUT[0] == "n", CTA_M, CTA_K, CLUSTER_N, BATCH)
-    b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH)
+    planes_a, planes_b, _ = TERMS or (0, 0, 1)
+    a = SmemTile(A, LAYOUT[0] == "n", CTA_M, CTA_K, CLUSTER_N, BATCH, planes_a)
+    b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH, planes_b)
+    PAIRS = pairs(*TERMS or (1, 1, 1))
     if CTA_M % (M*WARPGROUPS) or VECTOR_C not in (1, 2) or STAGES < 2:
         raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS} for {WARPGROUPS} warpgroups, not {CTA_M}; "
                          f"VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}")
@@ -89,13 +96,13 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     # With COPIED, C is written by its map: no pointer's memory may count as read-only.
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_copied' if COPIED else ''}{'_batch' if BATCH else ''}"
-               f"{f'_p{PROMOTE}' if PROMOTE else ''}",
+               f"{f'_p{PROMOTE}' if PROMOTE else ''}{'_t{}x{}x{}'.format(*TERMS) if TERMS else ''}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=not COPIED, m=i32, n=i32, k=i32,
                alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k), k.thread[0]
-    a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ROWS*SWIZZLE)
-    b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ROWS*SWIZZLE)
-    c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ROWS*SWIZZLE) if COPIED else None
+    a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
+    b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
+    c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ALIGN) if COPIED else None
     full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
     k.init_mbarriers()
     tiles = Tiles(k, g, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M)
@@ -105,8 +112,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     with k.role("math", warps=4*WARPGROUPS):
         if math_registers:
             k.registers(math_registers, more=True)
-        products = Products(k, atom, (a, b), (a_smem, b_smem), t // 128 * (CTA_M // WARPGROUPS), CTA_M // WARPGROUPS,
-                            bool(PROMOTE))
+        products = Products(k, atom, (a, b), (a_smem, b_smem), PAIRS, t // 128 * (CTA_M // WARPGROUPS),
+                            CTA_M // WARPGROUPS, bool(PROMOTE))
         done = k.variable(i32, 0)                                       # steps of all tiles so far
         with tiles.each(tiles.count) as tile:
             def multiply(position: Value, first: bool) -> None:
@@ -169,12 +176,23 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     return k.function
 
 
+def pairs(planes_a: int, planes_b: int, products: int) -> list[tuple[int, int]]:
+    """Planes of A and B that are multiplied with each other: the smallest numbers first. ValueError if there are not so
+    many, or others as small."""
+    found = sorted(product(range(planes_a), range(planes_b)), key=sum)
+    if not 0 < products <= len(found) or (products < len(found) and sum(found[products - 1]) == sum(found[products])):
+        whole = [n for n, pair in enumerate(found, 1) if n == len(found) or sum(pair) < sum(found[n])]
+        raise ValueError(f"TERMS: {planes_a} planes of A and {planes_b} of B have {' or '.join(map(str, whole))} "
+                         f"products, not {products}")
+    return found[:products][::-1]
+
+
 class Products:
     """A warpgroup's rows of the CTA's tile of C: sums of products of tiles in shared memory."""
 
     def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
-                 first: Value, EXTENT: int, PROMOTED: bool) -> None:
-        self.k, self.atom, self.tiles, self.smem, self.first = k, atom, tiles, smem, first
+                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PROMOTED: bool) -> None:
+        self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
         # of a tile of C in the end: those of the instructions, or others that these are added to
         self.sums = [k.tile(1, atom.registers, atom.sum) for _ in self.acc] if PROMOTED else self.acc
@@ -183,10 +201,10 @@ class Products:
         """Start the products of a stage, as a group; the `first` ones replace the sums."""
         (a, b), (a_smem, b_smem) = self.tiles, self.smem
         self.k.wgmma_fence(*self.acc)
-        for step in range(a.CTA_K*a.ITEM // DEPTH):
+        for number, ((x, y), step) in enumerate(product(self.PAIRS, range(a.CTA_K*a.ITEM // DEPTH))):
             for i, acc in enumerate(self.acc):
-                self.k.wgmma(self.atom, acc, a_smem.at(stage, a.at(self.first + i*M, step)),
-                             b_smem.at(stage, b.at(0, step)), not first or step > 0)
+                self.k.wgmma(self.atom, acc, a_smem.at(stage, a.at(self.first + i*M, step, x)),
+                             b_smem.at(stage, b.at(0, step, y)), not first or number > 0)
         self.k.wgmma_commit()
 
     def wait(self, pending: int) -> None:

@@ -14,15 +14,17 @@ from tilewright.ir import Kernel, TensorMap, Type, Value, i32
 from tilewright.kernels.gpu.work import grouped, of_batch
 from tilewright.kernels.narrow import memory_type
 
-SWIZZLE = 128                                               # bytes: a row of a block of a tile in shared memory
+SWIZZLES = 128, 64                                          # bytes: rows of the blocks of a tile in shared memory
+ALIGN = ROWS*SWIZZLES[0]                                    # of tiles there
 
 
 @dataclass(frozen=True)
 class SmemTile:
-    """A tile of A or B in a stage: blocks of 128 contiguous bytes by all of the other dimension, swizzled.
+    """A tile of A or B in a stage: blocks of 128 (or 64) contiguous bytes by all of the other dimension, swizzled.
 
     EXTENT      of m or n
     SHARE       CTAs of the cluster that have the same tile: each brings its part of every block
+    PLANES      tiles, one after another, each of a plane of a tensor that has this dimension too; 0: it has none
     """
     FORMAT: str
     along_k: bool
@@ -30,6 +32,7 @@ class SmemTile:
     CTA_K: int
     SHARE: int
     BATCH: bool
+    PLANES: int = 0
 
     def __post_init__(self) -> None:
         along, across = self._sides
@@ -48,9 +51,14 @@ class SmemTile:
         return self.TYPE.bytes
 
     @property
+    def SWIZZLE(self) -> int:
+        """Bytes of a row of a block."""
+        return next((s for s in SWIZZLES if self._sides[0]*self.ITEM % s == 0), SWIZZLES[-1])
+
+    @property
     def ROW(self) -> int:
         """Elements of a row of a block."""
-        return SWIZZLE // self.ITEM
+        return self.SWIZZLE // self.ITEM
 
     @property
     def _sides(self) -> tuple[int, int]:
@@ -60,38 +68,47 @@ class SmemTile:
     @property
     def BLOCK(self) -> int:
         """Bytes of a block."""
-        return self._sides[1]*SWIZZLE
+        return self._sides[1]*self.SWIZZLE
 
     @property
-    def BYTES(self) -> int:
+    def PLANE(self) -> int:
+        """Bytes of a plane."""
         return self.EXTENT*self.CTA_K*self.ITEM
 
     @property
+    def BYTES(self) -> int:
+        return self.PLANE*max(self.PLANES, 1)
+
+    @property
     def map(self) -> TensorMap:
-        return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE) + (1,)*self.BATCH,
-                         SWIZZLE)
+        """Of the matrix, contiguous dimension first; then planes, then matrices of a batch."""
+        more = (1,)*(self.PLANES > 0) + (1,)*self.BATCH
+        return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE, *more), self.SWIZZLE)
 
     @property
     def layout(self) -> SharedMatrix:
-        return SharedMatrix(SWIZZLE, "k", ROWS*SWIZZLE) if self.along_k else SharedMatrix(
-            SWIZZLE, "mn", ROWS*SWIZZLE, self.BLOCK)
+        stride = ROWS*self.SWIZZLE
+        return SharedMatrix(self.SWIZZLE, "k", stride) if self.along_k else SharedMatrix(
+            self.SWIZZLE, "mn", stride, self.BLOCK)
 
-    def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Value, Value]]]:
+    def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Any, ...]]]:
         """Of the copies of CTA number `share` of those that share it: where each goes in the stage, in bytes, and its
         coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
         along, across = self._sides
         part = share*(across // self.SHARE)
         x, y = (step, row) if self.along_k else (row, step)
-        for block in range(along // self.ROW):
-            yield part*SWIZZLE + block*self.BLOCK, (x + block*self.ROW, y + part)
+        for plane in range(max(self.PLANES, 1)):
+            for block in range(along // self.ROW):
+                yield (part*self.SWIZZLE + (plane*self.PLANE + block*self.BLOCK),
+                       (x + block*self.ROW, y + part) + (plane,)*(self.PLANES > 0))
 
-    def at(self, row: Any, step: int) -> Any:
+    def at(self, row: Any, step: int, plane: int = 0) -> Any:
         """Bytes from the tile's beginning to the operand of an instruction: from this row, a multiple of 64, and the
         `step`th 32 bytes of k."""
         if self.along_k:
-            block, inside = divmod(step*DEPTH, SWIZZLE)
-            return row*SWIZZLE + (block*self.BLOCK + inside)
-        return row // self.ROW * self.BLOCK + step*(DEPTH // self.ITEM)*SWIZZLE
+            block, inside = divmod(step*DEPTH, self.SWIZZLE)
+            return row*self.SWIZZLE + (plane*self.PLANE + block*self.BLOCK + inside)
+        return row // self.ROW * self.BLOCK + (plane*self.PLANE + step*(DEPTH // self.ITEM)*self.SWIZZLE)
 
 
 class Tiles:
