@@ -117,6 +117,25 @@ def nearest(k: Kernel, x: Value, f: Float) -> Value:
     return y | sign if len(f.zeros) > 1 else k.select(y == 0, y, y | sign)
 
 
+def terms_of(k: Kernel, bits: Value, MANTISSA: int, COUNT: int) -> list[Value]:
+    """The bits of f32s below `too_large` → those of COUNT terms whose sum they are (plans.words.TERMS): f32s with so
+    many bits of a mantissa, whose other bits are 0; the first is the largest."""
+    CUT, FLOATS = F32.mantissa - MANTISSA, vec(f32, bits.type.length)
+    found, x = [], k.bits_as(bits, FLOATS)
+    for _ in range(COUNT):
+        bits = k.bits_as(x, bits.type)
+        term = (bits + ((bits >> CUT) & 1) + ((1 << CUT - 1) - 1)) & -1 << CUT      # to nearest, even on ties
+        found.append(term)
+        x = x - k.bits_as(term, FLOATS)                                             # exact
+    return found
+
+
+def too_large(MANTISSA: int) -> int:
+    """The bits of an f32 from which on it becomes infinite when its mantissa is rounded to so many bits, or is no
+    number."""
+    return F32.infs[0] - (1 << F32.mantissa - MANTISSA - 1)
+
+
 def nan_of(f: Float) -> int:
     """Its quiet nan."""
     return f.infs[0] | 1 << f.mantissa - 1 if f.infs else f.nans[0].start

@@ -92,6 +92,20 @@ def _smallest_first(terms: int, most: int) -> Pairs:
     return tuple((total - b, b) for total in range(most, -1, -1) for b in range(terms) if 0 <= total - b < terms)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """An f32 as the sum of `count` numbers of a narrower format, each the rest of those before it, rounded to nearest;
+    and which of their products make that of two f32: (term of A, term of B), the smallest ones first."""
+    format: str
+    mantissa: int                   # bits that the format stores of it; its exponent is f32's
+    count: int
+    pairs: Pairs
+
+
+TERMS = {"bf16_x3": Terms("bf16", 7, 2, _smallest_first(2, 1)), "bf16_x6": Terms("bf16", 7, 3, _smallest_first(3, 2)),
+         "bf16_x9": Terms("bf16", 7, 3, _smallest_first(3, 4)), "tf32_x3": Terms("tf32", 10, 2, _smallest_first(2, 1))}
+
+
 def _bytes(size: int) -> TileWord:
     """Integers of `size` bytes modulo 2^(8*size), byte by byte without signs: products of bytes i and j weigh
     2^(8(i+j)), and those that weigh more than the result holds do not count."""
@@ -105,9 +119,8 @@ TILE_WORDS = {
     "amx_i8i8": TileWord("ss", 4, "i32"), "amx_i8u8": TileWord("su", 4, "i32"),
     "amx_u8i8": TileWord("us", 4, "i32"), "amx_u8u8": TileWord("uu", 4, "i32"),
     "amx_f16": TileWord("bf16", 2, "f32", 2, (_smallest_first(2, 2),)),
-    "amx_bf16_x3": TileWord("bf16", 2, "f32", 2, (_smallest_first(2, 1),)),
-    "amx_bf16_x6": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 2),)),
-    "amx_bf16_x9": TileWord("bf16", 2, "f32", 3, (_smallest_first(3, 4),)),
+    **{f"amx_{name}": TileWord("bf16", 2, "f32", terms.count, (terms.pairs,)) for name, terms in TERMS.items()
+       if terms.format == "bf16"},
     "amx_i32": _bytes(4),
     "amx_i64": _bytes(8),       # eight products of bytes, 512 steps of k: less than 2^32
 }

@@ -22,8 +22,8 @@ from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import packing
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.narrow import memory_type, widened
-from tilewright.plans.words import GROUP, SIDE, TILE_WORDS, Pairs, TileWord
+from tilewright.kernels.narrow import memory_type, terms_of, too_large, widened
+from tilewright.plans.words import GROUP, SIDE, TERMS, TILE_WORDS, Pairs, TileWord
 from tilewright.targets.cpu import CpuTarget
 
 AHEAD = 4               # rows of `ahead` that are asked for in a step, for each term
@@ -36,9 +36,8 @@ ORDER: tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...] = (
 
 # Packing
 WORDS = vec(i32, GROUP)
-UPPER = -0x10000                # of an f32's bits: sign, exponent and seven more, which are a bf16
-INFINITE = 0x7F800000           # bits of an f32, from which on it is infinite or no number,
-TOO_LARGE = 0x7F7F8000          # and from which on it becomes that when it is rounded to a bf16
+BF16 = TERMS["bf16_x6"].mantissa
+INFINITE = 0x7F800000           # bits of an f32, from which on it is infinite or no number
 
 
 def emit_amx(target: CpuTarget, dtype: str) -> Function:
@@ -191,7 +190,7 @@ class _Terms:
 
     def __init__(self, k: Kernel, word: TileWord, SOURCE: str) -> None:
         self.k, self.word = k, word
-        self.limit = {"f32": TOO_LARGE, "f16": INFINITE}.get(SOURCE)
+        self.limit = {"f32": too_large(BF16), "f16": INFINITE}.get(SOURCE)
         self.largest = k.tile(1, 1, WORDS) if self.limit is not None else None
 
     def words(self, parts: Sequence[Sequence[Value]]) -> list[Value]:
@@ -209,17 +208,10 @@ class _Terms:
 
     def split(self, bits: Value) -> list[Value]:
         """The bits of an f32 → those of its terms, whose lower halves are 0; the first is the largest."""
-        k = self.k
         if self.largest is None:
             return [bits]
-        self.largest[0, 0] = k.max(self.largest[0, 0], bits & 0x7FFFFFFF)
-        found, x = [], k.bits_as(bits, vec(f32, GROUP))
-        for _ in range(self.word.terms):
-            bits = k.bits_as(x, WORDS)
-            term = (bits + ((bits >> 16) & 1) + 0x7FFF) & UPPER         # rounded to nearest, even on ties
-            found.append(term)
-            x = x - k.bits_as(term, vec(f32, GROUP))                    # exact
-        return found
+        self.largest[0, 0] = self.k.max(self.largest[0, 0], bits & 0x7FFFFFFF)
+        return terms_of(self.k, bits, BF16, self.word.terms)
 
     def report(self, special: Value) -> None:
         if self.largest is None:
