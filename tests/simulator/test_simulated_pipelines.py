@@ -283,6 +283,12 @@ def test_mistakes_at_mbarriers():
             full.arrive(1, by="warp")
     mistake(ValueError, "one arrives at full with 2 threads here, and with 64 elsewhere", differently)
 
+    def in_turn(k, full):
+        k.init_mbarriers()
+        with k.role("one", warps=2):
+            full.arrive(0, by="warp", turns=3)
+    mistake(ValueError, "2 arrivals of one at full are not 3 equal parts", in_turn)
+
     def everybody_and_one(k, full):
         k.init_mbarriers()
         full.arrive(0)

@@ -17,7 +17,7 @@ from tilewright.formats import get
 from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.nvidia.wgmma_gemm import Products, emit_wgmma_gemm
+from tilewright.kernels.nvidia.wgmma_gemm import Products, Stages, Turns, emit_wgmma_gemm
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
@@ -39,6 +39,9 @@ def operand(rng, rows, columns, letter, format, batch, whole):
     x[:] = numbers.astype(dtype)
     seen = truncated(np.ascontiguousarray(x)) if format == "tf32" else x
     return x, (seen if letter == "n" else seen.swapaxes(-1, -2)).astype(np.float64)
+
+
+PINGPONG = {"PINGPONG": True, "CTA_M": 64}
 
 
 def planes(x, count, format):
@@ -165,6 +168,29 @@ def test_terms(terms, format, largest, bound, options):
         assert (abs(c[..., :n] - exact) <= (0 if whole else bound * magnitude)).all()
 
 
+@pytest.mark.parametrize("options", [
+    {"CLUSTER_M": 2}, {"CLUSTER_N": 2, "LAYOUT": "tn", "k": 1, "clusters": 1}, {"m": 1, "n": 1, "STAGES": 3, "k": 64},
+    {"CTA_M": 128, "STAGES": 3, "clusters": 1, "m": 300, "beta": 1}, {"WARPGROUPS": 3, "clusters": 1, "COPIED": False},
+    {"PROMOTE": 64, "clusters": 1, "OUT": "bf16"}, {"PROMOTE": 128, "batch": (3,), "m": 70, "clusters": 1},
+])
+def test_warpgroups_with_tiles_of_their_own(options):
+    """Tiles that are more or fewer than the warpgroups, stages that are more or fewer than the steps of a tile."""
+    run(**{"m": 200, "n": 150, "k": 136} | PINGPONG | options)
+
+
+@pytest.mark.parametrize(("part", "name", "wrong", "message"), [
+    (Turns, "end", lambda turns: turns.turn.arrive(turns.mine, by="warp", turns=2), "deadlock .*turn"),
+    (Turns, "wait", lambda turns: None, "arrivals .*empty"),
+    (Stages, "give_back", lambda ring, at: ring.empty.arrive(at % ring.COUNT, by="warp"), "deadlock .*empty"),
+])
+def test_turns_that_are_wrong(monkeypatch, part, name, wrong, message):
+    """A warpgroup that hands on to itself, one that does not wait; stages that all warpgroups would have to give back.
+    """
+    monkeypatch.setattr(part, name, wrong)
+    with pytest.raises(Fault, match=message):
+        run(300, 64, 256, clusters=1, **PINGPONG)
+
+
 def test_batch():
     run(70, 60, 72, batch=(5,), CLUSTER_M=2, LAYOUT="tn", beta=1)
     run(70, 61, 72, batch=(3,), LAYOUT="nn", COPIED=False)
@@ -208,7 +234,7 @@ def test_what_the_simulator_finds_when_it_is_left_out(monkeypatch, part, name, m
     cluster; sums of one tile of C that go on in the next."""
     arrive = Mbarriers.arrive
 
-    def own(self, stage=0, by="thread", expect=None, everywhere=False):
+    def own(self, stage=0, by="thread", expect=None, everywhere=False, turns=1):
         arrive(self, stage, by, expect)
     monkeypatch.setattr(part, name, own if part is Mbarriers else lambda *args, **options: None)
     with pytest.raises(AssertionError if name == "clear" else Fault, match=message):
@@ -237,6 +263,7 @@ def clean(**options):
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
     {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},
     {"TERMS": (3, 3, 6), "OUT": "f32", "CTA_N": 128, "CTA_K": 32, "PROMOTE": 128},
+    {"PINGPONG": True, "CTA_N": 128},
 ])
 def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)
@@ -258,6 +285,8 @@ def test_machine_code(m, n, layout):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"CTA_M": 96}, "CTA_M must be a multiple of 128 for 2 warpgroups, not 96"),
+    ({"PINGPONG": True, "CTA_M": 64, "WARPGROUPS": 1}, "WARPGROUPS at least 2 for PINGPONG, not 1"),
+    ({"PINGPONG": True, "CTA_M": 96}, "CTA_M must be a multiple of 64 for 2 warpgroups, not 96"),
     ({"CTA_K": 16}, "a multiple of 32 elements along its contiguous dimension, not 16"),
     ({"LAYOUT": "nn", "CTA_N": 80}, "a multiple of 32 elements along its contiguous dimension, not 80"),
     ({"TERMS": (3, 3, 5)}, "TERMS: 3 planes of A and 3 of B have 1 or 3 or 6 or 8 or 9 products, not 5"),

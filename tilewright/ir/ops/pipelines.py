@@ -182,14 +182,16 @@ class Mbarriers:
         self.arrivals = Value(k, i32, constant=0)       # of a phase: grows as roles are found to arrive
         self.by: dict[str, int] = {}                    # role → its arrivals in a phase
 
-    def arrive(self, stage: Any = 0, by: str = "thread", expect: Any = None, everywhere: bool = False) -> None:
+    def arrive(self, stage: Any = 0, by: str = "thread", expect: Any = None, everywhere: bool = False,
+               turns: int = 1) -> None:
         """Every thread of the role arrives, or one lane of each warp of it (by="warp"), or one thread (by="role").
 
         `expect` announces the bytes that bulk copies will bring in this phase, for each arrival. `everywhere`: each
         arrives at this mbarrier of every CTA of the cluster, so that a copy for several CTAs may be started.
+        `turns`: in each phase one of so many equal parts of the role arrives, and the others do not.
         """
         k, pointer = self.k, self._at(stage)
-        self._count(by, k.function.ctas_cluster if everywhere else 1)
+        self._count(by, k.function.ctas_cluster if everywhere else 1, turns)
         if everywhere and expect is not None:
             raise ValueError("bytes are announced to the own CTA's mbarrier only: expect=, without everywhere=True")
         role = k._role
@@ -242,8 +244,8 @@ class Mbarriers:
             raise IndexError(f"there is no stage {stage} of {self.name}: it has {self.count}")
         return self.pointer + stage
 
-    def _count(self, by: str, ctas: int = 1) -> None:
-        """Arrivals in a phase, of which those of `ctas` CTAs come here."""
+    def _count(self, by: str, ctas: int = 1, turns: int = 1) -> None:
+        """Arrivals in a phase, of which those of `ctas` CTAs come here, and one of `turns` parts of the role's."""
         k, role = self.k, self.k._role
         name, threads = (role.name, role.warps * k.warp) if role else (EVERYBODY, _threads(k))
         arrivals = {"thread": threads, "warp": -(-threads // k.warp), "role": 1}.get(by)
@@ -253,7 +255,9 @@ class Mbarriers:
             raise SyntaxError(f"{self.name}.arrive() must not be under a condition, where the number of arriving "
                               f'threads of {name} is unknown: call it outside, with by="warp" or by="role" for '
                               "one arrival each")
-        arrivals *= ctas
+        if arrivals % turns:
+            raise ValueError(f"{arrivals} arrivals of {name} at {self.name} are not {turns} equal parts")
+        arrivals = arrivals * ctas // turns
         if self.by.setdefault(name, arrivals) != arrivals:
             raise ValueError(f"{name} arrives at {self.name} with {arrivals} threads here, and with {self.by[name]} "
                              "elsewhere")

@@ -19,17 +19,27 @@ CTAs that stay and take tile of C after tile of C.
     Products of one step are still under way when those of the next begin: only the step before is waited for. While C
     is stored, the loads of the next tile go on.
 
+With PINGPONG each warpgroup of math has tiles of C of its own, CTA_M x CTA_N, every so many of the CTA's, and the same
+ring of stages goes from one to the next:
+        turn[w]         warpgroup w - 1 has started the last products of its tile; an arrival of each warp of it
+
+        loads   0  0  0  1  1  1  0  0  0 ...                   stages of the tiles of which warpgroup
+        math 0  0  0  0  turn[1]  store C    wait turn[0]  0  0  0 ...
+        math 1  wait turn[1]      1  1  1  turn[0]  store C    wait ...
+
 CTAs of a cluster work on neighbouring tiles of C. CLUSTER_M of them, one below the other, have the same tile of B:
 each has its share of it copied to all; so do CLUSTER_N of them, side by side, with A.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i8, i32, i64, ptr, vec
+from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
@@ -42,7 +52,8 @@ REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loa
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
-                    BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None) -> Function:
+                    BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
+                    PINGPONG: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -58,8 +69,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 after the last product. alpha and beta are i32 or f32
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
-    CTA_M       a multiple of 64 * WARPGROUPS, at most 256; CTA_N a multiple of 8 that wgmma has, and of 64 bytes where
-                n is contiguous; CTA_K a multiple of 64 bytes where k is, of 8 else
+    CTA_M       a multiple of 64 * WARPGROUPS, or with PINGPONG of 64, at most 256; CTA_N a multiple of 8 that wgmma
+                has, and of 64 bytes where n is contiguous; CTA_K a multiple of 64 bytes where k is, of 8 else
     CLUSTER_M   CTAs one below the other that share tiles of B; CLUSTER_N: side by side, of A
     GROUP_M     tiles of the clusters are taken in groups of so many rows: see work.grouped
     VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
@@ -72,6 +83,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 first, which are a dimension of its map behind rows and columns. Multiplied are the pairs of planes of
                 the smallest i + j, the largest i + j first; all of one i + j, or none. (3, 3, 6) of bf16: f32 by six
                 products. None: one matrix
+    PINGPONG    warpgroups of math, 2 or more, take turns with tiles of C, each with all CTA_M rows of its own: while
+                one stores, the other multiplies. Registers suffice for half of the tile that they have otherwise
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
@@ -80,9 +93,12 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     a = SmemTile(A, LAYOUT[0] == "n", CTA_M, CTA_K, CLUSTER_N, BATCH, planes_a)
     b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH, planes_b)
     PAIRS = pairs(*TERMS or (1, 1, 1))
-    if CTA_M % (M*WARPGROUPS) or VECTOR_C not in (1, 2) or STAGES < 2:
-        raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS} for {WARPGROUPS} warpgroups, not {CTA_M}; "
-                         f"VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}")
+    TURNS = WARPGROUPS if PINGPONG else 1
+    ROWS = CTA_M*TURNS // WARPGROUPS                                    # of a warpgroup
+    if CTA_M % (M*WARPGROUPS // TURNS) or VECTOR_C not in (1, 2) or STAGES < 2 or (PINGPONG and WARPGROUPS < 2):
+        raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, not "
+                         f"{CTA_M}; VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}; WARPGROUPS at "
+                         f"least 2 for PINGPONG, not {WARPGROUPS}")
     if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32"):
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
                          f"sums in {SUMS}")
@@ -96,14 +112,16 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     # With COPIED, C is written by its map: no pointer's memory may count as read-only.
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_copied' if COPIED else ''}{'_batch' if BATCH else ''}"
-               f"{f'_p{PROMOTE}' if PROMOTE else ''}{'_t{}x{}x{}'.format(*TERMS) if TERMS else ''}",
+               f"{f'_p{PROMOTE}' if PROMOTE else ''}{'_t{}x{}x{}'.format(*TERMS) if TERMS else ''}"
+               f"{'_pingpong' if PINGPONG else ''}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=not COPIED, m=i32, n=i32, k=i32,
                alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
     c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ALIGN) if COPIED else None
-    full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
+    ring = Stages(k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), STAGES, CTAS > 1, TURNS)
+    turns = Turns(k, k.mbarriers("turn", WARPGROUPS), t // 128, WARPGROUPS) if PINGPONG else None
     k.init_mbarriers()
     tiles = Tiles(k, g, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M)
     steps = k.ceil_div(g.k, CTA_K)
@@ -112,33 +130,25 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     with k.role("math", warps=4*WARPGROUPS):
         if math_registers:
             k.registers(math_registers, more=True)
-        products = Products(k, atom, (a, b), (a_smem, b_smem), PAIRS, t // 128 * (CTA_M // WARPGROUPS),
-                            CTA_M // WARPGROUPS, bool(PROMOTE))
-        done = k.variable(i32, 0)                                       # steps of all tiles so far
-        with tiles.each(tiles.count) as tile:
-            def multiply(position: Value, first: bool) -> None:
-                full.wait(position % STAGES, position // STAGES % 2, sleep=True)
-                products.multiply(position % STAGES, first)
-
-            def add_up(begin: Value, count: Any) -> None:
-                multiply(begin, first=True)
-                if not (isinstance(count, int) and count == 1):
-                    with k.loop(count, start=1, unroll=False) as step:
-                        multiply(begin + step, first=False)
-                        products.wait(1)
-                        empty.arrive((begin + step - 1) % STAGES, by="warp", everywhere=CTAS > 1)
-                products.wait(0)
-                empty.arrive((begin + count - 1) % STAGES, by="warp", everywhere=CTAS > 1)
-
+        first = t // 128 * ROWS if turns is None else k.constant(i32, 0)
+        products = Products(k, atom, (a, b), (a_smem, b_smem), PAIRS, first, ROWS, bool(PROMOTE))
+        # steps of all tiles so far, also of those of other warpgroups
+        done = k.variable(i32, 0 if turns is None else turns.mine*steps)
+        with tiles.each(tiles.count, turns.mine if turns else 0, TURNS) as tile:
             begin = done.get()
+            if turns:
+                turns.wait()
             if PROMOTE:
                 products.clear()
                 with k.loop(steps, step=PROMOTE // CTA_K, unroll=False) as step:
-                    add_up(begin + step, 1 if PROMOTE == CTA_K else k.min(steps - step, PROMOTE // CTA_K))
+                    products.add_up(ring, begin + step, None if PROMOTE == CTA_K else
+                                    k.min(steps - step, PROMOTE // CTA_K))
                     products.promote()
+                if turns:
+                    turns.end()
             else:
-                add_up(begin, steps)
-            done.set(begin + steps)
+                products.add_up(ring, begin, steps, turns.end if turns else None)
+            done.set(begin + steps*TURNS)
             i0, j0, g.matrix = tiles.place(tile)
             out = Out.of(k, g, OUT, VECTOR_C)
             if c_smem is None:
@@ -159,17 +169,14 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             begin = done.get()
             i0, j0, matrix = tiles.place(tile)
             with k.loop(steps, unroll=False) as step:
-                position = begin + step
-                stage = position % STAGES
-                empty.wait(stage, position // STAGES % 2 ^ 1, sleep=True)
-                full.arrive(stage, by="role", expect=a.BYTES + b.BYTES)
+                stage = ring.refill(begin + step, a.BYTES + b.BYTES)
                 with k.when(k.elect()):
                     for x, map, smem, row, share, ctas in (
                             (a, g.a, a_smem, i0, tiles.cluster_n, tiles.same_row),
                             (b, g.b, b_smem, j0, tiles.cluster_m, tiles.same_column)):
                         for to, place in x.boxes(row, step*CTA_K, share):
                             at = place if matrix is None else (*place, matrix)
-                            full.load(smem.at(stage, to), map, at, stage, ctas)
+                            ring.full.load(smem.at(stage, to), map, at, stage, ctas)
             done.set(begin + steps)
     if CTAS > 1:
         k.cluster_barrier()                                 # nothing arrives at a CTA that has ended
@@ -185,6 +192,52 @@ def pairs(planes_a: int, planes_b: int, products: int) -> list[tuple[int, int]]:
         raise ValueError(f"TERMS: {planes_a} planes of A and {planes_b} of B have {' or '.join(map(str, whole))} "
                          f"products, not {products}")
     return found[:products][::-1]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The ring. A position counts steps of k since the CTA began; it says stage and phase.
+
+    everywhere      stages are given back to all CTAs of the cluster
+    TURNS           one of so many parts of the role that multiplies takes all positions of a tile
+    """
+    full: Mbarriers
+    empty: Mbarriers
+    COUNT: int
+    everywhere: bool
+    TURNS: int
+
+    def refill(self, position: Value, BYTES: int) -> Value:
+        """The stage, when it may be overwritten, by copies of so many bytes."""
+        stage = position % self.COUNT
+        self.empty.wait(stage, position // self.COUNT % 2 ^ 1, sleep=True)
+        self.full.arrive(stage, by="role", expect=BYTES)
+        return stage
+
+    def filled(self, position: Value) -> Value:
+        """The stage, when its tiles have come."""
+        self.full.wait(position % self.COUNT, position // self.COUNT % 2, sleep=True)
+        return position % self.COUNT
+
+    def give_back(self, position: Value) -> None:
+        self.empty.arrive(position % self.COUNT, by="warp", everywhere=self.everywhere, turns=self.TURNS)
+
+
+class Turns:
+    """Of the warpgroups, of which this is number `mine`, with tiles of C."""
+
+    def __init__(self, k: Kernel, turn: Mbarriers, mine: Value, WARPGROUPS: int) -> None:
+        self.turn, self.mine, self.WARPGROUPS = turn, mine, WARPGROUPS
+        self.begun = k.variable(i32, k.cast(mine == 0, i32))            # tiles; no tile comes before the first one
+
+    def wait(self) -> None:
+        """For the products of the tile before: the last ones have been started."""
+        self.turn.wait(self.mine, self.begun.get() % 2, sleep=True)
+        self.begun.set(self.begun.get() + 1)
+
+    def end(self) -> None:
+        """Hand on to the next warpgroup."""
+        self.turn.arrive((self.mine + 1) % self.WARPGROUPS, by="warp", turns=self.WARPGROUPS)
 
 
 class Products:
@@ -209,6 +262,21 @@ class Products:
 
     def wait(self, pending: int) -> None:
         self.k.wgmma_wait(pending, *self.acc)
+
+    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None
+               ) -> None:
+        """The products of `count` positions (None: of one) from `begin` on, in new sums; `started` is called when all
+        are under way."""
+        self.multiply(ring.filled(begin), first=True)
+        if count is not None:
+            with self.k.loop(count, start=1, unroll=False) as step:
+                self.multiply(ring.filled(begin + step), first=False)
+                self.wait(1)
+                ring.give_back(begin + step - 1)
+        if started:
+            started()
+        self.wait(0)
+        ring.give_back(begin if count is None else begin + count - 1)
 
     def clear(self) -> None:
         for tile in self.sums:

@@ -128,9 +128,10 @@ class Tiles:
         self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
         self.count = of_batch(g, self.tiles_m*self.tiles_n)
 
-    def each(self, stop: Value) -> Any:
-        """A loop over those of this cluster."""
-        return self.k.loop(stop, start=self.k.block[0] // self.CTAS, step=self.k.grid[0] // self.CTAS, unroll=False)
+    def each(self, stop: Value, first: Any = 0, every: int = 1) -> Any:
+        """A loop over those of this cluster, or from the `first` one on every so many."""
+        cluster, clusters = self.k.block[0] // self.CTAS, self.k.grid[0] // self.CTAS
+        return self.k.loop(stop, start=cluster + first*clusters, step=clusters*every, unroll=False)
 
     def place(self, tile: Value) -> tuple[Value, Value, Value | None]:
         """Where the CTA's part of it begins in C, and in which matrix of a batch."""
