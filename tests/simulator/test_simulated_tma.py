@@ -355,7 +355,7 @@ def test_a_tile_for_a_cluster():
     assert report.of("s", "store", "cluster").bytes == 2 * 3 * 128
     text, _ = assembled(multicast())
     assert "complete_tx::bytes.multicast::cluster" in text
-    assert "mbarrier.arrive.release.cluster.shared::cluster.b64" in text
+    assert "mbarrier.arrive.shared::cluster.b64" in text
 
 
 @pytest.mark.parametrize(("options", "message"), [

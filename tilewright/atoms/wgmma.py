@@ -229,8 +229,9 @@ class Wgmma:
 
     @staticmethod
     def _descriptor(low: Any, pointer: Any, layout: SharedMatrix) -> Any:
-        """Shared memory has less than 2^18 bytes, so that the address is all there is in the lowest bits."""
-        address = low.b.zext(low.b.lshr(low.b.ptrtoint(pointer, low.integer(32)), low.i32(4)), low.integer(64))
+        """Shared memory has less than 2^18 bytes; above these bits the addresses of a cluster's CTAs have their rank."""
+        address = low.b.and_(low.b.ptrtoint(pointer, low.integer(32)), low.i32(_STRIDE - 1))
+        address = low.b.zext(low.b.lshr(address, low.i32(4)), low.integer(64))
         bits = layout.bits - (layout.bits >> 63 << 64)
         return low.b.or_(address, low.integer(64)(bits), name="descriptor")
 

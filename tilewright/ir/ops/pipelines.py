@@ -136,9 +136,10 @@ def _effect(name: str, spelling: Any, method: str, needs: str = "mbarrier", role
 INIT = _effect("mbarrier.init", calls("llvm.nvvm.mbarrier.init.shared"), "init")
 ARRIVE = _effect("mbarrier.arrive", lambda low, t, p: low.call("llvm.nvvm.mbarrier.arrive.shared", low.integer(64), p),
                  "arrive")
-# The same at an mbarrier of a CTA of the cluster.
+# The same at an mbarrier of a CTA of the cluster. Its scope is the CTA, the default: a release to the cluster waits for
+# stores of the thread, and the thread there that starts the next copies needs to know only that reads have ended.
 ARRIVE_REMOTE = _effect("mbarrier.arrive.cluster", tma.spelled(
-    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];"), "arrive", "cluster")
+    "mbarrier.arrive.shared::cluster.b64 _, [$0];"), "arrive", "cluster")
 # Arrive, and announce so many bytes that copies are to bring in this phase.
 ARRIVE_EXPECT = _effect("mbarrier.arrive.expect_tx", lambda low, t, p, bytes: low.call(
     "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta", low.integer(64), p, bytes), "arrive_expect", "tma")
