@@ -422,11 +422,12 @@ _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.[a-z]+(\d+)[^,\[]*(
 
 def _parameters(text: str) -> tuple[tuple[int, int], ...]:
     """(offset, size) of the parameters that are declared in this text: each is at the next multiple of its alignment,
-    a number's or an address's of its size."""
-    found, end = [], 0
+    a number's or an address's of its size, in sm_90's bank of constants, where they begin 16 bytes past one of 64."""
+    found, end, bank = [], 0, 16
     for align, width, count in _PARAMETER.findall(text):
         size = int(width) // 8 * int(count or 1)
-        offset = -(-end // int(align or size)) * int(align or size)
+        unit = int(align or size)
+        offset = -(-(bank + end) // unit) * unit - bank
         found.append((offset, size))
         end = offset + size
     return tuple(found)

@@ -427,7 +427,7 @@ def test_maps_by_the_driver(monkeypatch):
     y = np.zeros(t.tile.bytes, np.int8)
     code = artefact.compiled(loaded(t, (4, 3, 1)), target("sm_90a"))
     function = cuda.Module(code.image).function(code.manifest)
-    assert [(p.offset, p.size) for p in function.parameters] == [(0, 128), (128, 8), (136, 4), (140, 4), (144, 4)]
+    assert [(p.offset, p.size) for p in function.parameters] == [(48, 128), (176, 8), (184, 4), (188, 4), (192, 4)]
     made = cuda.tensor_map(TiledMap.of(t.tile, x, l2=256), fake.array(x))
     cuda.Prepared(function, (1,), (made, fake.array(y), 4, 3, 1))()
     cuda.synchronize(cuda.device(), 0)

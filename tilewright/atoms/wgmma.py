@@ -229,7 +229,7 @@ class Wgmma:
 
     @staticmethod
     def _descriptor(low: Any, pointer: Any, layout: SharedMatrix) -> Any:
-        """Shared memory has less than 2^18 bytes; above these bits the addresses of a cluster's CTAs have their rank."""
+        """Shared memory has less than 2^18 bytes: above these, addresses in a cluster have the CTA's rank."""
         address = low.b.and_(low.b.ptrtoint(pointer, low.integer(32)), low.i32(_STRIDE - 1))
         address = low.b.zext(low.b.lshr(address, low.i32(4)), low.integer(64))
         bits = layout.bits - (layout.bits >> 63 << 64)
