@@ -28,9 +28,9 @@ def main(verbose: bool = False) -> None:
     measured = json.loads(MEASURED.read_text())
     on, kept, skipped = target(measured["target"]), [], 0
     for case, ratios in measured["cases"].items():
-        sizes, _, layout = case.partition(":")
+        sizes, layout, *dtype = case.split(":")
         m, n, k = map(int, sizes.split("x"))
-        shape = shape_of(tw.Gemm(m, n, k, layout=layout))
+        shape = shape_of(tw.Gemm(m, n, k, *dtype, layout=layout))
         plans = readable(ratios)
         skipped += len(ratios) - len(plans)
         offered = {text: ratios[text] for text in plans}
