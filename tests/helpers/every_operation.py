@@ -151,6 +151,8 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
             p.as_(i32), k.ldmatrix(k.smem("s", (256,), i16), count, count == 2)[-1])
         found[f"stmatrix{count}"] = lambda count=count: k.stmatrix(k.smem("s", (256,), i16), [n]*count, count == 2)
     found["round_tf32"] = lambda: k.store(p.as_(i32), k.round_tf32(p[0]))
+    for type in (f16, bf16):
+        found[f"round_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.round_pair(k.pack(p[0], p[1]), type))
     shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)
     for atom in (Wgmma(16), Wgmma(8, "f16", "f16", "f16", columns, columns), Wgmma(24, "i8", "u8", "i32", None),
                  Wgmma(8, "tf32", "tf32", b_layout=shared, negate_b=True), Wgmma(8, "e4m3fn", "e5m2", "f16", None)):

@@ -7,8 +7,8 @@ import pytest
 
 from tilewright import simulator, targets
 from tilewright.compiler import gate, llvm, ptxas
-from tilewright.ir import Kernel, f32, i16, i32, ptr, vec
-from tilewright.ir.ops.nvidia import ROUND_TF32
+from tilewright.ir import Kernel, bf16, f16, f32, f64, i16, i32, ptr, vec
+from tilewright.ir.ops.nvidia import ROUND_PAIR, ROUND_TF32
 from tilewright.simulator import Fault
 
 ROW = 8                     # numbers of 16 bits
@@ -110,6 +110,8 @@ def test_operands_are_checked():
         k.stmatrix(smem, [])
     with pytest.raises(TypeError, match="round_tf32 takes an f32, not i32"):
         k.round_tf32(k.thread[0])
+    with pytest.raises(TypeError, match="round_pair makes f16 or bf16 of two f32, not f64 of f32"):
+        k.round_pair(k.constant(f32, 1.0), f64)
 
 
 def test_tf32_is_rounded_to_nearest_with_halves_away_from_zero():
@@ -118,6 +120,27 @@ def test_tf32_is_rounded_to_nearest_with_halves_away_from_zero():
     wanted = np.array([0x3F800000, 0x3F802000, 0xBF802000, 0x3F804000, 0x7F800000, 0x7F800000, 0xFF800000, 0x7FFFFFFF,
                        0x7FFFFFFF, 0x00002000, 0x80000000], np.uint32)
     np.testing.assert_array_equal(ROUND_TF32.numpy(i32, patterns.view(np.float32)).view(np.uint32), wanted)
+
+
+def test_pairs_are_rounded_to_nearest_with_halves_to_even():
+    x = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1e-40, 1e38, 65519, 65520, -0.0, 2**-25, np.inf, np.nan], np.float32)
+    for t in (f16, bf16):
+        words = ROUND_PAIR[t].numpy(i32, np.stack([x, x[::-1]])).view(np.uint16).reshape(-1, 2)
+        with np.errstate(over="ignore"):
+            wanted = x.astype(t.numpy).view(np.uint16)
+        wanted[-1] = 0x7FFF
+        np.testing.assert_array_equal(words, np.stack([wanted, wanted[::-1]], 1))
+
+
+def test_ptx_of_rounding_pairs():
+    k = Kernel("pairs", threads=32, x=ptr(f32), y=ptr(i32))
+    x, y = k.args
+    for e, t in enumerate((f16, bf16)):
+        y[e] = k.round_pair(k.pack(x[0], x[1]), t)
+    text = llvm.assembly(k.function, targets.target("sm_80"))
+    assert "cvt.rn.bf16x2.f32" in text
+    assert "cvt.rn.f16x2.f32" in text
+    assert any("no round_pair_f16 (bf16)" in why for why in gate.refusals(k.function, targets.target("sm_75")))
 
 
 @pytest.mark.parametrize("arch", targets.names("gpu"))

@@ -269,11 +269,21 @@ def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)
 
 
+@pytest.mark.parametrize("options", [{"OUT": "bf16", "CTA_N": 128, "beta": 1}, {"OUT": "f32"}, {
+    "A": "e5m2", "OUT": "e5m2", "CTA_K": 128, "CTA_N": 128, "alpha": 0}])
+def test_c_is_written_to_shared_memory_without_bank_conflicts(options):
+    traffic = run(128, 128, 128, **options).of("c_smem", "store")
+    assert traffic.conflicts == 0
+    assert traffic.bytes == 128 * 128 * get(options["OUT"]).dtype.itemsize
+
+
 @pytest.mark.parametrize(("m", "n", "layout"), [(128, 256, "nt"), (256, 128, "nn")])
 def test_machine_code(m, n, layout):
     """No spills, no reason for ptxas to wait after every product (C7510 to C7519), and in the main loop nothing but
     products, waits, and arrivals."""
     text = clean(LAYOUT=layout, CTA_M=m, CTA_N=n, CLUSTER_M=2, VECTOR_C=2)
+    assert len(re.findall(r"cvt\.rn\.bf16x2", text)) == 4 * len(re.findall(r"stmatrix\.sync", text)) == 128
+    assert "st.shared" not in text
     wait = text.index("wgmma.wait_group.sync.aligned 1")
     loop = text[text[:wait].rindex("wgmma.fence"):wait]
     assert len(re.findall(r"wgmma\.mma_async", loop)) == 4 * m // 128

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.ir.ops.core import Operation, by_machine, calls
 from tilewright.ir.ops.gpu import whole_warps
 from tilewright.ir.ops.pipelines import whole_cta
-from tilewright.ir.types import Pointer, Texture, f32, f64, i32, vec
+from tilewright.ir.types import Pointer, Texture, Type, bf16, f16, f32, f64, i32, vec
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -168,6 +168,33 @@ def round_tf32(k: Kernel, x: Value) -> Value:
     if x.type != f32:
         raise TypeError(f"round_tf32 takes an f32, not {x.type}")
     return k._op(ROUND_TF32, i32, x)
+
+
+def _pair(t: Type) -> Any:
+    """To nearest, ties to even, in the bits of t; a NaN is the one of PTX."""
+    def meaning(_: Any, x: Any) -> Any:
+        with np.errstate(over="ignore"):
+            bits = x.astype(t.numpy).view(np.uint16)
+        rounded = np.where(np.isnan(x), 0x7FFF, bits).astype(np.uint32)
+        words = (rounded[0] | rounded[1] << 16).view(np.int32)
+        return words if words.size > 1 else words[0]
+    return meaning
+
+
+def _pair_ptx(t: Type) -> Any:
+    return lambda low, _, x: low.asm(f"cvt.rn.{t}x2.f32 $0, $2, $1;", low.integer(32), "=r,f,f",
+                                     *(low.b.extract_element(x, low.i32(e)) for e in (0, 1)))
+
+
+ROUND_PAIR = {t: Operation(f"round_pair_{t}", _pair_ptx(t), _pair(t), needs="bf16") for t in (f16, bf16)}
+
+
+def round_pair(k: Kernel, x: Value, type: Type) -> Value:
+    """Two f32 as the two f16 or bf16 nearest to them, ties to even, in an i32, the first one in its lower half
+    (cvt.rn.bf16x2.f32)."""
+    if x.type != vec(f32, 2) or type not in ROUND_PAIR:
+        raise TypeError(f"round_pair makes f16 or bf16 of two f32, not {type} of {x.type}")
+    return k._op(ROUND_PAIR[type], i32, x)
 
 
 # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z)), meet, and read one another's shared memory

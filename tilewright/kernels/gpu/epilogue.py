@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from tilewright.ir import Kernel, Value, i64, vec
+from tilewright.ir import Kernel, Value, bf16, f16, i64, vec
 from tilewright.kernels.narrow import memory_type, narrowed, scaled, widened
+
+PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pair` makes
 
 # (k, numbers next to each other in a row of C, the row and the first one's column, which of them exist or None for all)
 # → as many numbers
@@ -36,6 +38,7 @@ class Out:
     VECTOR      elements that are stored at once where a lane has them side by side: n is a multiple of it
     ALIGNED     so are ldc and the address of C; else the chip has to store such vectors at any address
     fused       the epilogue expression; None leaves the numbers as they are
+    PAIRS       the chip rounds two f32 to f16 or bf16 at once (`Kernel.round_pair`)
     """
     k: Kernel
     m: Value
@@ -48,12 +51,14 @@ class Out:
     VECTOR: int = 1
     ALIGNED: bool = True
     fused: Fused | None = None
+    PAIRS: bool = False
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True) -> Out:
+    def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
+           PAIRS: bool = False) -> Out:
         """That of a kernel with the arguments g, by name; of a batch the C of the workgroup's matrix."""
         c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
-        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED)
+        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, None, PAIRS)
 
     def store(self, runs: Callable[[], Iterable[Run]]) -> None:
         """All of this lane's elements that are inside of C; `runs` is called for each case of beta."""
@@ -82,31 +87,38 @@ class Out:
         return [scaled(self.k, x, self.alpha) for x in sums]
 
     def put(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,
-            at: Value | None = None, staged: Value | None = None) -> None:
+            at: Value | None = None) -> None:
         """Store the numbers of C[row, column ...] that come of `values`, which are scaled, where they are `inside`.
 
-        at: where the first of them is, if that has been computed. staged: the place in shared memory that they go to
-        instead, all of them; a copy brings those of C from there."""
-        k, width, KEPT = self.k, len(values), self.c.type.element
-        T = values[0].type
+        at: where the first of them is, if that has been computed."""
         at = self.row(row) + column if at is None else at
-        align = None if self.ALIGNED else KEPT.bytes
+        values = self.numbers(row, column, values, read_c, inside, at)
+        self.k.store(at, self.rounded(values), align=self._align, mask=inside)
+
+    @property
+    def _align(self) -> int | None:
+        return None if self.ALIGNED else self.c.type.element.bytes
+
+    def numbers(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,
+                at: Value | None = None) -> list[Value]:
+        """What becomes of scaled sums, before it is rounded: the old C is added, and the expression evaluated."""
+        k, width, KEPT, T = self.k, len(values), self.c.type.element, values[0].type
         if read_c:
-            old = k.load(at, vec(KEPT, width), align=align, mask=inside)
+            at = self.row(row) + column if at is None else at
+            old = k.load(at, vec(KEPT, width), align=self._align, mask=inside)
             if KEPT != T:
                 old = widened(k, old, self.FORMAT, T)
             values = [scaled(k, old[e] if width > 1 else old, self.beta, x) for e, x in enumerate(values)]
-        if self.fused:
-            values = self.fused(k, values, row, column, inside)
-        whole = k.pack(*values) if width > 1 else values[0]
-        if staged is None:
-            k.store(at, self._rounded(whole, T), align=align, mask=inside)
-        else:
-            k.store(staged, self._rounded(whole, T))
+        return self.fused(k, values, row, column, inside) if self.fused else values
 
-    def _rounded(self, x: Value, T: object) -> Value:
-        if memory_type(self.FORMAT) == T:
-            return x
-        if x.type.length > 1:
-            return narrowed(self.k, x, self.FORMAT)
-        return narrowed(self.k, self.k.pack(x, x), self.FORMAT)[0]      # elements of vectors are bits, not indices
+    def rounded(self, values: list[Value]) -> Value:
+        """As they are stored: a number, or a vector of them."""
+        k, KEPT, width = self.k, memory_type(self.FORMAT), len(values)
+        if KEPT == values[0].type:
+            return k.pack(*values) if width > 1 else values[0]
+        if width == 1:
+            return narrowed(k, k.pack(*values, *values), self.FORMAT)[0]    # elements of vectors are bits, not indices
+        if self.PAIRS and self.FORMAT in PAIRS and width % 2 == 0:
+            words = [k.round_pair(k.pack(*values[e:e + 2]), PAIRS[self.FORMAT]) for e in range(0, width, 2)]
+            return k.reinterpret(k.pack(*words) if width > 2 else words[0], vec(KEPT, width))
+        return narrowed(k, k.pack(*values), self.FORMAT)

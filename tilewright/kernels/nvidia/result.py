@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tilewright.atoms.wgmma import swizzled
-from tilewright.ir import Kernel, TensorMap, Tile, Type, Value
+from tilewright.ir import Kernel, TensorMap, Tile, Type, Value, i32
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
@@ -187,10 +187,10 @@ class Copied:
                 with k.when(lane == 0):
                     k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
                 k.warp_barrier()
-                for e in range(first // 2, (first + WIDTH) // 2, 2):
-                    y, x = lane // 4 + e // 2 % 2 * 8, lane % 4 * 2 + (e // 4 * 8 - first)
-                    self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], row + i*APART + y, column + first + x,
-                               read_c, buffer + swizzled(y*self.ROW + x*T.bytes, self.ROW))
+                self._write(buffer, [self._pair(
+                    out, [sums.element(i, e), sums.element(i, e + 1)], row + (i*APART + e // 2 % 2 * 8) + lane // 4,
+                    column + e // 4 * 8 + lane % 4 * 2, read_c)
+                    for e in range(first // 2, (first + WIDTH) // 2, 2)], T)
                 k.fence_async()
                 k.warp_barrier()
                 at = column + first, row + i*APART
@@ -199,11 +199,30 @@ class Copied:
                     k.bulk_commit()
         out.cases_of_beta(each)
 
-    def _pair(self, out: Out, sums: list[Value], row: Value, column: Value, read_c: bool, at: Value) -> None:
-        WIDTH, at = out.VECTOR if read_c else 2, at.as_(out.c.type.element)
+    def _write(self, buffer: Value, pairs: list[Value], T: Type) -> None:
+        """A block: pairs of the rows of a matrix instruction, upper and lower half, 8 columns after 8 columns. Without
+        bank conflicts: of 32 bits every other row has the pairs 16 columns further first."""
+        k, lane = self.k, self.lane
+        if T.bytes == 2:
+            for first in range(0, len(pairs), 4):
+                place = lane % 16 * self.ROW + lane // 16 * 16 + first*8
+                k.stmatrix(buffer + swizzled(place, self.ROW), [k.reinterpret(x, i32) for x in pairs[first:first + 4]])
+            return
+        row, odd = lane // 4 * self.ROW + lane % 4 * (2*T.bytes), lane // 4 % 2
+        if T.bytes == 4:
+            row, pairs = row + odd * 64, [k.select(odd == 1, pairs[at ^ 4], x) for at, x in enumerate(pairs)]
+        for at, x in enumerate(pairs):
+            place = swizzled(row + at % 2 * (8*self.ROW), self.ROW) ^ at // 2 * (8*T.bytes)
+            k.store((buffer + place).as_(T), x)
+
+    @staticmethod
+    def _pair(out: Out, sums: list[Value], row: Value, column: Value, read_c: bool) -> Value:
+        """Two numbers of C, as they are stored."""
+        WIDTH, found = out.VECTOR if read_c else 2, []
         for e in range(0, 2, WIDTH):
             inside = (row < out.m) & (column + e < out.n)
-            out.put(row, column + e, out.scaled(sums[e:e + WIDTH]), read_c, inside, staged=at + e)
+            found += out.numbers(row, column + e, out.scaled(sums[e:e + WIDTH]), read_c, inside)
+        return out.rounded(found)
 
     def end(self) -> None:
         """Before the warp ends: its buffers have been read."""

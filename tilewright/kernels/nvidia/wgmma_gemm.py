@@ -150,7 +150,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 products.add_up(ring, begin, steps, turns.end if turns else None)
             done.set(begin + steps*TURNS)
             i0, j0, g.matrix = tiles.place(tile)
-            out = Out.of(k, g, OUT, VECTOR_C)
+            out = Out.of(k, g, OUT, VECTOR_C, PAIRS=True)
             if c_smem is None:
                 out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
             else:
