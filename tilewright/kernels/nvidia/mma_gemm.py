@@ -79,7 +79,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
                       WARP_N, STAGE_PAD) if STAGED else None
-    result.store(k, work, Out.of(k, g, OUT, VECTOR_C), products.result, result.holders(work, THREADS), staging)
+    out = Out.of(k, g, OUT, VECTOR_C, PAIRS="bf16" in TARGETS[ARCH].instructions)
+    result.store(k, work, out, products.result, result.holders(work, THREADS), staging)
     return k.function
 
 
