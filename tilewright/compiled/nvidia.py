@@ -78,6 +78,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     emitters: ClassVar[dict[str, str]] = {
         "simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
         **dict.fromkeys(("dmma", "mma", "tf32"), "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm"),
+        "wgmma": "tilewright.kernels.nvidia.wgmma_gemm:emit_wgmma_gemm",
         "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
     maker = "NVIDIA"
     plan: NvidiaPlan
@@ -97,6 +98,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
         more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
+        if p.algorithm == "wgmma":
+            return {**more, **self._of_warpgroups}
         if p.algorithm not in ("simt", "gemv"):
             return {**self._tiled, **more, **self._of_matrix}
         more |= {"OUT": s.out} if s.out != s.sums else {}
@@ -123,6 +126,15 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         found = {"ARCH": self.target.name, "A": a, "B": b, "OUT": s.out, "SUMS": s.sums, "ASYNC": p.copy == "async",
                  "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c}
         return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {})
+
+    @property
+    def _of_warpgroups(self) -> dict[str, Any]:
+        """Of wgmma_gemm."""
+        p, s = self.plan, self.shape
+        return {"A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
+                "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
+                "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
+                "COPIED": p.store == "tma"}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from math import ceil
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
 from tilewright import formats
@@ -22,6 +22,7 @@ from tilewright.targets.nvidia import GpuTarget
 WIDEST = 16             # bytes that a thread moves at once
 BLOCK = 32              # elements that share a scale
 REACH = 1 << 31         # bytes that an offset of 32 bits reaches
+MAPPED = 1 << 40        # distances in a tensor map are less
 MOST_ROWS = 1024        # of an operand in a tile, of any plan
 # The format in which products of a format are added up, if it is not f32.
 SUMS = {"f64": "f64", "i8": "i32", "u8": "i32"}
@@ -54,6 +55,9 @@ class GpuShape(NamedTuple):
     near_a      rows of A (columns, if these are contiguous) that follow each other within 2^31 bytes, at most 1024
     batch       products of such operands in one launch
     scaled      elements come in blocks of 32 along k, each with a scale
+    align_a     bytes, a power of two up to 16, of which A's address and the distances of its rows (or columns) and
+                matrices are multiples, whatever their length is, as a tensor map needs it; 1 also of what no map can
+                describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
     """
     a: str
     b: str
@@ -69,6 +73,9 @@ class GpuShape(NamedTuple):
     near_b: int = MOST_ROWS
     batch: int = 1
     scaled: bool = False
+    align_a: int = WIDEST
+    align_b: int = WIDEST
+    align_c: int = WIDEST
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
@@ -82,6 +89,8 @@ class GpuShape(NamedTuple):
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         if self != shape(*self[:7], batch=self.batch, scaled=self.scaled):      # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
+            if any(8*align != each*bits for align, each, bits in zip(self[14:], self[7:10], (*self.bits, bits_of(self.out)))):
+                kind += f" align={'x'.join(map(str, self[14:]))}"
         kind += " scaled"*self.scaled + f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
         return kind, self.m, self.n, self.k, a, b, 1
@@ -123,12 +132,14 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
     bits = bits_of(a), bits_of(b), bits_of(out)
     inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n
-    places = at or [(0, extent*size // 8) for extent, size in zip(inner, bits)]
+    outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
+    places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
+                    for x, rows, size in zip(inner, outer, bits)]
     vector_a, vector_b, vector_c = (_vector(size, extent, *place) for size, extent, place in zip(bits, inner, places))
     near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
                       for _, apart, *_ in places[:2])
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
-                    scaled)
+                    scaled, *(_align(x*size // 8, rows, *place) for x, rows, size, place in zip(inner, outer, bits, places)))
 
 
 def _vector(bits: int, extent: int, address: int, *apart: int) -> int:
@@ -136,6 +147,13 @@ def _vector(bits: int, extent: int, address: int, *apart: int) -> int:
     while found > 1 and (extent % found or any(8*x % (found*bits) for x in (address, *apart))):
         found //= 2
     return found
+
+
+def _align(row: int, rows: int, address: int, apart: int = 0, matrices: int = 0) -> int:
+    """Of matrices with so many rows of so many bytes. Matrices of a batch may be one and the same."""
+    if (rows > 1 and not row <= apart < MAPPED) or not (matrices == 0 or row <= matrices < MAPPED):
+        return 1
+    return gcd(WIDEST, address, apart, matrices)
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilewright.plans.gpu import WIDEST, GpuShape, choose, ranked, shape_of
+from tilewright.plans.gpu import WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied
+from tilewright.plans.nvidia_plan import LEAST_ASYNC, SWIZZLED, NvidiaPlan, multiplied
 from tilewright.targets.nvidia import GpuTarget
 
 __all__ = ["LANES", "NvidiaPlan", "candidates", "choose", "cost", "multiplied", "peak", "ranked", "shape_of", "traffic"]
@@ -80,8 +80,17 @@ STAGES = 5, 4, 3, 2
 MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are worth
 
 
+# Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; clusters; tiles of C in a group of rows.
+WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
+             ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
+CLUSTERS = (2, 1), (1, 2), (1, 1)
+FEWEST_STAGES, DEEPEST_STAGES = 3, 8
+
+
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
+    if shape.a in target.wgmma_rates and min(shape.align_a, shape.align_b) == WIDEST:
+        yield from _warpgroups(shape, target)
     if shape.a in target.matrix_rates:
         yield from _matrix(shape, target)
         return
@@ -121,6 +130,21 @@ def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
                 if min(a, b) > 1:                       # as above
                     yield replace(found, tail=True)
                 yield from (replace(found, split_k=split) for split in SPLITS if split == 1 or split <= most)
+
+
+def _warpgroups(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
+    """Plans by Hopper's warpgroups, with as many stages as fit."""
+    for (cta_m, cta_n), warpgroups in WARPGROUP:
+        row_c = cta_n * bits_of(shape.out) // 8
+        plan = NvidiaPlan("wgmma", cta_m, cta_n, SWIZZLED * 8 // shape.bits[0], stages=DEEPEST_STAGES,
+                          warpgroups=warpgroups, vector_c=min(shape.vector_c, 2),
+                          store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes")
+        while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
+            plan = replace(plan, stages=plan.stages - 1)
+        for cluster_m, cluster_n in CLUSTERS:
+            if cluster_m == 1 or shape.m > cta_m:               # else a CTA of the cluster has nothing to do
+                if cluster_n == 1 or shape.n > cta_n:
+                    yield replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:

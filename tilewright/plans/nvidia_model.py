@@ -45,9 +45,18 @@ CHAIN = 40              # clocks of a step of a warp at the least: its loads fro
 MEETING = 60            # clocks that a CTA loses at the barrier of a tile of k
 ARRIVAL = 700           # clocks of a copy from L2 to shared memory
 
+# Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma: estimates, until they are measured.
+POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
+TMA_L2 = 9e12 / 132 / 1.98e9                    # bytes per clock and multiprocessor that bulk copies bring from L2
+INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
+BETWEEN_TILES = 400     # clocks in which the last products of a tile end, and the first of the next begin
+STORING = {"tma": 3, "lanes": 8}                # slots of a warp for an element of C of each of its lanes
+
 
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
+    if plan.algorithm == "wgmma":
+        return _cost_of_warpgroups(shape, plan, target)
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(shape, target), 1)
     slots = target.sms * resident
@@ -91,7 +100,7 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     (bits_a, bits_b), (rows, columns) = shape.bits, plan.extent
     moved = tiles * (rows*bits_a + columns*bits_b) * k // 8
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
-    once = shape.batch * (m*k*bits_a + k*n*bits_b + m*n*bits_of(shape.out)) // 8 / (0.85*target.bandwidth)
+    once = _once(shape, target)
     parts = plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
     added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
@@ -99,14 +108,49 @@ def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         added = max(added, SPLIT + PART*parts * resident*alone / target.clock)
     if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
-    parts_ = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
-    longest, *others = sorted((seconds for _, seconds in parts_), reverse=True)
-    return Cost(START + added + longest + 0.1*sum(others), parts_, rounds=rounds)
+    return _overlapping(START + added, work, through_l2, once, rounds)
+
+
+def _once(shape: GpuShape, target: GpuTarget) -> float:
+    """Seconds in which the memory gives and takes each element once."""
+    (a, b), c, (m, n, k) = shape.bits, bits_of(shape.out), (shape.m, shape.n, shape.k)
+    return shape.batch * (m*k*a + k*n*b + m*n*c) // 8 / (0.85*target.bandwidth)
+
+
+def _overlapping(alone: float, work: float, through_l2: float, once: float, rounds: float) -> Cost:
+    """The longest of three counts, and a tenth of the others; `alone` overlaps with nothing."""
+    parts = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
+    longest, *others = sorted((seconds for _, seconds in parts), reverse=True)
+    return Cost(alone + longest + 0.1*sum(others), parts, rounds=rounds)
+
+
+def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
+    """Of wgmma: CTAs that stay take tiles in rounds. Copies of the next tile go on while one is stored, but nothing is
+    multiplied then; what the last round stores overlaps with nothing."""
+    tiles, clusters = p.clusters(shape, target)
+    rounds, steps, ctas = ceil(tiles / clusters), ceil(shape.k / p.cta_k), p.cluster_m*p.cluster_n
+    products = 2 * p.cta_m*p.cta_n*p.cta_k / (POWER * operations(shape, p, target))
+    shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
+    step = max(max(products, shared) + 0.1*min(products, shared), ARRIVAL / (p.stages - 1))
+    stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
+    work = (rounds * (steps*step + BETWEEN_TILES + stored) + ARRIVAL) / target.clock
+    bits_a, bits_b = shape.bits
+    brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
+    through_l2 = tiles*ctas * steps * brought / min(tiles*ctas, target.sms) / TMA_L2 / target.clock
+    last = clusters*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
+    return _overlapping(START + last, work, through_l2, _once(shape, target), rounds)
+
+
+def _read_by_warpgroups(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
+    """Bytes of a tile of A and of B in shared memory that all instructions of a step read."""
+    (bits_a, bits_b), instructions = shape.bits, p.cta_m // INSTRUCTION_ROWS
+    return p.cta_m*p.cta_k*bits_a // 8, instructions * p.cta_n*p.cta_k*bits_b // 8
 
 
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per clock of a multiprocessor by matrix instructions of 8- and 16-bit formats, or of tf32."""
-    return min(target.matrix_rates[x] for x in (("tf32",) if plan.algorithm == "tf32" else (shape.a, shape.b)))
+    rates = target.wgmma_rates if plan.algorithm == "wgmma" else target.matrix_rates
+    return min(rates[x] for x in (("tf32",) if plan.algorithm == "tf32" else (shape.a, shape.b)))
 
 
 def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: int) -> float:
@@ -137,7 +181,7 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
 
 def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per second of all multiprocessors, with the instructions of this plan."""
-    if plan.algorithm in ("mma", "tf32"):
+    if plan.algorithm in ("mma", "tf32", "wgmma"):
         return operations(shape, plan, target) * target.sms * target.clock
     fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
     return 2 * fma * target.sms * target.clock
@@ -157,6 +201,8 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
         vector, times = ("A" if s.m == 1 else "B"), tiles
         return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
                             for t in found[:2]), "memory": found}
+    if p.algorithm == "wgmma":
+        return _traffic_of_warpgroups(s, p, target) | {"memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
     brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.bits)]     # of a tile of k
@@ -176,3 +222,14 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
         written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
     return {"shared": (*written, *read), "L2": tuple(Term(x, tile, *every) for (x, *_), tile in zip(extents, brought)),
             "memory": found}
+
+
+def _traffic_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
+    """Of wgmma; a tile is brought from L2 once for all CTAs of a cluster that have it."""
+    tiles, steps = p.clusters(shape, target)[0] * p.cluster_m*p.cluster_n, ceil(shape.k / p.cta_k)
+    every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
+    a, b = (extent*p.cta_k*bits // 8 for extent, bits in zip((p.cta_m, p.cta_n), shape.bits))
+    read_a, read_b = _read_by_warpgroups(shape, p)
+    return {"shared": (Term("A written", a, *every), Term("B written", b, *every), Term("A read", read_a, *every),
+                       Term("B read", read_b, *every)),
+            "L2": (Term("A", a // p.cluster_n, *every), Term("B", b // p.cluster_m, *every))}

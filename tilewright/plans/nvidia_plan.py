@@ -3,11 +3,13 @@
     simt    CUDA cores (kernels/nvidia/simt_gemm.py): a CTA tile, warp tiles in it, an outer product per thread
     dmma    f64 matrix instructions (kernels/nvidia/mma_gemm.py)
     mma     those of 8- and 16-bit formats
+    wgmma   the same by Hopper's warpgroups, for operands that tensor maps can describe (kernels/nvidia/wgmma_gemm.py)
     tf32    the same of f32 rounded to 19 bits, which is offered only if it is asked for
     gemv    one row or one column of C (kernels/nvidia/gemv.py)
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
-parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts.
+parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts. CTAs of
+wgmma stay, and take tile after tile.
 """
 from __future__ import annotations
 
@@ -19,18 +21,25 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.plans import gpu
 from tilewright.plans.gpu import MOST, RESULTS, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART
-from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
+from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply
 MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
+# What plans by wgmma do not have.
+UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1), ("split_k", 1), ("tail", False)
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 MOST_POINTERS = 8       # of a thread to rows of an operand
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
+# Of wgmma: rows of an instruction, bytes of a row in shared memory, rows after which its swizzle repeats, extents of a
+# TMA box. C goes through 4096 bytes of each warp. A warpgroup more than multiply starts the copies.
+GROUP_ROWS, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 128, 8, 256, 4096, 128
+GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
+MOST_CTAS = CLUSTER     # of a cluster
 
 
 @dataclass(frozen=True)
@@ -38,23 +47,27 @@ class NvidiaPlan(GpuPlan):
     FAMILY = "an NVIDIA GPU"
     EXAMPLE = "simt 128x128x8 warp=32x64 thread=8x8 stages=2 copy=registers vector=4"
     SIZES = "cta_m", "cta_n", "cta_k"
-    GROUPS = ("warp", "warp_m", "warp_n"), ("thread", "thread_m", "thread_n")
+    GROUPS = ("warp", "warp_m", "warp_n"), ("thread", "thread_m", "thread_n"), ("cluster", "cluster_m", "cluster_n")
     ALWAYS = "stages",
     FORMERLY = ("early", "prefetch_first"),
 
-    algorithm: Literal["simt", "dmma", "mma", "tf32", "gemv"]
+    algorithm: Literal["simt", "dmma", "mma", "tf32", "wgmma", "gemv"]
     cta_m: int
     cta_n: int
     cta_k: int
-    warp_m: int
-    warp_n: int
+    warp_m: int = 0                 # a warp's part of the tile; of wgmma each warpgroup has as many rows
+    warp_n: int = 0
     thread_m: int = 0               # simt: the outer product of a thread
     thread_n: int = 0
     stages: int = 3
+    warpgroups: int = 0             # wgmma: that multiply
+    cluster_m: int = 1              # CTAs one below the other that share tiles of B; side by side, of A
+    cluster_n: int = 1
     copy: Literal["async", "registers"] = "async"
     vector: int = 1                 # elements that are copied at once
     vector_b: int = 0               # mma: of B; 0: as many
     vector_c: int = 0               # and stored of C; 0: as many
+    store: Literal["lanes", "tma"] = "lanes"        # wgmma: what writes C, threads or a tensor map's copies
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
     prefetch_first: bool = False    # copies through registers begin at the top of the loop, whatever ptxas prefers
@@ -68,6 +81,8 @@ class NvidiaPlan(GpuPlan):
         """Of a CTA."""
         if self.algorithm == "gemv":
             return LANES * GEMV_WARPS
+        if self.algorithm == "wgmma":
+            return GROUP * (self.warpgroups + 1)
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
     @property
@@ -90,6 +105,8 @@ class NvidiaPlan(GpuPlan):
     def estimate(self, shape: GpuShape) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
         words = shape.itemsize // 4
+        if self.algorithm == "wgmma":               # 256x192 by two warpgroups, 192 sums in each thread, spills
+            return self.cta_m*self.cta_n // (GROUP*self.warpgroups) + 48
         if self.algorithm in MATRIX:
             return self.warp_m*self.warp_n//LANES + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
         if self.algorithm == "dmma":
@@ -117,6 +134,9 @@ class NvidiaPlan(GpuPlan):
         itemsize = shape.itemsize
         if self.algorithm in MATRIX:
             return self.stages * self.tile_bytes(shape)
+        if self.algorithm == "wgmma":               # tiles, buffers for C, two barriers of a stage
+            staged = 4 * self.warpgroups * STAGED_C if self.store == "tma" else 0
+            return self.stages * (self.tile_bytes(shape) + 16) + staged
         if self.algorithm == "gemv":
             return itemsize * LANES * GEMV_WARPS * self.vector
         tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
@@ -126,7 +146,9 @@ class NvidiaPlan(GpuPlan):
         return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
 
     def resident(self, shape: GpuShape, target: GpuTarget) -> int:
-        """CTAs that a multiprocessor holds."""
+        """CTAs that a multiprocessor holds. Of wgmma one, for which stages have all of the shared memory."""
+        if self.algorithm == "wgmma":
+            return 1
         return target.occupancy(self.threads, min(self.estimate(shape), target.registers_thread), self.shared(shape))
 
     def tail_split(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
@@ -140,7 +162,15 @@ class NvidiaPlan(GpuPlan):
         parts = min(range(1, MOST_PARTS + 1), key=lambda s: ceil(over*s / slots)/s + PART*s)
         return (tiles, 1) if parts == 1 else (whole, parts)
 
+    def clusters(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
+        """Of wgmma: tiles of C as large as those of a cluster's CTAs together, and clusters that take them in turn."""
+        rows, columns = self.cta_m*self.cluster_m, self.cta_n*self.cluster_n
+        tiles = ceil(shape.m / rows) * ceil(shape.n / columns) * shape.batch
+        return tiles, min(tiles, max(target.sms // (self.cluster_m*self.cluster_n), 1))
+
     def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
+        if self.algorithm == "wgmma":
+            return self.clusters(shape, target)[1] * self.cluster_m * self.cluster_n, 1, 1
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.tail:
             whole, parts = self.tail_split(shape, target)
@@ -162,14 +192,15 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if wrong := _formats(p, shape, target):
         yield wrong
         return
-    if found := p.below_one("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "slices", "split_k", "group_m", "vector"):
+    sizes = ("warpgroups", "cluster_m", "cluster_n") if p.algorithm == "wgmma" else ("warp_m", "warp_n")
+    if found := p.below_one("cta_m", "cta_n", "cta_k", *sizes, "slices", "split_k", "group_m", "vector"):
         yield from found
         return
     yield from p.above(**MOST)
     if p.registers and not LEAST_REGISTERS <= p.registers <= target.registers_thread:
         yield (f"registers must be {LEAST_REGISTERS} to {target.registers_thread}, or 0 for the emitter's choice, not "
                f"{p.registers}.")
-    if p.algorithm != "gemv" and (p.cta_m % p.warp_m or p.cta_n % p.warp_n):
+    if p.algorithm not in ("gemv", "wgmma") and (p.cta_m % p.warp_m or p.cta_n % p.warp_n):
         yield f"a CTA tile of {p.cta_m}x{p.cta_n} is not a multiple of warp tiles of {p.warp_m}x{p.warp_n}."
         return
     yield from _OWN[p.algorithm](p, shape, target)
@@ -185,6 +216,8 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if (shared := p.shared(shape) + ARRIVED*(p.tail or p.split_k > 1)) > target.smem_cta:
         yield f"the tiles take {shared} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
     slack = 0 if p.algorithm in MATRIX else 16          # of an estimate
+    if p.algorithm == "wgmma":
+        return
     if (registers := p.estimate(shape)) > target.registers_thread + slack:
         yield f"a thread would need about {registers} registers, and may have {target.registers_thread}."
     elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
@@ -207,7 +240,10 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
         return f"mma multiplies {', '.join(here[len(FORMATS):])} on {target.name}, and this is {what}."
     if p.algorithm == "tf32" and "tf32" not in target.matrix_rates:
         return f"{target.name} has no matrix instructions for tf32."
-    own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": FORMATS}.get(p.algorithm, here)
+    if p.algorithm == "wgmma" and not target.wgmma_rates:
+        return f"{target.name} lacks the matrix instructions of Hopper's warpgroups."
+    own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": FORMATS,
+           "wgmma": (*target.wgmma_rates,)}.get(p.algorithm, here)
     return "" if shape.a in own else f"{p.algorithm} multiplies {' and '.join(own)}, and this is {what}."
 
 
@@ -249,7 +285,39 @@ def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
         yield f"slices must be 1 for {p.algorithm}."
 
 
-_OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma}
+def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
+    yield from p.above(cta_m=BOX, cta_n=BOX, warpgroups=max(GROUP_REGISTERS), cta_k=BOX)
+    if p.cta_m % (GROUP_ROWS*p.warpgroups):
+        yield f"cta_m must be a multiple of {GROUP_ROWS*p.warpgroups} for {p.warpgroups} warpgroups, not {p.cta_m}."
+    unit = 16 if shape.sums == "i32" and p.cta_n > 32 else 8
+    if p.cta_n % unit:
+        yield f"cta_n must be a multiple of {unit} for products of {shape.a}, not {p.cta_n}."
+    if p.cluster_m*p.cluster_n > MOST_CTAS:
+        yield f"a cluster would have {p.cluster_m*p.cluster_n} CTAs, and may have {MOST_CTAS}."
+    if shape.bits[0] == 8 and shape.layout != "nt":
+        yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
+    for name, align, extent, bits, along_k, share in (
+            ("A", shape.align_a, p.cta_m, shape.bits[0], shape.layout[0] == "n", p.cluster_n),
+            ("B", shape.align_b, p.cta_n, shape.bits[1], shape.layout[1] == "t", p.cluster_m)):
+        if align < WIDEST:
+            yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such multiples "
+                   "apart, so that a tensor map can describe it.")
+        along, across = (p.cta_k, extent) if along_k else (extent, p.cta_k)
+        if along*bits // 8 % SWIZZLED or across % (REPEAT*share):
+            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {SWIZZLED*8 // bits} elements "
+                   f"along its contiguous dimension, and of {REPEAT*share} along the other.")
+    if p.store == "tma" and shape.align_c < WIDEST:
+        yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
+    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % SWIZZLED:
+        yield f"store=tma needs cta_n to be a multiple of {SWIZZLED} bytes of C, and {p.cta_n} {shape.out} are not."
+    if p.vectors[2] > 2:
+        yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
+    if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
+        yield f"a thread would need about {registers} registers, and has {most} with {p.warpgroups} warpgroups."
+
+
+_OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma, "wgmma": _of_wgmma}
 
 
 def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
@@ -266,10 +334,10 @@ def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
             elif p.copy == "async" and size < LEAST_ASYNC:
                 yield (f"copy=async copies {LEAST_ASYNC} bytes at once or more, and {vector} elements of {name} "
                        f"({format}) are {size}.")
-    elif p.vector > shape.vector:
+    elif p.algorithm != "wgmma" and p.vector > shape.vector:
         yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
                "addresses, leading dimensions and sizes.")
-    stored = p.vectors[2] if p.algorithm in MATRIX else p.vector_c
+    stored = p.vectors[2] if p.algorithm in (*MATRIX, "wgmma") else p.vector_c
     if stored > shape.vector_c:
         yield f"vector_c = {stored} elements of C are stored at once, and C allows {shape.vector_c}."
     if p.algorithm not in MATRIX and p.vector*shape.itemsize > WIDEST:
