@@ -51,6 +51,7 @@ ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "cuCtxGetCurrent": ((POINTER,), ctypes.c_uint64),
     "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
+    "cuTensorMapEncodeTiled": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, *(NUMBER,) * 4), None),
 }
 
 
@@ -308,22 +309,27 @@ class Functions:
         self.textures[handle] = int(linear.devPtr), int(linear.sizeInBytes)
         return handle
 
-    def cuTensorMapEncodeTiled(self: Any, element: Any, rank: int, address: int, dims: Any, strides: Any, box: Any,
-                               steps: Any, interleave: Any, swizzle: Any, l2: Any, fill: Any) -> Any:
-        """The map itself is the number of what it stands for."""
+    def encoded(self: Any, to: int, element: int, rank: int, address: int, dims: int, strides: int, box: int,
+                steps: int, interleave: int, swizzle: int, l2: int, fill: int) -> int:
+        """cuTensorMapEncodeTiled by its address. The map itself is the number of what it stands for."""
+        if not self.contexts:
+            return int(real.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         names = {f"CU_TENSOR_MAP_DATA_TYPE_{theirs}": ours for ours, (theirs, _) in ELEMENTS.items()}
-        assert interleave.value == 0
-        assert len(dims) == len(box) == len(steps) == rank == len(strides) + 1
-        tile = Tile(names[element.name], tuple(map(int, box)), (0, 32, 64, 128)[swizzle.value],
-                    tuple(map(int, steps)) if any(int(step) != 1 for step in steps) else ())
-        described = TiledMap(tile, tuple(map(int, dims)), tuple(map(int, strides)), (0, 64, 128, 256)[l2.value],
-                             bool(fill.value))
+        assert to % 64 == interleave == 0
+
+        def numbers(at: int, count: int, t: Any) -> tuple[int, ...]:
+            return tuple((t * count).from_address(at))
+        apart = numbers(steps, rank, ctypes.c_uint32)
+        tile = Tile(names[real.CUtensorMapDataType(element).name], numbers(box, rank, ctypes.c_uint32),
+                    (0, 32, 64, 128)[swizzle], apart if any(step != 1 for step in apart) else ())
+        described = TiledMap(tile, numbers(dims, rank, ctypes.c_uint64), numbers(strides, rank - 1, ctypes.c_uint64),
+                             (0, 64, 128, 256)[l2], bool(fill))
+        self.log.append(("cuTensorMapEncodeTiled", (described, address)))
         if [*tile.violations(), *described.violations(address)]:
-            return INVALID, None
+            return int(INVALID)
         self.maps.append(Mapped(described, address))
-        made = real.CUtensorMap()
-        made.opaque = [real.cuuint64_t(len(self.maps) - 1)] * 16
-        return made
+        (ctypes.c_uint64 * 16).from_address(to)[:] = [len(self.maps) - 1] * 16
+        return 0
 
     def cuTexObjectDestroy(self: Any, handle: int) -> None:
         self.textures.pop(handle, None)
@@ -451,6 +457,8 @@ def _entry(fake: FakeDriver, name: str) -> Any:
     def called(*args: Any) -> int:
         given = [x or 0 for x in (args[:-1] if result else args)]  # ctypes has None for a null pointer
         try:
+            if name == "cuTensorMapEncodeTiled":
+                return Functions.encoded(fake, *given)
             status, *found = getattr(fake, name)(*given)
         except Exception:
             traceback.print_exc()

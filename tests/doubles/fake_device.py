@@ -14,7 +14,7 @@ import numpy as np
 from tilewright import simulator
 from tilewright.compiler import artefact
 from tilewright.ir import Kernel
-from tilewright.ir.types import Pointer
+from tilewright.ir.types import Pointer, TensorMap
 
 
 class Newest(dict[Any, Any]):
@@ -120,8 +120,8 @@ class FakeDevice:
     def launched(self, function: Any, args: list[Any], grid: tuple[int, ...], stream: int) -> None:
         """What the kernel does, once its turn has come."""
         for x, (_, value) in zip(args, function.params):
-            if isinstance(value.type, Pointer):
-                self.alive(int(x))
+            if isinstance(value.type, (Pointer, TensorMap)):
+                self.alive(int(getattr(x, "tensor", x)))
         self.launches.append((function.name, grid, stream))
         self.clock += self.takes(function)
         self.simulate(function, args, grid[:2] if grid[2] == 1 else grid)

@@ -8,6 +8,7 @@ from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
 from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
@@ -85,14 +86,26 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, and the `values` of
-        parameters that the plan determines. ValueError for an empty product."""
+        """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, the `values` of parameters
+        that the plan determines, and how tensor `maps` are made: the elements along their dimensions, the contiguous one
+        first, and from each to the next of the others, by the names of what a launch is given. ValueError for an empty
+        product."""
         if self.empty:
             raise ValueError(self._no_code)
         (launch,) = self.launches
         return self.loadable.manifest | {
             **self.described, "grid": list(launch.grid), "workspace_bytes": launch.workspace,
-            "counter_bytes": launch.counters, "values": dict(launch.more)}
+            "counter_bytes": launch.counters, "values": dict(launch.more)} | (
+                {"maps": self._maps} if self.plan.algorithm == "wgmma" else {})
+
+    @property
+    def _maps(self) -> dict[str, Any]:
+        """A matrix that all products of a batch have is a batch of one."""
+        (a, b), batched = self.shape.layout, self.shape.batch != 1
+        contiguous = {"a": "km" if a == "n" else "mk", "b": "nk" if b == "n" else "kn", "c": "nm"}
+        return {name: {"of": x, "dims": [*contiguous[x], *["batch"]*batched],
+                       "strides": [f"ld{x}", *[f"stride_{x}"]*batched]}
+                for name, x in operands.MAPPED.items() if name != "c_map" or self.plan.store == "tma"}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -134,7 +147,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return {"A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
-                "COPIED": p.store == "tma"}
+                "COPIED": p.store == "tma", "PROMOTE": p.promote}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape

@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.targets.tensor_maps import ALIGN, BYTES, Tile
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
@@ -20,11 +23,13 @@ BANK = 0x210
 
 
 class Parameter(NamedTuple):
-    """A kernel's parameter: where a launch's block of arguments has it, in bytes. `type`: "ptr", "i32", "f64" ..."""
+    """A kernel's parameter: where a launch's block of arguments has it, in bytes. `type`: "ptr", "i32", "f64" ...; of a
+    tensor map `tile` is what its copies move."""
     name: str
     type: str
     offset: int
     size: int
+    tile: Tile | None = None
 
 
 class Entry(NamedTuple):
@@ -47,7 +52,6 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
     `shared` are bytes of a workgroup, of which a launch has to ask for `dynamic_shared`. `more`: further fields.
     """
     from tilewright.ir.types import Pointer, TensorMap, Type
-    from tilewright.targets.tensor_maps import ALIGN, BYTES
     (x, y), arguments, end = function.threads or (1, 1), [], 0
     for name, value in function.params:
         t = value.type
@@ -59,6 +63,8 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
         row: dict[str, Any] = {"name": name, "offset": offset}
         if isinstance(t, Pointer):
             row |= {"type": "ptr", "size": size, "element": str(t.element)}
+        elif isinstance(t, TensorMap):
+            row |= {"type": str(t), "size": size, "tile": asdict(t.tile)}
         else:
             row |= {"type": str(t), "size": size}
         arguments.append(row)
@@ -70,5 +76,12 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
 def entry(of: Mapping[str, Any]) -> Entry:
     """The same as a record."""
     x, y = of["shape"][:2]
-    parameters = tuple(Parameter(p["name"], p["type"], p["offset"], p["size"]) for p in of["arguments"])
+    parameters = tuple(Parameter(p["name"], p["type"], p["offset"], p["size"], _tile(p)) for p in of["arguments"])
     return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters)
+
+
+def _tile(row: Mapping[str, Any]) -> Tile | None:
+    """Of a parameter that is a tensor map; JSON has lists for tuples."""
+    if "tile" not in row:
+        return None
+    return Tile(**{name: tuple(x) if isinstance(x, list) else x for name, x in row["tile"].items()})

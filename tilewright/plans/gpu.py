@@ -101,6 +101,11 @@ class GpuShape(NamedTuple):
         return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)
 
     @property
+    def padded(self) -> GpuShape:
+        """The same in matrices whose rows are padded, so that they are 16 bytes apart."""
+        return self._replace(align_a=WIDEST, align_b=WIDEST, align_c=WIDEST)
+
+    @property
     def sums(self) -> str:
         """The format in which products are added up."""
         return SUMS.get(self.a, "f32")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilewright.plans.gpu import WIDEST, GpuShape, bits_of, choose, ranked, shape_of
+from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, SWIZZLED, NvidiaPlan, multiplied
 from tilewright.targets.nvidia import GpuTarget
@@ -85,6 +85,7 @@ WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
+PROMOTED = 128          # steps of k of fp8, whose sums wgmma keeps to about 14 bits: its rounding would otherwise grow with k
 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
@@ -134,10 +135,11 @@ def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
 
 def _warpgroups(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans by Hopper's warpgroups, with as many stages as fit."""
+    promote = PROMOTED if shape.a in FP8 else 0
     for (cta_m, cta_n), warpgroups in WARPGROUP:
         row_c = cta_n * bits_of(shape.out) // 8
         plan = NvidiaPlan("wgmma", cta_m, cta_n, SWIZZLED * 8 // shape.bits[0], stages=DEEPEST_STAGES,
-                          warpgroups=warpgroups, vector_c=min(shape.vector_c, 2),
+                          warpgroups=warpgroups, promote=promote, vector_c=min(shape.vector_c, 2),
                           store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes")
         while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
             plan = replace(plan, stages=plan.stages - 1)

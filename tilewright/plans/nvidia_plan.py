@@ -68,6 +68,7 @@ class NvidiaPlan(GpuPlan):
     vector_b: int = 0               # mma: of B; 0: as many
     vector_c: int = 0               # and stored of C; 0: as many
     store: Literal["lanes", "tma"] = "lanes"        # wgmma: what writes C, threads or a tensor map's copies
+    promote: int = 0                # steps of k after which sums of fp8 are added to f32 registers; 0: all of k
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
     prefetch_first: bool = False    # copies through registers begin at the top of the loop, whatever ptxas prefers
@@ -105,8 +106,8 @@ class NvidiaPlan(GpuPlan):
     def estimate(self, shape: GpuShape) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
         words = shape.itemsize // 4
-        if self.algorithm == "wgmma":               # 256x192 by two warpgroups, 192 sums in each thread, spills
-            return self.cta_m*self.cta_n // (GROUP*self.warpgroups) + 48
+        if self.algorithm == "wgmma":
+            return self.cta_m*self.cta_n // (GROUP*self.warpgroups) * (1 + (self.promote > 0)) + 40
         if self.algorithm in MATRIX:
             return self.warp_m*self.warp_n//LANES + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
         if self.algorithm == "dmma":
@@ -311,10 +312,13 @@ def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
     if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % SWIZZLED:
         yield f"store=tma needs cta_n to be a multiple of {SWIZZLED} bytes of C, and {p.cta_n} {shape.out} are not."
+    if p.promote < 0 or p.promote % p.cta_k or (p.promote and shape.sums != "f32"):
+        yield (f"promote must be 0 or, for sums in f32, a multiple of cta_k = {p.cta_k}, not {p.promote} for sums in "
+               f"{shape.sums}.")
     if p.vectors[2] > 2:
         yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
     if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
-        yield f"a thread would need about {registers} registers, and has {most} with {p.warpgroups} warpgroups."
+        yield f"a thread would need about {registers} registers, and has {most} where warpgroups is {p.warpgroups}."
 
 
 _OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma, "wgmma": _of_wgmma}

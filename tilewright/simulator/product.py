@@ -18,16 +18,18 @@ from tilewright import formats
 from tilewright.formats import Quantized
 from tilewright.formats.quantized import check_operand
 from tilewright.ir.program import Function
-from tilewright.ir.types import Texture
+from tilewright.ir.types import TensorMap, Texture
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
 from tilewright.simulator.machine import SECTOR, Machine
 from tilewright.simulator.memory import AddressSpace, uninitialised
 from tilewright.simulator.report import Fault, Report
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
+from tilewright.targets.tensor_maps import Mapped
 
 Array = NDArray[Any]
 
@@ -258,6 +260,11 @@ class Launches:
                 arrays["counters"] = np.zeros(launch.counters, np.uint8)
         at = {name: self.memory.address(x, name) for name, x in arrays.items()}
         for launch in self.kernel.launches:
+            tiles = {name: value.type.tile for name, value in launch.function.params
+                     if isinstance(value.type, TensorMap)}
+            mapped = {name: Mapped(described, at[MAPPED[name]])
+                      for name, described in (maps(tiles, p.layout, values) if tiles else {}).items()}
+            given: dict[str, Any] = {**values, **at, **mapped, **dict(getattr(launch, "more", ()))}
             args: list[Any] = []
             for name, value in launch.function.params:
                 if name in ("alpha", "beta") and not value.type.is_float and not float(values[name]).is_integer():
@@ -266,7 +273,7 @@ class Launches:
                 if isinstance(value.type, Texture):
                     args.append(_texels(arrays[name], value.type))
                 else:
-                    args.append(at[name] if name in at else {**values, **dict(getattr(launch, "more", ()))}[name])
+                    args.append(given[name])
             machine = Machine(launch.function, self.memory, {}, self.report, self.kernel.target.name)
             machine.run_grid(args, launch.grid)
         if not self.beta:

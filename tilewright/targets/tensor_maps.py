@@ -109,6 +109,17 @@ class TiledMap:
                              f"{x.strides} bytes")
         return cls(tile, tuple(reversed(x.shape)), tuple(reversed(x.strides[:-1])), **more)
 
+    @classmethod
+    def of_matrices(cls, tile: Tile, rows: int, columns: int, ld: int, batch: int = 1, stride: int = 0) -> TiledMap:
+        """Of matrices with contiguous rows, `ld` elements from row to row; a tile of three dimensions has a number of a
+        matrix as the last one, `stride` elements from each to the next, 0 if there is but one. A distance at which
+        nothing follows is one that a device takes."""
+        apart = ld*tile.item if rows > 1 else -(-columns*tile.item // PIECE) * PIECE
+        dims, strides = (columns, rows), (apart,)
+        if len(tile.box) == 2:
+            return cls(tile, dims, strides)
+        return cls(tile, (*dims, batch if stride else 1), (*strides, stride*tile.item if stride else rows*apart))
+
     def violations(self, address: int = 0) -> Iterator[str]:
         """Why a device refuses it for a tensor at this address, in sentences."""
         rank = len(self.tile.box)

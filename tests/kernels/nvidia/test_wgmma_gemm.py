@@ -69,7 +69,8 @@ def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt
         c = np.concatenate([c] + [c[..., :1]] * (-c.shape[-1] % 16), axis=-1)
     function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), **options)
     grid = clusters * options.get("CLUSTER_M", 1) * options.get("CLUSTER_N", 1)
-    more = ([bits(c)[..., :n]] if copied else []) + ([batch[0], m * c.shape[-1]] if batch else [])
+    strides = [x.strides[0] // x.itemsize for x in (a, b, c)]
+    more = ([bits(c)[..., :n]] if copied else []) + ([batch[0], *strides] if batch else [])
     report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1], *more, grid=(grid, 1))
     found = c[..., :n].astype(np.float64)
     if whole:

@@ -57,8 +57,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
-    (`result.Copied.map_type`), and with BATCH also batch and stride_c, elements from one C to the next; the maps have a
-    third dimension then. Addresses of what has a map and its leading dimension are multiples of 16 bytes; the edges of
+    (`result.Copied.map_type`), and with BATCH also batch, stride_a, stride_b and stride_c, elements from one matrix to
+    the next, or 0 for an A or a B that all products have; the maps have a third dimension then. Addresses of what has a map and its leading dimension are multiples of 16 bytes; the edges of
     m, n and k are the maps' zeros.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
@@ -108,7 +108,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         raise ValueError(f"CTA_N must be a multiple of {Copied.ROW // C_TYPE.bytes} for copies of C in {OUT}, not "
                          f"{CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, BATCH)} if COPIED else {}
-    more |= {"batch": i32, "stride_c": i64} if BATCH else {}
+    more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     # With COPIED, C is written by its map: no pointer's memory may count as read-only.
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{'_copied' if COPIED else ''}{'_batch' if BATCH else ''}"
@@ -171,12 +171,12 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             with k.loop(steps, unroll=False) as step:
                 stage = ring.refill(begin + step, a.BYTES + b.BYTES)
                 with k.when(k.elect()):
-                    for x, map, smem, row, share, ctas in (
-                            (a, g.a, a_smem, i0, tiles.cluster_n, tiles.same_row),
-                            (b, g.b, b_smem, j0, tiles.cluster_m, tiles.same_column)):
+                    for x, name, smem, row, share, ctas in (
+                            (a, "a", a_smem, i0, tiles.cluster_n, tiles.same_row),
+                            (b, "b", b_smem, j0, tiles.cluster_m, tiles.same_column)):
+                        which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
                         for to, place in x.boxes(row, step*CTA_K, share):
-                            at = place if matrix is None else (*place, matrix)
-                            ring.full.load(smem.at(stage, to), map, at, stage, ctas)
+                            ring.full.load(smem.at(stage, to), getattr(g, name), (*place, *which), stage, ctas)
             done.set(begin + steps)
     if CTAS > 1:
         k.cluster_barrier()                                 # nothing arrives at a CTA that has ended

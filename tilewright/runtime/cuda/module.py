@@ -36,11 +36,11 @@ from tilewright.runtime.gpu.driver import Kept, Owned
 from tilewright.runtime.gpu.launch import MOST_MODULES, Args
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
 from tilewright.targets import GpuTarget
-from tilewright.targets.tensor_maps import BYTES, ELEMENTS, TiledMap
+from tilewright.targets.tensor_maps import ALIGN, BYTES, ELEMENTS, TiledMap
 
 __all__ = [
     "Block", "CudaError", "CudaFunction", "Device", "Event", "LinearTexture", "Memory", "Module", "Prepared", "Stream",
-    "Unavailable", "available", "count", "device", "fill", "handle_of", "load", "synchronize", "target",
+    "TensorMaps", "Unavailable", "available", "count", "device", "fill", "handle_of", "load", "synchronize", "target",
     "tensor_map", "why_not", "workspaces",
 ]
 
@@ -135,23 +135,51 @@ class LinearTexture(Owned):
 def tensor_map(described: TiledMap, address: int) -> bytes:
     """A tensor map of memory at this address, 128 bytes, as a kernel's TensorMap parameter takes it. ValueError, with
     the reasons, for what no device can do."""
-    described.check(address)
-    driver, tile, rank = api(), described.tile, len(described.dims)
+    return TensorMaps(described)(address)
 
-    def of(enumeration: str, name: str) -> Any:
-        return getattr(getattr(driver, enumeration), f"CU_TENSOR_MAP_{name}")
-    swizzle, l2 = (f"{bytes}B" if bytes else "NONE" for bytes in (tile.swizzle, described.l2))
-    found = call(
-        "cuTensorMapEncodeTiled", of("CUtensorMapDataType", f"DATA_TYPE_{ELEMENTS[tile.element][0]}"), rank, address,
-        [driver.cuuint64_t(extent) for extent in described.dims],
-        [driver.cuuint64_t(stride) for stride in described.strides],
-        [driver.cuuint32_t(extent) for extent in tile.box],
-        [driver.cuuint32_t(step) for step in tile.steps or (1,) * rank],
-        of("CUtensorMapInterleave", "INTERLEAVE_NONE"), of("CUtensorMapSwizzle", f"SWIZZLE_{swizzle}"),
-        of("CUtensorMapL2promotion", f"L2_PROMOTION_{'L2_' * bool(described.l2)}{l2}"),
-        of("CUtensorMapFloatOOBfill",
-           f"FLOAT_OOB_FILL_{'NAN_REQUEST_ZERO_FMA' if described.nan else 'NONE'}"))
-    return ctypes.string_at(int(found.getPtr()), BYTES)
+
+class TensorMaps:
+    """The same of memory at one address after the other: calling it with an address gives the map. The last ones are
+    kept, since the driver takes a microsecond for each."""
+
+    MOST = 256
+
+    def __init__(self, described: TiledMap, on: Device | None = None) -> None:
+        """`on`: the device of the memory."""
+        described.check()
+        driver, tile, rank = api(), described.tile, len(described.dims)
+
+        def of(enumeration: str, name: str) -> int:
+            return int(getattr(getattr(driver, enumeration), f"CU_TENSOR_MAP_{name}"))
+        swizzle, l2 = (f"{bytes}B" if bytes else "NONE" for bytes in (tile.swizzle, described.l2))
+        filled = "NAN_REQUEST_ZERO_FMA" if described.nan else "NONE"
+        longs, words = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        self.described, self.device, self.found = described, on or device(), dict[int, bytes]()
+        self.before = of("CUtensorMapDataType", f"DATA_TYPE_{ELEMENTS[tile.element][0]}"), rank
+        self.arrays = (longs(*described.dims), longs(*described.strides), words(*tile.box),
+                       words(*tile.steps or (1,) * rank))
+        self.after = (of("CUtensorMapInterleave", "INTERLEAVE_NONE"), of("CUtensorMapSwizzle", f"SWIZZLE_{swizzle}"),
+                      of("CUtensorMapL2promotion", f"L2_PROMOTION_{'L2_' * bool(described.l2)}{l2}"),
+                      of("CUtensorMapFloatOOBfill", f"FLOAT_OOB_FILL_{filled}"))
+        pointer, number = ctypes.c_void_p, ctypes.c_uint
+        self._encode = entry("cuTensorMapEncodeTiled", pointer, number, number, *[pointer] * 5, *[number] * 4)
+
+    def __call__(self, address: int) -> bytes:
+        found = self.found.get(address)
+        if found is None:
+            self.described.check(address)
+            room = ctypes.create_string_buffer(BYTES + ALIGN)
+            at = -(-ctypes.addressof(room) // ALIGN) * ALIGN
+            encoding = at, *self.before, address, *self.arrays, *self.after
+            if self._encode(*encoding):
+                with self.device.current():  # no context may have been
+                    status = self._encode(*encoding)
+                if status:
+                    raise error(status, "cuTensorMapEncodeTiled", "", repr(self.described))
+            if len(self.found) >= self.MOST:
+                self.found = {}
+            found = self.found[address] = ctypes.string_at(at, BYTES)
+        return found
 
 
 # ---- code

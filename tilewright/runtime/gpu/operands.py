@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from tilewright.formats.quantized import check_operand
 from tilewright.plans import gpu
 from tilewright.plans.common import Plan
 from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
+from tilewright.targets.tensor_maps import Tile, TiledMap
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
+MAPPED = {"a": "a", "b": "b", "c_map": "c"}  # parameters of kernels that may be tensor maps, and of what
 
 
 def library_of_all(**named: Any) -> Library | None:
@@ -83,6 +85,18 @@ def of_batch(*matrices: Array) -> dict[str, int]:
         return {}
     return {"batch": len(matrices[-1])} | {f"stride_{name}": x.strides[0] // x.itemsize
                                            for name, x in zip("abc", matrices)}
+
+
+def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> dict[str, TiledMap]:
+    """Tensor maps of a product's operands, by the names of the parameters that have these tiles; `values` are sizes,
+    leading dimensions and what `of_batch` gives, by name."""
+    m, n, k = (values[name] for name in "mnk")
+    stored = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k), "c": (m, n)}
+    return {
+        name: TiledMap.of_matrices(
+            tiles[name], *stored[x], values[f"ld{x}"], values.get("batch", 1), values.get(f"stride_{x}", 0)
+        ) for name, x in MAPPED.items() if name in tiles
+    }
 
 
 def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:

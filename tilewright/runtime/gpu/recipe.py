@@ -5,7 +5,8 @@ or the result), `loadable` (the code, and a manifest with the kernel's parameter
 the bytes of `workspace` and of `counters`, which are zero before and after, and the values of `more` parameters by
 name. A kernel takes which of these parameters it likes, by name: m, n, k, the operands a, b, c with lda, ldb, ldc, of a
 batch also stride_a, stride_b, stride_c, the factors alpha and beta, workspace and counters, the scales of block-scaled
-operands, and `more`. To a parameter of any other name nothing is given silently: it is a TypeError.
+operands, and `more`. a and b may be tensor maps, and c_map is one of C. To a parameter of any other name nothing is
+given silently: it is a TypeError.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
+from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
@@ -43,10 +45,16 @@ class Recipe:
                   "ldc": ldc, **more, **dict(launch.more)}
         function = driver.load(code.image, on).function(code.manifest)
         named = {p.name: p for p in function.parameters}
+        tiles = {p.name: p.tile for p in function.parameters if p.tile is not None}
+        maps = operands.maps(tiles, p.layout, values)
+        values |= {x: bytes(named[x].size) for x in maps}
         self.prepared = driver.Prepared(function, launch.grid, {x: values[x] for x in named if x in values})
         self.device, self.workspaces = function.device, driver.workspaces
         self.spare: list[Arguments] = []
-        self.a, self.b, self.c = (named[x].offset // 8 for x in "abc")  # where in a block's words
+        # where in a block addresses are, in words, and in bytes maps, with what makes them and of which operand
+        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate("abc") if x not in maps]
+        self.maps = [(named[x].offset, driver.TensorMaps(described, function.device), "abc".index(operands.MAPPED[x]))
+                     for x, described in maps.items()]
         self.size = named["alpha"].size
         self.alpha, self.beta = (named[x].offset // self.size for x in ("alpha", "beta"))  # in its scalars
         self.alpha_bits, self.beta_bits = named["alpha"].scalar(), named["beta"].scalar()
@@ -78,7 +86,11 @@ class Recipe:
             arguments = self.prepared.arguments()
             arguments.scalars = arguments.of(self.size)
         words, scalars = arguments.words, arguments.scalars
-        words[self.a], words[self.b], words[self.c] = a, b, c
+        addresses = a, b, c
+        for at, i in self.pointers:
+            words[at] = addresses[i]
+        for at, maps, i in self.maps:
+            arguments.block[at:at + MAP_BYTES] = maps(addresses[i])
         scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
         scalars[self.beta] = self.beta_bits(beta) if beta else 0
         return arguments
