@@ -291,7 +291,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
 def planned(plan: Any, problem: Gemm, target: Any) -> Any:
     """The plan for a problem on a GPU: the text of one, or a plan, or by default the one that matmul runs. ValueError
-    with every reason for one that cannot run it, not even if rows of the operands are padded. An empty product, for which
+    with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
     shape = gpu.multiplied_shape(problem, target)
     found = store.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)

@@ -86,10 +86,10 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, the `values` of parameters
-        that the plan determines, and how tensor `maps` are made: the elements along their dimensions, the contiguous one
-        first, and from each to the next of the others, by the names of what a launch is given. ValueError for an empty
-        product."""
+        """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, the `values` of
+        parameters that the plan determines, and how tensor `maps` are made: elements along their dimensions, the
+        contiguous one first, and from each to the next along the others, by the names of what a launch is given.
+        ValueError for an empty product."""
         if self.empty:
             raise ValueError(self._no_code)
         (launch,) = self.launches

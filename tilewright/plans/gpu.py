@@ -89,7 +89,8 @@ class GpuShape(NamedTuple):
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         if self != shape(*self[:7], batch=self.batch, scaled=self.scaled):      # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
-            if any(8*align != each*bits for align, each, bits in zip(self[14:], self[7:10], (*self.bits, bits_of(self.out)))):
+            bits = *self.bits, bits_of(self.out)
+            if any(8*align != each*size for align, each, size in zip(self[14:], self[7:10], bits)):
                 kind += f" align={'x'.join(map(str, self[14:]))}"
         kind += " scaled"*self.scaled + f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
@@ -143,8 +144,9 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     vector_a, vector_b, vector_c = (_vector(size, extent, *place) for size, extent, place in zip(bits, inner, places))
     near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
                       for _, apart, *_ in places[:2])
+    align = (_align(x*size // 8, rows, *place) for x, rows, size, place in zip(inner, outer, bits, places))
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
-                    scaled, *(_align(x*size // 8, rows, *place) for x, rows, size, place in zip(inner, outer, bits, places)))
+                    scaled, *align)
 
 
 def _vector(bits: int, extent: int, address: int, *apart: int) -> int:

@@ -85,7 +85,7 @@ WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
-PROMOTED = 128          # steps of k of fp8, whose sums wgmma keeps to about 14 bits: its rounding would otherwise grow with k
+PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:

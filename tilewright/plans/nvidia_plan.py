@@ -35,9 +35,9 @@ STEP = 32               # bytes along k of a row of A that one matrix instructio
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 MOST_POINTERS = 8       # of a thread to rows of an operand
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
-# Of wgmma: rows of an instruction, bytes of a row in shared memory, rows after which its swizzle repeats, extents of a
-# TMA box. C goes through 4096 bytes of each warp. A warpgroup more than multiply starts the copies.
-GROUP_ROWS, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 128, 8, 256, 4096, 128
+# Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, and of C's), rows after which its swizzle
+# repeats, extents of a TMA box. C goes through 4096 bytes of each warp. A warpgroup more starts the copies.
+GROUP_ROWS, NARROWEST, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 128, 8, 256, 4096, 128
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 MOST_CTAS = CLUSTER     # of a cluster
 
@@ -302,12 +302,12 @@ def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
             ("A", shape.align_a, p.cta_m, shape.bits[0], shape.layout[0] == "n", p.cluster_n),
             ("B", shape.align_b, p.cta_n, shape.bits[1], shape.layout[1] == "t", p.cluster_m)):
         if align < WIDEST:
-            yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such multiples "
-                   "apart, so that a tensor map can describe it.")
+            yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
+                   "multiples apart, so that a tensor map can describe it.")
         along, across = (p.cta_k, extent) if along_k else (extent, p.cta_k)
-        if along*bits // 8 % SWIZZLED or across % (REPEAT*share):
-            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {SWIZZLED*8 // bits} elements "
-                   f"along its contiguous dimension, and of {REPEAT*share} along the other.")
+        if along*bits // 8 % NARROWEST or across % (REPEAT*share):
+            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {NARROWEST*8 // bits} "
+                   f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
     if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % SWIZZLED:

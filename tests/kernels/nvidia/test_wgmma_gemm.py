@@ -162,8 +162,9 @@ def test_terms(terms, format, largest, bound, options):
                         ROUNDED.get(format, format)) for x, letter, count in zip((a, b), layout, terms)]
         c = np.full((*batch, m, n + -n % 4), np.nan, np.float32)
         function = emit_wgmma_gemm(format, format, "f32", TERMS=terms, BATCH=bool(batch), **options)
+        strides = [x.strides[0] // x.itemsize for x in (*given, c)]
         simulator.run(function, m, n, k, 1.0, *map(bits, given), 0.0, c, c.shape[-1], c[..., :n],
-                      *[*batch, m * c.shape[-1]] * bool(batch), grid=(options.get("CLUSTER_M", 1), 1))
+                      *[*batch, *strides] * bool(batch), grid=(options.get("CLUSTER_M", 1), 1))
         exact = a.astype(np.float64) @ b.astype(np.float64)
         magnitude = abs(a).astype(np.float64) @ abs(b)
         assert (abs(c[..., :n] - exact) <= (0 if whole else bound * magnitude)).all()

@@ -1,4 +1,4 @@
-"""Products by kernels that take their operands by tensor maps, on the fake driver: maps follow addresses and strides."""
+"""Products of operands that kernels take by tensor maps, on the fake driver: maps follow addresses and strides."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_maps_in_the_manifest():
     kernel = tw.compile(tw.Gemm(128, 40, 72, "bf16", "bf16", "f32", "tt", batch=3), "sm_90a", PLAN)
     manifest, tile = kernel.manifest, {"element": "i16", "box": [64, 64, 1], "swizzle": 128, "steps": []}
     given = {row["name"]: row for row in manifest["arguments"]}
-    assert given["a"] == {"name": "a", "offset": 64, "type": "map of 64x64x1 i16, swizzled by 128 bytes", "size": 128,
+    assert given["a"] == {"name": "a", "offset": 48, "type": "map of 64x64x1 i16, swizzled by 128 bytes", "size": 128,
                           "tile": tile}
     assert manifest["maps"] == {
         "a": {"of": "a", "dims": ["m", "k", "batch"], "strides": ["lda", "stride_a"]},

@@ -58,8 +58,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
     (`result.Copied.map_type`), and with BATCH also batch, stride_a, stride_b and stride_c, elements from one matrix to
-    the next, or 0 for an A or a B that all products have; the maps have a third dimension then. Addresses of what has a map and its leading dimension are multiples of 16 bytes; the edges of
-    m, n and k are the maps' zeros.
+    the next, or 0 for an A or a B that all products have; the maps have a third dimension then. Addresses of what has a
+    map and its leading dimension are multiples of 16 bytes; the edges of m, n and k are the maps' zeros.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; tf32, i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and
