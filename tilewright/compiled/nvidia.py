@@ -102,7 +102,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     def _maps(self) -> dict[str, Any]:
         """A matrix that all products of a batch have is a batch of one."""
         (a, b), batched = self.shape.layout, self.shape.batch != 1
-        contiguous = {"a": "km" if a == "n" else "mk", "b": "nk" if b == "n" else "kn", "c": "nm"}
+        contiguous = {"a": ["k", "m"] if a == "n" else ["m", "k"], "b": ["n", "k"] if b == "n" else ["k", "n"],
+                      "c": ["n", "m"]}
         return {name: {"of": x, "dims": [*contiguous[x], *["batch"]*batched],
                        "strides": [f"ld{x}", *[f"stride_{x}"]*batched]}
                 for name, x in operands.MAPPED.items() if name != "c_map" or self.plan.store == "tma"}

@@ -84,4 +84,5 @@ def _tile(row: Mapping[str, Any]) -> Tile | None:
     """Of a parameter that is a tensor map; JSON has lists for tuples."""
     if "tile" not in row:
         return None
-    return Tile(**{name: tuple(x) if isinstance(x, list) else x for name, x in row["tile"].items()})
+    tile = row["tile"]
+    return Tile(tile["element"], tuple(tile["box"]), tile["swizzle"], tuple(tile["steps"]))
