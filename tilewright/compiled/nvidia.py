@@ -101,7 +101,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def _maps(self) -> dict[str, Any]:
         """A matrix that all products of a batch have is a batch of one."""
-        (a, b), batched = self.shape.layout, self.shape.batch != 1
+        a, b, batched = self.shape.layout[0], self.shape.layout[1], self.shape.batch != 1
         contiguous = {"a": ["k", "m"] if a == "n" else ["m", "k"], "b": ["n", "k"] if b == "n" else ["k", "n"],
                       "c": ["n", "m"]}
         return {name: {"of": x, "dims": [*contiguous[x], *["batch"]*batched],
