@@ -25,6 +25,7 @@ from tilewright.ir import (
     ptr,
     vec,
 )
+from tilewright.ir.ops.tma import POLICIES
 
 SCALARS = (i1, i8, i16, i32, i64, f16, bf16, f32, f64)
 LENGTHS = (1, 2, 3, 4, 8, 16)
@@ -169,6 +170,8 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"store{rank}"] = lambda rank=rank: _store(k, rank, n, False)
         found[f"add{rank}"] = lambda rank=rank: _store(k, rank, n, True)
     found["multicast"] = lambda: _mbarrier(_cluster(k)).load(*_tile(k, 2, n), 1, ctas=n)
+    for priority in POLICIES:
+        found[priority] = lambda priority=priority: _mbarrier(k).load(*_tile(k, 2, n), 1, policy=k.l2_policy(priority))
     found["everywhere"] = lambda: _mbarrier(_cluster(k)).arrive(by="warp", everywhere=True)
     found["bulk_store"] = lambda: k.bulk_store(p, k.smem("s", (32,), f32), n)
     found["bulk_wait"] = lambda: [k.bulk_commit(), k.bulk_wait(1, read=True)]

@@ -84,7 +84,7 @@ class Kernel(Recording):
     wgmma_wait, fence_async = hopper.wgmma_wait, hopper.fence_async
     elect, registers = hopper.elect, hopper.registers
     tma_store, bulk_store, prefetch_map = tma.tma_store, tma.bulk_store, tma.prefetch_map
-    bulk_commit, bulk_wait = tma.bulk_commit, tma.bulk_wait
+    bulk_commit, bulk_wait, l2_policy = tma.bulk_commit, tma.bulk_wait, tma.l2_policy
 
     lds_load, lds_wait, load_transposed = amd.lds_load, amd.lds_wait, amd.load_transposed
     sched_group, sched_fence, priority = amd.sched_group, amd.sched_fence, amd.priority

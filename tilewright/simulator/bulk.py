@@ -66,7 +66,8 @@ class Bulk:
     # ---- operations
 
     def load(self, gang: Gang, node: Op, smem: Any, map: Any, pointer: Any, *more: Any) -> None:
-        *coordinates, multicast = more
+        *coordinates, multicast, policy = more
+        del coordinates[len(coordinates) - policy:]
         mask = coordinates.pop() if multicast else None
         for lane, barrier in self._lanes(gang, node, pointer):
             tiled, base = self.maps[int(_of(map, lane))]

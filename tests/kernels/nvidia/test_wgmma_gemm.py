@@ -109,7 +109,7 @@ def test_sizes(m, n, k):
 @pytest.mark.parametrize("options", [
     {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
     {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
-    {"CTA_K": 32, "CTA_N": 96, "LAYOUT": "nn", "COPIED": True},
+    {"CTA_K": 32, "CTA_N": 96, "LAYOUT": "nn", "COPIED": True}, {"CLUSTER_M": 2, "L2": ("evict_first", "evict_last")},
     {"CTA_M": 192, "WARPGROUPS": 3}, {"COPIED": False, "VECTOR_C": 2}, {"COPIED": False, "beta": 2, "n": 151},
     {"OUT": "bf16", "beta": 2, "CTA_N": 128, "n": 151}, {"OUT": "f16", "A": "f16", "CTA_M": 256, "CTA_N": 64},
 ])
@@ -265,7 +265,7 @@ def clean(**options):
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
     {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},
     {"TERMS": (3, 3, 6), "OUT": "f32", "CTA_N": 128, "CTA_K": 32, "PROMOTE": 128},
-    {"PINGPONG": True, "CTA_N": 128},
+    {"PINGPONG": True, "CTA_N": 192, "L2": ("", "evict_last")},
 ])
 def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)
@@ -299,6 +299,7 @@ def test_machine_code(m, n, layout):
     ({"CTA_M": 96}, "CTA_M must be a multiple of 128 for 2 warpgroups, not 96"),
     ({"PINGPONG": True, "CTA_M": 64, "WARPGROUPS": 1}, "WARPGROUPS at least 2 for PINGPONG, not 1"),
     ({"PINGPONG": True, "CTA_M": 96}, "CTA_M must be a multiple of 64 for 2 warpgroups, not 96"),
+    ({"L2": ("evict_first", "last")}, "priority must be evict_first, evict_last, evict_normal, not 'last'"),
     ({"CTA_K": 16}, "a multiple of 32 elements along its contiguous dimension, not 16"),
     ({"LAYOUT": "nn", "CTA_N": 80}, "a multiple of 32 elements along its contiguous dimension, not 80"),
     ({"TERMS": (3, 3, 5)}, "TERMS: 3 planes of A and 3 of B have 1 or 3 or 6 or 8 or 9 products, not 5"),

@@ -227,14 +227,15 @@ class Mbarriers:
             raise TypeError(f"a copy goes from global to shared memory, not from {gmem.type} to {smem.type}")
         self.k._effect(tma.BULK_LOAD, smem, gmem, self.k._value(bytes, i32), self._at(stage))
 
-    def load(self, smem: Value, map: Value, at: Sequence[Any], stage: Any = 0, ctas: Any = None) -> None:
+    def load(self, smem: Value, map: Value, at: Sequence[Any], stage: Any = 0, ctas: Any = None,
+             policy: Value | None = None) -> None:
         """The active thread has the tile at these coordinates of a tensor (the contiguous one first) copied to shared
         memory, for this phase to count: `map.type.tile.bytes`, to be announced by `arrive(stage, expect=...)`.
 
         `ctas`: a mask of the cluster's CTAs, bit r for rank r, each of which gets the tile at the same place of its
-        shared memory, counted by its own mbarrier. SyntaxError without clusters.
+        shared memory, counted by its own mbarrier. SyntaxError without clusters. `policy`: of L2, by `k.l2_policy`.
         """
-        tma.load(self.k, smem, map, at, self._at(stage), ctas)
+        tma.load(self.k, smem, map, at, self._at(stage), ctas, policy)
 
     # ---- counting
 

@@ -14,13 +14,15 @@ What is outside the tensor comes as zeros, and is not stored. Copies belong to t
 written to shared memory it sees after `k.fence_async()` and a barrier.
 
 Source: PTX ISA, https://docs.nvidia.com/cuda/parallel-thread-execution/ (cp.async.bulk, cp.async.bulk.tensor,
-cp.reduce.async.bulk.tensor, prefetch.tensormap, fence.mbarrier_init)
+cp.reduce.async.bulk.tensor, prefetch.tensormap, createpolicy, fence.mbarrier_init)
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tilewright.ir.ops.core import Operation, by_machine
 from tilewright.ir.types import Pointer, TensorMap, bf16, f16, f32, i16, i32, i64
@@ -50,11 +52,12 @@ def _coordinates(rank: int, first: int) -> str:
 
 
 @cache
-def _load(rank: int, multicast: bool) -> Operation:
-    """Of where to, the map, the mbarrier, coordinates, and a mask of the cluster's CTAs."""
+def _load(rank: int, multicast: bool, policy: bool) -> Operation:
+    """Of where to, the map, the mbarrier, coordinates, a mask of the cluster's CTAs, and a policy of L2."""
     name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    more, mask = (".multicast::cluster", f", ${3 + rank}") if multicast else ("", "")
-    return _effect(name + more, f"{name}{more} [$0], [$1, {_coordinates(rank, 3)}], [$2]{mask};", "load", multicast)
+    name += ".multicast::cluster" * multicast + ".L2::cache_hint" * policy
+    more = "".join(f", ${3 + rank + e}" for e in range(multicast + policy))
+    return _effect(name, f"{name} [$0], [$1, {_coordinates(rank, 3)}], [$2]{more};", "load", multicast, policy)
 
 
 @cache
@@ -79,6 +82,17 @@ COMMIT = _effect("cp.async.bulk.commit_group", "cp.async.bulk.commit_group;", "c
 PREFETCH = Operation("prefetch.tensormap", spelled("prefetch.tensormap [$0];"), None, "TMA", "effect", needs="tma")
 
 
+def _policy(number: int, priority: str) -> Operation:
+    """In the simulator, whose L2 evicts nothing, a number."""
+    name = f"createpolicy.fractional.L2::{priority}.b64"
+    return Operation(name, lambda low, t: low.asm(f"{name} $0, 1.0;", low.type(t), "=l"), lambda t: np.int64(number),
+                     "move", needs="tma")
+
+
+POLICIES = {priority: _policy(number, priority) for number, priority in enumerate(
+    ("evict_first", "evict_last", "evict_normal"))}
+
+
 @cache
 def _wait(pending: int, read: bool) -> Operation:
     name = f"cp.async.bulk.wait_group{'.read' * read}"
@@ -96,17 +110,28 @@ FENCE_INIT = Operation("fence.mbarrier_init", _fence_init, lambda gang, node: ga
     gang.acting()), "", "effect", needs="gpu")
 
 
-def load(k: Kernel, smem: Value, map: Value, at: Sequence[Any], mbarrier: Value, ctas: Any = None) -> None:
+def load(k: Kernel, smem: Value, map: Value, at: Sequence[Any], mbarrier: Value, ctas: Any = None,
+         policy: Value | None = None) -> None:
     """See `Mbarriers.load`."""
-    coordinates = _checked(k, smem, map, at)
+    coordinates, last = _checked(k, smem, map, at), () if policy is None else (policy,)
+    if policy is not None and policy.type != i64:
+        raise TypeError(f"a policy of L2 is the i64 of k.l2_policy(), not {policy.type}")
     if ctas is None:
-        k._effect(_load(len(coordinates), False), smem, map, mbarrier, *coordinates)
+        k._effect(_load(len(coordinates), False, bool(last)), smem, map, mbarrier, *coordinates, *last)
         return
     if k.function.ctas_cluster == 1:
         raise SyntaxError(f"a copy for several CTAs is for clusters, and {k.function.name} has none: "
                           "Kernel(cluster=(x, y, z))")
     mask = k.cast(ctas, i16) if isinstance(ctas, Value) else k.constant(i16, ctas)
-    k._effect(_load(len(coordinates), True), smem, map, mbarrier, *coordinates, mask)
+    k._effect(_load(len(coordinates), True, bool(last)), smem, map, mbarrier, *coordinates, mask, *last)
+
+
+def l2_policy(k: Kernel, priority: str) -> Value:
+    """For copies: what they bring leaves L2 before other data ("evict_first") or after it ("evict_last"), or as usual
+    ("evict_normal")."""
+    if priority not in POLICIES:
+        raise ValueError(f"priority must be {', '.join(POLICIES)}, not {priority!r}")
+    return k._op(POLICIES[priority], i64)
 
 
 def tma_store(k: Kernel, map: Value, at: Sequence[Any], smem: Value, add: bool = False) -> None:
