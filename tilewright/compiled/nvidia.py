@@ -148,7 +148,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return {"A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
-                "COPIED": p.store == "tma", "PROMOTE": p.promote}
+                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape

@@ -99,8 +99,9 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
         yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
     elif p.algorithm == "wgmma":
         cluster = f", clusters of {p.cluster_m}x{p.cluster_n}"*(p.cluster_m*p.cluster_n > 1)
-        yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {rows // p.warpgroups}x"
-               f"{columns}, and one that starts copies{cluster}; {p.grid(s, t)[0]} CTAs take the tiles in turn")
+        own, turns = (rows, ", in turns") if p.pingpong else (rows // p.warpgroups, "")
+        yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {own}x{columns}{turns}, and "
+               f"one that starts copies{cluster}; {p.grid(s, t)[0]} CTAs take the tiles one after the other")
     else:
         each = f", {p.thread_m}x{p.thread_n} elements of C a thread"*(p.algorithm == "simt")
         slices = f" in {p.slices} slices of k"*(p.slices > 1)

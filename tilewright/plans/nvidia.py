@@ -80,9 +80,10 @@ STAGES = 5, 4, 3, 2
 MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are worth
 
 
-# Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; clusters; tiles of C in a group of rows.
+# Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups that take turns; clusters.
 WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
+TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
 PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
@@ -136,10 +137,10 @@ def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
 def _warpgroups(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans by Hopper's warpgroups, with as many stages as fit."""
     promote = PROMOTED if shape.a in FP8 else 0
-    for (cta_m, cta_n), warpgroups in WARPGROUP:
+    for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in WARPGROUP), *((x, 2, True) for x in TURNS)):
         row_c = cta_n * bits_of(shape.out) // 8
         plan = NvidiaPlan("wgmma", cta_m, cta_n, SWIZZLED * 8 // shape.bits[0], stages=DEEPEST_STAGES,
-                          warpgroups=warpgroups, promote=promote, vector_c=min(shape.vector_c, 2),
+                          warpgroups=warpgroups, pingpong=pingpong, promote=promote, vector_c=min(shape.vector_c, 2),
                           store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes")
         while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
             plan = replace(plan, stages=plan.stages - 1)

@@ -49,6 +49,7 @@ ARRIVAL = 700           # clocks of a copy from L2 to shared memory
 POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
 TMA_L2 = 9e12 / 132 / 1.98e9                    # bytes per clock and multiprocessor that bulk copies bring from L2
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
+TURN = 100              # clocks in which a warpgroup learns that it is its turn
 BETWEEN_TILES = 400     # clocks in which the last products of a tile end, and the first of the next begin
 STORING = {"tma": 3, "lanes": 8}                # slots of a warp for an element of C of each of its lanes
 
@@ -126,14 +127,18 @@ def _overlapping(alone: float, work: float, through_l2: float, once: float, roun
 
 def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     """Of wgmma: CTAs that stay take tiles in rounds. Copies of the next tile go on while one is stored, but nothing is
-    multiplied then; what the last round stores overlaps with nothing."""
+    multiplied then, unless warpgroups take turns; what the last round stores overlaps with nothing."""
     tiles, clusters = p.clusters(shape, target)
     rounds, steps, ctas = ceil(tiles / clusters), ceil(shape.k / p.cta_k), p.cluster_m*p.cluster_n
     products = 2 * p.cta_m*p.cta_n*p.cta_k / (POWER * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
     step = max(max(products, shared) + 0.1*min(products, shared), ARRIVAL / (p.stages - 1))
     stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
-    work = (rounds * (steps*step + BETWEEN_TILES + stored) + ARRIVAL) / target.clock
+    tile = steps*step + BETWEEN_TILES + stored
+    if p.pingpong:
+        work = (rounds * max(steps*step + TURN, tile / p.warpgroups) + BETWEEN_TILES + stored + ARRIVAL) / target.clock
+    else:
+        work = (rounds*tile + ARRIVAL) / target.clock
     bits_a, bits_b = shape.bits
     brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
     through_l2 = tiles*ctas * steps * brought / min(tiles*ctas, target.sms) / TMA_L2 / target.clock

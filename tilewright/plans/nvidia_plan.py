@@ -61,6 +61,7 @@ class NvidiaPlan(GpuPlan):
     thread_n: int = 0
     stages: int = 3
     warpgroups: int = 0             # wgmma: that multiply
+    pingpong: bool = False          # which take turns with tiles of C, each with one of its own
     cluster_m: int = 1              # CTAs one below the other that share tiles of B; side by side, of A
     cluster_n: int = 1
     copy: Literal["async", "registers"] = "async"
@@ -107,7 +108,8 @@ class NvidiaPlan(GpuPlan):
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
-            return self.cta_m*self.cta_n // (GROUP*self.warpgroups) * (1 + (self.promote > 0)) + 40
+            sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups))
+            return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32)
         if self.algorithm in MATRIX:
             return self.warp_m*self.warp_n//LANES + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
         if self.algorithm == "dmma":
@@ -135,9 +137,9 @@ class NvidiaPlan(GpuPlan):
         itemsize = shape.itemsize
         if self.algorithm in MATRIX:
             return self.stages * self.tile_bytes(shape)
-        if self.algorithm == "wgmma":               # tiles, buffers for C, two barriers of a stage
-            staged = 4 * self.warpgroups * STAGED_C if self.store == "tma" else 0
-            return self.stages * (self.tile_bytes(shape) + 16) + staged
+        if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
+            each = 4*STAGED_C*(self.store == "tma") + 8*self.pingpong
+            return self.stages * (self.tile_bytes(shape) + 16) + self.warpgroups*each
         if self.algorithm == "gemv":
             return itemsize * LANES * GEMV_WARPS * self.vector
         tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
@@ -245,7 +247,8 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
         return f"{target.name} lacks the matrix instructions of Hopper's warpgroups."
     own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": FORMATS,
            "wgmma": (*target.wgmma_rates,)}.get(p.algorithm, here)
-    return "" if shape.a in own else f"{p.algorithm} multiplies {' and '.join(own)}, and this is {what}."
+    listed = " and ".join(filter(None, (", ".join(own[:-1]), own[-1])))
+    return "" if shape.a in own else f"{p.algorithm} multiplies {listed}, and this is {what}."
 
 
 # ---- each algorithm's own rules
@@ -289,8 +292,10 @@ def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
 def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
     yield from p.above(cta_m=BOX, cta_n=BOX, warpgroups=max(GROUP_REGISTERS), cta_k=BOX)
-    if p.cta_m % (GROUP_ROWS*p.warpgroups):
-        yield f"cta_m must be a multiple of {GROUP_ROWS*p.warpgroups} for {p.warpgroups} warpgroups, not {p.cta_m}."
+    if p.cta_m % (rows := GROUP_ROWS * (1 if p.pingpong else p.warpgroups)):
+        yield f"cta_m must be a multiple of {rows} where warpgroups is {p.warpgroups}, not {p.cta_m}."
+    if p.pingpong and p.warpgroups < 2:
+        yield f"pingpong takes 2 warpgroups or more, not {p.warpgroups}."
     unit = 16 if shape.sums == "i32" and p.cta_n > 32 else 8
     if p.cta_n % unit:
         yield f"cta_n must be a multiple of {unit} for products of {shape.a}, not {p.cta_n}."

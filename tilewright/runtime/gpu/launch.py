@@ -159,13 +159,15 @@ class Function:
 
 
 class Arguments:
-    """A launch's block of arguments, one call's at a time: `words` are its 8 bytes each, `scalars` its elements of the
-    size of alpha and beta. A binding adds what its driver takes them by, and what it is asked on the way."""
+    """A launch's block of arguments, one call's at a time: `view` is its memory, `words` are its 8 bytes each, `scalars`
+    its elements of the size of alpha and beta. A binding adds what its driver takes them by, and what it is asked on
+    the way."""
 
-    __slots__ = ("block", "scalars", "words")
+    __slots__ = ("block", "scalars", "view", "words")
 
     def __init__(self, block: bytes) -> None:
         self.block = ctypes.create_string_buffer(block, -(-max(len(block), 1) // 8) * 8)
+        self.view = memoryview(self.block).cast("B")
         self.words = self.of(8)
         self.scalars = self.words
 

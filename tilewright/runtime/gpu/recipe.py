@@ -90,7 +90,7 @@ class Recipe:
         for at, i in self.pointers:
             words[at] = addresses[i]
         for at, maps, i in self.maps:
-            arguments.block[at:at + MAP_BYTES] = maps(addresses[i])
+            arguments.view[at : at + MAP_BYTES] = maps(addresses[i])
         scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
         scalars[self.beta] = self.beta_bits(beta) if beta else 0
         return arguments

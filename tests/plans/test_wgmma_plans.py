@@ -1,0 +1,169 @@
+"""Plans by Hopper's warpgroups: what they are offered for, why they cannot run, and that the kernel is as they say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import formats
+from tilewright.compiler import ptxas
+from tilewright.plans import gpu
+from tilewright.plans.nvidia import candidates, choose, cost, peak
+from tilewright.plans.nvidia_plan import NvidiaPlan
+
+H200 = tw.target("sm_90a")
+PLAN = NvidiaPlan.parse("wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma")
+
+
+def shape_of(*args, at=None, **options):
+    return gpu.shape_of(tw.Gemm(*args, **options), at)
+
+
+def test_the_text():
+    assert str(PLAN) == "wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma"
+    other = replace(PLAN, pingpong=True, cluster_m=1, promote=128, group_m=4)
+    assert str(other) == "wgmma 128x256x64 stages=4 warpgroups=2 pingpong vector_c=2 store=tma promote=128 group_m=4"
+    assert NvidiaPlan.parse(str(other)) == other
+
+
+@pytest.mark.parametrize(("kinds", "layout", "offered"), [
+    (("bf16", "bf16", "f32"), "nn", True), (("f16", "f16", "f16"), "tt", True), (("i8", "u8", "i32"), "nt", True),
+    (("i8", "i8", "i32"), "nn", False), (("e4m3fn", "e5m2", "bf16"), "nt", True), (("f32", "f32", "f32"), "nt", False),
+])
+def test_what_it_is_offered_for(kinds, layout, offered):
+    """A large product takes it; where no map describes an operand, or on another chip, it takes what it took before."""
+    shape = shape_of(4096, 4096, 4096, *kinds, layout)
+    plan = choose(shape, H200)
+    assert (plan.algorithm == "wgmma") == offered
+    legal = [p for p in candidates(shape, H200) if p.algorithm == "wgmma" and not p.violations(shape, H200)]
+    assert bool(legal) == offered
+    if offered:
+        assert {p.promote for p in legal} == {128 if kinds[0].startswith("e") else 0}
+        assert cost(shape, plan, H200).seconds > 2 * 4096**3 / peak(shape, plan, H200)
+        at = [(0, 4099 * gpu.bits_of(x) // 8) for x in kinds]
+        assert choose(shape_of(4096, 4096, 4096, *kinds, layout, at=at), H200).algorithm != "wgmma"
+    for chip in ("sm_80", "sm_89"):
+        (reason,) = PLAN.violations(shape_of(4096, 4096, 4096, "f16"), tw.target(chip))
+        assert reason == f"{chip} lacks the matrix instructions of Hopper's warpgroups."
+
+
+@pytest.mark.parametrize(("rows", "aligned"), [(4099, 2), (4104, 16), (4100, 8), (64, 1), (0, 1), (-4104, 1), (1 << 41, 1)])
+def test_what_a_map_describes(rows, aligned):
+    """Rows so many elements of 2 bytes apart, of which a row has 4095: its length does not matter."""
+    shape = shape_of(512, 512, 4095, "bf16", at=[(0, 2 * rows), (0, 1024), (0, 1024)])
+    assert (shape.align_a, shape.align_b, shape.vector_a) == (aligned, 16, 1)
+
+
+def test_what_a_map_describes_in_batches():
+    for stride, aligned in ((0, 16), (1 << 14, 16), ((1 << 14) + 8, 8), (16, 1), (-(1 << 14), 1)):
+        place = [(0, 128, stride)] * 3
+        assert gpu.shape("bf16", "bf16", "bf16", 64, 64, 64, "nn", place, 3)[14:] == (aligned,) * 3
+    assert shape_of(1, 8, 8, "bf16").align_a == 16
+    assert shape_of(1, 8, 4, "bf16", batch=2).align_a == 8
+    assert shape_of(1, 8, 4, "bf16").align_a == 16                  # no row follows
+    kinds, rest = ("bf16", "bf16", "bf16"), [(0, 16), (0, 16)]
+    wide, other = (shape_of(8, 8, 4, *kinds, at=[(0, apart), *rest]).key[0] for apart in (16, 24))
+    assert (wide, other) == ("bf16 vector=4x8x8 near=1024x1024 align=16x16x16", "bf16")
+
+
+REASONS = {
+    "A must begin at a multiple of 16 bytes": {"k": 508},
+    "store=tma needs C and its rows at multiples of 16": {"n": 510, "layout": "nt"},
+    "wgmma multiplies i8 with k contiguous in A and B, layout nt, not nn": {"a": "i8", "out": "i32"},
+    "wgmma multiplies f16, bf16, i8, u8, e4m3fn and e5m2, and this is f32 by f32": {"a": "f32"},
+    "copy must be async for wgmma": {"copy": "registers"},
+    "split_k must be 1 for wgmma": {"split_k": 2},
+    "warpgroups is 0, and must not be less than 1": {"warpgroups": 0},
+    "cta_m is 512, and must not be more than 256": {"cta_m": 512},
+    "cta_m must be a multiple of 128 where warpgroups is 2, not 64": {"cta_m": 64},
+    "cta_n must be a multiple of 8 for products of bf16, not 252": {"cta_n": 252},
+    "a cluster would have 16 CTAs, and may have 8": {"cluster_m": 16},
+    "must have a multiple of 32 elements along its contiguous dimension, and of 8": {"cta_k": 48},
+    "promote must be 0 or, for sums in f32, a multiple of cta_k = 64, not 96": {"promote": 96},
+    "vector_c must be 1 or 2 for wgmma, not 4": {"vector_c": 4},
+    "a thread would need about 304 registers, and has 232 where warpgroups is 2": {"promote": 64},
+    "the tiles take 327,?776 bytes of shared memory": {"stages": 6},
+    "pingpong takes 2 warpgroups or more, not 1": {"pingpong": True, "warpgroups": 1},
+    "store=tma needs cta_n to be a multiple of 128 bytes of C": {"cta_n": 80},
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_reasons(reason):
+    of_problem = {"m": 512, "n": 512, "k": 512, "a": "bf16", "layout": "nn"}
+    problem = of_problem | {x: y for x, y in REASONS[reason].items() if x in (*of_problem, "out")}
+    plan = replace(PLAN, **{x: y for x, y in REASONS[reason].items() if x not in (*of_problem, "out")})
+    assert PLAN.violations(tw.Gemm(**of_problem), H200) == []
+    found = plan.violations(tw.Gemm(**problem), H200)
+    assert any(re.search(reason, sentence) for sentence in found), found
+
+
+def test_the_grid():
+    """CTAs that stay: no more than multiprocessors, whole clusters, and none without a tile."""
+    assert PLAN.grid(shape_of(4096, 4096, 4096, "bf16"), H200) == (132, 1, 1)
+    assert PLAN.grid(shape_of(300, 300, 4096, "bf16"), H200) == (8, 1, 1)
+    assert replace(PLAN, cluster_m=4, cluster_n=2).grid(shape_of(8192, 8192, 64, "bf16"), H200) == (128, 1, 1)
+    assert PLAN.grid(shape_of(100, 100, 64, "bf16", batch=3), H200) == (6, 1, 1)
+
+
+# ---- the kernel is as the plan says
+
+SMALL = [("wgmma 128x64x64 stages=3 warpgroups=2 cluster=2x1 vector_c=2 store=tma", ("bf16", "bf16", "f32"), "nn"),
+         ("wgmma 64x96x64 stages=2 warpgroups=1 cluster=1x2", ("f16", "f16", "f16"), "nt"),
+         ("wgmma 64x64x128 stages=3 warpgroups=1 store=tma promote=128", ("e5m2", "e4m3fn", "bf16"), "nt"),
+         ("wgmma 64x128x128 stages=3 warpgroups=2 pingpong vector_c=2", ("u8", "i8", "i8"), "nt")]
+
+
+@pytest.mark.parametrize(("text", "kinds", "layout"), SMALL, ids=lambda x: x if isinstance(x, str) else "")
+def test_products_by_given_plans(text, kinds, layout):
+    """Past a tile on each side, with alpha and beta; threads and shared memory are those of the plan."""
+    plan, draw = NvidiaPlan.parse(text), np.random.default_rng(3)
+    m, n, k = plan.cta_m + 16, plan.cta_n + 16, plan.cta_k + 16
+    kernel = tw.compile(tw.Gemm(m, n, k, *kinds, layout), H200, plan)
+    assert kernel.function.threads == (plan.threads, 1)
+    assert kernel.function.shared_bytes == plan.shared(kernel.shape)
+    a, b, c = (draw.integers(0, 3, shape).astype(formats.FORMATS[x].dtype)
+               for x, shape in zip(kinds, ((m, k), (k, n), (m, n))))
+    wanted = (2*(a.astype(int) @ b.astype(int)) - c.astype(int)).astype(c.dtype)
+    found = tw.simulate(kernel, *(np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout)),
+                        c.copy(), alpha=2, beta=-1)
+    np.testing.assert_array_equal(found.result.astype(float), wanted.astype(float))
+
+
+def test_the_bytes_are_those_of_the_simulator():
+    """Of whole tiles: each CTA of a cluster brings half of B for both."""
+    problem = tw.Gemm(256, 128, 256, "bf16", layout="nt")
+    text = "wgmma 128x64x64 stages=3 warpgroups=2 cluster=2x1 store=tma"
+    found = tw.explain(problem, H200, text)
+    assert "2 warpgroups of 64x64, and one that starts copies, clusters of 2x1; 4 CTAs take" in str(found)
+    x, y = (np.ones(shape, formats.FORMATS["bf16"].dtype) for shape in (problem.shape_a, problem.shape_b))
+    report = tw.simulate(tw.compile(problem, H200, text), x, y.T)
+    shared, l2, memory = ({what: size * times for what, size, times, _ in terms}
+                          for terms in found.cost.traffic.values())
+    for name in "ab":
+        assert report.of(f"{name}_smem", "store").bytes == shared[f"{name.upper()} written"]
+        assert report.of(f"{name}_smem", "load").bytes == shared[f"{name.upper()} read"]
+        assert report.of(name, "load").bytes == l2[name.upper()]
+        assert report.of(name).distinct == memory[name.upper()]
+    assert report.of("c", "store").bytes == memory["C"]
+
+
+@pytest.mark.parametrize(("kinds", "layout", "pingpong"), [
+    (("bf16", "bf16", "f32"), "nn", False), (("e4m3fn", "e4m3fn", "f32"), "nt", False), (("bf16",) * 3, "nt", True)])
+def test_no_large_candidate_spills(kinds, layout, pingpong):
+    """Of the tiles with the most sums in a thread."""
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    problem = tw.Gemm(8192, 8192, 8192, *kinds, layout)
+    shape = gpu.shape_of(problem)
+    legal = [p for p in candidates(shape, H200) if p.algorithm == "wgmma" and p.pingpong == pingpong
+             and p.cluster_m == 2 and not p.violations(shape, H200)]
+    for plan in sorted(legal, key=lambda p: -p.estimate(shape))[:2]:
+        used = tw.compile(problem, H200, plan).resources
+        assert used.spill_stores == used.stack == 0, plan
