@@ -51,7 +51,8 @@ def test_what_it_is_offered_for(kinds, layout, offered):
         assert reason == f"{chip} lacks the matrix instructions of Hopper's warpgroups."
 
 
-@pytest.mark.parametrize(("rows", "aligned"), [(4099, 2), (4104, 16), (4100, 8), (64, 1), (0, 1), (-4104, 1), (1 << 41, 1)])
+@pytest.mark.parametrize(("rows", "aligned"), [
+    (4099, 2), (4104, 16), (4100, 8), (64, 1), (0, 1), (-4104, 1), (1 << 41, 1)])
 def test_what_a_map_describes(rows, aligned):
     """Rows so many elements of 2 bytes apart, of which a row has 4095: its length does not matter."""
     shape = shape_of(512, 512, 4095, "bf16", at=[(0, 2 * rows), (0, 1024), (0, 1024)])

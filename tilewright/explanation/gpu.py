@@ -100,8 +100,8 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     elif p.algorithm == "wgmma":
         cluster = f", clusters of {p.cluster_m}x{p.cluster_n}"*(p.cluster_m*p.cluster_n > 1)
         own, turns = (rows, ", in turns") if p.pingpong else (rows // p.warpgroups, "")
-        yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {own}x{columns}{turns}, and "
-               f"one that starts copies{cluster}; {p.grid(s, t)[0]} CTAs take the tiles one after the other")
+        yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {own}x{columns}{turns}, "
+               f"and one that starts copies{cluster}; {p.grid(s, t)[0]} CTAs take the tiles one after the other")
     else:
         each = f", {p.thread_m}x{p.thread_n} elements of C a thread"*(p.algorithm == "simt")
         slices = f" in {p.slices} slices of k"*(p.slices > 1)

@@ -80,7 +80,7 @@ STAGES = 5, 4, 3, 2
 MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are worth
 
 
-# Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups that take turns; clusters.
+# Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups in turns; clusters.
 WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)

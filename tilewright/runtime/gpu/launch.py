@@ -159,9 +159,9 @@ class Function:
 
 
 class Arguments:
-    """A launch's block of arguments, one call's at a time: `view` is its memory, `words` are its 8 bytes each, `scalars`
-    its elements of the size of alpha and beta. A binding adds what its driver takes them by, and what it is asked on
-    the way."""
+    """A launch's block of arguments, one call's at a time: `view` is its memory, `words` are its 8 bytes each,
+    `scalars` its elements of the size of alpha and beta. A binding adds what its driver takes them by, and what it is
+    asked on the way."""
 
     __slots__ = ("block", "scalars", "view", "words")
 
