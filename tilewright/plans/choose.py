@@ -91,7 +91,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
     if like is not None:
         yield from prepacked_plans(shape, target, like)
     elif shape.tiles:
-        yield tile_plan(shape, target)
+        yield from tile_plans(shape, target)
     elif shape.complex:
         yield from complex_plans(shape, target)
     elif shape.converts:
@@ -156,7 +156,7 @@ def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[
     if 2*shape.m*shape.n*shape.k < TEAM_WORK:
         shape = shape._replace(threads=1)
     if shape.tiles:
-        yield replace(tile_plan(shape, target), kc=like.kc)
+        yield from (replace(p, kc=like.kc) for p in tile_plans(shape, target))
         return
     inner = shape.swapped if like.swap else shape
     panels_m, panels_n = ceil(inner.m / like.mr), ceil(inner.n / like.nr)
@@ -165,8 +165,9 @@ def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[
             yield replace(p, kc=like.kc, swap=like.swap)
 
 
-def tile_plan(shape: Shape, target: CpuTarget) -> CpuPlan:
-    """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels.
+def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels. Threads claim blocks of A, or work in
+    teams of two with equal shares.
 
     The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
     follow each other along its rows, in whole lines and few pages.
@@ -181,8 +182,11 @@ def tile_plan(shape: Shape, target: CpuTarget) -> CpuPlan:
     if ic > 2:                                              # blocks are claimed: eight pieces for each thread
         mc = min(mc, max(PARTS * shape.m // (8 * ic) // SIDE, 1) * SIDE)
     nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
-    return CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
-                   swap=True)
+    found = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
+                    swap=True)
+    yield found
+    if ic > 2 and ic % 2 == 0 and ic // 2 * SIDE <= shape.n:
+        yield replace(found, ic_ways=2, jc_ways=ic // 2)
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

@@ -36,7 +36,9 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
-UNEVEN = 0.25               # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
+TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 1500 x 1500 x 1500 in
+#                             f32, bf16 and i8 by 16 and 32 threads of a Xeon took 0.2 and 0.25 to 0.7 ms more than by pairs
+UNEVEN = 0.2                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
 #                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
 ROOM = 0.75                 # of L2, for a block of A and two panels of B; what is packed and C's lines pass by
@@ -159,6 +161,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
          _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
         ("barriers", WAIT * (threads // plan.jc_ways - 1)
          * (1 if plan.claims else k_blocks * n_blocks / plan.jc_ways)),
+        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
         ("waiting for the slowest core", slowest * work)))
 
 
@@ -176,9 +179,12 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
         (shape.m, SIDE), (shape.n, SIDE), (shape.depth, GROUP * word.steps)))
     products = sum(map(len, word.passes))
     found = _packed(shape, plan, target, ceilings)
+    work = rows * cols * depth * products / TILE_RATE / threads
     return _cost(found.vectors, found.traffic, (
-        ("products of tiles", rows * cols * depth * products / TILE_RATE / threads),
+        ("products of tiles", work),
         ("splitting and packing", (rows + cols) * depth * word.terms / SPLITTING / threads),
+        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
+        ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work),
         ("the call", TILE_CALL)))
 
 
