@@ -1,6 +1,6 @@
 """Launches one family of GPU kernels on small awkward shapes: what compute-sanitizer watches. No torch in sight.
 
-    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        ladder, simt, mma or product
+    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        ladder, simt, mma, wgmma or product
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 25
 
 
 def families() -> dict[str, Callable[[], Iterator[str]]]:
-    return {"ladder": ladder, "simt": simt, "mma": mma, "product": product}
+    return {"ladder": ladder, "simt": simt, "mma": mma, "wgmma": wgmma, "product": product}
 
 
 def ladder() -> Iterator[str]:
@@ -64,6 +64,34 @@ def mma() -> Iterator[str]:
             for layout in ("nn", "nt", "tn", "tt"):
                 yield from _tried(variants(MMA, layout, *({**fixed, **vectors, **o} for o in options)), layout, dtype,
                                   shapes)
+
+
+def wgmma() -> Iterator[str]:
+    """Hopper's GEMM through tilewright.compile: clusters, both ways to store C, and the planner's choices."""
+    import tilewright as tw
+    from tilewright.plans.nvidia import NvidiaPlan
+
+    target = module.target()
+    plans = [None, *(f"wgmma 128x128x{{k}} stages=3 warpgroups=2 cluster={c}" for c in ("1x1", "2x1", "1x2")),
+             "wgmma 128x128x{k} stages=4 warpgroups=2 cluster=2x1 vector_c=4 store=tma"]
+    for a, out, layouts in (("bf16", "bf16", ("nn", "nt", "tn", "tt")), ("f16", "f32", ("nn",)), ("i8", "i32", ("nt",)),
+                            ("e4m3fn", "bf16", ("nt",))):
+        k_tile = 64 if a in ("bf16", "f16") else 128
+        for layout in layouts:
+            for shape in ((16, 16, 16), (144, 272, 80), (257 // 16 * 16, 528, 208)):
+                problem = tw.Gemm(*shape, a, a, out, layout)
+                for text in plans:
+                    plan = text and NvidiaPlan.parse(text.format(k=k_tile))
+                    try:
+                        kernel: Any = tw.compile(problem, target, plan=plan)
+                    except ValueError as unfit:
+                        print(f"{problem} {text}: left out: {unfit}")
+                        continue
+                    formats = [tw.formats.get(x).dtype for x in (a, a, out)]
+                    x, y, wanted = _operands(shape, formats[0])
+                    x, y = (np.asfortranarray(v) if letter == "t" else v for v, letter in zip((x, y), layout))
+                    wrong = (np.asarray(kernel(x, y), np.float64) != wanted.astype(formats[2]).astype(np.float64)).any()
+                    yield f"{problem} {kernel.plan}: {'wrong' if wrong else ''}"
 
 
 def product() -> Iterator[str]:
