@@ -73,7 +73,7 @@ def wgmma() -> Iterator[str]:
 
     target = module.target()
     plans = [None, *(f"wgmma 128x128x{{k}} stages=3 warpgroups=2 cluster={c}" for c in ("1x1", "2x1", "1x2")),
-             "wgmma 128x128x{k} stages=4 warpgroups=2 cluster=2x1 vector_c=4 store=tma"]
+             "wgmma 128x128x{k} stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma"]
     for a, out, layouts in (("bf16", "bf16", ("nn", "nt", "tn", "tt")), ("f16", "f32", ("nn",)), ("i8", "i32", ("nt",)),
                             ("e4m3fn", "bf16", ("nt",))):
         k_tile = 64 if a in ("bf16", "f16") else 128
