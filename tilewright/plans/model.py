@@ -36,8 +36,8 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
-TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads of a
-#                             Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500 x 1500 x 1500 in f32, bf16, i8
+TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
+#                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8
 UNEVEN = 0.2                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
 #                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
