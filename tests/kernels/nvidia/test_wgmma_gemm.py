@@ -109,7 +109,8 @@ def test_sizes(m, n, k):
 @pytest.mark.parametrize("options", [
     {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
     {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
-    {"CTA_K": 32, "CTA_N": 96, "LAYOUT": "nn", "COPIED": True}, {"CLUSTER_M": 2, "L2": ("evict_first", "evict_last")},
+    {"CTA_K": 32, "CTA_N": 96, "LAYOUT": "nn", "OUT": "bf16", "COPIED": True}, {"CTA_N": 48, "COPIED": True},
+    {"CTA_N": 80, "OUT": "f16", "A": "f16", "COPIED": True}, {"CLUSTER_M": 2, "L2": ("evict_first", "evict_last")},
     {"CTA_M": 192, "WARPGROUPS": 3}, {"COPIED": False, "VECTOR_C": 2}, {"COPIED": False, "beta": 2, "n": 151},
     {"OUT": "bf16", "beta": 2, "CTA_N": 128, "n": 151}, {"OUT": "f16", "A": "f16", "CTA_M": 256, "CTA_N": 64},
 ])
@@ -272,11 +273,12 @@ def test_registers_suffice(options):
 
 
 @pytest.mark.parametrize("options", [{"OUT": "bf16", "CTA_N": 128, "beta": 1}, {"OUT": "f32"}, {
-    "A": "e5m2", "OUT": "e5m2", "CTA_K": 128, "CTA_N": 128, "alpha": 0}])
+    "OUT": "bf16", "CTA_N": 32, "n": 32}, {"A": "e5m2", "OUT": "e5m2", "CTA_K": 128, "CTA_N": 128, "alpha": 0}])
 def test_c_is_written_to_shared_memory_without_bank_conflicts(options):
-    traffic = run(128, 128, 128, **options).of("c_smem", "store")
+    options = {"n": 128, "COPIED": True} | options
+    traffic = run(128, k=128, **options).of("c_smem", "store")
     assert traffic.conflicts == 0
-    assert traffic.bytes == 128 * 128 * get(options["OUT"]).dtype.itemsize
+    assert traffic.bytes == 128 * options["n"] * get(options["OUT"]).dtype.itemsize
 
 
 @pytest.mark.parametrize(("m", "n", "layout"), [(128, 256, "nt"), (256, 128, "nn")])
@@ -305,7 +307,7 @@ def test_machine_code(m, n, layout):
     ({"TERMS": (3, 3, 5)}, "TERMS: 3 planes of A and 3 of B have 1 or 3 or 6 or 8 or 9 products, not 5"),
     ({"A": "i8", "B": "i8", "SUMS": "i32", "LAYOUT": "nn", "CTA_K": 128}, "only numbers of 16 bits"),
     ({"CTA_N": 264}, "n must be one of"), ({"A": "bf16", "B": "f16"}, "no products of bf16 and f16"),
-    ({"CTA_N": 96}, "CTA_N must be a multiple of 64 for copies of C in bf16, not 96"),
+    ({"CTA_N": 72}, "CTA_N must be a multiple of 16 for copies of C in bf16, not 72"),
     ({"SUMS": "f16"}, "products of bf16 are added up in f32, not in f16"),
     ({"A": "tf32", "B": "tf32", "LAYOUT": "nn", "CTA_K": 32}, "only numbers of 16 bits"),
     ({"PROMOTE": 96}, "PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = 64, not 96"),

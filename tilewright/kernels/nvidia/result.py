@@ -154,25 +154,32 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True)
 class Copied:
-    """C by way of shared memory and a tensor map: a warp writes blocks of 16 rows of 128 bytes to two buffers in turn,
+    """C by way of shared memory and a tensor map: a warp writes blocks of 16 rows of ROW bytes to two buffers in turn,
     swizzled, and its first thread has each copied to C while the next one is written, or the next tile multiplied. The
     edges of C are the map's.
 
+    ROW         a swizzle: `row` of the tile's rows
     smem        of the warp, SIZE bytes at a multiple of 1024
     matrix      of a batch
     """
     k: Kernel
+    ROW: int
     map: Value
     smem: Value
     lane: Value
     matrix: Value | None
 
-    ROWS, ROW = 16, 128
-    SIZE = 2*ROWS*ROW
+    ROWS, SWIZZLES = 16, (128, 64, 32)
+    SIZE = 2*ROWS*SWIZZLES[0]
 
     @classmethod
-    def map_type(cls, T: Type, BATCH: bool) -> TensorMap:
-        return TensorMap(T, (cls.ROW // T.bytes, cls.ROWS) + (1,)*BATCH, cls.ROW)
+    def row(cls, BYTES: int) -> int:
+        """Of a block of a tile whose rows have so many bytes: the largest that divides them; 0: none does."""
+        return next((swizzle for swizzle in cls.SWIZZLES if BYTES % swizzle == 0), 0)
+
+    @classmethod
+    def map_type(cls, T: Type, ROW: int, BATCH: bool) -> TensorMap:
+        return TensorMap(T, (ROW // T.bytes, cls.ROWS) + (1,)*BATCH, ROW)
 
     def store(self, out: Out, sums: Blocks, row: Value, column: Value, APART: int) -> None:
         """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
@@ -201,7 +208,7 @@ class Copied:
 
     def _write(self, buffer: Value, pairs: list[Value], T: Type) -> None:
         """A block: pairs of the rows of a matrix instruction, upper and lower half, 8 columns after 8 columns. Without
-        bank conflicts: of 32 bits every other row has the pairs 16 columns further first."""
+        bank conflicts: of 32 bits every other row of 128 bytes has the pairs 16 columns further first."""
         k, lane = self.k, self.lane
         if T.bytes == 2:
             for first in range(0, len(pairs), 4):
@@ -209,7 +216,7 @@ class Copied:
                 k.stmatrix(buffer + swizzled(place, self.ROW), [k.reinterpret(x, i32) for x in pairs[first:first + 4]])
             return
         row, odd = lane // 4 * self.ROW + lane % 4 * (2*T.bytes), lane // 4 % 2
-        if T.bytes == 4:
+        if T.bytes == 4 and self.ROW == 128:
             row, pairs = row + odd * 64, [k.select(odd == 1, pairs[at ^ 4], x) for at, x in enumerate(pairs)]
         for at, x in enumerate(pairs):
             place = swizzled(row + at % 2 * (8*self.ROW), self.ROW) ^ at // 2 * (8*T.bytes)

@@ -74,7 +74,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     CLUSTER_M   CTAs one below the other that share tiles of B; CLUSTER_N: side by side, of A
     GROUP_M     tiles of the clusters are taken in groups of so many rows: see work.grouped
     VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
-    COPIED      C goes through shared memory and its map; CTA_N is a multiple of 128 bytes of C. Else each thread
+    COPIED      C goes through shared memory and its map; CTA_N is a multiple of 32 bytes of C. Else each thread
                 stores its elements, wherever C is
     PROMOTE     sums in f32 are added to f32 registers of their own after every so many of k, a multiple of CTA_K, and
                 begin anew: the instruction truncates as it adds up, and keeps about 14 bits of products of fp8. These
@@ -105,10 +105,11 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                          f"sums in {SUMS}")
     atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
     C_TYPE = memory_type(OUT)
-    if COPIED and CTA_N*C_TYPE.bytes % Copied.ROW:
-        raise ValueError(f"CTA_N must be a multiple of {Copied.ROW // C_TYPE.bytes} for copies of C in {OUT}, not "
-                         f"{CTA_N}")
-    more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, BATCH)} if COPIED else {}
+    ROW_C = Copied.row(CTA_N*C_TYPE.bytes)
+    if COPIED and not ROW_C:
+        raise ValueError(f"CTA_N must be a multiple of {Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies of C in {OUT}, "
+                         f"not {CTA_N}")
+    more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     # With COPIED, C is written by its map: no pointer's memory may count as read-only.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
@@ -155,10 +156,10 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             if c_smem is None:
                 out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
             else:
-                copied = Copied(k, g.c_map, c_smem.at(t // 32, 0), t % 32, g.matrix)
+                copied = Copied(k, ROW_C, g.c_map, c_smem.at(t // 32, 0), t % 32, g.matrix)
                 copied.store(out, products, i0 + products.first + t // 32 % 4 * 16, j0, M)
         if c_smem is not None:
-            Copied(k, g.c_map, c_smem, t % 32, None).end()
+            Copied(k, ROW_C, g.c_map, c_smem, t % 32, None).end()
 
     with k.role("loads", warps=4):
         if loads_registers:
