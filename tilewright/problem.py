@@ -10,6 +10,8 @@ import numpy as np
 from tilewright import formats
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
+# What sums are multiplied by, on GPUs: nothing, or scales of the rows of A and of the columns of B.
+SCALES = ("", "rows")
 MOST_BYTES = (1 << 63) - 1  # of a matrix, and of a size
 
 
@@ -24,6 +26,8 @@ class Gemm:
     layout    one letter for A and one for B: "n" is stored as multiplied ([m, k] or [k, n], rows contiguous),
               "t" is stored transposed ([k, m] or [n, k]). Defaults to "nn", of block-scaled formats to "nt"
     batch     how many such products
+    scales    "rows": scale_a has a number for each row of A and scale_b for each column of B, or one for all, in f32
+              (f64 if products are added up in f64), by which sums are multiplied before alpha; on GPUs. "": none
 
     ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
     """
@@ -36,6 +40,7 @@ class Gemm:
     out: str
     layout: str
     batch: int
+    scales: str
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class Gemm:
         out: object = None,
         layout: str | None = None,
         batch: int = 1,
+        scales: str = "",
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         blocks = [_block_format(x) for x in (a, a if b is None else b)]
@@ -63,9 +69,19 @@ class Gemm:
             format_a = formats.get(a, "a")
             format_b = formats.get(b, "b") if b is not None else format_a
             format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
+            if scales and out is None and formats.integral(format_a, format_b):
+                format_out = formats.get("f32")
         # the class is frozen
-        self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout)
+        self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout, scales=scales)
+        self._check_scales()
         self._check_bytes()
+
+    def _check_scales(self) -> None:
+        if self.scales not in SCALES:
+            raise ValueError(f"scales must be one of {', '.join(map(repr, SCALES))}, not {self.scales!r}")
+        if self.scales and (self.blocks or not isinstance(formats.FORMATS[self.out], formats.Float)):
+            raise ValueError(f"scales={self.scales!r} is for operands without scales of their own and a result in a "
+                             f"floating-point format, not for {self.a} by {self.b} into {self.out}")
 
     def _check_bytes(self) -> None:
         """Kernels and plans count in 64 bits, with a sign."""
@@ -91,6 +107,8 @@ class Gemm:
         """The format in which tilewright.matmul adds products up: f32, f64, i32, i64, c64 or c128."""
         if self.blocks:
             return "f32"
+        if self.scales and formats.integral(self.a, self.b) and self.out != "f64":
+            return formats.accumulator(self.a, self.b).name
         meeting = () if self._exact else (_product(formats.FORMATS[self.a], formats.FORMATS[self.b]),)
         return formats.accumulator(self.a, self.b, *meeting, self.out).name
 
@@ -150,7 +168,8 @@ class Gemm:
         kinds = (self.a, self.b, self.out)
         name = self.a if len(set(kinds)) == 1 else "-".join(kinds)
         many = f"_b{self.batch}" if self.batch != 1 else ""
-        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}"
+        scales = f"_scaled_{self.scales}" if self.scales else ""
+        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}"
 
     def __str__(self) -> str:
         return self.key()

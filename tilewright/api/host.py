@@ -140,7 +140,7 @@ def run(gemm: Callable[..., Any], a: Array, b: Array, c: Array, alpha: float = 1
     if c.size == 0:
         return True
     if c.ndim > 2:
-        a, b, c = shapes.collapse(a, b, c, wider)
+        a, b, c = shapes.collapse(a, b, c, wider=wider)
     if c.ndim <= 3:
         gemm(a, b, c, alpha, beta, **more)
     elif whole:

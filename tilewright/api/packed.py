@@ -20,7 +20,7 @@ from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import asked
-from tilewright.rules import arguments
+from tilewright.rules import arguments, scaling
 from tilewright.runtime.gpu.arrays import kind, library_of
 from tilewright.targets import CpuTarget
 
@@ -98,8 +98,8 @@ def _pack_scaled(b: Any, a: Any, out_dtype: Any, trans_b: Any, **options: Any) -
         array, format_a = decoded(b, BF16 if narrow else arguments.F32), format_a or formats.get("f32")
     else:
         array, format_a = b.elements, format_a or b.format
-        k = b.shape[scaled.k_axis(b.ndim, trans_b, "b")]
+        k = b.shape[scaling.k_axis(b.ndim, trans_b, "b")]
         if out_dtype is None and not isinstance(format_a, formats.Float) and not isinstance(b.format, formats.Float):
-            out_dtype = scaled.whole_sums((format_a, b.format), k)
+            out_dtype = scaling.whole_sums((format_a, b.format), k)
     packed = pack(array, a=format_a, out_dtype=out_dtype, trans_b=trans_b, **options)
     return replace(packed, _factor=side.factor or 1.0, _scales=side.scales)

@@ -21,7 +21,6 @@ With a plan for an AMD GPU, its matrix instructions multiply two block-scaled ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +31,10 @@ from tilewright.formats.decoding import BF16, decoded, exact_in_bf16, flushed
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import lowering
-from tilewright.rules import arguments, shapes
-from tilewright.rules.arguments import F32, F64, Array
-from tilewright.rules.call import Arithmetic, Call, decide
+from tilewright.rules import arguments, scaling, shapes
+from tilewright.rules.arguments import F32, Array
+from tilewright.rules.call import Call, decide
 from tilewright.runtime.gpu.arrays import HIP
-
-SCALE_DTYPES = tuple(formats.get(name).dtype for name in ("f32", "f64", "f16", "bf16"))  # of rows' and columns' scales
-SIDES = {"a": "row", "b": "column"}
 
 
 class _Operand(NamedTuple):
@@ -65,8 +61,8 @@ def product(call: Call) -> Any:
     out = arguments.output(call.out, call.out_name)
     a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
     _, b = host.operand_b(call)
-    p = decide(call, a, b, arguments.addend(call.c), out, SCALED)
-    elements = call._replace(out=None, out_dtype=_sums(a, b), alpha=1, beta=0, c=None, updates=False)
+    p = decide(call, a, b, arguments.addend(call.c), out, scaling.SCALED)
+    elements = call._replace(out=None, out_dtype=scaling.sums_of(a, b), alpha=1, beta=0, c=None, updates=False)
     values = np.asarray(host.product(elements)).astype(p.sums)
     with np.errstate(all="ignore"):
         if not arguments.factor(call.alpha, "alpha", p.sums):
@@ -96,7 +92,7 @@ def _by_scaled_instructions(call: Call) -> Any:
                          "kernels read both along k")
     a, b = (np.broadcast_to(F32.type(0), x.shape) for x in (call.a, call.b))
     out = arguments.output(call.out, call.out_name)
-    p = decide(call, a, b, arguments.addend(call.c), out, SCALED)
+    p = decide(call, a, b, arguments.addend(call.c), out, scaling.SCALED)
     from tilewright.plans.gpu import RESULTS
 
     engine = HIP.engine
@@ -119,7 +115,7 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
     alpha = call.alpha
     for factor in (side_a.factor, side_b.factor):
         if factor is not None and factor != 1:
-            alpha = _times(arguments.number(alpha, "alpha"), factor)
+            alpha = scaling.times(arguments.number(alpha, "alpha"), factor)
     a, b, plan = side_a.x, side_b.x, call.plan
     narrow = False
     if isinstance(a, Quantized):
@@ -147,9 +143,10 @@ def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
     if isinstance(x, Quantized):
         return _Operand(_along_k(x, trans, name), x.tensor_scale)
     if isinstance(x, Scaled):
-        return _Operand(x.elements, None, _by_sums(x.scales, x, trans, name, "axis"))
+        return _Operand(x.elements, None, scaling.by_sums(x.scales, x, trans, name, "axis"))
     if type(x) is not np.ndarray and hasattr(x, "_scales"):  # packed
-        return _Operand(x, x._factor, x._scales if scale is None else _by_sums(np.asarray(scale), x, trans, name))
+        found = x._scales if scale is None else scaling.by_sums(np.asarray(scale), x, trans, name)
+        return _Operand(x, x._factor, found)
     if scale is None:
         return _Operand(arguments.operand(x, name))
     x, scales = arguments.operand(x, name), np.asarray(scale)
@@ -158,44 +155,18 @@ def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
         if isinstance(found, formats.Float):
             return _Operand(x, arguments.real(scale, f"scale_{name}"))
         return _Operand(x, None, np.asarray(arguments.real(scale, f"scale_{name}")))
-    if scales.dtype in SCALE_DTYPES:
-        return _Operand(x, None, _by_sums(scales, x, trans, name))
-    axis = k_axis(x.ndim, trans, name)
+    if scales.dtype in scaling.SCALE_DTYPES:
+        return _Operand(x, None, scaling.by_sums(scales, x, trans, name))
+    axis = scaling.k_axis(x.ndim, trans, name)
     try:
         return _Operand(Quantized.of(x, scales, axis))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"scale_{name} must be a number, f32 for each {SIDES[name]} of {name}, or scales of blocks "
-                          f"along k, axis {axis} of {name}: {error}") from None
-
-
-def _by_sums(scales: Array, x: Any, trans: Any, name: str, remedy: str = "") -> Array:
-    """Scales of rows of a or columns of b, of x's shape with 1 for k, as they multiply the sums. ValueError for others.
-    """
-    axis = k_axis(x.ndim, trans, name)
-    if scales.ndim == 0:
-        return scales
-    wanted = tuple(1 if i == axis + x.ndim else n for i, n in enumerate(x.shape))
-    if scales.ndim != x.ndim or any(n not in (1, length) for n, length in zip(scales.shape, wanted)):
-        if remedy:
-            raise ValueError(f"the numbers of {name} that share a scale must be those along k, its axis {axis}: "
-                             f"quantize(x, {x.format.name!r}, axis={axis}), or trans_{name}")
-        raise ValueError(f"scale_{name} with one scale per {SIDES[name]} of {name} must have the shape {wanted}, or 1 "
-                         f"where all share it, and its shape is {scales.shape}")
-    return scales.swapaxes(-1, -2) if x.ndim > 1 and arguments.layout(trans, name) != "n" else scales
-
-
-def _times(alpha: Any, factor: float) -> Any:
-    return (alpha if isinstance(alpha, complex) else arguments.real(alpha, "alpha")) * factor
-
-
-def k_axis(ndim: int, trans: Any, name: str) -> int:
-    """Which axis of an operand, as it is given, is k."""
-    transposed = arguments.layout(trans, name) != "n"
-    return -1 if ndim == 1 or transposed == (name == "b") else -2
+        raise type(error)(f"scale_{name} must be a number, f32 for each {scaling.SIDES[name]} of {name}, or scales of "
+                          f"blocks along k, axis {axis} of {name}: {error}") from None
 
 
 def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
-    axis = k_axis(q.ndim, trans, name)
+    axis = scaling.k_axis(q.ndim, trans, name)
     if q.axis != axis:
         raise ValueError(f"the blocks of {name} must be along k, its axis {axis}, but they are along axis {q.axis}: "
                          f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")
@@ -206,42 +177,3 @@ def _large(a: Quantized, b: Quantized) -> bool:
     """Is the product one whose operands the engine takes as bf16?"""
     rows, columns = (math.prod(q.others[-1:]) for q in (a, b))
     return lowering.decoded(rows, columns, a.length) == "bf16"
-
-
-# ---- formats of the sums and of the result
-
-
-def _dtypes(a: Array, b: Any, c: Any, out_dtype: Any, *_: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """In what sums are scaled, and the result's."""
-    sums = _sums(a, b)
-    result = F32 if _whole(a, b) else sums
-    if c is not None and not isinstance(c, (int, float)):
-        result = formats.promote(result, formats.get(c.dtype, "c")).dtype
-    if out_dtype is not None:
-        result = formats.get(out_dtype, "out_dtype").dtype
-    if not isinstance(formats.get(result), formats.Float):
-        raise TypeError(f"out_dtype and c must be of a floating-point format where operands have scales, not {result}")
-    return (F64 if F64 in (sums, result) else F32), result
-
-
-SCALED = Arithmetic(_dtypes, arguments.factor)
-
-
-def _sums(a: Array, b: Any) -> np.dtype[Any]:
-    """In what elements' products are added up."""
-    found = [formats.get(x.dtype, name) for x, name in ((a, "a"), (b, "b"))]
-    if any(isinstance(f, formats.Complex) for f in found):
-        raise TypeError(f"operands with scales must be real, but a is {a.dtype} and b is {b.dtype}")
-    if _whole(a, b):
-        return whole_sums(found, a.shape[-1])
-    return arguments.dtypes(a, np.empty(0, b.dtype), None, None)[0]
-
-
-def _whole(*operands: Any) -> bool:
-    return all(isinstance(formats.get(x.dtype), (formats.Integer, formats.Bool)) for x in operands)
-
-
-def whole_sums(found: Sequence[Any], k: int) -> np.dtype[Any]:
-    """The format in which no sum of k products overflows, or f64."""
-    largest = k * int(np.prod([float(2 ** (f.bits - getattr(f, "signed", False))) for f in found]))
-    return np.dtype(np.int32 if largest < 2**31 else np.int64 if largest < 2**63 else np.float64)

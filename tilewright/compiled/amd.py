@@ -91,7 +91,8 @@ class AmdKernel(GpuKernel, AmdCode):
         if p.algorithm == "scaled":
             found["DIRECT_SCALES"] = p.direct_scales(s)
         if p.algorithm in ("mfma", "xf32"):
-            found |= {"LAYOUT": s.layout, "VECTOR": p.vector, **({"BATCH": True} if s.batch != 1 else {})}
+            found |= {"LAYOUT": s.layout, "VECTOR": p.vector, **({"BATCH": True} if s.batch != 1 else {}),
+                      **({"SCALED": True} if s.scales else {})}
         if s.out != s.sums:
             found["OUT"] = s.out
         return found
@@ -134,6 +135,9 @@ def computes(shape: GpuShape, plan: AmdPlan) -> str:
                  f"ld_scale_a and ld_scale_b apart; k counts whole blocks of {BLOCK}, the last filled up with zeros.")
     else:
         said += "lda, ldb and ldc are elements from row to row."
+    if shape.scales:
+        said += (" Sums are multiplied by scale_a[i * ld_scale_a] and scale_b[j * ld_scale_b], of the type of alpha, "
+                 "before alpha.")
     if shape.batch != 1:
         said += (" There are `batch` such products; their matrices are stride_a, stride_b and stride_c elements apart, "
                  "0 where all have the same one.")

@@ -277,11 +277,22 @@ class GpuKernel(CompiledGemm, GpuCode):
         rows, columns = self.plan.extent
         return int(rows * columns * self.shape.itemsize)
 
-    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        return self._engine.call(self, a, b, out, alpha=alpha, beta=beta)
+    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
+                 scale_b: Any = None) -> Any:
+        """As CompiledGemm.__call__. Of a problem with scales, scale_a is [..., m, 1] and scale_b [..., 1, n], or 1 in
+        place of any axis: in the format of scaled sums, on the GPU or NumPy's; or numbers, by default 1."""
+        return self._engine.call(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
 
-    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta)
+    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
+             scale_b: Any = None) -> Any:
+        """As CompiledGemm.bind, with scales as for a call."""
+        return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
+
+    def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
+                 scale_b: Any = None) -> Report:
+        """As CompiledGemm.simulate, with NumPy's scales as for a call."""
+        from tilewright.simulator.product import simulate_kernel
+        return simulate_kernel(self, a, b, out, alpha, beta, scale_a, scale_b)
 
     @property
     def _engine(self) -> Any:

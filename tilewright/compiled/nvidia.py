@@ -111,7 +111,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
-        more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
+        more: dict[str, Any] = ({"BATCH": True} if s.batch != 1 else {}) | ({"SCALED": True} if s.scales else {})
         if p.algorithm == "wgmma":
             return {**more, **self._of_warpgroups}
         if p.algorithm not in ("simt", "gemv"):

@@ -33,7 +33,7 @@ class Kernel(Recording):
 
     def __init__(self, name: str, *, threads: int | tuple[int, int] | None = None, min_ctas: int = 1,
                  max_registers: int | None = None, cluster: tuple[int, int, int] = (1, 1, 1), warp: int = 32,
-                 result: Any = None, noalias: bool = True, **params: Any) -> None:
+                 result: Any = None, noalias: bool | tuple[str, ...] = True, **params: Any) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a kernel's name must be text, not {name!r}")
         shape, warp = arguments.cta_shape(name, threads), arguments.warp(name, warp)

@@ -74,7 +74,8 @@ class _Lowering:
         self.labels = 0
         for arg, (name, value) in zip(fn.args, function.params, strict=True):
             arg.name, self.values[value.id] = name, arg
-            if function.noalias and isinstance(value.type, Pointer):
+            disjoint = function.noalias if isinstance(function.noalias, bool) else name in function.noalias
+            if disjoint and isinstance(value.type, Pointer):
                 arg.add_attribute("noalias")
             elif isinstance(value.type, TensorMap):             # by value, and all threads read it where it is
                 set.add(arg.attributes, f'byval([{BYTES} x i8]) align {ALIGN} "nvvm.grid_constant"')

@@ -206,7 +206,7 @@ class Function:
     threads: tuple[int, int] | None = None
     result: Type | Pointer | None = None
     params: list = field(default_factory=list)                  # (name, value)
-    noalias: bool = True                                        # what different pointer parameters reach is disjoint
+    noalias: bool | tuple[str, ...] = True      # what different pointer parameters reach is disjoint; or these, of all
     builtins: dict[str, Any] = field(default_factory=dict)      # "thread.x" → the value that holds it
     arrays: dict[Array, Any] = field(default_factory=dict)      # shared and local arrays → pointer to the first element
     body: list = field(default_factory=list)

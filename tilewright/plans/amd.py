@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu
 from tilewright.plans.amd_model import LANES, PIECE, cost, peak, traffic
-from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, RESULTS, GpuPlan, GpuShape, Place, choose, ranked
+from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, GpuPlan, GpuShape, Place, choose, ranked
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
     elif shape.layout != "nt" or shape.k % BLOCK:
         yield f"operands with scales have k along their rows (layout nt) in blocks of {BLOCK}."
         return
-    if shape.out not in (allowed := RESULTS[shape.sums]):
+    if shape.out not in (allowed := shape.results):
         yield f"the result is {shape.out}, and these operands give {', '.join(allowed)}."
     if p.cta_m % p.warp_m or p.cta_n % p.warp_n:
         yield f"a workgroup's tile of {p.cta_m}x{p.cta_n} is not a multiple of wave tiles of {p.warp_m}x{p.warp_n}."

@@ -58,6 +58,7 @@ class GpuShape(NamedTuple):
     align_a     bytes, a power of two up to 16, of which A's address and the distances of its rows (or columns) and
                 matrices are multiples, whatever their length is, as a tensor map needs it; 1 also of what no map can
                 describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
+    scales      what multiplies sums: see problem.SCALES
     """
     a: str
     b: str
@@ -76,23 +77,26 @@ class GpuShape(NamedTuple):
     align_a: int = WIDEST
     align_b: int = WIDEST
     align_c: int = WIDEST
+    scales: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
-                + ", with scales"*self.scaled + f", {self.batch} times"*(self.batch != 1))
+                + (f", with scales{' of ' + self.scales if self.scales else ''}" if self.scaled or self.scales else "")
+                + f", {self.batch} times"*(self.batch != 1))
 
     @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
         """What tuning results are kept by, as plans.cpu.Shape.key: formats, and what else is not usual; m, n, k; the
         order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
-        if self != shape(*self[:7], batch=self.batch, scaled=self.scaled):      # in wider or unaligned matrices
+        if self != shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales):  # wider or unaligned
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
-            bits = *self.bits, bits_of(self.out)
-            if any(8*align != each*size for align, each, size in zip(self[14:], self[7:10], bits)):
-                kind += f" align={'x'.join(map(str, self[14:]))}"
-        kind += " scaled"*self.scaled + f" batch={self.batch}"*(self.batch != 1)
+            bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
+            if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
+                kind += f" align={'x'.join(map(str, aligned))}"
+        kind += " scaled"*self.scaled + f" scales={self.scales}"*bool(self.scales)
+        kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
         return kind, self.m, self.n, self.k, a, b, 1
 
@@ -110,6 +114,11 @@ class GpuShape(NamedTuple):
     def sums(self) -> str:
         """The format in which products are added up."""
         return SUMS.get(self.a, "f32")
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The formats in which kernels store sums."""
+        return results(self.sums, self.scales)
 
     @property
     def itemsize(self) -> int:
@@ -133,7 +142,7 @@ def bits_of(format: str) -> int:
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
-          batch: int = 1, scaled: bool = False) -> GpuShape:
+          batch: int = 1, scaled: bool = False, scales: str = "") -> GpuShape:
     """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
     to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
     bits = bits_of(a), bits_of(b), bits_of(out)
@@ -146,7 +155,7 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
                       for _, apart, *_ in places[:2])
     align = (_align(x*size // 8, rows, *place) for x, rows, size, place in zip(inner, outer, bits, places))
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
-                    scaled, *align)
+                    scaled, *align, scales)
 
 
 def _vector(bits: int, extent: int, address: int, *apart: int) -> int:
@@ -168,12 +177,17 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     blocks along k, the last filled up with zeros."""
     p = problem
     if p.a not in BLOCK_FORMATS:
-        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch)
+        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales)
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
     return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=True)
 
 
 Pair = tuple[str, str]
+
+
+def results(sums: str, scales: str) -> tuple[str, ...]:
+    """What kernels store sums as. Sums of integers that scales multiply are f32 then."""
+    return RESULTS["f32" if scales and sums == "i32" else sums]
 
 
 def pairs(multiplied: Collection[str]) -> tuple[Pair, ...]:
@@ -198,12 +212,14 @@ def pair_for(a: str, b: str, sums: str, target: Any) -> Pair | None:
     return (a, b) if (a, b) in found else min(found, key=effort, default=None)
 
 
-def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool) -> tuple[str, str, str]:
+def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, scales: str = ""
+          ) -> tuple[str, str, str]:
     """The formats in which kernels of a target take A and B and store their product, which is added up in `sums`.
     TypeError if it has no kernels for that.
 
     given       formats of a, b, the result, and of c where it is multiplied by beta and added, by these names
     in_memory   all of these are arrays in the GPU's memory, and converted there
+    scales      what multiplies sums: see problem.SCALES
     """
     found = pair_for(given["a"], given["b"], sums, target)
     if found is None or (in_memory and not _copied(given)):
@@ -212,7 +228,8 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool) -> 
                         f"{', '.join(planner(target).multiplied(target))}")
     result = given["result"]
     exact = given.get("c", result) == result        # else c would be rounded before it is added
-    return (*found, result if exact and result in RESULTS[sums] else sums)
+    stored = results(sums, scales)
+    return (*found, result if exact and result in stored else stored[0])
 
 
 def _copied(given: Mapping[str, str]) -> bool:
@@ -228,7 +245,8 @@ def lower(problem: Gemm, target: Any) -> Gemm:
     pair = pair_for(p.a, p.b, p.sums, target)
     if pair is None:
         return p
-    return Gemm(p.m, p.n, p.k, *pair, p.out if p.out in RESULTS[p.sums] else p.sums, p.layout, p.batch)
+    stored = results(p.sums, p.scales)
+    return Gemm(p.m, p.n, p.k, *pair, p.out if p.out in stored else stored[0], p.layout, p.batch, p.scales)
 
 
 def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:

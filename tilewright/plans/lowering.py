@@ -224,6 +224,9 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     if not p.castable:
         raise ValueError(f"{p} has out = {p.out}, to which products of {p.a} and {p.b} cannot be cast (NumPy's rule "
                          "'same_kind')")
+    if p.scales:
+        raise ValueError(f"CPUs have no kernels that scale sums, and {p} has scales={p.scales!r}: tilewright.matmul "
+                         "takes scale_a and scale_b there")
     if p.blocks:
         a = b = decoded(*sizes)
     elif sums in COMPLEX:

@@ -19,7 +19,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from tilewright.plans import gpu
-from tilewright.plans.gpu import MOST, RESULTS, WIDEST, GpuPlan, GpuShape
+from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART
 from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
 
@@ -236,7 +236,7 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
     """What is wrong with the formats, if anything is."""
     pair, here = (shape.a, shape.b), multiplied(target)
     what = f"{shape.a} by {shape.b}"
-    if pair not in gpu.pairs(here) or shape.out not in RESULTS[shape.sums] or shape.scaled:
+    if pair not in gpu.pairs(here) or shape.out not in shape.results or shape.scaled:
         return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
                 f"{' with scales' * shape.scaled}.")
     if p.algorithm == "mma" and shape.a not in target.matrix_rates:

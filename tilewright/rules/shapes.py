@@ -107,36 +107,43 @@ def same(x: Array, y: Array) -> bool:
 # ---- leading axes: operands in as few engine calls as their strides allow
 
 
-def collapse(a: Array, b: Array, c: Array, wider: bool = True) -> tuple[Array, Array, Array]:
-    """Views of the same data with as few leading axes as possible. All three have the same leading extents, none 0.
-    Not `wider`: B is packed, and nothing is folded into n."""
+def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True) -> tuple[Array, ...]:
+    """Views of the same data with as few leading axes as possible. All have the same leading extents, none 0.
+    Not `wider`: B is packed, and nothing is folded into n.
+
+    scales      [..., m, 1] of A and [..., 1, n] of B
+    """
     if c.ndim == 3 and a.strides[0] and b.strides[0]:  # nothing to merge, nothing to fold
-        return a, b, c
+        return a, b, c, *scales
+    arrays = (a, b, c, *scales)
     m, n = c.shape[-2:]
-    k = a.shape[-1]
-    leading = zip(c.shape[:-2], *(x.strides[:-2] for x in (a, b, c)))
-    axes = _merge([(extent, strides) for extent, *strides in leading if extent != 1])
-    rows, cols = (a.strides[-2], c.strides[-2]), (b.strides[-1], c.strides[-1])
+    axes = _merge([(extent, strides) for extent, *strides in zip(c.shape[:-2], *(x.strides[:-2] for x in arrays))
+                   if extent != 1])
+    of_m, of_n = (0, 2, 3)[: 2 + bool(scales)], (1, 2, 4)[: 2 + bool(scales)]  # arrays that have rows, or columns, of C
+    rows, cols = tuple(arrays[x].strides[-2] for x in of_m), tuple(arrays[x].strides[-1] for x in of_n)
     while axes:
-        extent, (sa, sb, sc) = axes[-1]
-        if sb == 0 and _follows((sa, sc), m, rows):  # the same B: more rows
-            rows = (sa, sc) if m == 1 else rows
+        extent, strides = axes[-1]
+        down, across = tuple(strides[x] for x in of_m), tuple(strides[x] for x in of_n)
+        if not any(strides[x] for x in of_n if x != 2) and _follows(down, m, rows):  # the same B: more rows
+            rows = down if m == 1 else rows
             m *= extent
-        elif wider and sa == 0 and _follows((sb, sc), n, cols):  # the same A: more columns
-            cols = (sb, sc) if n == 1 else cols
+        elif wider and not any(strides[x] for x in of_m if x != 2) and _follows(across, n, cols):  # more columns
+            cols = across if n == 1 else cols
             n *= extent
         else:
             break
         axes.pop()
     if len(axes) == c.ndim - 2:
-        return a, b, c
-    extents = tuple(extent for extent, _ in axes)
-    lead_a, lead_b, lead_c = (tuple(strides[i] for _, strides in axes) for i in range(3))
-    return (
-        _strided(a, (*extents, m, k), (*lead_a, rows[0], a.strides[-1])),
-        _strided(b, (*extents, k, n), (*lead_b, b.strides[-2], cols[0])),
-        _strided(c, (*extents, m, n), (*lead_c, rows[1], cols[1])),
-    )
+        return arrays
+    extents, found = tuple(extent for extent, _ in axes), []
+    for x, array in enumerate(arrays):
+        (height, width), (row, column) = array.shape[-2:], array.strides[-2:]
+        if x in of_m:
+            height, row = m, rows[of_m.index(x)]
+        if x in of_n:
+            width, column = n, cols[of_n.index(x)]
+        found.append(_strided(array, (*extents, height, width), (*(strides[x] for _, strides in axes), row, column)))
+    return tuple(found)
 
 
 def _strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
@@ -146,12 +153,12 @@ def _strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
     return as_strided(x.view(f"u{x.itemsize}"), shape, strides).view(x.dtype)
 
 
-def pieces(a: Array, b: Array, c: Array) -> Iterator[tuple[Array, Array, Array]]:
+def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Collapsed operands cut into what an engine takes: one leading axis at most, and that the longest."""
-    longest = int(np.argmax(c.shape[:-2]))
-    a, b, c = (np.moveaxis(x, longest, -3) for x in (a, b, c))
-    for i in np.ndindex(c.shape[:-3]):
-        yield a[i], b[i], c[i]
+    longest = int(np.argmax(arrays[0].shape[:-2]))
+    arrays = tuple(np.moveaxis(x, longest, -3) for x in arrays)
+    for i in np.ndindex(arrays[0].shape[:-3]):
+        yield tuple(x[i] for x in arrays)
 
 
 def _merge(axes: list[tuple[int, Any]]) -> list[tuple[int, Strides]]:

@@ -7,7 +7,7 @@ parameters (`Launches`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,8 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.runtime.gpu import operands, scales
+from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
 from tilewright.simulator.machine import SECTOR, Machine
@@ -35,13 +37,15 @@ Array = NDArray[Any]
 
 
 def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
-             grid: int | Sequence[int] | None = None, target: GpuTarget | AmdTarget | str | None = None) -> Report:
+             scale_a: Any = None, scale_b: Any = None, grid: int | Sequence[int] | None = None,
+             target: GpuTarget | AmdTarget | str | None = None) -> Report:
     """Run a kernel in NumPy, and report the traffic and instructions of each of its lines; a Fault if it is incorrect.
 
     simulate(kernel, a, b[, out])               what `compile` made, for a CPU or a GPU: alpha * A @ B + beta * out as
                                                 `kernel(a, b, out)` computes it, to the last bit; `report.result`.
                                                 a and b: arrays [m, k] and [k, n] of the problem's formats; of
-                                                a block-scaled one Quantized, with blocks along k
+                                                a block-scaled one Quantized, with blocks along k; scale_a and
+                                                scale_b as for that call
     simulate(function, *args, grid=(x, y, z))   a kernel as it is recorded, on arguments in the order of its parameters;
                                                 with a `target`, a GPU or its name, the report has the
                                                 occupancy, and counts conflicts over that chip's banks
@@ -51,8 +55,9 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
     columns: a CPU kernel takes about a second for a million multiply-adds, a GPU kernel for some ten million.
     """
     if isinstance(kernel, Function):
-        if out is not None or (alpha, beta) != (1.0, 0.0):
-            raise TypeError("a recorded function takes its arguments in order: out, alpha and beta are among them")
+        if out is not None or (alpha, beta, scale_a, scale_b) != (1.0, 0.0, None, None):
+            raise TypeError("a recorded function takes its arguments in order: out, alpha, beta and scales are among "
+                            "them")
         return simulate_function(kernel, args, grid, None if target is None else coerce(target, GpuTarget | AmdTarget))
     if not hasattr(kernel, "problem"):
         raise TypeError("kernel must be what tilewright.compile made, or a recorded function, not "
@@ -63,11 +68,11 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
         raise TypeError(f"a compiled kernel is simulated on a, b and optionally out, not on {len(args)} arrays"
                         + " and out" * (out is not None))
     a, b, out = (*args, out)[:3]
-    return simulate_kernel(kernel, a, b, out, alpha, beta)
+    return simulate_kernel(kernel, a, b, out, alpha, beta, scale_a, scale_b)
 
 
-def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha: float = 1.0,
-                    beta: float = 0.0) -> Report:
+def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
+                    scale_a: Any = None, scale_b: Any = None) -> Report:
     """A product by a compiled kernel: see `simulate`."""
     p = kernel.problem
     if out is None:
@@ -76,8 +81,9 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
         out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
     for name, x in ("a", a), ("b", b), ("out", out):
         check_operand(name, x, getattr(p, name), p.shapes[name])
+    given = scales.of_kernel(p, scale_a, scale_b)
     if not isinstance(kernel.target, CpuTarget):
-        return _simulate_launches(kernel, a, b, out, alpha, beta)
+        return _simulate_launches(kernel, a, b, out, alpha, beta, given)
     product = CpuProduct(kernel, alpha, beta)
     for matrices in zip(a, b, out) if p.batch != 1 else ((a, b, out),):
         product.run(*matrices)
@@ -85,8 +91,9 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
     return product.report
 
 
-def _simulate_launches(kernel: Any, a: Any, b: Any, out: Array, alpha: float, beta: float) -> Report:
-    product, c = Launches(kernel.inner, alpha, beta), out
+def _simulate_launches(kernel: Any, a: Any, b: Any, out: Array, alpha: float, beta: float,
+                       given: Mapping[str, Any]) -> Report:
+    product, c = Launches(kernel.inner, alpha, beta, given), out
     if kernel.inner is not kernel:
         a, b, c = kernel.converted(a, b, out)
     product.run(a, b, c)
@@ -229,9 +236,11 @@ class Launches:
     ld_scale_a scale_b ld_scale_b too. `workspace` and `counters` are for CTAs that add up parts of a sum.
     """
 
-    def __init__(self, kernel: Any, alpha: float, beta: float) -> None:
+    def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any]) -> None:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.memory, self.report = AddressSpace(), Report(SECTOR)
+        placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None), lambda x: Look(x, None))
+        self.scales = dict(zip(given, (x.shadow for x in placed)))
         if kernel.launches:
             self.report.occupancy = occupancy.of(kernel)
 
@@ -253,6 +262,8 @@ class Launches:
                 rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
+        values |= operands.of_scales(*self.scales.values())
+        arrays |= self.scales
         for launch in self.kernel.launches:
             if launch.workspace:
                 arrays["workspace"] = uninitialised(np.zeros(launch.workspace, np.uint8))

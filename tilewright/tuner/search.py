@@ -110,6 +110,8 @@ def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | No
         raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
+    if problem.scales:
+        raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
     shape: Any

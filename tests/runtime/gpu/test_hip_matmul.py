@@ -214,8 +214,6 @@ def test_refusals(fake, monkeypatch):  # noqa: F811
         tw.matmul(Tensor(a), a)
     with pytest.raises(ValueError, match="a is on AMD GPU 0 and b on AMD GPU 1; move one of them"):
         tw.matmul(Tensor(a), Tensor(a, 1))
-    with pytest.raises(ValueError, match="scale_a= is not supported on AMD GPUs: it must be None"):
-        tw.matmul(Tensor(a), Tensor(a), scale_a=2.0)
     with pytest.raises(TypeError, match="b must be in the CPU's memory to be packed, but it is tests"):
         tw.pack(Tensor(a))
     fake.arch = "gfx1100"

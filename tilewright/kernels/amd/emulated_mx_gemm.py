@@ -41,7 +41,7 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
         raise ValueError(f"CTA_K must be 32, 64 or 128, not {t.CTA_K}")
     ATOM = instruction(ARCH, t.MFMA, "bf16", "bf16", t.CTA_K)
     name = f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
-    gemm = WorkgroupGemm(name, "", ATOM, t, i8, i8, OUT, VECTOR_C, SCALED=True)
+    gemm = WorkgroupGemm(name, "", ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8)
     g = gemm.g
     a, b = (Decoded(gemm.k, packed, EXTENT=EXTENT, CTA_K=t.CTA_K, THREADS=gemm.THREADS) for packed, EXTENT in (
         (Packed(A, g.a, g.lda, g.scale_a, g.ld_scale_a), t.CTA_M),

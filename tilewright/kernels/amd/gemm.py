@@ -50,20 +50,22 @@ class Tiling:
 
 
 class WorkgroupGemm:
-    """One kernel. A and B have elements TA and TB in memory, and scales if they are SCALED; OUT is the format of C, of
+    """One kernel. A and B have elements TA and TB in memory; OUT is the format of C, of
     which VECTOR_C elements are stored at once: n is a multiple of that. BATCH: of many matrices, see work.parameters.
+    SCALES: the type of scales, which multiply sums if it is one of numbers; i8, of e8m0, for those of instructions.
 
     The kernel's name is NAME, the tiles and `mode`.
     """
 
     def __init__(self, NAME: str, mode: str, ATOM: Mfma, t: Tiling, TA: Type, TB: Type, OUT: str, VECTOR_C: int,
-                 SCALED: bool = False, BATCH: bool = False) -> None:
+                 SCALES: Type | None = None, BATCH: bool = False) -> None:
         self.ATOM, self.t, self.THREADS, split = ATOM, t, t.threads, Split(t.SPLIT_K)
-        self.OUT, self.VECTOR_C = OUT, VECTOR_C
+        self.OUT, self.VECTOR_C, self.SCALED = OUT, VECTOR_C, SCALES is not None and SCALES.is_float
         tiles = f"{t.CTA_M}x{t.CTA_N}x{t.CTA_K}_{t.WARP_M}x{t.WARP_N}"
-        self.k = k = Kernel(f"{NAME}_{tiles}{mode}" + (f"_k{t.SPLIT_K}" if t.SPLIT_K > 1 else "") + "_batch"*BATCH,
-                            threads=self.THREADS, warp=LANES,
-                            **parameters(ATOM.c.type.scalar, TA, TB, memory_type(OUT), split, SCALED, BATCH))
+        name = (f"{NAME}_{tiles}{mode}{f'_k{t.SPLIT_K}' if t.SPLIT_K > 1 else ''}{'_batch' if BATCH else ''}"
+                f"{'_scaled' if self.SCALED else ''}")
+        self.k = k = Kernel(name, threads=self.THREADS, warp=LANES,
+                            **parameters(ATOM.c.type.scalar, TA, TB, memory_type(OUT), split, SCALES, BATCH))
         self.g = g = arguments(k)
         self.work = share(k, g, split, CTA_M=t.CTA_M, CTA_N=t.CTA_N, CTA_K=t.CTA_K, WARP_M=t.WARP_M, WARP_N=t.WARP_N,
                           GROUP_M=t.GROUP_M, DIES=t.XCDS, AT_LEAST_ONE=True)
@@ -85,7 +87,7 @@ class WorkgroupGemm:
         acc = k.tile(self.t.WARP_M // ATOM.m, self.t.WARP_N // ATOM.m, ATOM.c.type)
         products = WaveProducts(k, ATOM, acc, a, b, self.t.CTA_K // ATOM.k, scales)
         main_loop(k, streams, smem, work.tiles, work.short, products)
-        out = Out.of(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False)
+        out = Out.of(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED)
         finish(k, acc, work.parts, Holders(work.t, work.t, self.THREADS),
                lambda: out.store(partial(runs, acc, work, ATOM, out)))
         return k.function

@@ -37,7 +37,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     ATOM = amd.scaled(ARCH, t.MFMA, K[t.MFMA], B, A)
     name = f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
     mode = f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else ""
-    gemm = WorkgroupGemm(name, mode, ATOM, t, i8, i8, OUT, VECTOR_C, SCALED=True)
+    gemm = WorkgroupGemm(name, mode, ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8)
     k, g, work, THREADS = gemm.k, gemm.g, gemm.work, gemm.THREADS
 
     common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}

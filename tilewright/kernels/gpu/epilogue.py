@@ -1,10 +1,10 @@
 """From sums to C: the one place through which every GEMM for a GPU stores its result.
 
-    C[i, j] = rounded(fused(alpha * sums + beta * C[i, j], i, j))
+    C[i, j] = rounded(fused(alpha * (sums * scale_a[i] * scale_b[j]) + beta * C[i, j], i, j))
 
-A kernel says which sums its lanes hold (`Run`s); what becomes of them is written here, once for all kernels: scaling,
-the old C, the epilogue expression, rounding to C's format, the edges of C. Sums over parts of k (split_k) and over
-warps are complete before they come here.
+A kernel says which sums its lanes hold (`Run`s); what becomes of them is written here, once for all kernels: scales
+(gpu/scales.py), alpha, the old C, the epilogue expression, rounding to C's format, the edges of C. Sums over parts of k
+(split_k) and over warps are complete before they come here.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from tilewright.ir import Kernel, Value, bf16, f16, i64, vec
+from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.narrow import memory_type, narrowed, scaled, widened
 
 PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pair` makes
@@ -37,6 +38,7 @@ class Out:
     FORMAT      of C's numbers; sums of another format are rounded to nearest, ties to even, integers to their low bits
     VECTOR      elements that are stored at once where a lane has them side by side: n is a multiple of it
     ALIGNED     so are ldc and the address of C; else the chip has to store such vectors at any address
+    scales      of rows and columns, which multiply sums in their own type: alpha and beta have it, too
     fused       the epilogue expression; None leaves the numbers as they are
     PAIRS       the chip rounds two f32 to f16 or bf16 at once (`Kernel.round_pair`)
     """
@@ -50,15 +52,18 @@ class Out:
     FORMAT: str
     VECTOR: int = 1
     ALIGNED: bool = True
+    scales: Scales | None = None
     fused: Fused | None = None
     PAIRS: bool = False
 
     @classmethod
     def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
-           PAIRS: bool = False) -> Out:
-        """That of a kernel with the arguments g, by name; of a batch the C of the workgroup's matrix."""
+           SCALED: bool = False, PAIRS: bool = False) -> Out:
+        """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. SCALED: scales are
+        among the arguments, and multiply sums."""
         c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
-        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, None, PAIRS)
+        scales = Scales.of(k, g) if SCALED else None
+        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, scales, None, PAIRS)
 
     def store(self, runs: Callable[[], Iterable[Run]]) -> None:
         """All of this lane's elements that are inside of C; `runs` is called for each case of beta."""
@@ -69,7 +74,7 @@ class Out:
                     row, c_row = run.row, self.row(run.row)
                 inside = (run.row < self.m) & (run.column < self.n)
                 at = c_row + run.column
-                self.put(run.row, run.column, self.scaled(run.sums), read_c, inside, at)
+                self.put(run.row, run.column, self.scaled(run.sums, run.row, run.column), read_c, inside, at)
         self.cases_of_beta(each)
 
     def cases_of_beta(self, each: Callable[[bool], None]) -> None:
@@ -82,8 +87,11 @@ class Out:
     def row(self, row: Value) -> Value:
         return self.c + self.k.cast(row, i64)*self.ldc
 
-    def scaled(self, sums: list[Value]) -> list[Value]:
-        """alpha * sums."""
+    def scaled(self, sums: list[Value], row: Value, column: Value) -> list[Value]:
+        """alpha * sums of elements next to each other in a row of C, the first of them in this column, times their
+        scales."""
+        if self.scales:
+            sums = self.scales.applied(sums, row, column)
         return [scaled(self.k, x, self.alpha) for x in sums]
 
     def put(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,

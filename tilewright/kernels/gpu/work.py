@@ -12,20 +12,22 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Kernel, Type, Value, i8, i32, i64, ptr
+from tilewright.ir import Kernel, Type, Value, i32, i64, ptr
+from tilewright.kernels.gpu.scales import parameters as scales_of
 from tilewright.kernels.gpu.split_k import Parts, Split
 
 
-def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALED: bool = False, BATCH: bool = False
+def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type | None = None, BATCH: bool = False
                ) -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
-    are added up. SCALED: each operand has scales of its own, whose rows are ld_scale_a and ld_scale_b apart. BATCH: of
-    `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c elements; 0 where
-    all products have the same matrix."""
-    scales = {"scale_a": ptr(i8), "ld_scale_a": i64, "scale_b": ptr(i8), "ld_scale_b": i64} if SCALED else {}
+    are added up. SCALES: of each operand, see gpu/scales.py; alpha and beta have this type, unless it is one of bits.
+    BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
+    elements; 0 where all products have the same matrix."""
+    scales = scales_of(SCALES, BATCH) if SCALES else {}
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
-    return {"m": i32, "n": i32, "k": i32, "alpha": SUMS, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
-            "beta": SUMS, "c": ptr(C), "ldc": i64, **apart, **split.parameters(SUMS)}
+    factor = SCALES if SCALES and SCALES.is_float else SUMS
+    return {"m": i32, "n": i32, "k": i32, "alpha": factor, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
+            "beta": factor, "c": ptr(C), "ldc": i64, **apart, **split.parameters(SUMS)}
 
 
 def arguments(k: Kernel) -> SimpleNamespace:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
 from tilewright.kernels.narrow import memory_type
@@ -21,7 +22,8 @@ TYPES = {"f32": f32, "f64": f64}
 
 
 def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
-              SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8, OUT: str = "") -> Function:
+              SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8, OUT: str = "",
+              SCALED: bool = False) -> Function:
     """C = alpha * A @ B + beta * C of one row (or one COLUMN); parameters as for any GEMM; beta = 0 never reads C.
 
     VECTOR      elements that a lane loads at once: the matrix is aligned to so many, its leading dimension and its
@@ -30,11 +32,13 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
     WARPS       of a CTA
     UNROLL      loads of a lane in flight
     OUT         format of C, to which sums are rounded; "": DTYPE
+    SCALED      scales multiply sums: see gpu/scales.py
     """
     T, split = TYPES[DTYPE], Split(SPLIT_K)
     k = Kernel(f"gemv_{DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}_v{VECTOR}_k{SPLIT_K}{'_batch' if BATCH else ''}"
-               f"{f'_{OUT}' if OUT else ''}", threads=32*WARPS, noalias=not split.divided,
-               **parameters(T, T, T, memory_type(OUT or DTYPE), split, BATCH=BATCH))
+               f"{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}", threads=32*WARPS,
+               noalias=POINTERS if split.divided else True,
+               **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH))
     g = arguments(k)
     size, along_k = (g.m, LAYOUT[0] == "n") if COLUMN else (g.n, LAYOUT[1] == "t")
 
@@ -54,7 +58,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
 
     def store(acc: Tile, first: Value, HOLDERS: int) -> None:
         """Elements first, first + 1 ... of C are in acc, in the first HOLDERS threads."""
-        out = Out.of(k, g, OUT or DTYPE)
+        out = Out.of(k, g, OUT or DTYPE, SCALED=SCALED)
 
         def write() -> None:
             for e in range(acc.cols):
@@ -63,7 +67,7 @@ def emit_gemv(DTYPE: str = "f32", LAYOUT: str = "nn", COLUMN: bool = False, VECT
                     out.cases_of_beta(partial(put, *((i, zero) if COLUMN else (zero, i)), e))
 
         def put(row: Value, column: Value, e: int, read_c: bool) -> None:
-            out.put(row, column, out.scaled([acc[0, e]]), read_c, None)
+            out.put(row, column, out.scaled([acc[0, e]], row, column), read_c, None)
         _, parts = split.parts(k, g, k.block[0], lambda: of_batch(g, tiles()))
         finish(k, acc, parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
@@ -28,7 +29,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
-                  BATCH: bool = False, PAD: int = 4) -> Function:
+                  BATCH: bool = False, PAD: int = 4, SCALED: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -46,14 +47,16 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
     BATCH       of many matrices: see work.parameters
     PAD         elements after each row of a tile of f64
+    SCALED      scales multiply sums: see gpu/scales.py; they, alpha and beta are f64 for f64, else f32
     """
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
-    SCALAR = {"i32": i32, "f64": f64}.get(SUMS, f32)
+    SCALAR, FACTOR = {"i32": i32, "f64": f64}.get(SUMS, f32), f64 if SUMS == "f64" else f32
     A_TYPE, B_TYPE = (memory_type("f32" if x == "tf32" else x) for x in (A, B))
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
-               f"{'_batch' if BATCH else ''}", threads=THREADS, min_ctas=MIN_CTAS, noalias=not split.divided,
-               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, BATCH=BATCH))
+               f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}", threads=THREADS, min_ctas=MIN_CTAS,
+               noalias=POINTERS if split.divided else True,
+               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED else None, BATCH))
     g = arguments(k)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
 
@@ -79,7 +82,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
                       WARP_N, STAGE_PAD) if STAGED else None
-    out = Out.of(k, g, OUT, VECTOR_C, PAIRS="bf16" in TARGETS[ARCH].instructions)
+    out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS="bf16" in TARGETS[ARCH].instructions)
     result.store(k, work, out, products.result, result.holders(work, THREADS), staging)
     return k.function
 

@@ -126,7 +126,7 @@ class Staging:
             for i in range(acc.rows):
                 j = 0
                 for piece in self.columns.pieces:
-                    values = out.scaled([acc[i, j + e] for e in range(piece.width)])
+                    values = [acc[i, j + e] for e in range(piece.width)]
                     at = self.smem + self.lane_m*ROW + piece.base + piece.offset
                     k.store(at, k.pack(*values) if len(values) > 1 else values[0])
                     j += piece.width
@@ -139,8 +139,8 @@ class Staging:
                         column = work.j0 + work.j1 + work.lane + first
                         inside = (row < out.m) & (column < out.n)
                         at = c_row + column
-                        value = k.load(self.smem + work.lane + r*ROW + first)
-                        out.put(row, column, [value], read_c, inside, at)
+                        values = out.scaled([k.load(self.smem + work.lane + r*ROW + first)], row, column)
+                        out.put(row, column, values, read_c, inside, at)
                 k.warp_barrier()
         out.cases_of_beta(each)
 
@@ -228,7 +228,8 @@ class Copied:
         WIDTH, found = out.VECTOR if read_c else 2, []
         for e in range(0, 2, WIDTH):
             inside = (row < out.m) & (column + e < out.n)
-            found += out.numbers(row, column + e, out.scaled(sums[e:e + WIDTH]), read_c, inside)
+            values = out.scaled(sums[e:e + WIDTH], row, column + e)
+            found += out.numbers(row, column + e, values, read_c, inside)
         return out.rounded(found)
 
     def end(self) -> None:

@@ -40,6 +40,7 @@ from typing import Any
 from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i8, i32, i64, ptr, vec
 from tilewright.ir.ops.pipelines import Mbarriers
+from tilewright.kernels.gpu import scales
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
@@ -53,13 +54,14 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PINGPONG: bool = False, L2: tuple[str, str] = ("", "")) -> Function:
+                    PINGPONG: bool = False, L2: tuple[str, str] = ("", ""), SCALED: bool = False) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
     (`result.Copied.map_type`), and with BATCH also batch, stride_a, stride_b and stride_c, elements from one matrix to
     the next, or 0 for an A or a B that all products have; the maps have a third dimension then. Addresses of what has a
     map and its leading dimension are multiples of 16 bytes; the edges of m, n and k are the maps' zeros.
+    SCALED adds those of gpu/scales.py, which multiply sums; alpha and beta are f32 then.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; tf32, i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and
@@ -111,13 +113,15 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                          f"not {CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
-    # With COPIED, C is written by its map: no pointer's memory may count as read-only.
+    more |= scales.parameters(f32, BATCH) if SCALED else {}
+    FACTOR = f32 if SCALED else SCALAR
+    # With COPIED, C is written by its map: no pointer's memory may count as read-only, but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
-             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "_".join(("l2", *L2)): any(L2)}
+             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "_".join(("l2", *L2)): any(L2), "scaled": SCALED}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
-               threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=not COPIED, m=i32, n=i32, k=i32,
-               alpha=SCALAR, a=a.map, b=b.map, beta=SCALAR, c=ptr(C_TYPE), ldc=i64, **more)
+               threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=scales.POINTERS if COPIED else True,
+               m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map, b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
@@ -152,7 +156,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 products.add_up(ring, begin, steps, turns.end if turns else None)
             done.set(begin + steps*TURNS)
             i0, j0, g.matrix = tiles.place(tile)
-            out = Out.of(k, g, OUT, VECTOR_C, PAIRS=True)
+            out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True)
             if c_smem is None:
                 out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
             else:

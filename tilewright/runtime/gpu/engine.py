@@ -18,9 +18,9 @@ from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu as plans
 from tilewright.plans.measured import store
 from tilewright.problem import Gemm
-from tilewright.rules import arguments, shapes
-from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import fast_path, operands
+from tilewright.rules import arguments, scaling, shapes
+from tilewright.rules.call import KERNELS, Call, Product, decide
+from tilewright.runtime.gpu import arrays, fast_path, operands, scales
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
@@ -72,10 +72,10 @@ class Engine:
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
         c may be a number. `threads` has no meaning here.
         """
-        arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue, scale_a=call.scale_a,
-                         scale_b=call.scale_b, algorithm=call.algorithm)
+        arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue, algorithm=call.algorithm)
         is_number = isinstance(call.c, (bool, int, float, np.number))
         named = {"a": call.a, "b": call.b, "c": None if is_number else call.c, call.out_name: call.out}
+        named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
         library = operands.library_of_all(**named)
         assert library is not None
         device = operands.same_device(library, **named)
@@ -88,8 +88,9 @@ class Engine:
             a, b = arguments.transposed(a, call.trans_a, "a"), arguments.transposed(b, call.trans_b, "b")
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
-            product = decide(call, a, b, c, out)
-            new = _product(run, library, product, call.out_name)
+            call, factors = scales.of_call(run, call, looks, a, b)
+            product = decide(call, a, b, c, out, scaling.SCALED if factors else KERNELS)
+            new = _product(run, library, product, call.out_name, *factors)
             if library.waits:
                 run.synchronize()
             if call.plain and not call.beta and _is_plain(call.alpha):
@@ -102,16 +103,19 @@ class Engine:
 
     # ---- operands in the host's memory, by a plan for the first GPU
 
-    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False) -> list[np.dtype[Any]]:
+    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False, scaled: bool = False
+                    ) -> list[np.dtype[Any]]:
         """The dtypes in which kernels take a and b and store the product, on a device (the first one). TypeError if
-        there is no such kernel. `in_memory`: all arrays are in the GPU's."""
-        arrays = {"a": p.a.dtype, "b": p.b.dtype, "result": p.result}
+        there is no such kernel. `in_memory`: all arrays are in the GPU's. `scaled`: sums are, in the format p.sums."""
+        given = {"a": p.a.dtype, "b": p.b.dtype, "result": p.result}
         if p.beta:
-            arrays["c"] = p.c.dtype if p.c.ndim else p.sums  # a number is brought to what is stored
+            given["c"] = p.c.dtype if p.c.ndim else p.sums  # a number is brought to what is stored
         if p.out is not None:
-            arrays["result" if _direct(p) else "out"] = p.out.dtype
+            given["result" if _direct(p) else "out"] = p.out.dtype
         target = (on or self.driver.device()).target
-        names = plans.taken(target, {name: format_of(x) for name, x in arrays.items()}, format_of(p.sums), in_memory)
+        sums = scaling.sums_of(p.a, p.b) if scaled and p.sums != arguments.F64 else p.sums
+        names = plans.taken(target, {name: format_of(x) for name, x in given.items()}, format_of(sums), in_memory,
+                            scales.ROWS if scaled else "")
         return [formats.FORMATS[name].dtype for name in names]
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -146,30 +150,35 @@ class Engine:
             raise ValueError(f"the kernel is for {kernel.target.name}, and {on.name} runs {on.target.name} code")
         return on
 
-    def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Bound:
+    def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
+             scale_a: Any = None, scale_b: Any = None) -> Bound:
         """As compiled.base.CompiledGemm.bind."""
         self._check(kernel, a, b, out, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
+        factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
         given = {"out": out} if scaled else {"a": a, "b": b, "out": out}
+        given |= {name: x for name, x in factors.items() if arrays.library_of(x) is not None}
         first = next(iter(given))
         new = scaled and out is None  # an array of ours, on the first GPU
         library = self.platform.own if new else operands.library_of_all(**given)
         if library is None or library.platform is not self.platform:
             raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
         device = 0 if new else operands.same_device(library, **given)
-        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)))
+        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)), factors)
 
-    def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
+             scale_a: Any = None, scale_b: Any = None) -> Any:
         """As compiled.base.CompiledGemm.__call__."""
         p = kernel.problem
         scaled = p.a in BLOCK_FORMATS
         if operands.library_of_all(**({} if scaled else {"a": a, "b": b}), out=out) is not None:
-            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta)
+            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
             bound()
             return bound.finished(out if scaled else a)
         self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
         if kernel.inner is not kernel:
-            found = self.call(kernel.inner, *kernel.converted(a, b, out if beta else None), alpha=alpha, beta=beta)
+            found = self.call(kernel.inner, *kernel.converted(a, b, out if beta else None), alpha=alpha, beta=beta,
+                              scale_a=scale_a, scale_b=scale_b)
             return kernel.delivered(found, out)
         product = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
         if beta:
@@ -177,7 +186,8 @@ class Engine:
         there = DeviceArray(self.platform, self.runnable(kernel, 0), product.shape, product.dtype)
         if beta:
             there.memory = self.driver.Memory.upload(there.memory.device, product)
-        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)))
+        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)),
+                      scales.of_kernel(p, scale_a, scale_b))
         bound()
         bound.synchronize()
         there.memory.download(product)
@@ -200,17 +210,19 @@ class Engine:
 
     # ---- recipes and kernels that copy
 
-    def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any) -> Recipe:
-        """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them."""
+    def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array) -> Recipe:
+        """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
+        by these scales of rows and columns."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters,
-                       stacks.get("batch", 1))
+                       stacks.get("batch", 1), scales.ROWS if scaled else "")
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             plan, _ = store.chosen(operands.shape_of(problem, on.target, a, b, c), on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
-        return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **stacks)
+        return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **stacks,
+                      **operands.of_scales(*scaled))
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:
         """The kernel of this plan, as tilewright.compile gives it."""
@@ -237,9 +249,9 @@ def _direct(p: Product) -> bool:
     return p.out is None or p.result in (p.out.dtype, p.sums)
 
 
-def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
-    """The product of shadows. The new array, if there is no out."""
-    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True)
+def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Array) -> Any:
+    """The product of shadows, times these scales of rows and columns. The new array, if there is no out."""
+    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True, scaled=bool(factors))
     new, target = None, p.out
     if target is None:
         new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
@@ -256,7 +268,8 @@ def _product(run: Run, library: Library, p: Product, out_name: str) -> Any:
         c = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)
         if not shapes.same(product, c):
             run.copy(run.copied(c, stored) if shapes.overlap(product, c) else c, product)
-    run.multiply(a, b, product, p.alpha, p.beta)
+    run.multiply(a, b, product, p.alpha, p.beta, *(scales.ready(run, x, p, product, axis)
+                                                   for x, axis in zip(factors, (-2, -1))))
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)
     return new

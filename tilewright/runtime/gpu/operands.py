@@ -99,6 +99,17 @@ def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> d
     }
 
 
+def of_scales(*scales: Array) -> dict[str, int]:
+    """Of scales [..., m, 1] of A's rows and [..., 1, n] of B's columns, or stacks of such: what a kernel takes beside
+    their addresses, by the names of kernels/gpu/scales.py."""
+    found = {}
+    for name, x, axis in zip("ab", scales, (-2, -1)):
+        found[f"ld_scale_{name}"] = x.strides[axis] // x.itemsize if x.shape[axis] > 1 else 0
+        if x.ndim > 2:
+            found[f"stride_scale_{name}"] = x.strides[0] // x.itemsize
+    return found
+
+
 def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
     rows = (x if letter == "n" else transposed(x) for x, letter in zip((a, b, c), problem.layout + "n"))

@@ -114,32 +114,34 @@ class Run:
 
     # ---- products
 
-    def product(self, a: Array, b: Array, c: Array, alpha: float, beta: float, taken: Iterable[np.dtype[Any]]) -> None:
+    def product(self, a: Array, b: Array, c: Array, alpha: float, beta: float, taken: Iterable[np.dtype[Any]],
+                *scales: Array) -> None:
         """c = alpha * a @ b + beta * c, multiplied in other formats: a, b and what the kernel stores in those `taken`.
         """
         dtype_a, dtype_b, stored = taken
         sums = c if c.dtype == stored else self.temporary(c.shape, stored)
         if beta and sums is not c:
             self.copy(c, sums)
-        self.multiply(self.typed(a, dtype_a), self.typed(b, dtype_b), sums, alpha, beta)
+        self.multiply(self.typed(a, dtype_a), self.typed(b, dtype_b), sums, alpha, beta, *scales)
         if sums is not c:
             self.copy(sums, c)
 
-    def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float) -> None:
+    def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float, *scales: Array) -> None:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
-        one with one stride in each operand, else one for each index of all axes but the longest."""
-        if c.ndim > 2:
-            a, b, c = shapes.collapse(a, b, c)
-        if c.ndim == 2:
-            self._multiply(a, b, c, alpha, beta)
-            return
-        for parts in shapes.pieces(a, b, c):
-            for first in range(0, len(parts[-1]), MOST_BATCH):
-                stacks = (x[first : first + MOST_BATCH] for x in parts)
-                a, b, c = (x[0] if len(x) == 1 else x for x in stacks)
-                self._multiply(a, b, c, alpha, beta)
+        one with one stride in each operand, else one for each index of all axes but the longest.
 
-    def _multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float) -> None:
+        scales      [..., m, 1] and [..., 1, n], of the format of scaled sums, which nothing else writes to
+        """
+        arrays = shapes.collapse(a, b, c, *scales) if c.ndim > 2 else (a, b, c, *scales)
+        if arrays[2].ndim == 2:
+            self._multiply(alpha, beta, *arrays)
+            return
+        for parts in shapes.pieces(*arrays):
+            for first in range(0, len(parts[0]), MOST_BATCH):
+                stacks = (x[first : first + MOST_BATCH] for x in parts)
+                self._multiply(alpha, beta, *(x[0] if len(x) == 1 else x for x in stacks))
+
+    def _multiply(self, alpha: float, beta: float, a: Array, b: Array, c: Array, *scales: Array) -> None:
         if a.shape[-1] == 0 or alpha == 0:  # as BLAS: not even a nan in a or b is looked at
             if beta != 1:
                 self.copy(c, c, beta)
@@ -148,20 +150,21 @@ class Run:
             rows = self.temporary(c.shape, c.dtype)
             if beta:
                 self.copy(c, rows)
-            self._multiply(a, b, rows, alpha, beta)
+            self._multiply(alpha, beta, a, b, rows, *scales)
             self.copy(rows, c)
             return
         transposed_c = leading(c) is None
         if transposed_c:
             a, b, c = transposed(b), transposed(a), transposed(c)
+            scales = tuple(map(transposed, reversed(scales)))
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         at_a, at_b, at_c = map(address, (a, b, c))
-        recipe = self.recipe(a, b, c)
-        recipe.run(at_a, at_b, at_c, alpha, beta, self.stream)
+        recipe = self.recipe(a, b, c, *scales)
+        recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
         matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
         self.steps.append((recipe, transposed_c, self.on.index, *matrices))
 
-    def recipe(self, a: Array, b: Array, c: Array) -> Recipe:
+    def recipe(self, a: Array, b: Array, c: Array, *scales: Array) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan)
-        return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan))
+               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, *(x.strides for x in scales))
+        return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan, *scales))

@@ -4,14 +4,14 @@ What a compiled kernel must have for this: `problem`, `target`, `plan`, `inner` 
 or the result), `loadable` (the code, and a manifest with the kernel's parameters), and `launches`, each with a `grid`,
 the bytes of `workspace` and of `counters`, which are zero before and after, and the values of `more` parameters by
 name. A kernel takes which of these parameters it likes, by name: m, n, k, the operands a, b, c with lda, ldb, ldc, of a
-batch also stride_a, stride_b, stride_c, the factors alpha and beta, workspace and counters, the scales of block-scaled
-operands, and `more`. a and b may be tensor maps, and c_map is one of C. To a parameter of any other name nothing is
-given silently: it is a TypeError.
+batch also stride_a, stride_b, stride_c, the factors alpha and beta, workspace and counters, scale_a and scale_b with
+their strides, and `more`. a and b may be tensor maps, and c_map is one of C. To a parameter of any other name nothing
+is given silently: it is a TypeError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,22 +19,24 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.runtime.gpu import operands
+from tilewright.runtime.gpu import operands, scales
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
+from tilewright.runtime.gpu.scales import SIDES
 from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
     from tilewright.runtime.gpu.engine import Engine
 
-GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters"), 0)
+GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "scale_a", "scale_b"), 0)
 
 
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
-    in bytes if they are packed. `more`: the values of further parameters, by name. The kernel's product is not empty.
+    in bytes if they are packed, and of scales, if their strides are among `more`: the values of further parameters, by
+    name. The kernel's product is not empty.
 
     A block of arguments is one call's at a time, and then kept for others.
     """
@@ -52,7 +54,8 @@ class Recipe:
         self.device, self.workspaces = function.device, driver.workspaces
         self.spare: list[Arguments] = []
         # where in a block addresses are, in words, and in bytes maps, with what makes them and of which operand
-        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate("abc") if x not in maps]
+        scales = [x for x in SIDES if x in named and x not in more]
+        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate((*"abc", *scales)) if x not in maps]
         self.maps = [(named[x].offset, driver.TensorMaps(described, function.device), "abc".index(operands.MAPPED[x]))
                      for x, described in maps.items()]
         self.size = named["alpha"].size
@@ -67,26 +70,26 @@ class Recipe:
             self._launch = self._with_workspace
             self.workspaces.prepare(self.device)
 
-    def fixed(self, a: int, b: int, c: int, alpha: float, beta: float) -> Callable[[int], None] | None:
+    def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Callable[[int], None] | None:
         """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
         if self.needs_workspace:
             return None
-        launch: Callable[[int], None] = self.prepared.holding(self._filled(a, b, c, alpha, beta))
+        launch: Callable[[int], None] = self.prepared.holding(self._filled(a, b, c, alpha, beta, *scales))
         return launch
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int) -> None:
-        arguments = self._filled(a, b, c, alpha, beta)
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int, *scales: int) -> None:
+        arguments = self._filled(a, b, c, alpha, beta, *scales)
         self.prepared.inside(self._launch, stream, arguments)
         self.spare.append(arguments)
 
-    def _filled(self, a: int, b: int, c: int, alpha: float, beta: float) -> Arguments:
+    def _filled(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Arguments:
         try:
             arguments = self.spare.pop()
         except IndexError:
             arguments = self.prepared.arguments()
             arguments.scalars = arguments.of(self.size)
         words, scalars = arguments.words, arguments.scalars
-        addresses = a, b, c
+        addresses = a, b, c, *scales
         for at, i in self.pointers:
             words[at] = addresses[i]
         for at, maps, i in self.maps:
@@ -116,8 +119,8 @@ class Bound:
     """
 
     def __init__(self, engine: Engine, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
-                 scalars: tuple[float, float]) -> None:
-        """`out`: an array of the library on the device, or None for a new one."""
+                 scalars: tuple[float, float], factors: Mapping[str, Any]) -> None:
+        """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
         self._scalars, self._fixed, self._new = scalars, None, out is None
@@ -126,11 +129,14 @@ class Bound:
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
         self._looks, shadows = looks, [x.shadow for x in looks]
+        self._placed = scales.placed(p, factors, lambda x, name: library.look(x, name, stream),
+                                     lambda x: operands.uploaded(driver, on, x, by_columns=False))
+        self._factors = [x.shadow for x in self._placed]
         more: dict[str, int] = operands.of_batch(*shadows)
         if p.a in BLOCK_FORMATS:
-            scales = [driver.Memory.upload(on, x.scales) for x in (a, b)]
-            self._scales = scales
-            more |= {"scale_a": scales[0].pointer, "scale_b": scales[1].pointer, "ld_scale_a": a.scales.shape[-1],
+            kept = [driver.Memory.upload(on, x.scales) for x in (a, b)]
+            self._block_scales = kept
+            more |= {"scale_a": kept[0].pointer, "scale_b": kept[1].pointer, "ld_scale_a": a.scales.shape[-1],
                     "ld_scale_b": b.scales.shape[-1]}
             leading = [*(x.shape[-1] for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
@@ -142,10 +148,10 @@ class Bound:
                 operands.check(kernel, shadows)
         if not kernel.launches or kernel.inner is not kernel:
             return
-        self.recipe = Recipe(driver, kernel, on, *leading, **more)
+        self.recipe = Recipe(driver, kernel, on, *leading, **more, **operands.of_scales(*self._factors))
         at_a, at_b, at_c = (x.pointer for x in looks)
         self._arguments = at_a, at_b, at_c, *scalars
-        self._fixed = self.recipe.fixed(*self._arguments)
+        self._fixed = self.recipe.fixed(*self._arguments, *map(operands.address, self._factors))
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
@@ -162,7 +168,7 @@ class Bound:
             self._fixed(handle)
             return self.out
         if self.recipe is not None:
-            self.recipe.run(*self._arguments, handle)
+            self.recipe.run(*self._arguments, handle, *map(operands.address, self._factors))
         elif self._kernel.launches:
             self._convert_and_multiply(handle)
         else:  # nothing to add up
@@ -174,7 +180,7 @@ class Bound:
         run, p = self._engine.run(self._on.index, stream, self._kernel.plan), self._kernel.lowered
         a, b, c = (x.shadow for x in self._looks)
         try:
-            run.product(a, b, c, *self._scalars, (FORMATS[x].dtype for x in (p.a, p.b, p.out)))
+            run.product(a, b, c, *self._scalars, (FORMATS[x].dtype for x in (p.a, p.b, p.out)), *self._factors)
         finally:
             run.free()
 

@@ -1,0 +1,124 @@
+"""Scales of rows and columns multiply sums in every GEMM for a GPU: by any strides, in batches, before alpha."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import formats, simulator
+from tilewright.compiler import llvm, ptxas
+from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
+from tilewright.kernels.nvidia.gemv import emit_gemv
+from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
+from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
+from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
+from tilewright.targets import target
+
+SIMT = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4, "LAYOUT": "nt"}
+MMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 32, "WARP_M": 32, "WARP_N": 32, "LAYOUT": "nt"}
+BYTES = MMA | {"ARCH": "sm_90a", "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16}
+FP8 = BYTES | {"A": "e4m3fn", "B": "e5m2", "OUT": "f32"}
+INTS = BYTES | {"A": "i8", "B": "u8", "SUMS": "i32", "OUT": "f32"}
+F64 = MMA | dict.fromkeys(("A", "B", "OUT", "SUMS"), "f64") | {
+    "ARCH": "sm_90a", "VECTOR_A": 2, "VECTOR_B": 2, "CTA_K": 8}
+WGMMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 128, "STAGES": 2, "WARPGROUPS": 1, "A": "e4m3fn", "B": "e4m3fn",
+         "OUT": "f32"}
+WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32, "CTA_K": 64, "VECTOR_C": 4}
+
+
+def powers(rng, *shape, dtype=np.float32):
+    """Scales with which sums of small whole numbers stay exact."""
+    return (2.0 ** rng.integers(-3, 4, shape)).astype(dtype)
+
+
+def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None):
+    """Simulate alpha * ((a @ b.T) * scales) + beta * c: what is in c, and what should be."""
+    rng = np.random.default_rng(m + n + k)
+    A = options.get("DTYPE") or options.get("A", "f32")
+    B, OUT = options.get("B", A), options.get("OUT") or A
+    lead = (batch,) if batch else ()
+    a, b = (rng.integers(0 if x == "u8" else -3, 4, (*lead, rows, k)).astype(formats.get(x).dtype)
+            for x, rows in ((A, m), (B, n)))
+    c = rng.integers(-3, 4, (*lead, m, n)).astype(formats.get(OUT).dtype)
+    wide = np.float64 if A == "f64" else np.float32
+    of_a, of_b = scales or (powers(rng, *lead, m, dtype=wide), powers(rng, *lead, n, dtype=wide))
+    wanted = a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2) * of_a[..., :, None] * of_b[..., None, :]
+    wanted = (alpha * wanted + (beta * c.astype(np.float64) if beta else 0)).astype(c.dtype)
+    function, parts = emit(**options, SCALED=True, **({"BATCH": True} if batch else {})), options.get("SPLIT_K", 1)
+    tiles = -(-m // 64) * -(-n // 64) if emit is not emit_gemv else -(-n // 8)
+
+    def flat(x):
+        return x.view(f"i{x.itemsize}") if x.dtype.kind not in "fi" else x
+    values = {
+        "m": m, "n": n, "k": k, "alpha": alpha, "beta": beta, "a": flat(a), "b": flat(b), "c": flat(c), "lda": k,
+        "ldb": k, "ldc": n, "c_map": flat(c), "scale_a": of_a, "scale_b": of_b, "batch": batch, "stride_a": m*k,
+        "stride_b": n*k, "stride_c": m*n, "ld_scale_a": of_a.strides[-1] // of_a.itemsize,
+        "ld_scale_b": of_b.strides[-1] // of_b.itemsize, "stride_scale_a": m, "stride_scale_b": n,
+        "workspace": np.zeros(parts*tiles*64*64, np.int32 if A in ("i8", "u8") else wide),
+        "counters": np.zeros(tiles, np.int32)}
+    if emit is emit_wgmma_gemm:
+        values |= {"a": a, "b": b}
+    simulator.run(function, *(values[name] for name, _ in function.params), grid=(tiles * max(batch, 1), 1, parts))
+    return c, wanted
+
+
+@pytest.mark.parametrize(("emit", "options", "m", "n"), [
+    (emit_simt_gemm, SIMT | {"VECTOR": 4}, 65, 68),
+    (emit_simt_gemm, SIMT | {"VECTOR": 1, "OUT": "bf16"}, 65, 67),                  # through shared memory
+    (emit_simt_gemm, SIMT | {"VECTOR": 1, "SPLIT_K": 2, "DTYPE": "f64"}, 65, 67),
+    (emit_mma_gemm, FP8 | {"OUT": "bf16", "VECTOR_C": 2}, 66, 70),
+    (emit_mma_gemm, FP8, 65, 67),
+    (emit_mma_gemm, INTS | {"SPLIT_K": 2, "VECTOR_C": 4}, 66, 68),
+    (emit_mma_gemm, INTS | {"OUT": "f16"}, 65, 67),
+    (emit_mma_gemm, F64, 34, 36),
+    (emit_gemv, {"VECTOR": 4, "LAYOUT": "nt"}, 1, 33),
+    (emit_wgmma_gemm, WGMMA | {"COPIED": False}, 66, 68),
+    (emit_wgmma_gemm, WGMMA | {"B": "e5m2"}, 66, 68),
+    (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "e4m3fnuz", "OUT": "f32"}, 33, 68),
+    (emit_mfma_gemm, WAVES | {"ARCH": "gfx950", "A": "i8", "OUT": "bf16", "SPLIT_K": 2}, 65, 68),
+], ids=lambda value: getattr(value, "__name__", str(value)))
+def test_scales_of_rows_and_columns(emit, options, m, n):
+    for alpha, beta in ((1.0, 0.0), (0.5, 3.0)):
+        c, wanted = launched(emit, options, m, n, 144, alpha, beta)
+        np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+
+
+@pytest.mark.parametrize(("emit", "options"), [
+    (emit_simt_gemm, SIMT | {"VECTOR": 4}), (emit_mma_gemm, FP8), (emit_wgmma_gemm, WGMMA),
+    (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "i8", "OUT": "f32"})])
+def test_scales_of_a_batch(emit, options):
+    c, wanted = launched(emit, options, 20, 64, 64, batch=3)
+    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_strides_and_one_scale_for_all():
+    """Scales that lie apart, backwards, or are one for all rows: a stride of 0."""
+    far = np.asarray(2.0 ** np.arange(-6, 6), np.float32)
+    for of_a, of_b in ((far[::2], far[6:0:-1]), (np.broadcast_to(far[9], 6), far[::2]), (far[1::2], far[:1].repeat(6))):
+        c, wanted = launched(emit_mma_gemm, FP8, 6, 6, 48, scales=(of_a, of_b))
+        np.testing.assert_array_equal(c, wanted)
+
+
+def test_the_order_of_the_factors():
+    """((sum * scale_a) * scale_b) * alpha: other orders overflow, or are 0."""
+    big, small = np.float32(2.0**100), np.float32(2.0**-100)
+    for of_a, of_b, alpha in ((big, small, 1.0), (small, big, 1.0), (small, np.float32(1), 2.0**100)):
+        scales = np.broadcast_to(of_a, 5), np.broadcast_to(of_b, 7)
+        c, wanted = launched(emit_mma_gemm, FP8, 5, 7, 16, alpha, scales=scales)
+        np.testing.assert_array_equal(c, wanted)
+        assert np.isfinite(wanted).all()
+        assert wanted.any()
+
+
+def test_no_spills():
+    """Of the largest tiles, whose scales are read once for each row and column."""
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    big = {"CTA_M": 128, "CTA_N": 256, "WARP_M": 64, "WARP_N": 64, "STAGES": 3, "LAYOUT": "nt", "SCALED": True}
+    for arch, options in (("sm_80", {"A": "i8", "B": "i8", "SUMS": "i32"}),
+                          ("sm_89", {"A": "e4m3fn", "B": "e4m3fn", "VECTOR_C": 4, "TAIL": True, "OUT": "bf16"})):
+        function = emit_mma_gemm(ARCH=arch, CTA_K=64, VECTOR_A=16, VECTOR_B=16, **options, **big)
+        _, used = ptxas.assemble(llvm.assembly(function, target(arch)), arch)
+        assert not used[function.name].spills, used
