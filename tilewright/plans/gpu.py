@@ -153,9 +153,10 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     vector_a, vector_b, vector_c = (_vector(size, extent, *place) for size, extent, place in zip(bits, inner, places))
     near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
                       for _, apart, *_ in places[:2])
-    align = (_align(x*size // 8, rows, *place) for x, rows, size, place in zip(inner, outer, bits, places))
+    align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
+                                 for x, rows, size, place in zip(inner, outer, bits, places))
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
-                    scaled, *align, scales)
+                    scaled, align_a, align_b, align_c, scales)
 
 
 def _vector(bits: int, extent: int, address: int, *apart: int) -> int:

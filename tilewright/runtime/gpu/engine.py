@@ -221,8 +221,8 @@ class Engine:
             plan, _ = store.chosen(operands.shape_of(problem, on.target, a, b, c), on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
-        return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **stacks,
-                      **operands.of_scales(*scaled))
+        more = stacks | operands.of_scales(*scaled)
+        return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **more)
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:
         """The kernel of this plan, as tilewright.compile gives it."""

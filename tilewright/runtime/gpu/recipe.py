@@ -119,7 +119,7 @@ class Bound:
     """
 
     def __init__(self, engine: Engine, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
-                 scalars: tuple[float, float], factors: Mapping[str, Any]) -> None:
+                 scalars: tuple[float, float], factors: Mapping[str, Any] | None = None) -> None:
         """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
@@ -129,7 +129,7 @@ class Bound:
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
         self._looks, shadows = looks, [x.shadow for x in looks]
-        self._placed = scales.placed(p, factors, lambda x, name: library.look(x, name, stream),
+        self._placed = scales.placed(p, factors or {}, lambda x, name: library.look(x, name, stream),
                                      lambda x: operands.uploaded(driver, on, x, by_columns=False))
         self._factors = [x.shadow for x in self._placed]
         more: dict[str, int] = operands.of_batch(*shadows)
@@ -148,7 +148,8 @@ class Bound:
                 operands.check(kernel, shadows)
         if not kernel.launches or kernel.inner is not kernel:
             return
-        self.recipe = Recipe(driver, kernel, on, *leading, **more, **operands.of_scales(*self._factors))
+        more |= operands.of_scales(*self._factors)
+        self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)
         self._arguments = at_a, at_b, at_c, *scalars
         self._fixed = self.recipe.fixed(*self._arguments, *map(operands.address, self._factors))
