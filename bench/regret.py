@@ -30,7 +30,8 @@ def main(verbose: bool = False) -> None:
     for case, ratios in measured["cases"].items():
         sizes, layout, *dtype = case.split(":")
         m, n, k = map(int, sizes.split("x"))
-        shape = shape_of(tw.Gemm(m, n, k, *dtype, layout=layout))
+        formats = dtype[0].split("-") if dtype else []
+        shape = shape_of(tw.Gemm(m, n, k, *formats, layout=layout))
         plans = readable(ratios)
         skipped += len(ratios) - len(plans)
         offered = {text: ratios[text] for text in plans}

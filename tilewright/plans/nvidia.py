@@ -137,7 +137,8 @@ def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
 def _warpgroups(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans by Hopper's warpgroups, with as many stages as fit."""
     promote = PROMOTED if shape.a in FP8 else 0
-    for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in WARPGROUP), *((x, 2, True) for x in TURNS)):
+    turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
+    for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in WARPGROUP), *((x, 2, True) for x in turns)):
         row_c = cta_n * bits_of(shape.out) // 8
         plan = NvidiaPlan("wgmma", cta_m, cta_n, SWIZZLED * 8 // shape.bits[0], stages=DEEPEST_STAGES,
                           warpgroups=warpgroups, pingpong=pingpong, promote=promote, vector_c=min(shape.vector_c, 2),

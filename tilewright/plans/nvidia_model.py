@@ -45,12 +45,13 @@ CHAIN = 40              # clocks of a step of a warp at the least: its loads fro
 MEETING = 60            # clocks that a CTA loses at the barrier of a tile of k
 ARRIVAL = 700           # clocks of a copy from L2 to shared memory
 
-# Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma: estimates, until they are measured.
+# Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma (an H200, 2026-11-23: bench/results/h200_plans.json).
 POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
-TMA_L2 = 9e12 / 132 / 1.98e9                    # bytes per clock and multiprocessor that bulk copies bring from L2
+TMA_L2 = 13e12 / 132 / 1.98e9                   # bytes per clock and multiprocessor that bulk copies bring from L2
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
+MEETING_CLUSTER = 3e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
 TURN = 100              # clocks in which a warpgroup learns that it is its turn
-BETWEEN_TILES = 400     # clocks in which the last products of a tile end, and the first of the next begin
+BETWEEN_TILES = 1600    # clocks in which the last products of a tile end, and the first of the next begin
 STORING = {"tma": 3, "lanes": 8}                # slots of a warp for an element of C of each of its lanes
 
 
@@ -132,7 +133,7 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     rounds, steps, ctas = ceil(tiles / clusters), ceil(shape.k / p.cta_k), p.cluster_m*p.cluster_n
     products = 2 * p.cta_m*p.cta_n*p.cta_k / (POWER * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
-    step = max(max(products, shared) + 0.1*min(products, shared), ARRIVAL / (p.stages - 1))
+    step = max(products, shared, ARRIVAL / (p.stages - 1))
     stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:
@@ -143,7 +144,7 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
     through_l2 = tiles*ctas * steps * brought / min(tiles*ctas, target.sms) / TMA_L2 / target.clock
     last = clusters*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
-    return _overlapping(START + last, work, through_l2, _once(shape, target), rounds)
+    return _overlapping(START + last + MEETING_CLUSTER*(ctas > 1), work, through_l2, _once(shape, target), rounds)
 
 
 def _read_by_warpgroups(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
