@@ -288,6 +288,7 @@ def test_machine_code(m, n, layout):
     text = clean(LAYOUT=layout, CTA_M=m, CTA_N=n, CLUSTER_M=2, VECTOR_C=2)
     assert len(re.findall(r"cvt\.rn\.bf16x2", text)) == 4 * len(re.findall(r"stmatrix\.sync", text)) == 128
     assert "st.shared" not in text
+    assert text.count("shfl.sync.idx") == 1                 # the warp's number, in a uniform register
     wait = text.index("wgmma.wait_group.sync.aligned 1")
     loop = text[text[:wait].rindex("wgmma.fence"):wait]
     assert len(re.findall(r"wgmma\.mma_async", loop)) == 4 * m // 128

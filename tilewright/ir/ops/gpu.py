@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.ops.core import Operation, by_family, by_machine, calls
 from tilewright.ir.ops.pipelines import whole_cta
-from tilewright.ir.types import Type, i8
+from tilewright.ir.types import Type, i8, i32
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -189,6 +189,15 @@ def _uniform_amd(low: Any, t: Any, x: Any) -> Any:
     return low.call(f"llvm.amdgcn.readfirstlane.{kind}", x.type, x, name="uniform")
 
 
+def _uniform_nvidia(low: Any, t: Any, x: Any) -> Any:
+    """NVIDIA's assembler then keeps an i32 in a uniform register: it comes from one lane, the first active one."""
+    if low.is_float(x) or t != i32:
+        return x
+    active = low.call("llvm.nvvm.activemask", low.integer(32))
+    first = low.call("llvm.cttz.i32", low.integer(32), active, low.integer(1)(1))
+    return low.call("llvm.nvvm.shfl.sync.idx.i32", low.integer(32), active, x, first, low.i32(31), name="uniform")
+
+
 def first_lanes(gang: Any, node: Any, x: Any) -> Any:
     """What the first active lane of each wave holds; a fault if another active one holds something else."""
     if np.ndim(x) == 0:
@@ -217,7 +226,7 @@ def whole_warps(gang: Any, node: Any) -> None:
 
 
 # x, of which all lanes of a wave hold the same.
-UNIFORM = Operation("uniform", by_family(nvptx64=lambda low, t, x: x, amdgcn=_uniform_amd), first_lanes, "move",
+UNIFORM = Operation("uniform", by_family(nvptx64=_uniform_nvidia, amdgcn=_uniform_amd), first_lanes, "move",
                     "effect", needs="gpu")
 
 

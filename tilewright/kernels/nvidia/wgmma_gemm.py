@@ -127,7 +127,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
     c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ALIGN) if COPIED else None
     ring = Stages(k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), STAGES, CTAS > 1, TURNS)
-    turns = Turns(k, k.mbarriers("turn", WARPGROUPS), t // 128, WARPGROUPS) if PINGPONG else None
+    turn = k.mbarriers("turn", WARPGROUPS) if PINGPONG else None
     k.init_mbarriers()
     tiles = Tiles(k, g, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M)
     steps = k.ceil_div(g.k, CTA_K)
@@ -136,7 +136,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     with k.role("math", warps=4*WARPGROUPS):
         if math_registers:
             k.registers(math_registers, more=True)
-        first = t // 128 * ROWS if turns is None else k.constant(i32, 0)
+        warp = k.uniform(t // 32)                                       # addresses of operands in uniform registers
+        turns = Turns(k, turn, warp // 4, WARPGROUPS) if turn else None
+        first = warp // 4 * ROWS if turns is None else k.constant(i32, 0)
         products = Products(k, atom, (a, b), (a_smem, b_smem), PAIRS, first, ROWS, bool(PROMOTE))
         # steps of all tiles so far, also of those of other warpgroups
         done = k.variable(i32, 0 if turns is None else turns.mine*steps)
@@ -160,8 +162,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             if c_smem is None:
                 out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
             else:
-                copied = Copied(k, ROW_C, g.c_map, c_smem.at(t // 32, 0), t % 32, g.matrix)
-                copied.store(out, products, i0 + products.first + t // 32 % 4 * 16, j0, M)
+                copied = Copied(k, ROW_C, g.c_map, c_smem.at(warp, 0), t % 32, g.matrix)
+                copied.store(out, products, i0 + products.first + warp % 4 * 16, j0, M)
         if c_smem is not None:
             Copied(k, ROW_C, g.c_map, c_smem, t % 32, None).end()
 
