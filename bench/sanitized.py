@@ -97,13 +97,15 @@ def wgmma() -> Iterator[str]:
 def product() -> Iterator[str]:
     """What tilewright.compile makes of products of every kind, by its own plans."""
     import tilewright as tw
+    from tilewright import formats
 
-    shapes = (*SHAPES, (1, 300, 500), (300, 1, 500), (16, 512, 1024), (64, 64, 4000), (5, 1030, 7))
-    for dtype in ("f32", "f64"):
+    shapes = (*SHAPES, (1, 300, 500), (300, 1, 500), (16, 512, 1024), (64, 64, 4000), (5, 1030, 7), (400, 528, 592))
+    for dtype in ("f32", "f64", "f16", "bf16", "i8", "e4m3fn"):
         for layout in ("nn", "nt", "tn", "tt"):
             for m, n, k in shapes:
-                kernel: Any = tw.compile(tw.Gemm(m, n, k, dtype, layout=layout), module.target())
-                a, b, wanted = _operands((m, n, k), "f" if dtype == "f32" else "d")
+                out = {"f64": "f64", "i8": "i32"}.get(dtype, "f32")
+                kernel: Any = tw.compile(tw.Gemm(m, n, k, dtype, out=out, layout=layout), module.target())
+                a, b, wanted = _operands((m, n, k), formats.FORMATS[dtype].dtype)
                 a, b = (np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout))
                 got = kernel(a, b)
                 yield f"{dtype} {layout} {m}x{n}x{k} {kernel.plan}: {'wrong' if (got != wanted).any() else ''}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
-from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, traffic
+from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, SWIZZLED, NvidiaPlan, multiplied
 from tilewright.targets.nvidia import GpuTarget
 
@@ -85,6 +85,7 @@ WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
+GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
 PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
 
@@ -148,7 +149,8 @@ def _warpgroups(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         for cluster_m, cluster_n in CLUSTERS:
             if cluster_m == 1 or shape.m > cta_m:               # else a CTA of the cluster has nothing to do
                 if cluster_n == 1 or shape.n > cta_n:
-                    yield replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
+                    found = replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
+                    yield replace(found, group_m=min(GROUPS, key=lambda g: round_bytes(shape, found, target, g)))
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:

@@ -144,7 +144,20 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
     through_l2 = tiles*ctas * steps * brought / min(tiles*ctas, target.sms) / TMA_L2 / target.clock
     last = clusters*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
-    return _overlapping(START + last + MEETING_CLUSTER*(ctas > 1), work, through_l2, _once(shape, target), rounds)
+    memory = _once(shape, target)
+    if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
+        memory = max(memory, rounds * round_bytes(shape, p, target, p.group_m) / (0.85*target.bandwidth))
+    alone = START + last + MEETING_CLUSTER*(ctas > 1)
+    return _overlapping(alone, work, through_l2, memory, rounds)
+
+
+def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:
+    """Of A and B: what CTAs that run at once read of them, if clusters' tiles are taken in groups of so many rows."""
+    rows, columns, clusters = p.cta_m*p.cluster_m, p.cta_n*p.cluster_n, p.clusters(shape, target)[1]
+    tiles_m, tiles_n = ceil(shape.m / rows), ceil(shape.n / columns)
+    wide = min(ceil(clusters / min(group_m, tiles_m)), tiles_n)
+    high = min(ceil(clusters / wide), tiles_m)
+    return (high*rows*shape.bits[0] + wide*columns*shape.bits[1]) * shape.k // 8
 
 
 def _read_by_warpgroups(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:

@@ -9,7 +9,7 @@
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
 parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts. CTAs of
-wgmma stay, and take tile after tile.
+wgmma stay, as many as run at once, and take tile after tile.
 """
 from __future__ import annotations
 

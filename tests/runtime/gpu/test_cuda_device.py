@@ -16,6 +16,7 @@ import tilewright as tw
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.compiler import artefact
+from tilewright.formats import FORMATS
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
@@ -516,3 +517,42 @@ c = NVIDIA.call(Compiled(tw.Gemm(5, 5, 6), cuda.target()), a, np.ones((6, 5), np
 print((c == 6).all(), {"torch", "cupy", "jax"} & set(sys.modules))
 """)
     assert done.stdout == "True set()\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("plan", "kinds", "layouts"), [
+    ("wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma", ("bf16",) * 3, "nn nt tn tt"),
+    ("wgmma 256x128x64 stages=4 warpgroups=2 cluster=1x2 vector_c=2", ("f16", "f16", "f32"), "nn tt"),
+    ("wgmma 64x256x64 stages=4 warpgroups=2 pingpong cluster=2x2 store=tma", ("bf16", "bf16", "f32"), "nt tn"),
+    ("wgmma 64x64x64 stages=2 warpgroups=1", ("f16", "f16", "f16"), "nn nt"),
+    ("wgmma 128x128x128 stages=4 warpgroups=2 cluster=2x1 store=tma promote=128", ("e4m3fn", "e5m2", "f32"), "nt"),
+    ("wgmma 192x128x128 stages=4 warpgroups=3 cluster=2x1 store=tma", ("i8", "u8", "i32"), "nt"),
+])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_products_by_warpgroups(plan, kinds, layouts, batch):
+    """Of whole numbers exactly, smaller and larger than all CTAs' tiles together, with alpha, and beta on what was."""
+    if "wgmma" not in cuda.target().instructions:
+        pytest.skip("this GPU has no wgmma")
+    for layout in layouts.split():
+        for m, n, k in ((16, 16, 16), (400, 528, 592), (3000, 2064, 144)):
+            stacks = (batch,) * (batch > 1)
+            a, b, c = (integers(*stacks, *size, dtype=np.int64, seed=seed) % 4
+                       for seed, size in enumerate(((m, k), (k, n), (m, n))))
+            x, y, z = (value.astype(FORMATS[kind].dtype) for value, kind in zip((a, b, c), kinds))
+            kernel = tw.compile(tw.Gemm(m, n, k, *kinds, layout, batch), cuda.target(), plan)
+            wanted = (2 * (a.astype(float) @ b.astype(float)) - c).astype(z.dtype)
+            kernel(x, y, out=z, alpha=2, beta=-1)
+            np.testing.assert_array_equal(z.astype(float), wanted.astype(float), err_msg=f"{layout} {m}x{n}x{k}")
+
+
+def test_warpgroups_take_views_where_they_are(torch):
+    """Rows that are a multiple of 16 bytes apart, whatever their length; a matrix that all products of a batch have."""
+    if "wgmma" not in cuda.target().instructions:
+        pytest.skip("this GPU has no wgmma")
+    a = torch.randint(-3, 4, (300, 1040), device="cuda").bfloat16()
+    b = torch.randint(-3, 4, (5, 1040, 400), device="cuda").bfloat16()
+    for x, y in ((a[:, 16:1017], b[0, :1001, 8:391]), (a[:77], b), (a[:1], b[1]), (a.view(3, 100, 1040), b[:3])):
+        out = torch.empty((*(x @ y).shape[:-1], 400), device="cuda")[..., :y.shape[-1]]
+        kernel = tw.compile(tw.Gemm(*out.shape[-2:], x.shape[-1], "bf16", "bf16", "f32", batch=len(out) if y.ndim > 2
+                                    else 1), cuda.target(), "wgmma 128x128x64 stages=4 warpgroups=2 store=tma")
+        found = kernel(x.expand(len(out), *x.shape[-2:]) if y.ndim > 2 else x, y, out=out)
+        assert (found == x.float() @ y.float()).all()

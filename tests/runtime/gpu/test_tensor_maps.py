@@ -103,6 +103,8 @@ def test_compiled_and_bound(on):
     on.finish()
     np.testing.assert_array_equal(out.host, wide(a) @ wide(b))
     np.testing.assert_array_equal(kernel(np.array(a), np.array(b)), wide(a) @ wide(b))
+    narrow = tw.compile(tw.Gemm(65, 40, 72, "bf16", "bf16", "bf16", "nt"), "sm_90a", PLAN)(np.array(a), np.array(b))
+    np.testing.assert_array_equal(narrow, (wide(a) @ wide(b)).astype(narrow.dtype))
     with pytest.raises(ValueError, match=r"plan wgmma .* cannot run these operands: A must begin at a multiple of 16"):
         kernel.bind(on.array(numbers(65, 76)[:, 1:73]), on.array(b), out)
 

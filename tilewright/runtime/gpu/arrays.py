@@ -285,7 +285,10 @@ class _Interface(_Protocol):
 
 
 class _Own(_Interface):
-    """DeviceArrays on CUDA devices."""
+    """DeviceArrays on CUDA devices, whose dtype the interface may have no words for."""
+
+    def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
+        return Look(shadow(x.pointer, x.shape, dlpack.contiguous(x.shape, x.dtype.itemsize), x.dtype), x)
 
     def result(self, new: Any, like: Any) -> Any:
         return new
