@@ -52,6 +52,8 @@ class Launch:
     workspace: int = 0
     counters: int = 0
     more: tuple[tuple[str, int], ...] = ()
+    at: tuple[tuple[str, int], ...] = ()
+    zero: tuple[int, int] = (0, 0)
 
 
 class Compiled:

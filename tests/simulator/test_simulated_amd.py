@@ -131,8 +131,8 @@ def test_counters_that_are_not_0_again_are_found():
     (launch,) = kernel.launches
     x, y, z = launch.grid
     early = SimpleNamespace(**{name: getattr(launch, name) for name in ("function", "workspace", "counters")},
-                            grid=(x, y, z - 1), more=())
-    others = {name: getattr(kernel, name) for name in ("problem", "target", "resources")}
+                            grid=(x, y, z - 1), more=(), at=(), zero=(0, 0))
+    others = {name: getattr(kernel, name) for name in ("problem", "target", "resources", "shape")}
     mistaken = SimpleNamespace(launches=(early,), **others)
     mistaken.inner = mistaken
     with pytest.raises(Fault, match="has not been written") as caught:

@@ -30,12 +30,14 @@ EMPTY = "the product is empty: there is no code\n"
 @dataclass(frozen=True)
 class Launch:
     """One launch of a kernel for a product: how many workgroups, and what it takes beside the operands. On a CPU the
-    grid is the threads that call the function together."""
+    grid is the threads that call the function together. The launches of a product share workspace and counters."""
     kernel: Any
     grid: tuple[int, int, int]
     workspace: int = 0                              # bytes
     counters: int = 0                               # bytes, zero before and after
-    more: tuple[tuple[str, int], ...] = ()          # further parameters, by name
+    more: tuple[tuple[str, int], ...] = ()          # further parameters, or instead of the operands', by name
+    at: tuple[tuple[str, int], ...] = ()            # parameters that are addresses in the workspace: bytes from there
+    zero: tuple[int, int] = (0, 0)                  # from which byte of the workspace on how many are 0 before
 
     @property
     def function(self) -> Function:
@@ -234,9 +236,15 @@ class GpuKernel(CompiledGemm, GpuCode):
         return {"plan": str(self.plan), "problem": str(self.problem), **more}
 
     @cached_property
-    def shape(self) -> gpu.GpuShape:
+    def given(self) -> gpu.GpuShape:
         """What is multiplied as the planner sees it."""
         found: gpu.GpuShape = gpu.planner(self.target).shape_of(self.lowered)
+        return found
+
+    @cached_property
+    def shape(self) -> gpu.GpuShape:
+        """The same as the kernel sees it, after the plan's passes."""
+        found: gpu.GpuShape = self.plan.after_passes(self.given)
         return found
 
     @property
@@ -262,7 +270,10 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        return () if self.empty or not self.problem.batch else (self._launch(),)
+        return () if self.empty or not self.problem.batch else self._launches()
+
+    def _launches(self) -> tuple[Launch, ...]:
+        return (self._launch(),)
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape
@@ -300,11 +311,11 @@ class GpuKernel(CompiledGemm, GpuCode):
         return getattr(engine, self.maker)
 
 
-def planned(plan: Any, problem: Gemm, target: Any) -> Any:
+def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None) -> Any:
     """The plan for a problem on a GPU: the text of one, or a plan, or by default the one that matmul runs. ValueError
     with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
-    shape = gpu.multiplied_shape(problem, target)
+    shape = gpu.multiplied_shape(problem, target, algorithm)
     found = store.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):
         raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))

@@ -22,7 +22,7 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
     threads     of a CPU; by default as many as matmul uses, of a CPU that is not this one its cores
-    algorithm   as in matmul, on CPUs
+    algorithm   as in matmul
 
     Of a CPU's plan kc counts what is multiplied: elements, or words of several. Where no kernel takes an operand's
     format, the plan is the one for the format to which matmul converts it. tilewright.explain says both.
@@ -38,13 +38,14 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
         return engine.plan_problem(problem, chip, threads, algorithm).plan
     from tilewright.plans import gpu
     from tilewright.plans.measured import store
-    return store.chosen(gpu.multiplied_shape(problem, chip), chip)[0]
+    return store.chosen(gpu.multiplied_shape(problem, chip, algorithm), chip)[0]
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:
     """The kernel for a problem on a target (default: this machine's CPU) by a plan: a CpuKernel, NvidiaKernel or
     AmdKernel, which all have what compiled.base.CompiledGemm has. Target and plan are records, or the texts of these:
-    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". In place of a plan a CPU takes tilewright.matmul's `algorithm`.
+    "x86-avx2", "packed 6x16 mc=96 kc=256 nc=4080". In place of a plan CPUs and NVIDIA's GPUs take
+    tilewright.matmul's `algorithm`.
 
     Without a plan it is the one that tilewright.matmul runs: the one that the tuner measured to be the fastest, else
     the one that the model predicts to be, on a CPU for as many threads as matmul would use. ValueError with every

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
+from tilewright.plans import gpu
 from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.runtime.gpu import operands
@@ -84,6 +86,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     maker = "NVIDIA"
     plan: NvidiaPlan
 
+    def __init__(self, problem: Gemm, target: GpuTarget, plan: NvidiaPlan, when: str = "") -> None:
+        """when: see kernels.gpu.work.arguments."""
+        super().__init__(problem, target, plan)
+        self.when = when
+
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """See compiler.manifest; with `plan`, `problem`, the bytes of workspace and counters, the `values` of
@@ -92,11 +99,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         ValueError for an empty product."""
         if self.empty:
             raise ValueError(self._no_code)
-        (launch,) = self.launches
-        return self.loadable.manifest | {
-            **self.described, "grid": list(launch.grid), "workspace_bytes": launch.workspace,
-            "counter_bytes": launch.counters, "values": dict(launch.more)} | (
-                {"maps": self._maps} if self.plan.algorithm == "wgmma" else {})
+        launch = next(x for x in self.launches if x.kernel is self)
+        every = [x.kernel.loadable.manifest | _launched(x) for x in self.launches]
+        maps = {"maps": self._maps} if self.plan.algorithm == "wgmma" else {}
+        return self.loadable.manifest | self.described | _launched(launch) | maps | (
+            {"launches": every} if len(every) > 1 else {})
 
     @property
     def _maps(self) -> dict[str, Any]:
@@ -111,7 +118,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
-        more: dict[str, Any] = ({"BATCH": True} if s.batch != 1 else {}) | ({"SCALED": True} if s.scales else {})
+        more: dict[str, Any] = ({"BATCH": True} if s.batch != 1 else {}) | (
+            {"SCALED": True} if s.scales else {}) | ({"WHEN": self.when} if self.when else {})
         if p.algorithm == "wgmma":
             return {**more, **self._of_warpgroups}
         if p.algorithm not in ("simt", "gemv"):
@@ -137,9 +145,21 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, s = self.plan, self.shape
         a, b = ("tf32", "tf32") if p.algorithm == "tf32" else (s.a, s.b)
         vector_a, vector_b, vector_c = p.vectors
-        found = {"ARCH": self.target.name, "A": a, "B": b, "OUT": s.out, "SUMS": s.sums, "ASYNC": p.copy == "async",
-                 "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c}
-        return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {})
+        found: dict[str, Any] = {
+            "ARCH": self.target.name, "A": a, "B": b, "OUT": s.out, "SUMS": s.sums, "ASYNC": p.copy == "async",
+            "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c}
+        return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {}) | ({"SPLIT": p.split} if p.split else {})
+
+    def _launches(self) -> tuple[Launch, ...]:
+        made = self.plan.passes(self.given)
+        native = self._native._launch() if self.plan.split else None
+        return passes.launches(self._launch(), self.shape.k, made, self.target, native) if made else super()._launches()
+
+    @property
+    def _native(self) -> NvidiaKernel:
+        """Of operands that cannot be split, which may be anywhere."""
+        shape = self.given._replace(vector_a=1, vector_b=1, vector_c=1, terms="")
+        return NvidiaKernel(self.lowered, self.target, gpu.choose(shape, self.target), when="special")
 
     @property
     def _of_warpgroups(self) -> dict[str, Any]:
@@ -160,9 +180,17 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
                       (("whole", whole), ("parts", parts)))
 
 
+def _launched(launch: Launch) -> dict[str, Any]:
+    """What the manifest says of a launch."""
+    return {"grid": list(launch.grid), "workspace_bytes": launch.workspace, "counter_bytes": launch.counters,
+            "values": dict(launch.more)} | ({"in_workspace": dict(launch.at)} if launch.at else {}) | (
+                {"zero": list(launch.zero)} if launch.zero[1] else {})
+
+
 CODE = NvidiaCode
 
 
-def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None) -> NvidiaKernel:
+def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None,
+            algorithm: str | None = None) -> NvidiaKernel:
     """As tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
-    return NvidiaKernel(problem, target, planned(plan, problem, target))
+    return NvidiaKernel(problem, target, planned(plan, problem, target, algorithm))

@@ -212,7 +212,7 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
     plan      one to explain, or its text, instead of the one that tilewright.matmul would use
     measure   also run it and say how fast it is; RuntimeError where this machine cannot run the target
     threads   of a CPU, how many the plan may use; by default as many as matmul would
-    algorithm  that of tilewright.matmul, on CPUs, in place of a plan
+    algorithm  that of tilewright.matmul, in place of a plan
 
     Predicted rates are based on the ceilings that `tilewright doctor` measured, or on the model's defaults; the text
     says on which. With `measure`, the machine is measured too if it was not.
@@ -227,7 +227,7 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
             raise RuntimeError(f"explain measures kernels for CPUs only; those for {chip.name} are measured by "
                                "`tilewright tune`")
         from tilewright.explanation import gpu
-        return gpu.explain(problem, chip, plan)
+        return gpu.explain(problem, chip, plan, algorithm)
     if measure:
         chip.require_runnable()
     found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None),

@@ -47,11 +47,12 @@ class GpuExplanation(Explained):
                 yield f"{name} is converted from {of} to {kept} before"
         if p.out != s.out:
             yield f"the result is converted from {s.out} to {p.out} after"
+        yield from map(str, self.plan.passes(s))
 
     def _tiles(self) -> Iterator[str]:
         if isinstance(self.target, AmdTarget):
             return _amd_tiles(self.shape, self.plan, self.target)
-        return _nvidia_tiles(self.shape, self.plan, self.target)
+        return _nvidia_tiles(self.plan.after_passes(self.shape), self.plan, self.target)
 
     def _rejected(self) -> Iterator[str]:
         yield from self.alternatives()
@@ -116,9 +117,10 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
            f"multiprocessors; {s.batch*s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
 
 
-def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None) -> GpuExplanation:
+def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None,
+            algorithm: str | None = None) -> GpuExplanation:
     """As tilewright.explain says, for a GPU."""
-    shape = gpu.multiplied_shape(problem, target)
+    shape = gpu.multiplied_shape(problem, target, algorithm)
     if not (shape.m and shape.n and shape.k):
         return GpuExplanation(problem, target, shape, plan or gpu.choose(shape, target), "the product is empty: "
                               "nothing is multiplied")

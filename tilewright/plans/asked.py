@@ -64,16 +64,25 @@ def plan(what: Any, target: Any = None) -> Any:
 
 
 def algorithm(name: Any, plan: Any = None, target: Any = None) -> None:
-    """ValueError for an `algorithm=` that there is not, beside a plan, or on another target than a CPU."""
+    """ValueError for an `algorithm=` that the target (None: a CPU) has not, or beside a plan."""
     if name is None:
         return
-    if target is not None and not isinstance(target, CpuTarget):
+    if isinstance(target, AmdTarget):
         raise ValueError(f"algorithm= is not supported on {target.name}: it must be None, not {name!r}")
-    known = *lowering.ALGORITHMS, lowering.FASTEST
+    known = *algorithms(target), lowering.FASTEST
     if name not in known:
-        raise ValueError(f"algorithm must be None or one of {', '.join(known)}, not {name!r}")
+        where = "" if target is None else f" on {target.name}"
+        raise ValueError(f"algorithm must be None or one of {', '.join(known)}{where}, not {name!r}")
     if plan is not None:
         raise ValueError(f"algorithm={name!r} has plans of its own: plan must be None with it, not {plan}")
+
+
+def algorithms(target: Any = None) -> dict[str, str]:
+    """What `algorithm=` may be on a target (None: a CPU) → the format of the operands that it splits."""
+    if isinstance(target, GpuTarget):
+        from tilewright.plans.gpu import ALGORITHMS
+        return dict.fromkeys(ALGORITHMS, "f32")
+    return {name: split for name, (split, _) in lowering.ALGORITHMS.items()}
 
 
 def is_for(found: Any, kind: type) -> bool:

@@ -10,14 +10,19 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from math import ceil, gcd
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS, holds
 from tilewright.plans import common
-from tilewright.plans.common import Cost, Term
+from tilewright.plans.common import Cost, NoPlan, Term
+from tilewright.plans.lowering import FASTEST
+from tilewright.plans.words import TERMS
 from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.plans.passes import Pass
 
 WIDEST = 16             # bytes that a thread moves at once
 BLOCK = 32              # elements that share a scale
@@ -43,6 +48,11 @@ MOST = {"split_k": 256, "group_m": 1 << 16}
 
 MOST_BATCH = 1 << 20    # products of a launch: kernels count tiles in 32 bits
 
+# algorithm= of tilewright.matmul → the terms by which f32 are multiplied then; what "fastest" takes, whose error is no
+# larger than that of native f32, and how much faster it must be expected to be.
+ALGORITHMS = {f"{each.format}_{each.format}_f32_{name.partition('_')[2]}": name for name, each in TERMS.items()}
+NO_WORSE, SURE = "bf16_x6", 1.1
+
 Place = tuple[int, ...]         # a matrix's address, bytes from row to row, and in a batch from matrix to matrix
 
 
@@ -59,6 +69,7 @@ class GpuShape(NamedTuple):
                 matrices are multiples, whatever their length is, as a tensor map needs it; 1 also of what no map can
                 describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
     scales      what multiplies sums: see problem.SCALES
+    terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py)
     """
     a: str
     b: str
@@ -78,11 +89,13 @@ class GpuShape(NamedTuple):
     align_b: int = WIDEST
     align_c: int = WIDEST
     scales: str = ""
+    terms: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
                 + (f", with scales{' of ' + self.scales if self.scales else ''}" if self.scaled or self.scales else "")
+                + f", by terms {self.terms}"*(self.terms != "")
                 + f", {self.batch} times"*(self.batch != 1))
 
     @property
@@ -90,12 +103,13 @@ class GpuShape(NamedTuple):
         """What tuning results are kept by, as plans.cpu.Shape.key: formats, and what else is not usual; m, n, k; the
         order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
-        if self != shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales):  # wider or unaligned
+        usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales)
+        if self._replace(terms="") != usual:                    # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
             if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
                 kind += f" align={'x'.join(map(str, aligned))}"
-        kind += " scaled"*self.scaled + f" scales={self.scales}"*bool(self.scales)
+        kind += " scaled"*self.scaled + f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
         return kind, self.m, self.n, self.k, a, b, 1
@@ -127,8 +141,9 @@ class GpuShape(NamedTuple):
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Of an element of A and of B."""
-        return bits_of(self.a), bits_of(self.b)
+        """Of an element of A and of B, with all its terms."""
+        count = TERMS[self.terms].count if self.terms and self.a == TERMS[self.terms].format else 1
+        return count*bits_of(self.a), count*bits_of(self.b)
 
     @property
     def vector(self) -> int:
@@ -138,7 +153,7 @@ class GpuShape(NamedTuple):
 
 def bits_of(format: str) -> int:
     """Of an element in memory."""
-    return 32 if format == "xf32" else formats.FORMATS[format].bits
+    return 32 if format in ("xf32", "tf32") else formats.FORMATS[format].bits
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
@@ -250,16 +265,44 @@ def lower(problem: Gemm, target: Any) -> Gemm:
     return Gemm(p.m, p.n, p.k, *pair, p.out if p.out in stored else stored[0], p.layout, p.batch, p.scales)
 
 
-def multiplied_shape(problem: Gemm, target: Any) -> GpuShape:
-    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands."""
+def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None) -> GpuShape:
+    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands. ValueError for an algorithm
+    that splits other operands."""
     found: GpuShape = planner(target).shape_of(lower(problem, target))
-    return found
+    if algorithm in ALGORITHMS and (found.a, found.b, found.sums) != ("f32",)*3:
+        raise ValueError(f"algorithm={algorithm!r} splits operands of f32, and {problem} multiplies {found.a} by "
+                         f"{found.b}")
+    return by_algorithm(found, algorithm, target)
+
+
+@lru_cache(maxsize=1024)
+def by_algorithm(shape: GpuShape, algorithm: str | None, target: Any) -> GpuShape:
+    """What `algorithm=` stands for: a product by terms where it is expected to be faster than the native one, which is
+    as accurate; else the shape as it is."""
+    if algorithm is None or (shape.a, shape.b) != ("f32", "f32") or not (shape.m and shape.n and shape.k):
+        return shape
+    split = shape._replace(terms=NO_WORSE if algorithm == FASTEST else ALGORITHMS[algorithm])
+    try:
+        plan = choose(split, target)
+    except NoPlan:
+        return shape
+    by = planner(target)
+    native, gain = by.cost(shape, choose(shape, target), target).seconds, SURE if algorithm == FASTEST else 1.0
+    return split if gain * by.cost(split, plan, target).seconds < native else shape
 
 
 class GpuPlan(common.Plan):
     """What plans for GPUs of all makers have."""
     cta_m: int
     cta_n: int
+
+    def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
+        """What is done with operands before the product."""
+        return ()
+
+    def after_passes(self, shape: GpuShape) -> GpuShape:
+        """What the kernel multiplies, once that is done."""
+        return shape
 
     @property
     def extent(self) -> tuple[int, int]:

@@ -2,10 +2,11 @@
 (plans/nvidia_plan.py, plans/nvidia_model.py)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tilewright.plans import passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, SWIZZLED, NvidiaPlan, multiplied
@@ -77,6 +78,7 @@ MATRIX = (((256, 128), (64, 64)), ((128, 256), (64, 64)), ((128, 128), (64, 64))
 ROWS = 128, 64
 LANE_C = 4              # elements of a row of C that a lane has side by side
 STAGES = 5, 4, 3, 2
+LEAST_COPIED = 256      # of m, n and k, from which copies of operands are considered
 MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are worth
 
 
@@ -92,10 +94,17 @@ PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
-    if shape.a in target.wgmma_rates and min(shape.align_a, shape.align_b) == WIDEST:
-        yield from _warpgroups(shape, target)
+    if shape.terms:
+        after = passes.after(shape, "none", shape.terms)
+        if after.a in target.matrix_rates:
+            yield from _matrix(after, target, terms=shape.terms)
+        return
+    if shape.a in target.wgmma_rates:
+        yield from _as_is_or_copied(_warpgroups, _mapped, shape, target)
     if shape.a in target.matrix_rates:
-        yield from _matrix(shape, target)
+        yield from _as_is_or_copied(_matrix, _whole_vectors, shape, target)
+        if not _whole_vectors(shape):
+            yield from _matrix(shape, target)
         return
     if 1 in (shape.m, shape.n):
         yield from _vectors(shape, target)
@@ -113,17 +122,36 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         yield from (replace(tile, split_k=split) for split in SPLITS)
 
 
-def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
-    """Plans by matrix instructions of 8- and 16-bit formats."""
+def _as_is_or_copied(plans: Callable[..., Iterator[NvidiaPlan]], fits: Callable[[GpuShape], bool], shape: GpuShape,
+                     target: GpuTarget) -> Iterator[NvidiaPlan]:
+    """Plans for a shape that fits a kernel, or that does once passes have copied operands."""
+    if fits(shape):
+        yield from plans(shape, target)
+    elif min(shape.m, shape.n, shape.k) >= LEAST_COPIED and (found := passes.copies(shape, fits)):
+        copied, after = found
+        yield from plans(after, target, copied=copied)
+
+
+def _mapped(shape: GpuShape) -> bool:
+    """Tensor maps can describe both operands, as wgmma needs them."""
+    return min(shape.align_a, shape.align_b) == WIDEST and (max(shape.bits) > 8 or shape.layout == "nt")
+
+
+def _whole_vectors(shape: GpuShape) -> bool:
+    return all(vector*bits == 8*WIDEST for vector, bits in zip((shape.vector_a, shape.vector_b), shape.bits))
+
+
+def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
+    """Plans by matrix instructions of 8- and 16-bit formats, for what the `declared` passes have left."""
     a, b, c = shape.vector_a, shape.vector_b, min(shape.vector_c, LANE_C)
     least = min(vector * bits // 8 for vector, bits in zip((a, b), shape.bits))
     asynchronous = "cp.async" in target.instructions and least >= LEAST_ASYNC
     rows = ROWS if least > 1 else ROWS[-1:]             # 128 single bytes on their way in each thread can spill
     for (cta_m, cta_n), (warp_m, warp_n) in MATRIX:
         for row in rows:
-            plan = NvidiaPlan("mma", cta_m, cta_n, row * 8 // shape.bits[0], warp_m, warp_n, stages=2, vector=a,
+            plan = NvidiaPlan("mma", cta_m, cta_n, row * 8 // bits_of(shape.a), warp_m, warp_n, stages=2, vector=a,
                               vector_b=b if b != a else 0, vector_c=c if c != a else 0,
-                              copy="async" if asynchronous else "registers")
+                              copy="async" if asynchronous else "registers", **declared)
             held: dict[int, NvidiaPlan] = {}            # the most stages with which as many CTAs fit
             for stages in STAGES if asynchronous else (2,):
                 each = replace(plan, stages=stages)
@@ -135,15 +163,15 @@ def _matrix(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
                 yield from (replace(found, split_k=split) for split in SPLITS if split == 1 or split <= most)
 
 
-def _warpgroups(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
-    """Plans by Hopper's warpgroups, with as many stages as fit."""
+def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
+    """Plans by Hopper's warpgroups, with as many stages as fit, for what the `declared` passes have left."""
     promote = PROMOTED if shape.a in FP8 else 0
     turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
     for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in WARPGROUP), *((x, 2, True) for x in turns)):
         row_c = cta_n * bits_of(shape.out) // 8
         plan = NvidiaPlan("wgmma", cta_m, cta_n, SWIZZLED * 8 // shape.bits[0], stages=DEEPEST_STAGES,
                           warpgroups=warpgroups, pingpong=pingpong, promote=promote, vector_c=min(shape.vector_c, 2),
-                          store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes")
+                          store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes", **declared)
         while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
             plan = replace(plan, stages=plan.stages - 1)
         for cluster_m, cluster_n in CLUSTERS:

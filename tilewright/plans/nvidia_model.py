@@ -1,6 +1,7 @@
 """What a plan for one of NVIDIA's GPUs costs: arithmetic on the target's record, with rates that were measured."""
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are th
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
 ROUND_TRIP = 8e-7       # seconds of a load from memory: gemv waits for GEMV_LOADS of them at once
 GEMV_LOADS = 8          # of a lane in flight
+PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
 # Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; none of it has been measured yet.
@@ -57,6 +59,16 @@ STORING = {"tma": 3, "lanes": 8}                # slots of a warp for an element
 
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
+    found = _product(plan.after_passes(shape), plan, target)
+    made = plan.passes(shape)
+    if not made:
+        return found
+    seconds = sum(PASS + (each.read + each.size) / (PASS_RATE*target.bandwidth) for each in made)
+    return replace(found, seconds=found.seconds + seconds, parts=(*found.parts, ("passes", seconds)))
+
+
+def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
+    """Without passes."""
     if plan.algorithm == "wgmma":
         return _cost_of_warpgroups(shape, plan, target)
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
@@ -175,15 +187,17 @@ def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
 def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: int) -> float:
     """Multiply-adds per clock of a multiprocessor with so many CTAs, by how long they take for a tile of k each."""
     rate, warps, brought = operations(shape, p, target), p.threads // LANES, p.tile_bytes(shape)
-    products = 2 * p.cta_m*p.cta_n*p.cta_k / rate
-    steps = p.cta_k * shape.bits[0] // 8 // STEP
+    products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / rate
+    steps = p.cta_k * bits_of(shape.a) // 8 // STEP
     read = (p.warp_m*shape.bits[0] + p.warp_n*shape.bits[1]) * p.cta_k // 8 * warps
-    through = brought // WIDEST                                         # copies of a tile
-    if p.copy == "registers":
+    through, written = brought // WIDEST, brought / SHARED_CLOCK        # copies of a tile; clocks of shared memory
+    if p.copy == "registers":                   # a load and a store each: a clock for a warp, however few its bytes are
         through = sum(x // vector for x, vector in zip((p.cta_m, p.cta_n), p.vectors)) * p.cta_k
+        written = max(written, 2*through / LANES)
     issued = through/LANES * COPY / SCHEDULERS
-    busy = products, (read + brought) / SHARED_CLOCK, issued
-    own = 2 * p.warp_m*p.warp_n*p.cta_k / steps / (rate / SCHEDULERS)       # clocks of a step of a warp alone
+    busy = products, read/SHARED_CLOCK + written, issued
+    # clocks of a step of a warp alone
+    own = 2 * p.warp_m*p.warp_n*p.cta_k * p.products / steps / (rate / SCHEDULERS)
     alone = max(steps * max(own, CHAIN) + MEETING, ARRIVAL / (p.stages - 1))
     clocks = max(max(busy) + 0.1*(sum(busy) - max(busy)), alone / resident)
     return p.cta_m*p.cta_n*p.cta_k / clocks
@@ -200,8 +214,9 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
 
 def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per second of all multiprocessors, with the instructions of this plan."""
+    shape = plan.after_passes(shape)
     if plan.algorithm in ("mma", "tf32", "wgmma"):
-        return operations(shape, plan, target) * target.sms * target.clock
+        return operations(shape, plan, target) * target.sms * target.clock / plan.products
     fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
     return 2 * fma * target.sms * target.clock
 
@@ -209,6 +224,16 @@ def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
 def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
     """Bytes that all CTAs move, by level; at the edges of C as if all tiles were whole. What threads of simt read from
     shared memory counts for each of them, though several read the same elements at once."""
+    found = _traffic(plan.after_passes(shape), plan, target)
+    for each in plan.passes(shape):
+        name = each.operand.upper()
+        found["memory"] += (Term(f"{name} read", each.read, 1, "by a pass"),
+                            Term(f"{name} written", each.size, 1, "by a pass"))
+    return found
+
+
+def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
+    """Without passes."""
     s, p, size = shape, plan, shape.itemsize
     tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
     whole, divided = p.tail_split(s, target) if p.tail else (0, p.split_k)
@@ -233,7 +258,8 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
                 for x, _, _, own in extents]
     else:
         step = 4*size if p.algorithm == "dmma" else STEP
-        reads = tiles*(steps*p.cta_k*shape.bits[0] // 8 // step + divided)*warps
+        terms = shape.bits[0] // bits_of(s.a)
+        reads = tiles*(steps*p.cta_k*bits_of(s.a)*terms // 8 // step + divided)*warps
         read = [Term(f"{x} read", own*step, reads, f"by {warps} warps in {step} bytes of k")
                 for x, _, own, _ in extents]
     if p.slices > 1:                    # which add up their sums

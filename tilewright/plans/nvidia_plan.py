@@ -18,15 +18,18 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.plans import gpu
+from tilewright.plans import gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART
+from tilewright.plans.words import TERMS
 from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
 
 if TYPE_CHECKING:
+    from tilewright.plans.passes import Pass
     from tilewright.problem import Gemm
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply
+SPLIT = "mma",          # algorithms that multiply terms
 MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
 # What plans by wgmma do not have.
 UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1), ("split_k", 1), ("tail", False)
@@ -77,6 +80,24 @@ class NvidiaPlan(GpuPlan):
     split_k: int = 1
     tail: bool = False
     group_m: int = 8
+    copied: Literal["none", "a", "b", "ab"] = "none"            # operands that passes write anew: see passes.py
+    terms: Literal["none", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3"] = "none"     # into which they split both
+
+    def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
+        return passes.passes(shape, self.copied, self.split)
+
+    def after_passes(self, shape: GpuShape) -> GpuShape:
+        return passes.after(shape, self.copied, self.split)
+
+    @property
+    def split(self) -> str:
+        """A key of words.TERMS, or nothing."""
+        return self.terms.replace("none", "")
+
+    @property
+    def products(self) -> int:
+        """Of terms, for one product of two numbers."""
+        return len(TERMS[self.split].pairs) if self.split else 1
 
     @property
     def threads(self) -> int:
@@ -111,7 +132,8 @@ class NvidiaPlan(GpuPlan):
             sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups))
             return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32)
         if self.algorithm in MATRIX:
-            return self.warp_m*self.warp_n//LANES + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
+            sums = self.warp_m*self.warp_n // LANES * (1 + bool(self.split))        # of terms once more
+            return sums + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
         if self.algorithm == "dmma":
             return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
         if self.algorithm == "gemv":
@@ -183,7 +205,8 @@ class NvidiaPlan(GpuPlan):
     def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
         shape = problem if isinstance(problem, GpuShape) else gpu.shape_of(problem)
-        return self.unknown_words() or list(_violations(self, shape.least, target))
+        wrong = self.unknown_words() or list(_of_passes(self, shape.least, target))
+        return wrong or list(_violations(self, self.after_passes(shape.least), target))
 
 
 def multiplied(target: GpuTarget) -> tuple[str, ...]:
@@ -232,8 +255,31 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         yield f"split_k = {p.split_k} exceeds the number of tiles along k."
 
 
+def _of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    if p.copied != "none" and (p.algorithm == "gemv" or shape.scaled or p.split):
+        what = "by gemv" if p.algorithm == "gemv" else "of scaled operands or terms"
+        yield f"copied must be none for products {what}, not {p.copied}."
+    if shape.terms and shape.terms != p.split:
+        yield f"terms must be {shape.terms} for {shape}, not {p.terms}."
+    if not p.split:
+        return
+    format = TERMS[p.split].format
+    if p.algorithm not in SPLIT or p.copy != "async":
+        yield f"terms={p.terms} needs one of the algorithms {', '.join(SPLIT)}, and copy=async."
+    if format not in target.matrix_rates or "cp.async" not in target.instructions:
+        yield f"{target.name} has no matrix instructions for {format}."
+    if (shape.a, shape.b) not in (("f32", "f32"), (format, format)):
+        yield f"terms={p.terms} splits operands of f32, and this is {shape.a} by {shape.b}."
+    if shape.scales:
+        yield f"terms={p.terms} is for products without scales."
+    if 1 in (shape.m, shape.n):
+        yield f"terms are for products of matrices, and C is {shape.m}x{shape.n}."
+
+
 def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
     """What is wrong with the formats, if anything is."""
+    if p.split:
+        return ""
     pair, here = (shape.a, shape.b), multiplied(target)
     what = f"{shape.a} by {shape.b}"
     if pair not in gpu.pairs(here) or shape.out not in shape.results or shape.scaled:
@@ -281,7 +327,7 @@ def _of_dmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
 
 
 def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-    row = p.cta_k * shape.bits[0] // 8
+    row = p.cta_k * gpu.bits_of(shape.a) // 8
     if p.warp_m % 16 or p.warp_n % 16 or row % STEP:
         yield (f"{p.algorithm} needs warp tiles of multiples of 16, and cta_k a multiple of {STEP} bytes, not "
                f"{p.warp_m}x{p.warp_n} and {row}.")

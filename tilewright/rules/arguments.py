@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.plans import asked, lowering
+from tilewright.plans import asked
 from tilewright.targets import machine
 
 Array = NDArray[Any]
@@ -320,10 +320,11 @@ def _kind(value: Any) -> str:
     return type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
 
 
-def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.dtype[Any], plan: Any) -> None:
-    """TypeError or ValueError unless operands of these dtypes can be multiplied so."""
-    asked.algorithm(name, plan)
-    split, _ = lowering.ALGORITHMS.get(name, ("", ""))  # "fastest" may leave any whole
+def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.dtype[Any], plan: Any,
+                    target: Any = None) -> None:
+    """TypeError or ValueError unless operands of these dtypes can be multiplied so on a target (None: a CPU)."""
+    asked.algorithm(name, plan, target)
+    split = asked.algorithms(target).get(name, "")  # "fastest" may leave any whole
     if split and not (a == b == formats.FORMATS[split].dtype and compute == F32):
         raise TypeError(f"algorithm={name!r} splits operands of {formats.FORMATS[split].numpy_name} whose products are "
                         f"added up in float32; a is {a}, b is {b}, and they are added up in {compute}")

@@ -264,18 +264,21 @@ class Launches:
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
         values |= operands.of_scales(*self.scales.values())
         arrays |= self.scales
-        for launch in self.kernel.launches:
-            if launch.workspace:
-                arrays["workspace"] = uninitialised(np.zeros(launch.workspace, np.uint8))
-            if launch.counters:
-                arrays["counters"] = np.zeros(launch.counters, np.uint8)
+        if workspace := max(launch.workspace for launch in self.kernel.launches):
+            arrays["workspace"] = uninitialised(np.zeros(workspace, np.uint8))
+        if counters := max(launch.counters for launch in self.kernel.launches):
+            arrays["counters"] = np.zeros(counters, np.uint8)
         at = {name: self.memory.address(x, name) for name, x in arrays.items()}
         for launch in self.kernel.launches:
+            inside = {name: at["workspace"] + offset for name, offset in launch.at}
+            if launch.zero[1]:
+                self._zero(at["workspace"], *launch.zero)
+            numbers: dict[str, Any] = {**values, **dict(launch.more)}
             tiles = {name: value.type.tile for name, value in launch.function.params
                      if isinstance(value.type, TensorMap)}
-            mapped = {name: Mapped(described, at[MAPPED[name]])
-                      for name, described in (maps(tiles, p.layout, values) if tiles else {}).items()}
-            given: dict[str, Any] = {**values, **at, **mapped, **dict(getattr(launch, "more", ()))}
+            mapped = {name: Mapped(described, {**at, **inside}[MAPPED[name]]) for name, described in (
+                maps(tiles, self.kernel.shape.layout, numbers) if tiles else {}).items()}
+            given: dict[str, Any] = {**numbers, **at, **inside, **mapped}
             args: list[Any] = []
             for name, value in launch.function.params:
                 if name in ("alpha", "beta") and not value.type.is_float and not float(values[name]).is_integer():
@@ -293,6 +296,13 @@ class Launches:
             raise self._fault("counters", "the counters are not 0 again, as the next call expects")
         if target is not c:
             c[...] = target
+
+    def _zero(self, workspace: int, offset: int, size: int) -> None:
+        region = self.memory.find(workspace)
+        assert region is not None
+        region.data[offset:offset + size] = 0
+        if region.written is not None:
+            region.written[offset:offset + size] = True
 
     def _fault(self, kind: str, message: str) -> Fault:
         function: Function = self.kernel.launches[-1].function

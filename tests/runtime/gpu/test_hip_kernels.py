@@ -319,5 +319,5 @@ def test_the_recipe_keeps_its_blocks(fake):
         recipe.run(*(fake.array(x) for x in (a, b, out.host)), alpha, 0.0, 0)
         finish(fake)
         np.testing.assert_array_equal(out.host, alpha * a.astype(np.float32) @ b.T.astype(np.float32))
-    assert len(recipe.spare) == 1
+    assert len(recipe.only.spare) == 1
     assert run.recipe is not recipe

@@ -70,7 +70,8 @@ def maker(request, monkeypatch):
 
 def compiled(maker, **more):
     """A compiled GEMM with one launch of that kernel."""
-    launch = types.SimpleNamespace(grid=(2, 1, 1), workspace=0, counters=0, more=tuple(more.items()))
+    launch = types.SimpleNamespace(grid=(2, 1, 1), workspace=0, counters=0, more=tuple(more.items()), at=(),
+                                   zero=(0, 0))
     return types.SimpleNamespace(problem=tw.Gemm(5, 6, 7), loadable=maker.code, launches=(launch,))
 
 

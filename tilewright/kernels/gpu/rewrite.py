@@ -12,9 +12,10 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Type, Value, f32, i32, i64, ptr, vec
 from tilewright.ir.values import Variable
 from tilewright.kernels.narrow import memory_type, terms_of, too_large
+from tilewright.plans.passes import SIDE
 from tilewright.plans.words import TERMS
 
-SIDE, THREADS = 64, 256         # of a tile in elements, of a CTA
+THREADS = 256                   # of a CTA, for SIDE by SIDE elements
 WIDEST, BANK = 16, 4            # bytes that a thread moves at once, and of a bank of shared memory
 
 

@@ -20,6 +20,7 @@ from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Result, Staging
 from tilewright.kernels.nvidia.ring import Fragments, Ring
+from tilewright.plans.words import TERMS
 from tilewright.targets.nvidia import TARGETS
 
 LANES_M = 8             # rows of C of which a warp's lanes have elements at once
@@ -29,7 +30,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
-                  BATCH: bool = False, PAD: int = 4, SCALED: bool = False) -> Function:
+                  BATCH: bool = False, PAD: int = 4, SCALED: bool = False, SPLIT: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -48,36 +49,48 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     BATCH       of many matrices: see work.parameters
     PAD         elements after each row of a tile of f64
     SCALED      scales multiply sums: see gpu/scales.py; they, alpha and beta are f64 for f64, else f32
+    SPLIT       a key of plans.words.TERMS: A and B, in its format and layout "nt", are the terms of f32 operands,
+                plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product, and
+                nothing is done where `special` is not 0
     """
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
     SCALAR, FACTOR = {"i32": i32, "f64": f64}.get(SUMS, f32), f64 if SUMS == "f64" else f32
     A_TYPE, B_TYPE = (memory_type("f32" if x == "tf32" else x) for x in (A, B))
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
-               f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}", threads=THREADS, min_ctas=MIN_CTAS,
-               noalias=POINTERS if split.divided else True,
-               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED else None, BATCH))
-    g = arguments(k)
+               f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_{SPLIT}' if SPLIT else ''}",
+               threads=THREADS, min_ctas=MIN_CTAS, noalias=POINTERS if split.divided else True,
+               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED else None, BATCH,
+                            SPLIT, "split" if SPLIT else ""))
+    g = arguments(k, "split" if SPLIT else "")
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
 
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
         T = B_TYPE if of_b else A_TYPE
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
                            THREADS=THREADS, ASYNC=ASYNC, **arranged(T.bits, along_k, of_b, PAD))
-    a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
-    b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
-    rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False)
-    columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True)
+
+    def terms(x: SmemOperand, plane: Value | None) -> list[SmemOperand]:
+        """The operand, which is the last term if it has several, after the others."""
+        return [x] if plane is None else [x.moved(plane*-before) for before in range(LAST, 0, -1)] + [x]
+    LAST = TERMS[SPLIT].count - 1 if SPLIT else 0
+    a_gmem, b_gmem = (g.a + g.plane_a*LAST, g.b + g.plane_b*LAST) if SPLIT else (g.a, g.b)
+    a = operand(a_gmem, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
+    b = operand(b_gmem, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
+    rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False, ROUNDED=bool(SPLIT))
+    columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True, ROUNDED=bool(SPLIT))
     # single elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
     STAGED = VECTOR_C == 1 and not split.divided and WARP_N % 32 == 0 and SCALAR.bytes == 4
     STAGE_PAD = 16 if columns.fours else 8
     STAGING = Staging.size(LANES_M, WARP_N, STAGE_PAD) if STAGED else 0
-    smem = k.smem("tiles", (max(STAGES*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),), a.T,
-                  align=128)
+    smem = k.smem("tiles", (max(STAGES*(LAST + 1)*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),),
+                  a.T, align=128)
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
-    ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC)
-    products = WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH)
+    streams = *terms(a, g.plane_a), *terms(b, g.plane_b)
+    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC)
+    products = (TermProducts(k, ring, (rows, columns), work, SPLIT, ARCH) if SPLIT else
+                WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH))
     ring.run(products)
     staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
@@ -150,3 +163,51 @@ class WarpProducts:
             for d in range(2):
                 wide[i, 4*j + b.column(e, d)] = k.cast(both[d], f32)
         return wide
+
+
+class TermProducts(WarpProducts):
+    """The same of operands that are terms, in shared memory each term in a tile of its own. A step multiplies one pair
+    of terms, the smallest products first. Instructions, which cut off what does not fit, add up the products of all
+    pairs in 32 bytes of k; that sum is added to those before, rounded to nearest."""
+
+    def __init__(self, k: Kernel, ring: Ring, blocks: tuple[Blocks, Blocks], work: Work, SPLIT: str, ARCH: str) -> None:
+        self.terms = TERMS[SPLIT]
+        super().__init__(k, ring, blocks, work, (self.terms.format, self.terms.format, "f32"), ARCH)
+        self.total, self.acc = self.acc, k.tile(self.acc.rows, self.acc.cols, f32, zero=False)
+        self.STEPS *= len(self.terms.pairs)
+        self.held: dict[tuple[str, int], Fragments] = {}        # fragments of this step of k, by operand and term
+
+    def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
+        """Of a term of A for each block of rows, of one of B for each block of columns; those that a pair before had
+        are still there."""
+        at, pairs = self.ring.places(stage), self.terms.pairs
+        along, pair = divmod(step, len(pairs))
+        held = self.held if pair else {}
+        if pair == 1:                                           # `before` was perhaps read in the tile before
+            assert before is not None
+            held = self._by_term(pairs[0], before)
+        for place, term, blocks in zip("ab", pairs[pair], self.blocks):
+            if (place, term) not in held:
+                tile = at[term + self.terms.count*(place == "b")]
+                held[place, term] = blocks.read(tile, along)
+        if pair:
+            self.held = held
+        a, b = pairs[pair]
+        return [*held["a", a], *held["b", b]]
+
+    def _by_term(self, pair: tuple[int, int], fragments: Fragments) -> dict[tuple[str, int], Fragments]:
+        count = self.blocks[0].COUNT
+        return {("a", pair[0]): fragments[:count], ("b", pair[1]): fragments[count:]}
+
+    def multiply(self, fragments: Fragments, step: int) -> None:
+        pair = step % len(self.terms.pairs)
+        if pair == 0:
+            for ij in self.acc.registers:
+                self.acc[ij] = 0
+        super().multiply(fragments, step)
+        if pair == len(self.terms.pairs) - 1:
+            for ij in self.acc.registers:
+                self.total[ij] = self.total[ij] + self.acc[ij]
+
+    def _sums(self) -> Tile:
+        return self.total

@@ -15,6 +15,7 @@ stored; beyond k, which happens in the first tile alone, it is 0.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,7 @@ class SmemOperand:
                  BITS: tuple[int, ...] = (), FIRST: int = 0) -> None:
         self.k, self.T, self.gmem, self.ld, self.ASYNC = k, T, gmem, ld, ASYNC
         self.EXTENT, self.CTA_K, self.THREADS = EXTENT, CTA_K, THREADS
+        self.offset: Value | None = None
         self.along_k, self.inner_k = along_k, along_k and not transposed
         self.UNIT = 1 if along_k and transposed and ASYNC else VECTOR       # elements of one copy
         V = WIDEST // T.bytes
@@ -82,6 +84,13 @@ class SmemOperand:
 
     # ---- global to shared memory
 
+    def moved(self, offset: Value) -> SmemOperand:
+        """The same part of a matrix that begins `offset` elements on, by the same pointers: its tiles are requested
+        before those of this one, after `begin`."""
+        other = copy(self)
+        other.offset = offset
+        return other
+
     def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
         """Running pointers, at step k_first of k."""
         k = self.k
@@ -117,10 +126,11 @@ class SmemOperand:
         for index, each in enumerate(self.passes):
             if self.rows_end and not each.i:                        # the next steps of k, from the first row again
                 at = [*start]
-            yield index, each, at[each.source] + (each.p if self.along_k else 0)
+            here = at[each.source] + (each.p if self.along_k else 0)
+            yield index, each, here if self.offset is None else here + self.offset
             if self.rows_end or not self.along_k:
                 at[each.source] += self.ld*self.ROWS                # no register for each multiple of ld
-        for pointer, before, after in zip(self.pointers, start, at):
+        for pointer, before, after in () if self.offset is not None else zip(self.pointers, start, at):
             if steps is not None:
                 after = before + (steps if self.along_k else self.ld*steps)
             elif self.along_k:

@@ -28,7 +28,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                    WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, VECTOR_C: int = 0,
                    SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
-                   EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False) -> Function:
+                   EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False,
+                   WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -45,6 +46,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     BATCH       of many matrices: see work.parameters, and so are strides multiples of VECTOR
     OUT         format of C, to which sums are rounded; "": DTYPE
     SCALED      scales multiply sums: see gpu/scales.py
+    WHEN        see work.arguments
     """
     T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
     LANES_M, LANES_N, WARPS = WARP_M // THREAD_M, WARP_N // THREAD_N, CTA_M // WARP_M * (CTA_N // WARP_N)
@@ -52,12 +54,13 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
-            f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}")
+            f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
+            f"{f'_when_{WHEN}' if WHEN else ''}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, staged, T.bytes),
                noalias=POINTERS if split.divided else True,
-               **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH))
-    g = arguments(k)
+               **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN))
+    g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  SLICES=SLICES)
 

@@ -48,8 +48,8 @@ class Engine:
         """The binding, imported when it is first needed."""
         return self.platform.driver
 
-    def run(self, device: int, stream: int, plan: Any) -> Run:
-        return Run(self, self.driver.device(device), stream, plan)
+    def run(self, device: int, stream: int, plan: Any, algorithm: str | None = None) -> Run:
+        return Run(self, self.driver.device(device), stream, plan, algorithm)
 
     def forget(self) -> None:
         """Choose plans anew."""
@@ -72,7 +72,8 @@ class Engine:
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
         c may be a number. `threads` has no meaning here.
         """
-        arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue, algorithm=call.algorithm)
+        arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue,
+                         algorithm=call.algorithm if self.platform is HIP else None)
         is_number = isinstance(call.c, (bool, int, float, np.number))
         named = {"a": call.a, "b": call.b, "c": None if is_number else call.c, call.out_name: call.out}
         named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
@@ -82,7 +83,7 @@ class Engine:
         stream = library.stream(call.a if call.out is None else call.out, device)
         looks = {name: library.look(x, name, stream, name == call.out_name)
                  for name, x in named.items() if x is not None}
-        run = self.run(device, stream, call.plan)
+        run = self.run(device, stream, call.plan, call.algorithm)
         try:
             a, b = (arguments.operand(looks[name].shadow, name) for name in "ab")
             a, b = arguments.transposed(a, call.trans_a, "a"), arguments.transposed(b, call.trans_b, "b")
@@ -90,6 +91,8 @@ class Engine:
             c = looks["c"].shadow if "c" in looks else call.c
             call, factors = scales.of_call(run, call, looks, a, b)
             product = decide(call, a, b, c, out, scaling.SCALED if factors else KERNELS)
+            if call.algorithm is not None:
+                arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
             new = _product(run, library, product, call.out_name, *factors)
             if library.waits:
                 run.synchronize()
@@ -210,7 +213,8 @@ class Engine:
 
     # ---- recipes and kernels that copy
 
-    def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array) -> Recipe:
+    def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
+               algorithm: str | None = None) -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
         by these scales of rows and columns."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
@@ -218,7 +222,8 @@ class Engine:
                        stacks.get("batch", 1), scales.ROWS if scaled else "")
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
-            plan, _ = store.chosen(operands.shape_of(problem, on.target, a, b, c), on.target)
+            shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
+            plan, _ = store.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
         more = stacks | operands.of_scales(*scaled)

@@ -229,8 +229,8 @@ class Workspaces:
         return found
 
     def recorded(self, on: Any, workspace: int, counters: int, stream: int) -> tuple[Any, int]:
-        """For one kernel in a graph that is being recorded: a block of memory, to be freed behind the kernel, and where
-        its counters are."""
+        """For one kernel in a graph that is being recorded, or several of a product: a block of memory, to be freed
+        behind them, and where their counters are."""
         at = lines(workspace)
         made = self._block(on, at + counters, stream)
         try:

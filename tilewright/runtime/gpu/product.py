@@ -31,9 +31,9 @@ Array = NDArray[Any]
 class Run:
     """What one call does on one stream: products, copies, and temporaries that go when it ends."""
 
-    def __init__(self, engine: Engine, on: Any, stream: int, plan: Any) -> None:
+    def __init__(self, engine: Engine, on: Any, stream: int, plan: Any, algorithm: str | None = None) -> None:
         self.engine, self.driver = engine, engine.driver
-        self.on, self.stream, self.plan = on, stream, plan
+        self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
         self.steps: list[Any] = []  # products and copies: for a product what fast_path.remember takes
 
@@ -166,5 +166,6 @@ class Run:
 
     def recipe(self, a: Array, b: Array, c: Array, *scales: Array) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, *(x.strides for x in scales))
-        return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan, *scales))
+               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, *(x.strides for x in scales))
+        return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan, *scales,
+                                                                       algorithm=self.algorithm))

@@ -3,15 +3,16 @@
 What a compiled kernel must have for this: `problem`, `target`, `plan`, `inner` (itself, unless a call converts operands
 or the result), `loadable` (the code, and a manifest with the kernel's parameters), and `launches`, each with a `grid`,
 the bytes of `workspace` and of `counters`, which are zero before and after, and the values of `more` parameters by
-name. A kernel takes which of these parameters it likes, by name: m, n, k, the operands a, b, c with lda, ldb, ldc, of a
-batch also stride_a, stride_b, stride_c, the factors alpha and beta, workspace and counters, scale_a and scale_b with
-their strides, and `more`. a and b may be tensor maps, and c_map is one of C. To a parameter of any other name nothing
-is given silently: it is a TypeError.
+name. Several launches follow each other on the stream and share a workspace; each has a `kernel` with its code, and
+says which parameters are `at` which byte of the workspace. A kernel takes which of these parameters it likes, by name:
+m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha and
+beta, workspace and counters, scale_a and scale_b with their strides, and `more`. a and b may be tensor maps, and
+c_map is one of C. To a parameter of any other name nothing is given silently: it is a TypeError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,85 +31,145 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
     from tilewright.runtime.gpu.engine import Engine
 
-GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "scale_a", "scale_b"), 0)
+GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "scale_a", "scale_b",
+                             "target", "special"), 0)
+
+
+class Step:
+    """One launch of a product, of which addresses and factors are left open. A block of arguments is one call's at a
+    time, and then kept for others.
+
+    code        with the launch's kernel alone
+    layout      of the operands that it multiplies
+    values      of parameters, by name
+    scales      the names of those whose addresses are given with the operands'
+    """
+
+    def __init__(self, driver: Any, code: Any, launch: Any, on: Any, layout: str, values: dict[str, Any],
+                 scales: Sequence[str]) -> None:
+        values = {**values, **dict(launch.more)}
+        function = driver.load(code.image, on).function(code.manifest)
+        named = {p.name: p for p in function.parameters}
+        tiles = {p.name: p.tile for p in function.parameters if p.tile is not None}
+        maps = operands.maps(tiles, layout, values)
+        values |= {x: bytes(named[x].size) for x in maps}
+        self.prepared = driver.Prepared(function, launch.grid, {x: values[x] for x in named if x in values})
+        self.device = function.device
+        self.spare: list[Arguments] = []
+        # where in a block addresses are, in words, and in bytes maps, with what makes them and of which operand
+        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate((*"abc", *scales))
+                         if x in named and x not in maps]
+        self.maps = [(named[x].offset, driver.TensorMaps(described, function.device), "abc".index(operands.MAPPED[x]))
+                     for x, described in maps.items()]
+        self.scalars = "alpha" in named
+        if self.scalars:
+            self.size = named["alpha"].size
+            self.alpha, self.beta = (named[x].offset // self.size for x in ("alpha", "beta"))  # in its scalars
+            self.alpha_bits, self.beta_bits = named["alpha"].scalar(), named["beta"].scalar()
+            self.one = self.alpha_bits(1.0)
+        # of a product by several launches: A and B that earlier ones have left in the workspace, and what else is there
+        at = dict(launch.at)
+        self.moved = [at.get(x) for x in "abc"]
+        self.inside = [(named[x].offset // 8, offset) for x, offset in launch.at if x in named and x not in "ab"]
+        self.needs_workspace = "workspace" in named
+        if self.needs_workspace:
+            self.workspace, self.counters = named["workspace"].offset // 8, named["counters"].offset // 8
+
+    def filled(self, addresses: Sequence[int], alpha: float, beta: float) -> Arguments:
+        try:
+            arguments = self.spare.pop()
+        except IndexError:
+            arguments = self.prepared.arguments()
+            if self.scalars:
+                arguments.scalars = arguments.of(self.size)
+        words = arguments.words
+        for at, i in self.pointers:
+            words[at] = addresses[i]
+        for at, maps, i in self.maps:
+            arguments.view[at : at + MAP_BYTES] = maps(addresses[i])
+        if self.scalars:
+            scalars = arguments.scalars
+            scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
+            scalars[self.beta] = self.beta_bits(beta) if beta else 0
+        return arguments
+
+    def launch_within(self, workspace: int, counters: int, addresses: Sequence[int], alpha: float, beta: float,
+                      stream: int) -> None:
+        """Launch with this workspace, and what is there of the operands. The device must be current."""
+        moved = zip(addresses, (*self.moved, None, None))
+        addresses = [x if offset is None else workspace + offset for x, offset in moved]
+        arguments = self.filled(addresses, alpha, beta)
+        for at, offset in self.inside:
+            arguments.words[at] = workspace + offset
+        if self.needs_workspace:
+            arguments.words[self.workspace], arguments.words[self.counters] = workspace, counters
+        self.prepared.launch(stream, arguments)
+        self.spare.append(arguments)
 
 
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
     in bytes if they are packed, and of scales, if their strides are among `more`: the values of further parameters, by
     name. The kernel's product is not empty.
-
-    A block of arguments is one call's at a time, and then kept for others.
     """
 
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
-        p, code, (launch,) = kernel.problem, kernel.loadable, kernel.launches
-        values = {**GIVEN_LATER, "m": p.m, "n": p.n, "k": getattr(kernel, "shape", p).k, "lda": lda, "ldb": ldb,
-                  "ldc": ldc, **more, **dict(launch.more)}
-        function = driver.load(code.image, on).function(code.manifest)
-        named = {p.name: p for p in function.parameters}
-        tiles = {p.name: p.tile for p in function.parameters if p.tile is not None}
-        maps = operands.maps(tiles, p.layout, values)
-        values |= {x: bytes(named[x].size) for x in maps}
-        self.prepared = driver.Prepared(function, launch.grid, {x: values[x] for x in named if x in values})
-        self.device, self.workspaces = function.device, driver.workspaces
-        self.spare: list[Arguments] = []
-        # where in a block addresses are, in words, and in bytes maps, with what makes them and of which operand
-        scales = [x for x in SIDES if x in named and x not in more]
-        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate((*"abc", *scales)) if x not in maps]
-        self.maps = [(named[x].offset, driver.TensorMaps(described, function.device), "abc".index(operands.MAPPED[x]))
-                     for x, described in maps.items()]
-        self.size = named["alpha"].size
-        self.alpha, self.beta = (named[x].offset // self.size for x in ("alpha", "beta"))  # in its scalars
-        self.alpha_bits, self.beta_bits = named["alpha"].scalar(), named["beta"].scalar()
-        self.one = self.alpha_bits(1.0)
-        self.bytes = launch.workspace, launch.counters
-        self.needs_workspace = "workspace" in named
-        self._launch = self.prepared.launch
+        p, launches = kernel.problem, kernel.launches
+        values = {**GIVEN_LATER, "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb,
+                  "ldc": ldc, **more}
+        codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
+        layout = getattr(kernel, "shape", p).layout
+        scales = [x for x in SIDES if x not in more]
+        self.steps = [Step(driver, code, launch, on, layout, values, scales) for code, launch in zip(codes, launches)]
+        self.only = self.steps[0] if len(launches) == 1 else None
+        self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill
+        self.bytes, self.zero = (launches[0].workspace, launches[0].counters), launches[0].zero
+        self.needs_workspace = self.only is None or self.only.needs_workspace
         if self.needs_workspace:
-            self.workspace, self.counters = named["workspace"].offset // 8, named["counters"].offset // 8
-            self._launch = self._with_workspace
             self.workspaces.prepare(self.device)
+        if self.only is not None:
+            self._launch = self._with_workspace if self.needs_workspace else self.only.prepared.launch
 
     def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Callable[[int], None] | None:
         """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
-        if self.needs_workspace:
+        if self.only is None or self.needs_workspace:
             return None
-        launch: Callable[[int], None] = self.prepared.holding(self._filled(a, b, c, alpha, beta, *scales))
+        launch: Callable[[int], None] = self.only.prepared.holding(self.only.filled((a, b, c, *scales), alpha, beta))
         return launch
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int, *scales: int) -> None:
-        arguments = self._filled(a, b, c, alpha, beta, *scales)
-        self.prepared.inside(self._launch, stream, arguments)
-        self.spare.append(arguments)
-
-    def _filled(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Arguments:
-        try:
-            arguments = self.spare.pop()
-        except IndexError:
-            arguments = self.prepared.arguments()
-            arguments.scalars = arguments.of(self.size)
-        words, scalars = arguments.words, arguments.scalars
-        addresses = a, b, c, *scales
-        for at, i in self.pointers:
-            words[at] = addresses[i]
-        for at, maps, i in self.maps:
-            arguments.view[at : at + MAP_BYTES] = maps(addresses[i])
-        scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
-        scalars[self.beta] = self.beta_bits(beta) if beta else 0
-        return arguments
+        step = self.only
+        if step is None:
+            self._run_all((a, b, c, *scales), alpha, beta, stream)
+            return
+        arguments = step.filled((a, b, c, *scales), alpha, beta)
+        step.prepared.inside(self._launch, stream, arguments)
+        step.spare.append(arguments)
 
     def _with_workspace(self, stream: int, arguments: Any) -> None:
+        step: Any = self.only
         words = arguments.words
         found = self.workspaces.get(self.device, *self.bytes, stream, arguments.answers)
         if found is not None:
-            words[self.workspace], words[self.counters] = found.workspace, found.counters
-            self.prepared.launch(stream, arguments)
+            words[step.workspace], words[step.counters] = found.workspace, found.counters
+            step.prepared.launch(stream, arguments)
             return
         memory, counters = self.workspaces.recorded(self.device, *self.bytes, stream)
         with memory:
-            words[self.workspace], words[self.counters] = memory.pointer, counters
-            self.prepared.launch(stream, arguments)
+            words[step.workspace], words[step.counters] = memory.pointer, counters
+            step.prepared.launch(stream, arguments)
+
+    def _run_all(self, addresses: Sequence[int], alpha: float, beta: float, stream: int) -> None:
+        """Launch after launch. Operands that passes write are too large to be kept for a next call: the workspace is a
+        block of the pool's, in the stream's order."""
+        with self.device.current():
+            memory, counters = self.workspaces.recorded(self.device, *self.bytes, stream)
+            with memory:
+                first, size = self.zero
+                if size:
+                    self.fill(memory.pointer + first, 0, size, stream)
+                for step in self.steps:
+                    step.launch_within(memory.pointer, counters, addresses, alpha, beta, stream)
 
 
 class Bound:

@@ -1,0 +1,147 @@
+"""f32 by products of bf16 and tf32 terms, by matrix instructions of warps: errors, and what cannot be split."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.atoms import nvidia
+from tilewright.compiler import ptxas
+from tilewright.plans.words import TERMS
+
+SMALL = {"bf16": "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1",
+         "tf32": "mma 32x32x16 warp=16x16 stages=3 vector=4 vector_c=1"}
+# Elements of each kind of data. The second half of "cancelling" takes away what the first adds up, but for a part in
+# 2^12.
+KINDS = {
+    "uniform": lambda rng, shape: rng.random(shape),
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "wide": lambda rng, shape: np.ldexp(rng.standard_normal(shape), rng.integers(-20, 21, shape)),
+    "cancelling": lambda rng, shape: rng.random(shape),
+}
+
+
+def compiled(m, n, k, terms, plan="", target="sm_90a", **more):
+    plan = plan or SMALL[TERMS[terms].format]
+    return tw.compile(tw.Gemm(m, n, k, **more), target, f"{plan} terms={terms}")
+
+
+@cache
+def data(kind, k):
+    """A, B, |A| |B|, A B in float64, and as a chain of multiply-adds in f32 computes it."""
+    rng = np.random.default_rng(5)
+    a, b = (KINDS[kind](rng, shape).astype(np.float32) for shape in ((32, k), (k, 32)))
+    if kind == "cancelling":
+        a[:, k // 2:] = -a[:, : k // 2] * (1 + 2.0**-12 * rng.standard_normal((32, k // 2))).astype(np.float32)
+        b[k // 2:] = b[: k // 2]
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    chain = np.zeros((32, 32), np.float32)
+    for p in range(k):
+        chain = (chain + wide_a[:, p, None] * wide_b[p]).astype(np.float32)
+    return a, b, np.abs(wide_a) @ np.abs(wide_b), wide_a @ wide_b, chain
+
+
+def errors(c, kind, k):
+    """(rms, largest) in units of 2^-24 |A| |B|."""
+    _, _, size, exact, _ = data(kind, k)
+    found = np.abs(c - exact) / size * 2**24
+    return np.sqrt(np.mean(found**2)), found.max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("terms", ["bf16_x3", "bf16_x6", "tf32_x3"])
+def test_errors(terms, kind):
+    """Smaller than those of f32 multiply-adds but of two bf16, and within the documented bounds."""
+    a, b, *_, chain = data(kind, 256)
+    rms, largest = errors(compiled(32, 32, 256, terms).simulate(a, b).result, kind, 256)
+    if terms == "bf16_x3":
+        assert largest <= 3 * 2**8 + 256 / 16 + 17
+        assert rms > 1.3 * errors(chain, kind, 256)[0]  # it does drop something
+    else:
+        assert largest <= (2 if terms == "bf16_x6" else 6) + 256 / 16 + 17
+        assert (rms, largest) < errors(chain, kind, 256)
+
+
+def cut(self, t, *operands):
+    """As tensor cores add up: products and C cut off below 2^-24 of the largest of them, their sum below 24 bits."""
+    count_a, count_b, _ = self.registers
+    a, b, c = (x.matrix(np.stack(held) if x.type.length > 1 else held[0])[:, 0].astype(np.float64) for x, held in (
+        (self.a, operands[:count_a]), (self.b, operands[count_a: count_a + count_b]),
+        (self.c, operands[count_a + count_b:])))
+    every = np.concatenate([a[..., :, :, None] * b[..., None, :, :], c[..., :, None, :]], axis=-2)
+
+    def below(x, largest):
+        unit = np.exp2(np.frexp(largest)[1] - 24.0)
+        return np.trunc(x / unit) * unit
+    total = below(every, np.abs(every).max(-2, keepdims=True)).sum(-2)
+    found = self.c.lanes(below(total, np.abs(total))[:, None])
+    return [found[r] for r in range(len(found))]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_what_tensor_cores_cut_off_does_not_show(monkeypatch, kind):
+    monkeypatch.setattr(nvidia.Atom, "_meaning", cut)
+    a, b, *_, chain = data(kind, 512)
+    c = compiled(32, 32, 512, "bf16_x6").simulate(a, b).result
+    assert errors(c, kind, 512)[0] < errors(chain, kind, 512)[0]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "layout", "batch", "terms", "plan"), [
+    (2, 3, 1, "nn", 1, "bf16_x6", ""), (67, 33, 101, "tt", 2, "bf16_x9", ""), (33, 70, 40, "nt", 1, "tf32_x3", ""),
+    (65, 34, 200, "tn", 1, "bf16_x6", f"{SMALL['bf16']} split_k=3"),
+    (30, 20, 100, "nn", 1, "bf16_x3", f"{SMALL['bf16']} tail")])
+def test_whole_numbers(m, n, k, layout, batch, terms, plan):
+    rng = np.random.default_rng(6)
+    kernel = compiled(m, n, k, terms, plan, layout=layout, batch=batch)
+
+    def matrix(rows, columns, letter, most):
+        x = rng.integers(-most, most, (batch, rows, columns) if letter == "n" else (batch, columns, rows))
+        return (x if letter == "n" else x.swapaxes(1, 2)).astype(np.float32)[slice(None) if batch > 1 else 0]
+    a, b, c = matrix(m, k, layout[0], 1000), matrix(k, n, layout[1], 20), matrix(m, n, "n", 9)
+    exact = a.astype(np.float64) @ b
+    np.testing.assert_array_equal(kernel.simulate(a, b).result, exact)
+    np.testing.assert_array_equal(kernel.simulate(a, b, c.copy(), alpha=2, beta=-1).result, 2*exact - c)
+
+
+@pytest.mark.parametrize(("value", "plan"), [(np.inf, ""), (np.nan, ""), (3.4e38, f"{SMALL['bf16']} split_k=2")])
+def test_what_cannot_be_split_is_multiplied_as_it_is(value, plan):
+    """As native f32, beta included: C is updated once."""
+    rng = np.random.default_rng(7)
+    a, b, c = (rng.integers(-9, 9, shape).astype(np.float32) for shape in ((33, 50), (50, 35), (33, 35)))
+    a[a == 0] = 1
+    b[b == 0] = 1
+    b[17, 4] = value
+    with np.errstate(all="ignore"):
+        wanted = (2 * (a.astype(np.float64) @ b) + 3*c).astype(np.float32)
+        found = compiled(33, 35, 50, "bf16_x6", plan).simulate(a, b, c.copy(), alpha=2, beta=3).result
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_small_and_wide_exponents():
+    """Down to 2^-100 every bit counts; terms of smaller numbers end at 2^-133."""
+    rng = np.random.default_rng(8)
+    a, b = (np.ldexp(rng.standard_normal(shape), rng.integers(low, high, shape)).astype(np.float32)
+            for shape, low, high in (((32, 64), -100, -60), ((64, 32), 60, 100)))
+    exact, size = a.astype(np.float64) @ b, np.abs(a).astype(np.float64) @ np.abs(b)
+    c = compiled(32, 32, 64, "bf16_x6").simulate(a, b).result
+    assert (np.abs(c - exact) <= 20 * 2.0**-24 * size).all()
+    a = np.ldexp(a, -60).astype(np.float32)
+    exact = a.astype(np.float64) @ b
+    c = compiled(32, 32, 64, "bf16_x6").simulate(a, b).result
+    bound = 20 * 2.0**-24 * np.abs(a).astype(np.float64) @ np.abs(b) + 2.0**-134 * np.abs(b).sum(0)
+    assert (np.abs(c - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("plan", ["mma 128x128x32 warp=64x32 stages=4 vector=8 vector_c=4 tail terms=bf16_x6",
+                                  "mma 128x128x16 warp=64x32 stages=5 vector=4 terms=tf32_x3"])
+def test_resources(plan):
+    """The plans of large products spill nothing; the native kernel beside is the one of other products."""
+    try:
+        kernel = tw.compile(tw.Gemm(4096, 4096, 4096), "sm_90a", plan)
+        used = [kernel.resources, kernel.launches[-1].kernel.resources]
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    assert [x.spills for x in used] == [0, 0]

@@ -1,0 +1,95 @@
+"""Products with passes on the fake CUDA driver: workspaces, order on the stream, layouts, batches, graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.arrays import small_integers
+from tests.helpers.gpus import machine
+
+TERMS = "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1 terms=bf16_x6"
+COPIED = "mma 32x32x{} warp=16x16 stages=3 vector={} vector_c=1 copied={}"
+
+
+@pytest.fixture
+def on(monkeypatch):
+    return machine(monkeypatch, "sm_90a")
+
+
+def integers(*shape, name="f32", seed=0):
+    return small_integers(seed, shape, np.int64).astype(tw.formats.get(name).dtype)
+
+
+def stored(x, layout):
+    """The same matrix, or stack, stored by columns for "t"."""
+    return x if layout == "n" else np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize(("name", "plan"), [
+    ("f32", TERMS), ("bf16", COPIED.format(32, 8, "ab")), ("i8", COPIED.format(64, 16, "ab")),
+    ("f32", "simt 32x32x32 warp=32x32 thread=8x4 stages=3 copied=b"),
+    ("i8", "wgmma 64x64x128 stages=3 warpgroups=1 copied=ab")])
+def test_views(on, name, plan, layout):
+    """Of any alignment, one matrix and several, with one B for all."""
+    a, b = stored(integers(2, 33, 70, name=name), layout[0]), stored(integers(70, 35, name=name, seed=1), layout[1])
+    a, b = a[..., 1:, 1:-2], b[1:-2, :-2]
+    for x in (a[0], a):
+        exact = x.astype(np.float64) @ b.astype(np.float64)
+        out = np.zeros(exact.shape, tw.matmul(x, b).dtype)
+        tw.matmul(on.array(x), on.array(b), on.array(out), plan=plan)
+        on.finish()
+        np.testing.assert_array_equal(out.astype(np.float64), exact.astype(out.dtype).astype(np.float64))
+    passes = [name for name, *_ in on.machine.launches if name.startswith("rewrite")]
+    assert len(passes) == 2 * (2 if "copied=b" not in plan else 1)
+    assert not on.machine.blocks
+
+
+def test_out_is_updated_once(on):
+    """gemm by terms with beta, C stored by columns, and a number that cannot be split."""
+    a, b = integers(33, 50), integers(50, 35, seed=1)
+    for value in (3.0, np.inf):
+        a[5, 7] = value
+        b[7][b[7] == 0] = 1
+        c = np.asfortranarray(integers(33, 35, seed=2))
+        with np.errstate(all="ignore"):
+            wanted = 2 * (a.astype(np.float64) @ b) - c
+        tw.gemm(2, on.array(a), on.array(b), -1, on.array(c), plan=TERMS)
+        on.finish()
+        np.testing.assert_array_equal(c, wanted)
+
+
+def test_bound(on):
+    """What operands hold at the call counts; the workspace is free afterwards."""
+    kernel = tw.compile(tw.Gemm(33, 35, 50), "sm_90a", TERMS)
+    a, b, out = integers(33, 50), integers(50, 35, seed=1), np.zeros((33, 35), np.float32)
+    bound = kernel.bind(*map(on.array, (a, b, out)))
+    for _ in range(2):
+        a += 1
+        bound()
+        on.finish()
+        np.testing.assert_array_equal(out, a @ b)
+    assert not on.machine.blocks
+
+
+def test_algorithm(on):
+    """Small products are native ones, of any algorithm; operands of other formats are refused."""
+    a, b = integers(33, 50), integers(50, 35, seed=1)
+    out = np.zeros((33, 35), np.float32)
+    for algorithm in ("fastest", "bf16_bf16_f32_x6", "tf32_tf32_f32_x3"):
+        tw.matmul(on.array(a), on.array(b), on.array(out), algorithm=algorithm)
+        on.finish()
+        np.testing.assert_array_equal(out, a @ b)
+    assert {name.partition("_")[0] for name, *_ in on.machine.launches} == {"simt"}
+    with pytest.raises(TypeError, match="splits operands of float32"):
+        tw.matmul(on.array(a.astype(np.float16)), on.array(b), algorithm="bf16_bf16_f32_x6")
+    with pytest.raises(ValueError, match="on sm_90a, not 'bf16_bf16_f32_x4'"):
+        tw.matmul(on.array(a), on.array(b), algorithm="bf16_bf16_f32_x4")
+
+
+def test_algorithm_on_amd(monkeypatch):
+    on = machine(monkeypatch, "gfx942")
+    with pytest.raises(ValueError, match="algorithm= is not supported"):
+        tw.matmul(on.array(integers(3, 5)), on.array(integers(5, 4)), algorithm="fastest")
