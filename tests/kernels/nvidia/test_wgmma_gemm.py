@@ -303,6 +303,7 @@ def test_machine_code(m, n, layout):
     ({"PINGPONG": True, "CTA_M": 64, "WARPGROUPS": 1}, "WARPGROUPS at least 2 for PINGPONG, not 1"),
     ({"PINGPONG": True, "CTA_M": 96}, "CTA_M must be a multiple of 64 for 2 warpgroups, not 96"),
     ({"L2": ("evict_first", "last")}, "priority must be evict_first, evict_last, evict_normal, not 'last'"),
+    ({"CTA_M": 192, "CTA_N": 208, "WARPGROUPS": 3}, "CTA_N = 208 is too much for 3 warpgroups: 104 sums"),
     ({"CTA_K": 16}, "a multiple of 32 elements along its contiguous dimension, not 16"),
     ({"LAYOUT": "nn", "CTA_N": 80}, "a multiple of 32 elements along its contiguous dimension, not 80"),
     ({"TERMS": (3, 3, 5)}, "TERMS: 3 planes of A and 3 of B have 1 or 3 or 6 or 8 or 9 products, not 5"),

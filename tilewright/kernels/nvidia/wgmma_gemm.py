@@ -48,6 +48,9 @@ from tilewright.kernels.nvidia.result import Copied
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile, Tiles
 
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
+# Of a multiprocessor, dealt out evenly at first; that NVIDIA's assembler wants beside the sums of one instruction,
+# although warpgroups get more for all of theirs (ptxas 13.5, error C7602).
+FILE, BESIDE = 65536, 26
 
 
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
@@ -106,6 +109,10 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
                          f"sums in {SUMS}")
     atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
+    launched = FILE // (128*(WARPGROUPS + 1)) // 8 * 8
+    if atom.registers + BESIDE > launched:
+        raise ValueError(f"CTA_N = {CTA_N} is too much for {WARPGROUPS} warpgroups: {atom.registers} sums of an "
+                         f"instruction and {BESIDE} registers are more than the {launched} of a thread at first")
     C_TYPE = memory_type(OUT)
     ROW_C = Copied.row(CTA_N*C_TYPE.bytes)
     if COPIED and not ROW_C:
