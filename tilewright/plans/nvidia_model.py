@@ -46,6 +46,7 @@ STEP = 32               # bytes along k that an instruction multiplies
 CHAIN = 40              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
 MEETING = 60            # clocks that a CTA loses at the barrier of a tile of k
 ARRIVAL = 700           # clocks of a copy from L2 to shared memory
+FAR_ARRIVAL = 1500      # and from memory, where every tile of an operand is read by one CTA
 
 # Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma (an H200, 2026-11-23: bench/results/h200_plans.json).
 POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
@@ -77,7 +78,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     rate: float
     matrix = plan.algorithm in ("mma", "tf32")
     if matrix:
-        rate = _matrix_rate(shape, plan, target, resident)
+        rate = _matrix_rate(shape, plan, target, min(resident, ceil(tiles*plan.split_k / target.sms)))
     elif plan.algorithm == "gemv":
         rate = 32 * plan.vector if s == 4 else 16 * plan.vector
     elif plan.algorithm == "dmma":
@@ -198,7 +199,8 @@ def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: in
     busy = products, read/SHARED_CLOCK + written, issued
     # clocks of a step of a warp alone
     own = 2 * p.warp_m*p.warp_n*p.cta_k * p.products / steps / (rate / SCHEDULERS)
-    alone = max(steps * max(own, CHAIN) + MEETING, ARRIVAL / (p.stages - 1))
+    arrival = FAR_ARRIVAL if shape.m <= p.cta_m or shape.n <= p.cta_n else ARRIVAL
+    alone = max(steps * max(own, CHAIN) + MEETING, arrival / (p.stages - 1))
     clocks = max(max(busy) + 0.1*(sum(busy) - max(busy)), alone / resident)
     return p.cta_m*p.cta_n*p.cta_k / clocks
 
