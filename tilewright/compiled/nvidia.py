@@ -10,6 +10,7 @@ from tilewright.forks import cached_property
 from tilewright.plans import gpu
 from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.plans.words import TERMS
 from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
@@ -111,8 +112,9 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         a, b, batched = self.shape.layout[0], self.shape.layout[1], self.shape.batch != 1
         contiguous = {"a": ["k", "m"] if a == "n" else ["m", "k"], "b": ["n", "k"] if b == "n" else ["k", "n"],
                       "c": ["n", "m"]}
-        return {name: {"of": x, "dims": [*contiguous[x], *["batch"]*batched],
-                       "strides": [f"ld{x}", *[f"stride_{x}"]*batched]}
+        terms = "ab" if self.plan.split else ""
+        return {name: {"of": x, "dims": [*contiguous[x], *[f"planes_{x}"]*(x in terms), *["batch"]*batched],
+                       "strides": [f"ld{x}", *[f"plane_{x}"]*(x in terms), *[f"stride_{x}"]*batched]}
                 for name, x in operands.MAPPED.items() if name != "c_map" or self.plan.store == "tma"}
 
     @property
@@ -165,7 +167,9 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     def _of_warpgroups(self) -> dict[str, Any]:
         """Of wgmma_gemm."""
         p, s = self.plan, self.shape
-        return {"A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
+        how = TERMS[p.split] if p.split else None
+        terms = {"TERMS": (how.count, how.count, len(how.pairs)), "WHEN": "split"} if how else {}
+        return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
                 "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong}

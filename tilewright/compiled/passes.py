@@ -60,7 +60,8 @@ def launches(product: Launch, k: int, made: tuple[Pass, ...], target: Any, nativ
     more = [("k", k)]
     for each in made:
         x = each.operand
-        more += [(f"ld{x}", each.ld), (f"plane_{x}", each.plane)]
+        more.append((f"ld{x}", each.ld))
+        more += [(f"planes_{x}", each.count), (f"plane_{x}", each.plane)] if each.split else []
         more += [(f"stride_{x}", each.count*each.plane)] * (each.batch != 1)
     found.append(replace(product, workspace=end, counters=counters, more=(*product.more, *more),
                          at=(*places.items(), *special)))

@@ -85,6 +85,7 @@ MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are w
 # Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups in turns; clusters.
 WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
+OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
@@ -96,6 +97,8 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
     if shape.terms:
         after = passes.after(shape, "none", shape.terms)
+        if after.a in target.wgmma_rates:
+            yield from _warpgroups(after, target, terms=shape.terms)
         if after.a in target.matrix_rates:
             yield from _matrix(after, target, terms=shape.terms)
         return
@@ -165,14 +168,16 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
 
 def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
     """Plans by Hopper's warpgroups, with as many stages as fit, for what the `declared` passes have left."""
-    promote = PROMOTED if shape.a in FP8 else 0
+    # of terms: instructions cut off less than an addition rounds, if they add up 128 bytes of k
+    promote = SWIZZLED*8 // bits_of(shape.a) if shape.terms else PROMOTED if shape.a in FP8 else 0
     turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
-    for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in WARPGROUP), *((x, 2, True) for x in turns)):
+    row, fewest, tiles = (SWIZZLED, FEWEST_STAGES, WARPGROUP) if not shape.terms else (SWIZZLED // 2, 2, OF_TERMS)
+    for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in tiles), *((x, 2, True) for x in turns)):
         row_c = cta_n * bits_of(shape.out) // 8
-        plan = NvidiaPlan("wgmma", cta_m, cta_n, SWIZZLED * 8 // shape.bits[0], stages=DEEPEST_STAGES,
+        plan = NvidiaPlan("wgmma", cta_m, cta_n, row * 8 // bits_of(shape.a), stages=DEEPEST_STAGES,
                           warpgroups=warpgroups, pingpong=pingpong, promote=promote, vector_c=min(shape.vector_c, 2),
                           store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes", **declared)
-        while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
+        while plan.stages > fewest and plan.shared(shape) > target.smem_cta:
             plan = replace(plan, stages=plan.stages - 1)
         for cluster_m, cluster_n in CLUSTERS:
             if cluster_m == 1 or shape.m > cta_m:               # else a CTA of the cluster has nothing to do

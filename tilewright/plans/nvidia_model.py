@@ -144,7 +144,7 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     multiplied then, unless warpgroups take turns; what the last round stores overlaps with nothing."""
     tiles, clusters = p.clusters(shape, target)
     rounds, steps, ctas = ceil(tiles / clusters), ceil(shape.k / p.cta_k), p.cluster_m*p.cluster_n
-    products = 2 * p.cta_m*p.cta_n*p.cta_k / (POWER * operations(shape, p, target))
+    products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (POWER * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
     step = max(products, shared, ARRIVAL / (p.stages - 1))
     stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
@@ -175,7 +175,7 @@ def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int)
 
 def _read_by_warpgroups(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
     """Bytes of a tile of A and of B in shared memory that all instructions of a step read."""
-    (bits_a, bits_b), instructions = shape.bits, p.cta_m // INSTRUCTION_ROWS
+    (bits_a, bits_b), instructions = (p.products*bits_of(x) for x in (shape.a, shape.b)), p.cta_m // INSTRUCTION_ROWS
     return p.cta_m*p.cta_k*bits_a // 8, instructions * p.cta_n*p.cta_k*bits_b // 8
 
 

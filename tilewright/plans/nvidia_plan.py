@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply
-SPLIT = "mma",          # algorithms that multiply terms
+SPLIT = "mma", "wgmma"  # algorithms that multiply terms
 MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
 # What plans by wgmma do not have.
 UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1), ("split_k", 1), ("tail", False)
@@ -130,7 +130,7 @@ class NvidiaPlan(GpuPlan):
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
             sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups))
-            return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32)
+            return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32 and not self.split)
         if self.algorithm in MATRIX:
             sums = self.warp_m*self.warp_n // LANES * (1 + bool(self.split))        # of terms once more
             return sums + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
@@ -266,8 +266,8 @@ def _of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
     format = TERMS[p.split].format
     if p.algorithm not in SPLIT or p.copy != "async":
         yield f"terms={p.terms} needs one of the algorithms {', '.join(SPLIT)}, and copy=async."
-    if format not in target.matrix_rates or "cp.async" not in target.instructions:
-        yield f"{target.name} has no matrix instructions for {format}."
+    if format not in (target.wgmma_rates if p.algorithm == "wgmma" else target.matrix_rates):
+        yield f"{target.name} has no matrix instructions for {format}{' of warpgroups' * (p.algorithm == 'wgmma')}."
     if (shape.a, shape.b) not in (("f32", "f32"), (format, format)):
         yield f"terms={p.terms} splits operands of f32, and this is {shape.a} by {shape.b}."
     if shape.scales:
@@ -350,8 +350,8 @@ def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
     if shape.bits[0] == 8 and shape.layout != "nt":
         yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
     for name, align, extent, bits, along_k, share in (
-            ("A", shape.align_a, p.cta_m, shape.bits[0], shape.layout[0] == "n", p.cluster_n),
-            ("B", shape.align_b, p.cta_n, shape.bits[1], shape.layout[1] == "t", p.cluster_m)):
+            ("A", shape.align_a, p.cta_m, gpu.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
+            ("B", shape.align_b, p.cta_n, gpu.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
         if align < WIDEST:
             yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
                    "multiples apart, so that a tensor map can describe it.")

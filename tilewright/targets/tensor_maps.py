@@ -110,15 +110,21 @@ class TiledMap:
         return cls(tile, tuple(reversed(x.shape)), tuple(reversed(x.strides[:-1])), **more)
 
     @classmethod
-    def of_matrices(cls, tile: Tile, rows: int, columns: int, ld: int, batch: int = 1, stride: int = 0) -> TiledMap:
-        """Of matrices with contiguous rows, `ld` elements from row to row; a tile of three dimensions has a number of a
+    def of_matrices(cls, tile: Tile, rows: int, columns: int, ld: int, batch: int = 1, stride: int = 0,
+                    planes: int = 0, plane: int = 0) -> TiledMap:
+        """Of matrices with contiguous rows, `ld` elements from row to row; each may have `planes`, `plane` elements
+        from one to the next, which are the third dimension then. A tile with one more dimension has a number of a
         matrix as the last one, `stride` elements from each to the next, 0 if there is but one. A distance at which
         nothing follows is one that a device takes."""
         apart = ld*tile.item if rows > 1 else -(-columns*tile.item // PIECE) * PIECE
-        dims, strides = (columns, rows), (apart,)
-        if len(tile.box) == 2:
+        dims: tuple[int, ...] = (columns, rows)
+        strides: tuple[int, ...] = (apart,)
+        if planes:
+            dims, strides = (*dims, planes), (*strides, plane*tile.item)
+        if len(tile.box) == len(dims):
             return cls(tile, dims, strides)
-        return cls(tile, (*dims, batch if stride else 1), (*strides, stride*tile.item if stride else rows*apart))
+        last = stride*tile.item if stride else dims[-1]*strides[-1]
+        return cls(tile, (*dims, batch if stride else 1), (*strides, last))
 
     def violations(self, address: int = 0) -> Iterator[str]:
         """Why a device refuses it for a tensor at this address, in sentences."""

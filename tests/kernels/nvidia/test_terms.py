@@ -1,4 +1,4 @@
-"""f32 by products of bf16 and tf32 terms, by matrix instructions of warps: errors, and what cannot be split."""
+"""f32 by products of bf16 and tf32 terms, by mma.sync and wgmma: errors, and what cannot be split."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tilewright.plans.words import TERMS
 
 SMALL = {"bf16": "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1",
          "tf32": "mma 32x32x16 warp=16x16 stages=3 vector=4 vector_c=1"}
+WARPGROUP = {"bf16": "wgmma 64x64x32 stages=2 warpgroups=1 promote=64",
+             "tf32": "wgmma 64x64x16 stages=2 warpgroups=1 promote=32"}
 # Elements of each kind of data. The second half of "cancelling" takes away what the first adds up, but for a part in
 # 2^12.
 KINDS = {
@@ -52,11 +54,13 @@ def errors(c, kind, k):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("terms", ["bf16_x3", "bf16_x6", "tf32_x3"])
-def test_errors(terms, kind):
+@pytest.mark.parametrize(("terms", "by"), [("bf16_x3", SMALL), ("bf16_x6", SMALL), ("tf32_x3", SMALL),
+                                           ("bf16_x6", WARPGROUP), ("tf32_x3", WARPGROUP)])
+def test_errors(terms, by, kind):
     """Smaller than those of f32 multiply-adds but of two bf16, and within the documented bounds."""
     a, b, *_, chain = data(kind, 256)
-    rms, largest = errors(compiled(32, 32, 256, terms).simulate(a, b).result, kind, 256)
+    kernel = compiled(32, 32, 256, terms, by[TERMS[terms].format])
+    rms, largest = errors(kernel.simulate(a, b).result, kind, 256)
     if terms == "bf16_x3":
         assert largest <= 3 * 2**8 + 256 / 16 + 17
         assert rms > 1.3 * errors(chain, kind, 256)[0]  # it does drop something
@@ -92,7 +96,8 @@ def test_what_tensor_cores_cut_off_does_not_show(monkeypatch, kind):
 @pytest.mark.parametrize(("m", "n", "k", "layout", "batch", "terms", "plan"), [
     (2, 3, 1, "nn", 1, "bf16_x6", ""), (67, 33, 101, "tt", 2, "bf16_x9", ""), (33, 70, 40, "nt", 1, "tf32_x3", ""),
     (65, 34, 200, "tn", 1, "bf16_x6", f"{SMALL['bf16']} split_k=3"),
-    (30, 20, 100, "nn", 1, "bf16_x3", f"{SMALL['bf16']} tail")])
+    (30, 20, 100, "nn", 1, "bf16_x3", f"{SMALL['bf16']} tail"),
+    (70, 130, 101, "nt", 2, "bf16_x9", WARPGROUP["bf16"]), (65, 66, 70, "tn", 1, "tf32_x3", WARPGROUP["tf32"])])
 def test_whole_numbers(m, n, k, layout, batch, terms, plan):
     rng = np.random.default_rng(6)
     kernel = compiled(m, n, k, terms, plan, layout=layout, batch=batch)
@@ -106,7 +111,8 @@ def test_whole_numbers(m, n, k, layout, batch, terms, plan):
     np.testing.assert_array_equal(kernel.simulate(a, b, c.copy(), alpha=2, beta=-1).result, 2*exact - c)
 
 
-@pytest.mark.parametrize(("value", "plan"), [(np.inf, ""), (np.nan, ""), (3.4e38, f"{SMALL['bf16']} split_k=2")])
+@pytest.mark.parametrize(("value", "plan"), [(np.inf, ""), (np.nan, WARPGROUP["bf16"]),
+                                             (3.4e38, f"{SMALL['bf16']} split_k=2")])
 def test_what_cannot_be_split_is_multiplied_as_it_is(value, plan):
     """As native f32, beta included: C is updated once."""
     rng = np.random.default_rng(7)
@@ -136,7 +142,9 @@ def test_small_and_wide_exponents():
 
 
 @pytest.mark.parametrize("plan", ["mma 128x128x32 warp=64x32 stages=4 vector=8 vector_c=4 tail terms=bf16_x6",
-                                  "mma 128x128x16 warp=64x32 stages=5 vector=4 terms=tf32_x3"])
+                                  "mma 128x128x16 warp=64x32 stages=5 vector=4 terms=tf32_x3",
+                                  "wgmma 128x192x32 stages=3 warpgroups=2 cluster=2x1 vector_c=2 store=tma promote=64 "
+                                  "terms=bf16_x6"])
 def test_resources(plan):
     """The plans of large products spill nothing; the native kernel beside is the one of other products."""
     try:

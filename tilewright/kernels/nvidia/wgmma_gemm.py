@@ -57,7 +57,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PINGPONG: bool = False, L2: tuple[str, str] = ("", ""), SCALED: bool = False) -> Function:
+                    PINGPONG: bool = False, L2: tuple[str, str] = ("", ""), SCALED: bool = False,
+                    WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -92,6 +93,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 one stores, the other multiplies. Registers suffice for half of the tile that they have otherwise
     L2          of A and of B: "evict_first" for what is read once, "evict_last" for what is to stay in L2; "": neither
 
+    WHEN        see work.arguments
+
     ValueError for tiles that the instructions cannot move or multiply.
     """
     CTAS, SCALAR = CLUSTER_M*CLUSTER_N, i32 if SUMS == "i32" else f32
@@ -121,15 +124,17 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     more |= scales.parameters(f32, BATCH) if SCALED else {}
+    more |= {"special": ptr(i32)} if WHEN else {}
     FACTOR = f32 if SCALED else SCALAR
     # With COPIED, C is written by its map: no pointer's memory may count as read-only, but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
-             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "_".join(("l2", *L2)): any(L2), "scaled": SCALED}
+             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "_".join(("l2", *L2)): any(L2), "scaled": SCALED,
+             f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=scales.POINTERS if COPIED else True,
                m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map, b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
-    g, t = arguments(k), k.thread[0]
+    g, t = arguments(k, WHEN), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
     c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ALIGN) if COPIED else None

@@ -94,7 +94,8 @@ def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> d
     stored = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k), "c": (m, n)}
     return {
         name: TiledMap.of_matrices(
-            tiles[name], *stored[x], values[f"ld{x}"], values.get("batch", 1), values.get(f"stride_{x}", 0)
+            tiles[name], *stored[x], values[f"ld{x}"], values.get("batch", 1), values.get(f"stride_{x}", 0),
+            values.get(f"planes_{x}", 0), values.get(f"plane_{x}", 0)
         ) for name, x in MAPPED.items() if name in tiles
     }
 
