@@ -35,17 +35,18 @@ def test_the_text():
     (("i8", "i8", "i32"), "nn", False), (("e4m3fn", "e5m2", "bf16"), "nt", True), (("f32", "f32", "f32"), "nt", False),
 ])
 def test_what_it_is_offered_for(kinds, layout, offered):
-    """A large product takes it; where no map describes an operand, or on another chip, it takes what it took before."""
+    """A large product takes it, and where no map describes an operand, a copy of the operand; on another chip not."""
     shape = shape_of(4096, 4096, 4096, *kinds, layout)
     plan = choose(shape, H200)
-    assert (plan.algorithm == "wgmma") == offered
-    legal = [p for p in candidates(shape, H200) if p.algorithm == "wgmma" and not p.violations(shape, H200)]
+    assert (plan.algorithm == "wgmma" and plan.copied == "none") == offered
+    legal = [p for p in candidates(shape, H200)
+             if p.algorithm == "wgmma" and p.copied == "none" and not p.violations(shape, H200)]
     assert bool(legal) == offered
     if offered:
         assert {p.promote for p in legal} == {128 if kinds[0].startswith("e") else 0}
         assert cost(shape, plan, H200).seconds > 2 * 4096**3 / peak(shape, plan, H200)
         at = [(0, 4099 * gpu.bits_of(x) // 8) for x in kinds]
-        assert choose(shape_of(4096, 4096, 4096, *kinds, layout, at=at), H200).algorithm != "wgmma"
+        assert choose(shape_of(4096, 4096, 4096, *kinds, layout, at=at), H200).copied == "ab"
     for chip in ("sm_80", "sm_89"):
         (reason,) = PLAN.violations(shape_of(4096, 4096, 4096, "f16"), tw.target(chip))
         assert reason == f"{chip} lacks the matrix instructions of Hopper's warpgroups."
