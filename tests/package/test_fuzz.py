@@ -211,7 +211,7 @@ def test_a_text_that_means_another_plan_is_found() -> None:
 
 def test_a_wrong_kernel_of_a_gpu_is_found() -> None:
     right = product.Launches.__init__
-    fault = planting(product.Launches, "__init__", lambda self, kernel, alpha, beta: right(self, kernel, 1.0, beta))
+    fault = planting(product.Launches, "__init__", lambda self, kernel, alpha, *more: right(self, kernel, 1.0, *more))
     assert "elements are wrong" in found("kernels", 12, fault)
 
 
