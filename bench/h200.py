@@ -3,6 +3,7 @@
     python bench/h200.py JOB[:SIZES]... [--out DIR] [--limit SECONDS]
 
 check      products of every kind against float64 through tilewright's own door, each family in a process of its own
+random     1000 random products (random:N for N), in four processes
 sanitize   compute-sanitizer's memcheck and racecheck over every kernel family (bench/sanitized.py)
 squares odd skinny f64    suites of `tilewright bench gpu`, together in DIR/gpu.json
 overhead emission         the host's time of a call, and of emitting a kernel (bench/gpu_costs.py): DIR/costs.json
@@ -22,13 +23,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from tilewright.bench import gpu_device
 from tilewright.runtime.cuda import module
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
@@ -49,67 +53,87 @@ AWKWARD = [(1, 1, 1), (1, 300, 500), (300, 1, 500), (17, 33, 65), (5, 7, 0), (12
            (129, 257, 511), (1000, 1000, 1000), (16, 4096, 4096), (4096, 16, 1000), (64, 64, 20000), (2039, 1031, 517)]
 SCALES = [(1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 0.5)]
 GAPS = [(0, 0), (3, 1), (4, 4)]         # elements between rows, elements before the first
+RANDOM_DTYPES = ("f32", "f64", "bf16-bf16-bf16", "bf16-bf16-f32", "f16-f16-f16", "f16-f16-f32", "i8-i8-i32", "u8-i8-i32",
+                 "e4m3fn-e4m3fn-bf16", "e4m3fn-e5m2-f32")
 
 
 def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
+    from tilewright.bench.suites.shapes import gemm
+    count = 0
+    for (m, n, k), (gap, before), whole, (alpha, beta) in product(AWKWARD, GAPS, (True, False), SCALES):
+        problem = gemm(dtype, m, n, k, layout)
+        if gpu_device.is_whole(problem.out) and not (alpha.is_integer() and beta.is_integer()):
+            continue
+        count += 1
+        if wrong := checked(problem, gap, before, alpha, beta, whole):
+            yield wrong
+    yield f"{dtype} {layout}: {count} products checked"
+
+
+def check_random(count: int, seed: int) -> Iterator[str]:
+    """The same of so many random products: formats, sizes, layouts, distances of rows, offsets and factors."""
+    from tilewright.bench.suites.shapes import gemm
+    pick = random.Random(seed)
+
+    def size() -> int:
+        return pick.choice((pick.randint(0, 9), pick.randint(1, 200), pick.randint(1, 2100), 64 * pick.randint(1, 24)))
+    for _ in range(count):
+        dtype = pick.choice(RANDOM_DTYPES)
+        problem = gemm(dtype, size(), size(), size(), pick.choice(("nn", "nt", "tn", "tt")))
+        gap, before = (pick.choice((0, 0, 1, 4, 8, 16, pick.randint(0, 40))) for _ in range(2))
+        alpha, beta = pick.choice((1.0, 1.0, 2.0, -1.0, 0.0)), pick.choice((0.0, 0.0, 1.0, -2.0))
+        if wrong := checked(problem, gap, before, alpha, beta, pick.random() < 0.5):
+            yield wrong
+    yield f"seed {seed}: {count} products checked"
+
+
+def checked(problem: Any, gap: int, before: int, alpha: float, beta: float, whole: bool) -> str:
+    """What is wrong with a product of matrices inside of larger ones, `gap` elements between rows and `before` elements
+    before the first; "" if it is right, writes to nothing beside C and has the same bits when computed again."""
     import tilewright as tw
-    from tilewright.bench import gpu_device
     from tilewright.bench.cases import Product
     from tilewright.bench.peer import out_dtype
-    from tilewright.bench.suites.shapes import gemm
     from tilewright.measure.operands import Operands
-    gpu_device.TorchDevice()                # tf32 off
-    count = 0
 
-    def stored(kind: str, rows: int, cols: int, gap: int, before: int, whole: bool) -> tuple[Any, Any]:
+    def stored(kind: str, rows: int, cols: int) -> tuple[Any, Any]:
         """A matrix inside of a larger one, and that one."""
         shape = rows + 2, cols + gap + before
         outer = torch.randint(-3, 4, shape, device="cuda") if whole else 3 * torch.randn(shape, device="cuda")
         outer = outer.to(gpu_device.dtype_of(torch, kind))
         return outer[:rows, before:before + cols], outer
 
-    for m, n, k in AWKWARD:
-        for gap, before in GAPS:
-            problem = gemm(dtype, m, n, k, layout)
-            kind = problem.out
-            options = out_dtype(Product(problem.a, problem.b, kind))
-            for whole in (True, False):
-                (a, _), (b, _) = (stored(each, *shape, gap, before, whole) for each, shape in (
-                    (problem.a, problem.shape_a), (problem.b, problem.shape_b)))
-                a, b = (x if letter == "n" else x.t() for x, letter in zip((a, b), layout))
-                for alpha, beta in SCALES:
-                    if gpu_device.is_whole(kind) and not (alpha.is_integer() and beta.is_integer()):
-                        continue
-                    c, outer = stored(kind, m, n, gap, before, whole)
-                    old = c.clone()
-                    if beta == 0:
-                        gpu_device.poison(c)
-                    around = outer.clone()
-                    if options:
-                        tw.matmul(a, b, c, alpha=alpha, beta=beta, **({"c": c} if beta else {}), **options)
-                    elif (alpha, beta) == (1.0, 0.0):
-                        tw.matmul(a, b, c)
-                    else:
-                        tw.gemm(alpha, a, b, beta, c)
-                    wanted, allowed = gpu_device.reference(Operands(problem, a, b, c))
-                    wanted, allowed = alpha * wanted, abs(alpha) * allowed
-                    if beta:
-                        wanted += beta * old.double()
-                        allowed += gpu_device.RANDOM * gpu_device.eps_of(kind) * abs(beta) * old.double().abs()
-                    exact = whole and (gpu_device.is_whole(kind) or gpu_device.eps_of(kind) <= 2.0**-23)
-                    wrong, got = gpu_device.wrong(c, wanted, 0.0 * allowed if exact else allowed), c.clone()
-                    c.copy_(old)
-                    around[:m, before:before + n] = old
-                    if wrong is None and not torch.equal(outer, around):
-                        wrong = "elements beside C were written to"
-                    if wrong is None and alpha == 1.0 and beta == 0.0:
-                        tw.matmul(a, b, c, **options)
-                        wrong = None if torch.equal(c, got) else "the same product again gives other bits"
-                    count += 1
-                    if wrong:
-                        yield f"{problem} gap {gap} offset {before} alpha {alpha} beta {beta} whole {whole}: {wrong}"
-    yield f"{dtype} {layout}: {count} products checked"
+    kind, m, n = problem.out, problem.m, problem.n
+    options = out_dtype(Product(problem.a, problem.b, kind))
+    (a, _), (b, _) = (stored(each, *shape) for each, shape in ((problem.a, problem.shape_a),
+                                                              (problem.b, problem.shape_b)))
+    a, b = (x if letter == "n" else x.t() for x, letter in zip((a, b), problem.layout))
+    c, outer = stored(kind, m, n)
+    old = c.clone()
+    if beta == 0:
+        gpu_device.poison(c)
+    around = outer.clone()
+    if options:
+        tw.matmul(a, b, c, alpha=alpha, beta=beta, **({"c": c} if beta else {}), **options)
+    elif (alpha, beta) == (1.0, 0.0):
+        tw.matmul(a, b, c)
+    else:
+        tw.gemm(alpha, a, b, beta, c)
+    wanted, allowed = gpu_device.reference(Operands(problem, a, b, c))
+    wanted, allowed = alpha * wanted, abs(alpha) * allowed
+    if beta:
+        wanted += beta * old.double()
+        allowed += gpu_device.RANDOM * gpu_device.eps_of(kind) * abs(beta) * old.double().abs()
+    exact = whole and (gpu_device.is_whole(kind) or gpu_device.eps_of(kind) <= 2.0**-23)
+    wrong, got = gpu_device.wrong(c, wanted, 0.0 * allowed if exact else allowed), c.clone()
+    c.copy_(old)
+    around[:m, before:before + n] = old
+    if wrong is None and not torch.equal(outer, around):
+        wrong = "elements beside C were written to"
+    if wrong is None and alpha == 1.0 and beta == 0.0:
+        tw.matmul(a, b, c, **options)
+        wrong = None if torch.equal(c, got) else "the same product again gives other bits"
+    return (wrong and f"{problem} gap {gap} offset {before} alpha {alpha} beta {beta} whole {whole}: {wrong}") or ""
 
 
 def child(arguments: list[str], limit: float) -> tuple[int, str]:
@@ -128,6 +152,14 @@ def checks(dtypes: list[str], limit: float) -> dict[str, Any]:
     with ThreadPoolExecutor(4) as pool:
         runs = {f"{dtype} {layout}": pool.submit(child, [sys.executable, __file__, "--family", dtype, layout], limit)
                 for dtype, layout in families}
+    return {name: _outcome(*future.result()) for name, future in runs.items()}
+
+
+def randoms(count: int, limit: float) -> dict[str, Any]:
+    """Exit status and last lines of four processes that share so many random products."""
+    with ThreadPoolExecutor(4) as pool:
+        words = [sys.executable, __file__, "--random", str(-(-count // 4))]
+        runs = {f"random {seed}": pool.submit(child, [*words, str(seed)], limit) for seed in range(4)}
     return {name: _outcome(*future.result()) for name, future in runs.items()}
 
 
@@ -225,14 +257,16 @@ def main() -> int:
     parser.add_argument("--plans", type=Path, help="for tune: a file with a plan or a case on each line")
     parser.add_argument("--dtype", default="", help="formats, with commas between them")
     parser.add_argument("--family", nargs=2, metavar=("DTYPE", "LAYOUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--random", nargs=2, type=int, metavar=("COUNT", "SEED"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.family:
-        lines = list(check_family(*asked.family))
+    if asked.family or asked.random:
+        gpu_device.TorchDevice()            # tf32 off
+        lines = list(check_family(*asked.family) if asked.family else check_random(*asked.random))
         print("\n".join(lines))
         return 1 if len(lines) > 1 else 0
     names = [job.partition(":")[0] for job in asked.jobs]
     for name in names:
-        if name not in (*SUITES, *COSTS, "check", "sanitize", "article", "ladder", "tune"):
+        if name not in (*SUITES, *COSTS, "check", "random", "sanitize", "article", "ladder", "tune"):
             parser.error(f"there is no job {name!r}")
     began, table = time.monotonic(), []
 
@@ -246,9 +280,12 @@ def main() -> int:
     quick = ["--quick"] if asked.quick else []
     dtypes = asked.dtype.split(",") if asked.dtype else []
     found: dict[str, Any] = {}
-    for name, work in (("check", checks), ("sanitize", sanitize)):
+    works: dict[str, Callable[[], dict[str, Any]]] = {
+        "check": lambda: checks(dtypes or ["f32", "f64"], left()), "sanitize": lambda: sanitize(dtypes, left()),
+        "random": lambda: randoms((sizes_of(asked.jobs[names.index("random")]) or [1000])[0], left())}
+    for name, work in works.items():
         if name in names:
-            found[name] = work(dtypes or ["f32", "f64"], left())
+            found[name] = work()
             (asked.out / "checks.json").write_text(json.dumps(found, indent=1))
             for family, outcome in found[name].items():
                 ran(f"{name} {family}", 0 if outcome["ok"] in (True, None) else outcome["status"], outcome["said"])
