@@ -53,8 +53,8 @@ AWKWARD = [(1, 1, 1), (1, 300, 500), (300, 1, 500), (17, 33, 65), (5, 7, 0), (12
            (129, 257, 511), (1000, 1000, 1000), (16, 4096, 4096), (4096, 16, 1000), (64, 64, 20000), (2039, 1031, 517)]
 SCALES = [(1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 0.5)]
 GAPS = [(0, 0), (3, 1), (4, 4)]         # elements between rows, elements before the first
-RANDOM_DTYPES = ("f32", "f64", "bf16-bf16-bf16", "bf16-bf16-f32", "f16-f16-f16", "f16-f16-f32", "i8-i8-i32", "u8-i8-i32",
-                 "e4m3fn-e4m3fn-bf16", "e4m3fn-e5m2-f32")
+RANDOM_DTYPES = ("f32", "f64", "bf16-bf16-bf16", "bf16-bf16-f32", "f16-f16-f16", "f16-f16-f32", "i8-i8-i32",
+                 "u8-i8-i32", "e4m3fn-e4m3fn-bf16", "e4m3fn-e5m2-f32")
 
 
 def check_family(dtype: str, layout: str) -> Iterator[str]:
