@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.bench.cases import GPU, Product
-from tilewright.bench.peer import Library, Peer, Setting, Way, single
+from tilewright.bench.peer import Library, Peer, Setting, Unfit, Way
 from tilewright.measure.machine import versions
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Array, Operands
@@ -87,7 +87,8 @@ PEER = Library("torch", load, "torch", order=30, steered_by=("ONEDNN_", "DNNL_",
 
 
 def load_cublas(setting: Setting) -> Peer:
-    """cuBLAS through torch.mm; TorchDevice sets torch to full f32, without TF32."""
+    """cuBLAS through torch.mm; TorchDevice sets torch to full f32, without TF32. Of fp8 with sums promoted to f32, and
+    "cuBLAS fast" with those of the tensor cores."""
     assert setting.on is not None
     torch = setting.on.torch
     version = f"of torch {torch.__version__}"
@@ -96,16 +97,39 @@ def load_cublas(setting: Setting) -> Peer:
 
     one = torch.ones((), device=setting.on.name)
 
-    def bind(o: Operands) -> Call:
-        p = o.problem
-        if p.a in ("e4m3fn", "e5m2"):
-            return partial(torch._scaled_mm, o.a, o.b, one, one, out_dtype=o.c.dtype, out=o.c), ()
-        if p.a == p.b == "i8" and p.out == "i32":
-            return partial(torch._int_mm, o.a, o.b, out=o.c), ()
-        wider = {} if p.a == p.out else {"out_dtype": o.c.dtype}
-        return partial(torch.mm if p.batch == 1 else torch.bmm, o.a, o.b, out=o.c, **wider), ()
+    def mm(o: Operands) -> Call:
+        wider = {} if o.problem.a == o.problem.out else {"out_dtype": o.c.dtype}
+        return partial(torch.mm if o.problem.batch == 1 else torch.bmm, o.a, o.b, out=o.c, **wider), ()
 
-    return single("cuBLAS", version, "torch.mm(a, b, out=), tf32 off; of 8 bits torch._int_mm, torch._scaled_mm", bind)
+    def int_mm(o: Operands) -> Call:
+        if o.problem.m <= 16:
+            raise Unfit(f"torch._int_mm takes more than 16 rows of A, not {o.problem.m}")
+        _check_multiples(o, "torch._int_mm", 8)
+        return partial(torch._int_mm, o.a, o.b, out=o.c), ()
+
+    def scaled_mm(o: Operands, fast: bool) -> Call:
+        _check_multiples(o, "torch._scaled_mm", 16)
+        return partial(torch._scaled_mm, o.a, o.b, one, one, out_dtype=o.c.dtype, out=o.c, use_fast_accum=fast), ()
+
+    def ways(product: Product) -> Iterator[Way]:
+        if product.a in ("e4m3fn", "e5m2"):
+            for name, fast in (("cuBLAS", False), ("cuBLAS fast", True)):
+                yield Way(name, f"torch._scaled_mm(a, b, use_fast_accum={fast}, out=), scales of 1",
+                          partial(scaled_mm, fast=fast))
+        elif product.formats == "i8-i8-i32":
+            yield Way("cuBLAS", "torch._int_mm(a, b, out=)", int_mm)
+        else:
+            yield Way("cuBLAS", how, mm)
+
+    how = "torch.mm(a, b, out=), tf32 off"
+    return Peer("cuBLAS", version, f"{how}; of 8 bits torch._int_mm, torch._scaled_mm", ways)
+
+
+def _check_multiples(o: Operands, name: str, of: int) -> None:
+    """Unfit where torch refuses these sizes, or cuBLAS rows so far apart: elements are bytes."""
+    apart = [max(x.stride()) for x in (o.a, o.b) if min(x.shape) > 1]
+    if wrong := [x for x in (o.problem.k, o.problem.n, *apart) if x % of]:
+        raise Unfit(f"{name} takes k, n and elements from row to row in multiples of {of}, not {wrong[0]}")
 
 
 CUBLAS_PEER = Library("cuBLAS", load_cublas, device=GPU, order=0)
