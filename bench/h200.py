@@ -5,7 +5,8 @@
 check      products of every kind against float64 through tilewright's own door, each family in a process of its own
 random     1000 random products (random:N for N), in four processes
 sanitize   compute-sanitizer's memcheck and racecheck over every kernel family (bench/sanitized.py)
-squares odd skinny f64    suites of `tilewright bench gpu`, together in DIR/gpu.json
+squares odd skinny f64 tensor tensor_odd tensor_skinny terms
+           suites of `tilewright bench gpu`, together in DIR/gpu.json, with --dtype in DIR/gpu-DTYPE.json
 overhead emission         the host's time of a call, and of emitting a kernel (bench/gpu_costs.py): DIR/costs.json
 article    the article's sweep, every 256 (article:128 for all of it): DIR/article.json and .png
 ladder     the teaching steps: DIR/ladder.json
@@ -13,7 +14,8 @@ tune       the plans of --plans FILE, a line each, on its lines "case MxNxK:LAYO
            first on squares of --dtype, beside cuBLAS in one interleaved run: DIR/tune.json, of other formats
            than f32 DIR/tune-DTYPE.json
 
---dtype names formats of A, B and the result for check, squares, odd, skinny and tune: bf16-bf16-bf16, i8-i8-i32.
+--dtype names formats of A, B and the result for check, the suites but f64 and terms, and tune: bf16-bf16-bf16,
+i8-i8-i32. --peers names the suites' peers: cuBLAS.
 
 DIR is $OUT, or the working directory. Jobs run in processes of their own: a kernel that reads where it must not takes
 only its own job with it. A short table of everything comes last.
@@ -31,6 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -186,7 +189,8 @@ def _outcome(code: int, said: str) -> dict[str, Any]:
 
 # ---- suites of the package
 
-SUITES = {"squares": "square", "odd": "odd", "skinny": "skinny", "f64": "f64"}
+SUITES = {"squares": "square", **{name: name for name in (
+    "odd", "skinny", "f64", "tensor", "tensor_odd", "tensor_skinny", "terms")}}
 COSTS = ("overhead", "emission")
 
 
@@ -194,21 +198,24 @@ def prebuild(names: list[str], dtypes: list[str]) -> str:
     """Compile what the suites need into the kernel cache, with all cores."""
     from tilewright.bench.suites import shapes
     cases = shapes.gpu_cases([SUITES[name] for name in names], dtypes)
-    problems = list(dict.fromkeys(case.problem for case in cases))
+    # Views (gap) have plans of their own, by how they are aligned: they are compiled when they are first multiplied.
+    problems = list(dict.fromkeys((case.problem, case.algorithm) for case in cases if not case.gap))
+    device = module.target()            # whose multiprocessors and caches plans are chosen by, as in matmul
     began = time.perf_counter()
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        errors = [said for said in pool.map(_compiled, problems) if said]
+        errors = [said for said in pool.map(partial(_compiled, device), problems) if said]
     return "\n".join([f"{len(problems)} problems compiled in {time.perf_counter() - began:.1f} s", *errors])
 
 
-def _compiled(problem: Any) -> str:
+def _compiled(device: Any, case: tuple[Any, str | None]) -> str:
+    """Why it cannot be compiled; "" if it can."""
     import tilewright as tw
-    from tilewright.targets import target
+    problem, algorithm = case
     try:
-        kernel: Any = tw.compile(problem, target("sm_90a"))
-        assert kernel.asm
+        kernel: Any = tw.compile(problem, device, algorithm=algorithm)
+        assert all(launch.kernel.loadable.text for launch in kernel.launches)
     except Exception as error:
-        return f"{problem}: {type(error).__name__}: {error}"
+        return f"{problem} {algorithm or ''}: {type(error).__name__}: {error}"
     return ""
 
 
@@ -256,6 +263,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and fewer squares")
     parser.add_argument("--plans", type=Path, help="for tune: a file with a plan or a case on each line")
     parser.add_argument("--dtype", default="", help="formats, with commas between them")
+    parser.add_argument("--peers", default="", help="of the suites, with commas between them: all that are installed")
     parser.add_argument("--family", nargs=2, metavar=("DTYPE", "LAYOUT"), help=argparse.SUPPRESS)
     parser.add_argument("--random", nargs=2, type=int, metavar=("COUNT", "SEED"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -291,10 +299,11 @@ def main() -> int:
                 ran(f"{name} {family}", 0 if outcome["ok"] in (True, None) else outcome["status"], outcome["said"])
     suites = [name for name in names if name in SUITES]
     if suites:
-        print(prebuild(suites, dtypes or ["f32"]), flush=True)
+        print(prebuild(suites, dtypes), flush=True)
         ran(" ".join(suites), *bench(["gpu", "-s", ",".join(SUITES[name] for name in suites), *quick,
                                       *(["--dtype", asked.dtype] if dtypes else []),
-                                      "--json", str(asked.out / "gpu.json")], left()))
+                                      *(["--peers", asked.peers] if asked.peers else []), "--json",
+                                      str(asked.out / f"gpu{'-'.join(['', *dtypes])}.json")], left()))
     if costs := [name for name in names if name in COSTS]:
         ran(" ".join(costs), *child([sys.executable, str(ROOT / "bench/gpu_costs.py"), *costs, "--json",
                                      str(asked.out / "costs.json")], left()))

@@ -145,10 +145,9 @@ def format_rules(threads: int, quick: bool) -> Rules:
 def gpu(options: Options, console: Console) -> int:
     """`tilewright bench gpu`: suites on a GPU beside cuBLAS and Triton."""
     check_outputs(options)
-    dtypes = options.dtypes or ["f32"]
-    named = [case for dtype in dtypes for case in shapes.named(options.cases, dtype)]
+    named = [case for dtype in options.dtypes or ["f32"] for case in shapes.named(options.cases, dtype)]
     suites = options.suites or ([] if options.cases else ["sweep"])
-    cases = shapes.gpu_cases(suites, dtypes, options.sizes, options.quick) + named
+    cases = shapes.gpu_cases(suites, options.dtypes, options.sizes, options.quick) + named
     wanted = _require_gpu(options)
     job = Job(1, NATIVE, cases, _gpu_rules(options), GPU, options.device, peers=wanted, plans=options.plans,
               flush=options.flush, max_call_s=10.0)

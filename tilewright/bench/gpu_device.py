@@ -2,18 +2,20 @@
 
 torch, because cuBLAS is called through it: all peers run on its current stream and in its graphs.  Every element of an
 answer is compared with torch's product of float64 copies, from which it may be off by 8 eps |A| |B|, as on CPUs
-(check.py).
+(check.py).  The sums of fp8 that tensor cores keep by themselves have about 14 bits: those of peers may be off by 2^-13
+of |A| |B| more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tilewright import formats
 from tilewright.bench import peer
-from tilewright.bench.cases import Case, Job
+from tilewright.bench.cases import GPU, Case, Job
 from tilewright.bench.contest import Checked, Left, Lost, States, Timed, attempt
 from tilewright.bench.peer import OURS, Way
 from tilewright.measure import gpu_rules, gpu_state, machine, measure
@@ -24,7 +26,9 @@ from tilewright.measure.operands import Operands
 from tilewright.problem import Gemm
 
 Tensor = Any
+Answer = tuple[Tensor, Tensor]  # A B, and how far each element may be off
 PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-ml-py", "llvmlite")
+FAST_SUMS = 2.0**-13  # of |A| |B|: what sums of fp8 lose which tensor cores add up over all of k
 ARTICLE = ("sweep",)  # suites timed by the article's protocol, the others by the median protocol
 
 
@@ -160,13 +164,13 @@ def poison(c: Tensor) -> None:
     c.fill_(float("nan") if c.dtype.is_floating_point else -1)
 
 
-def reference(o: Operands) -> tuple[Tensor, Tensor]:
-    """A B in float64, and how far each element may be off: as far as sums may be, and a place of a narrower result;
-    integers not at all."""
+def reference(o: Operands, loss: float = 0.0) -> tuple[Tensor, Tensor]:
+    """A B in float64, and how far each element may be off: as far as sums may be, `loss` of |A| |B| more, and a place
+    of a narrower result; integers not at all."""
     wanted = o.a.double() @ o.b.double()
     sums, out = o.problem.sums, formats.FORMATS[o.problem.out]
     a, b = (x if x.element_size() >= 4 else x.float() for x in (o.a, o.b))
-    allowed = RANDOM * eps_of(sums) * (a.abs() @ b.abs())
+    allowed = (RANDOM * eps_of(sums) + loss) * (a.abs() @ b.abs())
     if isinstance(out, formats.Float) and out.name != sums:
         allowed = allowed + wanted.abs() * out.eps + out.smallest_subnormal
     return wanted, allowed
@@ -188,6 +192,17 @@ def _launches(calls: Sequence[Call]) -> list[Launch]:
 
 
 # ---- the device of a job
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a result is compared with: ours, and those of peers."""
+
+    ours: Answer
+    peers: Answer
+
+    def of(self, name: str) -> Answer:
+        return self.peers if peer.is_peer(name, GPU) else self.ours
 
 
 class Gpu:
@@ -216,13 +231,15 @@ class Gpu:
     def operands(self, case: Case) -> list[Operands]:
         return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem, self.target.l2))]
 
-    def reference(self, case: Case, first: Operands) -> tuple[Tensor, Tensor]:
-        return reference(first)
+    def reference(self, case: Case, first: Operands) -> Answers:
+        ours = reference(first)
+        fp8 = any(not is_whole(x) and formats.FORMATS[x].bits <= 8 for x in (case.problem.a, case.problem.b))
+        return Answers(ours, reference(first, FAST_SUMS) if fp8 else ours)
 
-    def checked(self, way: Way, case: Case, sets: list[Operands], reference: Any) -> Checked:
+    def checked(self, way: Way, case: Case, sets: list[Operands], reference: Answers) -> Checked:
         try:
             calls = attempt(lambda: [way.bind(o) for o in sets])
-            said = attempt(lambda: self._wrong(_launches(calls), sets, reference))
+            said = attempt(lambda: self._wrong(_launches(calls), sets, reference.of(way.name)))
         except Left as reason:
             try:
                 self.on.wait()
@@ -233,7 +250,7 @@ class Gpu:
             raise Left(f"wrong result: {said}")
         return calls, 0, None
 
-    def _wrong(self, launches: Sequence[Launch], sets: list[Operands], reference: Any) -> str | None:
+    def _wrong(self, launches: Sequence[Launch], sets: list[Operands], reference: Answer) -> str | None:
         """Every C poisoned, everything launched: is the first C right, and is no nan left in the others?"""
         for o in sets:
             poison(o.c)
@@ -245,16 +262,16 @@ class Gpu:
         unwritten = [i for i, o in enumerate(sets) if bool(o.c.isnan().any())]
         return f"C of operands {unwritten[0]} is not written everywhere" if unwritten else None
 
-    def time(self, case: Case, calls: dict[str, list[Call]], reference: Any, sets: list[Operands]) -> Timed:
+    def time(self, case: Case, calls: dict[str, list[Call]], reference: Answers, sets: list[Operands]) -> Timed:
         """Time, watch, and check what the timed launches write."""
         launches = {name: _launches(made) for name, made in calls.items()}
         samples, states, again = self._article(case, launches) if case.suite in ARTICLE else self._median(launches)
         errors = {}
         for name in samples:
-            if said := self._wrong(again[name], sets, reference):
+            if said := self._wrong(again[name], sets, reference.of(name)):
                 errors[name] = f"wrong result after timing: {said}"
         if OURS in states:
-            states[OURS]["plan"] = peer.plan_of(case.problem, self.target)
+            states[OURS]["plan"] = peer.plan_of(case.problem, self.target, case.algorithm)
         return samples, states, errors
 
     def _median(self, launches: dict[str, list[Launch]]) -> tuple[dict[str, Sample], States, Any]:

@@ -117,6 +117,11 @@ def names(device: str = CPU) -> list[str]:
     return [library.name for library in libraries() if library.device == device]
 
 
+def is_peer(row: str, device: str = CPU) -> bool:
+    """Whether a row is a library's, and not tilewright's by default or by a plan: it is named after its library."""
+    return row.startswith(tuple(names(device)))
+
+
 def find(
     setting: Setting, wanted: Iterable[str] | None = None, device: str = CPU
 ) -> tuple[list[Peer], dict[str, str]]:
@@ -204,11 +209,11 @@ def planned(text: str) -> Peer:
     return Peer(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)", ways)
 
 
-def plan_of(problem: Any, target: Any) -> str | None:
+def plan_of(problem: Any, target: Any, algorithm: str | None = None) -> str | None:
     """What tilewright.matmul runs for a problem on a GPU, for the record."""
     import tilewright as tw
 
     try:
-        return str(tw.plan(problem, target))
+        return str(tw.plan(problem, target, algorithm=algorithm))
     except (TypeError, ValueError):
         return None

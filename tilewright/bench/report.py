@@ -7,12 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.bench import tables
-from tilewright.bench.peer import OURS
+from tilewright.bench.cases import GPU
+from tilewright.bench.peer import OURS, is_peer
 from tilewright.bench.results import ABSENT, CUBLAS, Report, Result, Session
 from tilewright.bench.tables import REMARK, Column, Group, groups, shown
-from tilewright.measure.measure import geomean
+from tilewright.measure.measure import Spread, geomean
 from tilewright.measure.probes import OUT_OF_DATE
 from tilewright.measure.quiet import BUSY, words
+from tilewright.targets import nvidia
 from tilewright.text import plural, size
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 FEW = 5  # cases left out are listed up to so many
 MENTIONED = 0.1  # CPUs that other processes kept busy: below BUSY a remark
 WORST = 10  # cells of never-lose
+FASTEST = "the fastest"  # of the peers on a GPU
 
 
 def show(report: Report, console: Console) -> None:
@@ -66,9 +69,14 @@ def _show_formats(report: Report, console: Console) -> None:
 def _show_gpu(report: Report, console: Console) -> None:
     for group, results in groups(report.results):
         console.print()
-        caption = "TFLOP/s; x: how many times as fast tilewright is, median of rounds (quartiles)"
-        if (found := gpu_ratios(results)) and len(results) > 1:
-            caption += f"; against cuBLAS: geometric mean {found[0]}, least {found[1]}"
+        unit = "TOP/s" if results[0].case.product.exact else "TFLOP/s"
+        caption = f"{unit}; x: how many times as fast tilewright is, median of rounds (quartiles)"
+        if peak := gpu_peak(report, results[0]):
+            caption += f"; instructions alone reach {peak / 1e12:.0f}"
+        compared = _compared(results)
+        for name in (*compared, *[FASTEST] * (len(compared) > 1)):
+            if (found := gpu_ratios(results, name)) and len(results) > 1:
+                caption += f"; against {name}: geometric mean {found[0]}, least {found[1]}"
         watched = any(tables.state(r, name, "readings") for r in results for name in (OURS, CUBLAS))
         power = [(power_columns, "tilewright / cuBLAS, each alone")] if watched else []
         for columns_of, said in [(rate_columns, caption), *power]:
@@ -155,7 +163,7 @@ def rate_columns(results: list[Result]) -> Iterator[Column]:
     yield from tables.sizes(results)
     peers = tables.names(results)
     yield from ((name, partial(tflops, name=name)) for name in peers)
-    yield from ((f"x {name}", partial(_gpu_ratio, name=name)) for name in peers if name in (CUBLAS, "triton"))
+    yield from ((f"x {name}", partial(_gpu_ratio, name=name)) for name in _compared(results))
 
 
 def power_columns(results: list[Result]) -> Iterator[Column]:
@@ -174,9 +182,30 @@ def joules_ratio(r: Result) -> float | None:
     return ours / theirs if ours and theirs else None
 
 
-def gpu_ratios(results: list[Result]) -> tuple[str, str] | None:
-    """Geometric mean and least of our ratios to cuBLAS."""
-    found = [ratio.median for r in results if (ratio := r.ratio(CUBLAS))]
+def _compared(results: list[Result]) -> list[str]:
+    """The peers among the rows, without tilewright by other plans."""
+    return [name for name in tables.names(results) if is_peer(name, GPU)]
+
+
+def gpu_peak(report: Report, r: Result) -> float | None:
+    """Operations per second that the chip's matrix instructions alone reach at its highest clock on these operands; of
+    f32 and f64 None."""
+    gpu, found = report.machine.get("gpu", {}), nvidia.find(r.isa)
+    if found is None or r.case.algorithm or r.case.problem.a != r.case.problem.b:
+        return None
+    rate = max(rates.get(r.case.problem.a, 0) for rates in (found.matrix_rates, found.wgmma_rates))
+    return rate * gpu.get("sms", found.sms) * 1e6 * (gpu.get("max_sm_mhz") or found.clock / 1e6) or None
+
+
+def _ratio(r: Result, name: str) -> Spread | None:
+    if name == FASTEST:
+        name = next((peer for peer in r.peers() if is_peer(peer, GPU)), "")
+    return r.ratio(name)
+
+
+def gpu_ratios(results: list[Result], name: str = CUBLAS) -> tuple[str, str] | None:
+    """Geometric mean and least of our ratios to a peer, or to the fastest of each case."""
+    found = [ratio.median for r in results if (ratio := _ratio(r, name))]
     return (f"{geomean(found):.3f}", f"{min(found):.3f}") if found else None
 
 

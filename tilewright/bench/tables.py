@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 K = TypeVar("K")
-Group = tuple[str, str, int, str]  # suite, dtype, threads, isa
+Group = tuple[str, str, int, str]  # suite, formats in words, threads, isa
 Column = tuple[str, Callable[[Result], str]]
 
 
 def groups(results: Iterable[Result]) -> Iterator[tuple[Group, list[Result]]]:
     """Results that belong in one table, in the order they were first seen."""
-    yield from _grouped(results, lambda r: (r.case.suite, r.case.problem.a, r.threads, r.isa)).items()
+    yield from _grouped(results, lambda r: (r.case.suite, r.case.product.label, r.threads, r.isa)).items()
 
 
 def _grouped(results: Iterable[Result], key: Callable[[Result], K]) -> dict[K, list[Result]]:
@@ -146,6 +146,8 @@ def sizes(results: list[Result], heading: str = "") -> Iterator[Column]:
     yield heading or size_of(results), lambda r: r.case.size
     if len({r.case.problem.layout for r in results}) > 1:
         yield "layout", lambda r: r.case.problem.layout
+    if len({r.case.gap for r in results}) > 1:
+        yield "gap", lambda r: str(r.case.gap)
 
 
 # ---- the peak of the machine
@@ -165,7 +167,7 @@ def beyond(report: Report, group: Group) -> str:
 def _peak(report: Report, group: Group) -> tuple[float | None, str]:
     peak: float | None = report.extra.get("peak_gflops", {}).get(" ".join(map(str, group[1:])))
     rates = [(r.gflops(row.name) or 0.0, f"{row.name}, {r.case.size}") for r in report.results for row in r.rows
-             if (r.case.problem.a, r.threads, r.isa) == group[1:]]
+             if (r.case.product.label, r.threads, r.isa) == group[1:]]
     top, where = max(rates, default=(0.0, ""))
     if peak is None or not exceeded(top, peak):
         return peak, ""

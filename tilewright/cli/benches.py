@@ -116,12 +116,13 @@ def formats(
 def gpu(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
     suite: Annotated[list[str] | None, _list("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, "
-                                             "f64.", default="sweep")] = None,
+                                             "f64; of formats of tensor cores tensor, tensor_odd, tensor_skinny; "
+                                             "terms: f32 by algorithms of theirs.", default="sweep")] = None,
     sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.",
                                              default="1024 to 12800 step 128")] = None,
     dtype: Annotated[list[str] | None, _list(
         "--dtype", "-d", help="f32, f64, or formats of A, B and the result that torch multiplies too: bf16-bf16-bf16, "
-        "f16-f16-f16, i8-i8-i32, e4m3fn-e4m3fn-bf16.", default="f32")] = None,
+        "f16-f16-f16, i8-i8-i32, e4m3fn-e4m3fn-bf16.", default="f32; of tensor these four")] = None,
     peers: Annotated[list[str] | None, _list("--peers", help="cuBLAS, triton.", default="all found")] = None,
     plan: Annotated[
         list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from tilewright import formats
 from tilewright.bench.cases import Case, Product
 from tilewright.problem import Gemm
 
@@ -94,6 +95,13 @@ GPU_PRODUCTS = ("f16-f16-f16", "f16-f16-f32", "bf16-bf16-bf16", "bf16-bf16-f32",
                 "e4m3fn-e4m3fn-f32", "e5m2-e4m3fn-bf16")
 GPU_ODD = (1000, 1536, 2039, 3000, 4100, 5000)
 WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336))  # (n, k) of a language model's layers
+# On tensor cores: the squares and products by weights of their suite, sizes and views whose rows no tensor map can
+# describe, and few rows of A.
+TENSOR_DTYPES = ("bf16-bf16-bf16", "f16-f16-f16", "e4m3fn-e4m3fn-bf16", "i8-i8-i32")
+TENSOR_SQUARES = (512, 1024, 2048, 4096, 8192, 16384)
+TENSOR_WEIGHTS = (*WEIGHTS, (28672, 8192))
+TENSOR_ODD = (1000, 2039, 3000, 5000)
+TERMS = ("bf16_bf16_f32_x6", "tf32_tf32_f32_x3")  # f32 by products of such terms
 GPU_SQUARES = {"sweep": range(1024, 12801, 128), "square": range(1024, 8193, 1024),
                "f64": (2048, 3072, 4096, 6144, 8192)}
 GPU_QUICK = {"sweep": (1024, 2048, 4096, 8192, 12800), "square": (1024, 2048, 4096, 8192)}
@@ -103,18 +111,36 @@ GPU_SUITES: Suites = {
     "odd": lambda dtype: [Case("odd", gemm(dtype, n, n, n, layout)) for n in GPU_ODD for layout in LAYOUTS],
     "skinny": lambda dtype: [Case("skinny", gemm(dtype, m, *nk)) for nk in WEIGHTS for m in (16, 64, 128, 512)],
     "f64": lambda dtype: squares("f64", GPU_SQUARES["f64"], "f64"),
+    "tensor": lambda dtype: _tensor("tensor", dtype, [(n, n, n) for n in TENSOR_SQUARES] + [
+        (m, *nk) for nk in TENSOR_WEIGHTS for m in (128, 512, 4096)]),
+    "tensor_odd": lambda dtype: _tensor("tensor_odd", dtype, [(n, n, n) for n in TENSOR_ODD]) + _tensor(
+        "tensor_odd", dtype, [(n, n, n) for n in (2048, 4096)], gap=1),
+    "tensor_skinny": lambda dtype: _tensor("tensor_skinny", dtype, [
+        (m, *nk) for nk in (TENSOR_WEIGHTS[0], TENSOR_WEIGHTS[-1]) for m in (1, 8, 16, 32, 64)]),
+    "terms": lambda dtype: [Case("terms", gemm(dtype, n, n, n), algorithm=algorithm)
+                            for algorithm in TERMS for n in (2048, 4096, 8192)],
 }
+# The formats of suites that are for these alone, and of those that are for these unless others are asked for
+GPU_ONLY: dict[str, Sequence[str]] = {"f64": ("f64",), "terms": ("f32",)}
+GPU_DTYPES: dict[str, Sequence[str]] = dict.fromkeys(("tensor", "tensor_odd", "tensor_skinny"), TENSOR_DTYPES)
+
+
+def _tensor(suite: str, dtype: str, sizes: Iterable[tuple[int, int, int]], gap: int = 0) -> list[Case]:
+    """Of 8 bits in the layout that torch's products have, of others in "nn"."""
+    layout = "nt" if formats.FORMATS[dtype.split("-")[0]].bits == 8 else "nn"
+    return [Case(suite, gemm(dtype, *size, layout), gap=gap) for size in sizes]
 
 
 def gpu_cases(
-    names: Sequence[str], dtypes: Sequence[str] = ("f32",), sizes: Sequence[int] = (), quick: bool = False
+    names: Sequence[str], dtypes: Sequence[str] = (), sizes: Sequence[int] = (), quick: bool = False
 ) -> list[Case]:
-    """The cases of the named suites; `sizes` instead of a suite's own, where it consists of squares."""
+    """The cases of the named suites in these formats, or in the suite's own; `sizes` instead of a suite's own, where it
+    consists of squares."""
     _checked(names, GPU_SUITES, dtypes, " on a GPU", (*DTYPES, *GPU_PRODUCTS))
     found: list[Case] = []
     for name in names:
         own = (sizes or (GPU_QUICK.get(name, ()) if quick else ())) if name in GPU_SQUARES else ()
-        for dtype in ("f64",) if name == "f64" else dtypes:
+        for dtype in GPU_ONLY.get(name, ()) or dtypes or GPU_DTYPES.get(name, ("f32",)):
             found += squares(name, own, dtype) if own else GPU_SUITES[name](dtype)
     return found
 
