@@ -222,6 +222,17 @@ def test_what_to_use_instead(what, words):
                 Gemm(2, 3, 4, a=what)
 
 
+def test_dtypes_of_torch_are_found_by_name():
+    """torch itself is not needed for it, nor imported."""
+    kind = type("dtype", (), {"__module__": "torch", "__str__": lambda self: "torch." + self.name})
+    for name, found in (("bfloat16", "bf16"), ("float8_e4m3fn", "e4m3fn"), ("int32", "i32"), ("bool", "bool")):
+        of_torch = kind()
+        of_torch.name = name
+        assert formats.find(of_torch).name == found
+    of_torch.name = "quint8"
+    assert formats.find(of_torch) is None
+
+
 def test_other_names_are_nobodys_own():
     for name, others in formats.ALSO_CALLED.items():
         assert name in FORMATS

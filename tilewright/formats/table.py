@@ -89,7 +89,7 @@ _EXTENDED = {"float80", "float96", "float128", "longfloat", "complex160", "compl
 
 
 def find(what: object, among: Collection[str] = FORMATS) -> Format | None:
-    """The format called `what`, or None: a record, a short or NumPy name, a dtype or a scalar type.
+    """The format called `what`, or None: a record, a short or NumPy name, a dtype of NumPy's or torch's, a scalar type.
 
     `among` are the names of those that are wanted, such as MULTIPLIED. NumPy's one-letter codes are not accepted: its
     "f16" and "i8" count bytes where ours count bits.
@@ -103,6 +103,8 @@ def _find(what: object) -> Format | None:
         return what
     if isinstance(what, str):
         return FORMATS.get(what) or _BY_NUMPY_NAME.get(what)
+    if type(what).__module__ == "torch":  # torch.bfloat16, which is not imported for this
+        return _BY_NUMPY_NAME.get(str(what).removeprefix("torch."))
     dtype = _dtype(what)
     return _BY_NUMPY_NAME.get(dtype.name) if dtype is not None else None
 
