@@ -78,6 +78,22 @@ def test_the_bytes_are_those_of_the_simulator_on_nvidia(a, layout, plan):
     assert report.of("workspace").bytes == memory.get("parts", 0)
 
 
+@pytest.mark.parametrize("terms", ["bf16_x6", "bf16_x3"])
+def test_the_bytes_of_passes_are_those_of_the_simulator(terms):
+    problem, target = gemm(128, 128, 128, "f32", "nn"), tw.target("sm_90a")
+    plan = f"mma 64x64x32 warp=32x32 stages=3 vector=8 vector_c=4 terms={terms}"
+    cost, kernel = tw.explain(problem, target, plan).cost, tw.compile(problem, target, plan)
+    report = tw.simulate(kernel, *(np.ones((128, 128), np.float32) for _ in "ab"))
+    shared, l2, memory = ({what: size * times for what, size, times, _ in terms} for terms in cost.traffic.values())
+    assert report.of("tiles", "load", "shared").bytes == shared["A read"] + shared["B read"]
+    for name in "ab":
+        assert report.of(name).bytes == memory[f"{name.upper()} read"]
+    assert report.of("workspace", "store").bytes == memory["A written"] + memory["B written"]
+    *_, product, native = kernel.launches                       # of whose threads each asks whether it is needed
+    flags = sum(4 * np.prod(x.grid) * x.function.threads[0] for x in (product, native))
+    assert report.of("workspace", "load").bytes == l2["A"] + l2["B"] + flags
+
+
 @pytest.mark.parametrize("a", ["f32", "f64"])
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (1, 4096, 4096), (2039, 2039, 2039), (64, 4096, 4096)])
 def test_every_plan_on_nvidia_is_explained(a, size):

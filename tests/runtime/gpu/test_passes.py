@@ -8,6 +8,8 @@ import pytest
 import tilewright as tw
 from tests.helpers.arrays import small_integers
 from tests.helpers.gpus import machine
+from tests.helpers.graphs import capture
+from tilewright.runtime.cuda import module
 
 TERMS = "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1 terms=bf16_x6"
 COPIED = "mma 32x32x{} warp=16x16 stages=3 vector={} vector_c=1 copied={}"
@@ -72,6 +74,24 @@ def test_bound(on):
         on.finish()
         np.testing.assert_array_equal(out, a @ b)
     assert not on.machine.blocks
+
+
+def test_in_a_graph(on):
+    """Allocation, the flag, passes and both products are recorded, and run with what operands hold then."""
+    stream = module.Stream()
+    kernel = tw.compile(tw.Gemm(33, 35, 50), "sm_90a", TERMS)
+    a, b, out = integers(33, 50), integers(50, 35, seed=1), np.zeros((33, 35), np.float32)
+    bound = kernel.bind(*map(on.array, (a, b, out)))
+    with capture(stream) as graph:
+        bound(stream)
+    assert not out.any()
+    for value in (2.0, np.inf, 3.0):
+        a[:] = abs(a) + 1
+        a[4, 4] = value
+        graph.launch(stream)
+        stream.synchronize()
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(out, a @ b)
 
 
 def test_algorithm(on):
