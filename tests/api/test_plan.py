@@ -119,8 +119,8 @@ def test_algorithms_are_compiled_and_explained():
         with pytest.raises(ValueError, match="splits operands of f16 whose products are added up in f32; gemm_f32"):
             call(problem, target, algorithm="bf16_bf16_f32_x4")
     for call in (tw.plan, tw.compile, tw.explain):
-        with pytest.raises(ValueError, match="algorithm= is not supported on sm_90a: it must be None, not 'fastest'"):
-            call(problem, "sm_90a", algorithm="fastest")
+        with pytest.raises(ValueError, match="algorithm= is not supported on gfx942: it must be None, not 'fastest'"):
+            call(problem, "gfx942", algorithm="fastest")
 
 
 def test_elements_without_terms_are_multiplied_by_the_native_kernel():

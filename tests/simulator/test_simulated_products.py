@@ -87,7 +87,8 @@ def compiled(problem, splits=3, **options):
     x, y = -(-problem.n // CTA_TILE), -(-problem.m // CTA_TILE)
     function = parts_of_k(splits, **options)
     launch = SimpleNamespace(function=function, grid=(x, y, splits), shared_bytes=function.shared_bytes,
-                             workspace=4 * splits * x * y * CTA_TILE**2, counters=4 * x * y)
+                             workspace=4 * splits * x * y * CTA_TILE**2, counters=4 * x * y, more=(), at=(),
+                             zero=(0, 0))
     return kernel_of(problem=problem, target=H200, launches=(launch,), resources=Usage(40, 4, 0, 0, 0))
 
 
