@@ -27,6 +27,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +50,9 @@ from tilewright.runtime.cuda import module
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
 SILENT = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
 
+
+WIDTH = "180"       # of tables
+GRACE = 15.0        # seconds that an interrupted process has to write its results
 
 # ---- check: in a process per family
 
@@ -140,13 +144,19 @@ def checked(problem: Any, gap: int, before: int, alpha: float, beta: float, whol
 
 
 def child(arguments: list[str], limit: float) -> tuple[int, str]:
-    """Exit status and output of this script, or another, in a process of its own."""
-    try:
-        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
-        return 124, said + f"\nstopped after {limit:.0f} s"
-    return done.returncode, (done.stdout + done.stderr).strip()
+    """Exit status and output of this script, or another, in a process of its own. At the limit it is interrupted, as by
+    Ctrl-C, upon which `tilewright bench` writes what it has measured."""
+    late = ""
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={"COLUMNS": WIDTH, **os.environ}) as process:
+        for number, seconds in ((signal.SIGINT, limit), (signal.SIGKILL, GRACE), (signal.SIGKILL, GRACE)):
+            try:
+                said = "".join(process.communicate(timeout=seconds))
+                return 124 if late else process.returncode, said.strip() + late
+            except subprocess.TimeoutExpired:
+                late = f"\nstopped after {limit:.0f} s"
+                process.send_signal(number)
+    return 124, late.strip()
 
 
 def checks(dtypes: list[str], limit: float) -> dict[str, Any]:
