@@ -259,6 +259,8 @@ def _of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
     if p.copied != "none" and (p.algorithm == "gemv" or shape.scaled or p.split):
         what = "by gemv" if p.algorithm == "gemv" else "of scaled operands or terms"
         yield f"copied must be none for products {what}, not {p.copied}."
+    if (size := sum(each.size for each in p.passes(shape))) > passes.MOST:
+        yield f"passes would write {size:,} bytes, and may write {passes.MOST:,}."
     if shape.terms and shape.terms != p.split:
         yield f"terms must be {shape.terms} for {shape}, not {p.terms}."
     if not p.split:

@@ -15,6 +15,7 @@ from tilewright.plans.words import TERMS
 
 LINE = 128              # bytes of which rows begin at a multiple
 BLOCK = 256             # and matrices in the workspace
+MOST = 16 << 30         # bytes that the passes of a product write: all matrices of a batch have a copy of their own
 SIDE = 64               # rows, and steps of k, of a CTA of a pass
 
 
