@@ -10,8 +10,11 @@ import numpy as np
 from tilewright import formats
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
-# What sums are multiplied by, on GPUs: nothing, or scales of the rows of A and of the columns of B.
-SCALES = ("", "rows")
+# What sums are multiplied by, on GPUs: nothing, scales of the rows of A and columns of B, or such scales of blocks
+# along k, by how many columns of B share one.
+SCALE_BLOCK = 128
+SCALE_BLOCKS = {"1x128": 1, "128x128": SCALE_BLOCK}
+SCALES = ("", "rows", *SCALE_BLOCKS)
 MOST_BYTES = (1 << 63) - 1  # of a matrix, and of a size
 
 
@@ -27,7 +30,9 @@ class Gemm:
               "t" is stored transposed ([k, m] or [n, k]). Defaults to "nn", of block-scaled formats to "nt"
     batch     how many such products
     scales    "rows": scale_a has a number for each row of A and scale_b for each column of B, or one for all, in f32
-              (f64 if products are added up in f64), by which sums are multiplied before alpha; on GPUs. "": none
+              (f64 if products are added up in f64), by which sums are multiplied before alpha; on GPUs. "1x128": for
+              each block of 128 of k, by which the block's sums are multiplied; "128x128": the same, and 128 columns of
+              B share a scale. "": none
 
     ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
     """

@@ -86,7 +86,8 @@ def matmul(
                 e4m3fn, e5m2, e2m3, e3m2 or e2m1, the scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its
                 patterns, of that shape with ceil(k / 32) in place of k. The result of integers is f32 then, of sums
                 that are exact and multiplied by the scales in f32: see docs/formats.md. With operands on a GPU they
-                are there, too, or NumPy's, which are copied in every call.
+                are there, too, or NumPy's, which are copied in every call; on NVIDIA's GPUs floats may also be of
+                blocks of 128 along k: ceil(k / 128) in place of k, and of b ceil(n / 128) in place of n.
     epilogue    None: no target has fused epilogues yet.
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are

@@ -11,6 +11,7 @@ from tilewright.plans import gpu
 from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.words import TERMS
+from tilewright.problem import SCALE_BLOCKS
 from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
@@ -120,8 +121,10 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
-        more: dict[str, Any] = ({"BATCH": True} if s.batch != 1 else {}) | (
-            {"SCALED": True} if s.scales else {}) | ({"WHEN": self.when} if self.when else {})
+        more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
+        more |= {"SCALED": True} if s.scales == "rows" else {}
+        more |= {"BLOCKS": SCALE_BLOCKS[s.scales]} if s.scales in SCALE_BLOCKS else {}
+        more |= {"WHEN": self.when} if self.when else {}
         if p.algorithm == "wgmma":
             return {**more, **self._of_warpgroups}
         if p.algorithm not in ("simt", "gemv"):

@@ -10,6 +10,7 @@ from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu
 from tilewright.plans.amd_model import LANES, PIECE, cost, peak, traffic
 from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, GpuPlan, GpuShape, Place, choose, ranked
+from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
@@ -155,6 +156,9 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
         return
     if not plain and not shape.scaled:
         yield f"{p.algorithm} needs operands with block scales, and {shape.a} has none here."
+        return
+    if shape.scales in SCALE_BLOCKS:
+        yield f"{target.name} has no kernels with scales of {shape.scales}, f32 for blocks along k."
         return
     formats_here = target.matrix_rates
     if p.algorithm == "scaled" and not target.has("mfma.f8f6f4"):

@@ -18,7 +18,7 @@ from tilewright.plans import common
 from tilewright.plans.common import Cost, NoPlan, Term
 from tilewright.plans.lowering import FASTEST
 from tilewright.plans.words import TERMS
-from tilewright.problem import Gemm
+from tilewright.problem import SCALE_BLOCKS, Gemm
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -201,6 +201,14 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
 Pair = tuple[str, str]
 
 
+def multiplied(target: Any, scales: str) -> tuple[str, ...]:
+    """The formats that a target's kernels multiply, those that have such scales."""
+    found: tuple[str, ...] = planner(target).multiplied(target)
+    if scales not in SCALE_BLOCKS:
+        return found
+    return tuple(x for x in found if bits_of(x) <= 16) if isinstance(target, GpuTarget) else ()
+
+
 def results(sums: str, scales: str) -> tuple[str, ...]:
     """What kernels store sums as. Sums of integers that scales multiply are f32 then."""
     return RESULTS["f32" if scales and sums == "i32" else sums]
@@ -213,7 +221,7 @@ def pairs(multiplied: Collection[str]) -> tuple[Pair, ...]:
 
 
 @lru_cache(maxsize=1024)
-def pair_for(a: str, b: str, sums: str, target: Any) -> Pair | None:
+def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "") -> Pair | None:
     """The formats in which operands of these are multiplied, with sums in `sums`: their own, if kernels take them; else
     the narrowest that hold all numbers of both, and of those the ones that leave most operands as they are. Operands
     that meet in the format of the sums are converted to it as a sum would be. None if there is none."""
@@ -223,7 +231,7 @@ def pair_for(a: str, b: str, sums: str, target: Any) -> Pair | None:
 
     def effort(pair: Pair) -> tuple[int, int]:
         return max(map(bits_of, pair)), (pair[0] != a) + (pair[1] != b)
-    found = [pair for pair in pairs(planner(target).multiplied(target))
+    found = [pair for pair in pairs(multiplied(target, scales))
              if SUMS.get(pair[0], "f32") == sums and held(pair)]
     return (a, b) if (a, b) in found else min(found, key=effort, default=None)
 
@@ -237,11 +245,12 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
     in_memory   all of these are arrays in the GPU's memory, and converted there
     scales      what multiplies sums: see problem.SCALES
     """
-    found = pair_for(given["a"], given["b"], sums, target)
+    found = pair_for(given["a"], given["b"], sums, target, scales)
     if found is None or (in_memory and not _copied(given)):
         what = ", ".join(f"{name} = {format}" for name, format in given.items())
-        raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}; it multiplies "
-                        f"{', '.join(planner(target).multiplied(target))}")
+        by = f" and scales of {scales}" if scales in SCALE_BLOCKS else ""
+        raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}{by}; it multiplies "
+                        f"{', '.join(multiplied(target, scales)) or 'nothing'}{' by such' * bool(by)}")
     result = given["result"]
     exact = given.get("c", result) == result        # else c would be rounded before it is added
     stored = results(sums, scales)
@@ -258,7 +267,7 @@ def lower(problem: Gemm, target: Any) -> Gemm:
     p = problem
     if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}):
         return p
-    pair = pair_for(p.a, p.b, p.sums, target)
+    pair = pair_for(p.a, p.b, p.sums, target, p.scales)
     if pair is None:
         return p
     stored = results(p.sums, p.scales)

@@ -10,6 +10,7 @@ from tilewright.plans import passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, SWIZZLED, NvidiaPlan, multiplied
+from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
 __all__ = ["LANES", "NvidiaPlan", "candidates", "choose", "cost", "multiplied", "peak", "ranked", "shape_of", "traffic"]
@@ -149,8 +150,12 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
     a, b, c = shape.vector_a, shape.vector_b, min(shape.vector_c, LANE_C)
     least = min(vector * bits // 8 for vector, bits in zip((a, b), shape.bits))
     asynchronous = "cp.async" in target.instructions and least >= LEAST_ASYNC
-    rows = ROWS if least > 1 else ROWS[-1:]             # 128 single bytes on their way in each thread can spill
+    few = least == 1 or shape.scales in SCALE_BLOCKS    # 128 single bytes on their way in each thread can spill
+    rows = ROWS[-1:] if few else ROWS
+    most_sums = 32*32 if shape.scales == "1x128" and shape.a in FP8 else 64*64      # of a warp; more spill on sm_90
     for (cta_m, cta_n), (warp_m, warp_n) in MATRIX:
+        if warp_m*warp_n > most_sums:
+            continue
         for row in rows:
             plan = NvidiaPlan("mma", cta_m, cta_n, row * 8 // bits_of(shape.a), warp_m, warp_n, stages=2, vector=a,
                               vector_b=b if b != a else 0, vector_c=c if c != a else 0,
@@ -169,7 +174,8 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
 def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
     """Plans by Hopper's warpgroups, with as many stages as fit, for what the `declared` passes have left."""
     # of terms: instructions cut off less than an addition rounds, if they add up 128 bytes of k
-    promote = SWIZZLED*8 // bits_of(shape.a) if shape.terms else PROMOTED if shape.a in FP8 else 0
+    promoted = shape.a in FP8 or shape.scales in SCALE_BLOCKS
+    promote = SWIZZLED*8 // bits_of(shape.a) if shape.terms else PROMOTED if promoted else 0
     turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
     row, fewest, tiles = (SWIZZLED, FEWEST_STAGES, WARPGROUP) if not shape.terms else (SWIZZLED // 2, 2, OF_TERMS)
     for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in tiles), *((x, 2, True) for x in turns)):

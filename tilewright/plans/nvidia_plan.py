@@ -22,6 +22,7 @@ from tilewright.plans import gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART
 from tilewright.plans.words import TERMS
+from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
 
 if TYPE_CHECKING:
@@ -130,9 +131,10 @@ class NvidiaPlan(GpuPlan):
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
             sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups))
-            return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32 and not self.split)
-        if self.algorithm in MATRIX:
-            sums = self.warp_m*self.warp_n // LANES * (1 + bool(self.split))        # of terms once more
+            scales = 24*(shape.scales == "1x128")
+            return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32 and not self.split) + scales
+        if self.algorithm in MATRIX:            # sums of terms once more, and those that scales of blocks multiply
+            sums = self.warp_m*self.warp_n // LANES * (1 + (bool(self.split) or shape.scales in SCALE_BLOCKS))
             return sums + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
         if self.algorithm == "dmma":
             return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
@@ -282,13 +284,13 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
     """What is wrong with the formats, if anything is."""
     if p.split:
         return ""
-    pair, here = (shape.a, shape.b), multiplied(target)
+    pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales)
     what = f"{shape.a} by {shape.b}"
     if pair not in gpu.pairs(here) or shape.out not in shape.results or shape.scaled:
         return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
-                f"{' with scales' * shape.scaled}.")
+                f"{' with scales' * shape.scaled}{f' with scales of {shape.scales}' if shape.scales else ''}.")
     if p.algorithm == "mma" and shape.a not in target.matrix_rates:
-        return f"mma multiplies {', '.join(here[len(FORMATS):])} on {target.name}, and this is {what}."
+        return f"mma multiplies {', '.join(x for x in here if x not in FORMATS)} on {target.name}, and this is {what}."
     if p.algorithm == "tf32" and "tf32" not in target.matrix_rates:
         return f"{target.name} has no matrix instructions for tf32."
     if p.algorithm == "wgmma" and not target.wgmma_rates:
@@ -333,6 +335,9 @@ def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     if p.warp_m % 16 or p.warp_n % 16 or row % STEP:
         yield (f"{p.algorithm} needs warp tiles of multiples of 16, and cta_k a multiple of {STEP} bytes, not "
                f"{p.warp_m}x{p.warp_n} and {row}.")
+    if shape.scales in SCALE_BLOCKS and (SCALE_BLOCK % p.cta_k or SCALE_BLOCK % p.warp_n):
+        yield (f"cta_k and a warp's columns must be divisors of {SCALE_BLOCK} with scales of {shape.scales}, not "
+               f"{p.cta_k} and {p.warp_n}.")
     if p.slices > 1:
         yield f"slices must be 1 for {p.algorithm}."
 
@@ -365,7 +370,10 @@ def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
     if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % SWIZZLED:
         yield f"store=tma needs cta_n to be a multiple of {SWIZZLED} bytes of C, and {p.cta_n} {shape.out} are not."
-    if p.promote < 0 or p.promote % p.cta_k or (p.promote and shape.sums != "f32"):
+    blocks = shape.scales in SCALE_BLOCKS
+    if blocks and p.promote != SCALE_BLOCK:
+        yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."
+    if p.promote < 0 or p.promote % p.cta_k or (p.promote and shape.sums != "f32" and not blocks):
         yield (f"promote must be 0 or, for sums in f32, a multiple of cta_k = {p.cta_k}, not {p.promote} for sums in "
                f"{shape.sums}.")
     if p.vectors[2] > 2:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.problem import Gemm
+from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS, Gemm
 from tilewright.rules import arguments
 from tilewright.rules.arguments import F32, F64, Array
 from tilewright.rules.call import Arithmetic
@@ -35,12 +35,58 @@ def by_sums(scales: Array, x: Any, trans: Any, name: str, remedy: str = "") -> A
     return scales.swapaxes(-1, -2) if x.ndim > 1 and arguments.layout(trans, name) != "n" else scales
 
 
-def of_problem(problem: Gemm, scale: Array, name: str) -> Array:
-    """scale_a or scale_b of a problem with scales as a view [..., m, 1] or [..., 1, n]: of the operand's shape as it is
-    multiplied with 1 for k, or 1 where several share it. ValueError for others."""
-    shape = problem.shapes[name[-1]]
-    found = by_sums(scale, np.broadcast_to(np.int8(0), shape), "n", name[-1])
-    return np.broadcast_to(found, (*shape[:-1], 1) if name == "scale_a" else (*shape[:-2], 1, shape[-1]))
+def by_blocks(scale: Array, x: Array, name: str) -> Array | None:
+    """Scales of blocks of 128 along k as they multiply sums, [..., m, blocks] of a, or [..., blocks, n] of b, where 128
+    columns may share one; None for those of all of k. x and scale are as they are multiplied. ValueError for others."""
+    if scale.ndim != x.ndim or x.ndim < 2:
+        return None
+    rows, columns = x.shape[-2:]
+    along, across = (columns, (rows,)) if name == "a" else (rows, (columns, -(-columns // SCALE_BLOCK)))
+    blocks = -(-along // SCALE_BLOCK)
+    got, other = scale.shape[::-1][:2] if name == "a" else scale.shape[-2:]
+    if got != blocks or other not in (1, *across) or (blocks == 1 and other in (1, across[0])):
+        return None
+    if any(n not in (1, length) for n, length in zip(scale.shape[:-2], x.shape[:-2])):
+        raise ValueError(f"scale_{name} must have the leading axes of {name}, {x.shape[:-2]}, or 1 where all share it, "
+                         f"and its shape is {scale.shape}")
+    return scale
+
+
+def broadcast(pair: Sequence[Array], lead: tuple[int, ...], m: int, n: int, k: int) -> tuple[Array, Array]:
+    """Scales of a and b, for all of k or for blocks, with these leading axes and all rows, columns and blocks."""
+    of_a, of_b = pair
+    blocks = -(-k // SCALE_BLOCK) if max(of_a.shape[-1], of_b.shape[-2]) > 1 else 1
+    shared = -(-n // SCALE_BLOCK)
+    if of_b.shape[-1] in (1, shared) and (blocks > 1 or of_b.shape[-1] not in (1, n)):
+        n = shared
+    return np.broadcast_to(of_a, (*lead, m, blocks)), np.broadcast_to(of_b, (*lead, blocks, n))
+
+
+def kind_of(pair: Sequence[Array], n: int) -> str:
+    """Which of problem.SCALES these are, as `broadcast` gives them for n columns; "" for none."""
+    if not pair:
+        return ""
+    of_a, of_b = pair
+    return "128x128" if of_b.shape[-1] != n else "rows" if of_a.shape[-1] == 1 else "1x128"
+
+
+def of_problem(problem: Gemm, pair: Sequence[Array]) -> tuple[Array, Array]:
+    """scale_a and scale_b of a problem with scales as views [..., m, blocks] and [..., blocks, n]: of the operand's
+    shape as it is multiplied with 1 or blocks for k, or 1 where several share one. ValueError for others."""
+    found, p, blocked = [], problem, problem.scales in SCALE_BLOCKS
+    for scale, name in zip(pair, "ab"):
+        x = np.broadcast_to(np.int8(0), p.shapes[name])
+        blocks = by_blocks(scale, x, name) if blocked else None
+        scale = by_sums(scale, x, "n", name) if blocks is None else blocks
+        found.append(scale.reshape((1,) * x.ndim) if not scale.ndim else scale)
+    lead, (of_a, of_b) = p.shapes["out"][:-2], found
+    if blocked:
+        along, across = -(-p.k // SCALE_BLOCK), -(-p.n // SCALE_BLOCKS[p.scales])
+        if of_b.shape[-1] not in (1, across):
+            raise ValueError(f"scale_b of {p} must have a scale for each of {across} columns or groups of them, and "
+                             f"its shape is {of_b.shape}")
+        return np.broadcast_to(of_a, (*lead, p.m, along)), np.broadcast_to(of_b, (*lead, along, across))
+    return np.broadcast_to(of_a, (*lead, p.m, 1)), np.broadcast_to(of_b, (*lead, 1, p.n))
 
 
 def times(alpha: Any, factor: float) -> Any:

@@ -31,7 +31,7 @@ def powers(rng, *shape, dtype=np.float32):
     return (2.0 ** rng.integers(-3, 4, shape)).astype(dtype)
 
 
-def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None):
+def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None, blocks=0):
     """Simulate alpha * ((a @ b.T) * scales) + beta * c: what is in c, and what should be."""
     rng = np.random.default_rng(m + n + k)
     A = options.get("DTYPE") or options.get("A", "f32")
@@ -42,9 +42,15 @@ def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None):
     c = rng.integers(-3, 4, (*lead, m, n)).astype(formats.get(OUT).dtype)
     wide = np.float64 if A == "f64" else np.float32
     of_a, of_b = scales or (powers(rng, *lead, m, dtype=wide), powers(rng, *lead, n, dtype=wide))
-    wanted = a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2) * of_a[..., :, None] * of_b[..., None, :]
+    if blocks:
+        wanted = sum(a[:, p:p + 128].astype(np.float64) * of_a[:, p // 128, None]
+                     @ (b[:, p:p + 128].astype(np.float64) * of_b[p // 128].repeat(blocks)[:n, None]).T
+                     for p in range(0, k, 128))
+    else:
+        wanted = a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2) * of_a[..., :, None] * of_b[..., None, :]
     wanted = (alpha * wanted + (beta * c.astype(np.float64) if beta else 0)).astype(c.dtype)
-    function, parts = emit(**options, SCALED=True, **({"BATCH": True} if batch else {})), options.get("SPLIT_K", 1)
+    more = ({"BATCH": True} if batch else {}) | ({"BLOCKS": blocks} if blocks else {"SCALED": True})
+    function, parts = emit(**options, **more), options.get("SPLIT_K", 1)
     tiles = -(-m // 64) * -(-n // 64) if emit is not emit_gemv else -(-n // 8)
 
     def flat(x):
@@ -54,8 +60,10 @@ def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None):
         "ldb": k, "ldc": n, "c_map": flat(c), "scale_a": of_a, "scale_b": of_b, "batch": batch, "stride_a": m*k,
         "stride_b": n*k, "stride_c": m*n, "ld_scale_a": of_a.strides[-1] // of_a.itemsize,
         "ld_scale_b": of_b.strides[-1] // of_b.itemsize, "stride_scale_a": m, "stride_scale_b": n,
-        "workspace": np.zeros(parts*tiles*64*64, np.int32 if A in ("i8", "u8") else wide),
+        "workspace": np.zeros(parts*tiles*64*64, np.int32 if A in ("i8", "u8") and not blocks else wide),
         "counters": np.zeros(tiles, np.int32)}
+    if blocks:
+        values |= {"ld_scale_a": of_a.shape[1], "k_scale_a": 1, "ld_scale_b": 1, "k_scale_b": of_b.shape[1]}
     if emit is emit_wgmma_gemm:
         values |= {"a": a, "b": b}
     simulator.run(function, *(values[name] for name, _ in function.params), grid=(tiles * max(batch, 1), 1, parts))
@@ -81,6 +89,30 @@ def test_scales_of_rows_and_columns(emit, options, m, n):
     for alpha, beta in ((1.0, 0.0), (0.5, 3.0)):
         c, wanted = launched(emit, options, m, n, 144, alpha, beta)
         np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+
+
+BY_BLOCKS = [
+    (emit_mma_gemm, FP8 | {"OUT": "bf16", "VECTOR_C": 2}, 66, 200, 400),             # four blocks, the last one short
+    (emit_mma_gemm, FP8 | {"CTA_K": 128, "LAYOUT": "nt"}, 65, 131, 144),
+    (emit_mma_gemm, INTS | {"SPLIT_K": 3, "VECTOR_C": 4, "CTA_K": 64}, 66, 136, 528),
+    (emit_mma_gemm, BYTES | {"A": "f16", "B": "f16", "CTA_K": 32, "VECTOR_A": 8, "VECTOR_B": 8, "OUT": "f32"}, 34, 70,
+     200),
+    (emit_wgmma_gemm, WGMMA | {"PROMOTE": 128}, 66, 200, 400),
+    (emit_wgmma_gemm, WGMMA | {"PROMOTE": 128, "CTA_N": 192, "CTA_M": 128, "WARPGROUPS": 2, "COPIED": False}, 200, 400,
+     272),
+    (emit_wgmma_gemm, WGMMA | {"PROMOTE": 128, "A": "i8", "B": "u8", "SUMS": "i32", "CTA_K": 64, "OUT": "bf16"}, 66,
+     136, 144),
+]
+
+
+@pytest.mark.parametrize("shared", [1, 128])
+@pytest.mark.parametrize(("emit", "options", "m", "n", "k"), BY_BLOCKS, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_scales_of_blocks(emit, options, m, n, k, shared):
+    """Of 128 of k: for each row of A, and for each column of B or 128 of them."""
+    rng, blocks = np.random.default_rng(k), -(-k // 128)
+    scales = powers(rng, m, blocks), powers(rng, blocks, -(-n // shared))
+    c, wanted = launched(emit, options, m, n, k, 0.5, 2.0, scales=scales, blocks=shared)
+    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
 
 
 @pytest.mark.parametrize(("emit", "options"), [
@@ -120,5 +152,23 @@ def test_no_spills():
     for arch, options in (("sm_80", {"A": "i8", "B": "i8", "SUMS": "i32"}),
                           ("sm_89", {"A": "e4m3fn", "B": "e4m3fn", "VECTOR_C": 4, "TAIL": True, "OUT": "bf16"})):
         function = emit_mma_gemm(ARCH=arch, CTA_K=64, VECTOR_A=16, VECTOR_B=16, **options, **big)
+        _, used = ptxas.assemble(llvm.assembly(function, target(arch)), arch)
+        assert not used[function.name].spills, used
+
+
+@pytest.mark.parametrize("shared", [1, 128])
+def test_no_spills_with_scales_of_blocks(shared):
+    """Of the largest tiles that plans have with them."""
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    fp8, tile = {"A": "e4m3fn", "B": "e4m3fn", "BLOCKS": shared}, {"CTA_M": 128, "CTA_N": 128}
+    wide = tile | {"CTA_N": 192 if shared > 1 else 128, "CTA_K": 128, "PROMOTE": 128}
+    mma = tile | {"WARP_M": 64, "WARP_N": 32, "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16, "LAYOUT": "nt"}
+    small = {} if shared > 1 else {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32}
+    ints = {"A": "i8", "B": "i8", "SUMS": "i32", "BLOCKS": shared, "TAIL": True}
+    for arch, function in (("sm_90a", emit_wgmma_gemm(**fp8, **wide)), ("sm_80", emit_mma_gemm("sm_80", **mma, **ints)),
+                           ("sm_90a", emit_mma_gemm("sm_90a", **fp8, **mma | small))):
         _, used = ptxas.assemble(llvm.assembly(function, target(arch)), arch)
         assert not used[function.name].spills, used

@@ -135,7 +135,7 @@ def test_what_is_refused(hopper):
     deep = [hopper.array(np.broadcast_to(whole(1, name="i8"), shape)) for shape in ((1, 200_000), (200_000, 1))]
     with pytest.raises(TypeError, match=r"sm_90a has no kernel for a = i8, b = i8, .* sums in i64"):
         tw.matmul(*deep, scale_a=0.5)
-    with pytest.raises(ValueError, match="scales must be one of '', 'rows', not 'columns'"):
+    with pytest.raises(ValueError, match="scales must be one of '', 'rows', '1x128', '128x128', not 'columns'"):
         tw.Gemm(1, 1, 1, "i8", scales="columns")
     with pytest.raises(ValueError, match="floating-point format"):
         tw.Gemm(1, 1, 1, "i8", out="i32", scales="rows")
@@ -179,3 +179,80 @@ def test_targets_that_scale_by_other_means():
             refused(problem, "x86-avx2")
     assert "with scales of rows" in str(tw.plans.gpu.multiplied_shape(problem, tw.targets.target("sm_90a")))
     assert "gemm_i8-i8-f32_nn_20x24x40_scaled_rows on sm_90a" in str(tw.explain(problem, "sm_90a"))
+
+
+# m, n, k; the shapes of the scales
+BLOCKS = [
+    (13, 300, 400, (13, 4), (4, 3)),            # 1x128 by 128x128, as DeepSeek-V3 has them
+    (13, 40, 400, (13, 4), (4, 40)),
+    (70, 16, 272, (70, 3), (1, 16)),            # of all of k for B
+    (13, 16, 272, (1, 1), (3, 1)),
+    (13, 300, 64, (13, 1), (1, 3)),             # one block, and groups of columns
+]
+
+
+def by_blocks(a, b, scale_a, scale_b):
+    """The definition, in float64."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    lead, blocks = a.shape[:-2], -(-k // 128)
+    of_a = np.broadcast_to(scale_a, (*lead, m, blocks)).repeat(128, -1)[..., :k]
+    grouped = scale_b.repeat(128, -1)[..., :n] if scale_b.shape[-1] not in (1, n) else scale_b
+    of_b = np.broadcast_to(grouped, (*lead, blocks, n)).repeat(128, -2)[..., :k, :]
+    return (a.astype(np.float64) * of_a) @ (b.astype(np.float64) * of_b)
+
+
+@pytest.mark.parametrize("name", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize(("m", "n", "k", "of_a", "of_b"), BLOCKS)
+def test_scales_of_blocks(monkeypatch, name, m, n, k, of_a, of_b):
+    """On sm_90a by wgmma where k is contiguous, else by mma; on sm_80 as f16."""
+    on = machine(monkeypatch, name)
+    on.made = compiled(monkeypatch, on.engine)
+    scale_a, scale_b = powers(*of_a), powers(*of_b, seed=1)
+    for a, b in ((whole(m, k), whole(n, k, seed=1).T), (whole(k, m).T, whole(k, n, seed=1))):
+        for out in (None, aligned(np.zeros((n, m), np.float32)).T):
+            got = tw.matmul(on.array(a), on.array(b), None if out is None else on.array(out), alpha=2,
+                            scale_a=on.array(scale_a), scale_b=on.array(scale_b))
+            on.finish()
+            np.testing.assert_array_equal(got.host, 2 * by_blocks(a, b, scale_a, scale_b))
+    assert {kernel.problem.scales for kernel in on.made} <= {"1x128", "128x128"}
+
+
+def test_blocks_of_bytes_batches_and_a_plan_by_wgmma(hopper):
+    a, b = whole(2, 20, 272, name="i8"), whole(2, 140, 272, name="i8", seed=1).swapaxes(1, 2)
+    scale_a, scale_b = powers(2, 20, 3), powers(2, 3, 2, seed=1)
+    for plan in (None, "wgmma 128x128x128 stages=3 warpgroups=2 promote=128 store=lanes"):
+        got = tw.matmul(hopper.array(a), hopper.array(b), scale_a=hopper.array(scale_a), scale_b=hopper.array(scale_b),
+                        out_dtype="bf16", plan=plan)
+        hopper.finish()
+        wanted = by_blocks(a, b, scale_a, scale_b)
+        np.testing.assert_array_equal(got.host, wanted.astype(got.host.dtype))
+    got = tw.matmul(hopper.array(b.swapaxes(1, 2)), hopper.array(a[0]), trans_a=False, trans_b=True,
+                    scale_a=hopper.array(powers(2, 140, 3)), scale_b=hopper.array(scale_a[0]))
+    hopper.finish()         # more rows of one product
+    wanted = by_blocks(b.swapaxes(1, 2), np.broadcast_to(a[0].T, (2, 272, 20)), powers(2, 140, 3), scale_a[0].T)
+    np.testing.assert_array_equal(got.host, wanted)
+
+
+def test_a_compiled_kernel_with_scales_of_blocks(hopper):
+    problem = tw.Gemm(20, 200, 400, "e4m3fn", layout="nt", scales="128x128")
+    kernel, a, b = tw.compile(problem, "sm_90a"), whole(20, 400), whole(200, 400, seed=1).T
+    scales = {"scale_a": powers(20, 4), "scale_b": powers(4, 2)}
+    wanted = by_blocks(a, b, *scales.values())
+    np.testing.assert_array_equal(kernel.simulate(a, b, **scales).result, wanted)
+    np.testing.assert_array_equal(kernel(a, b, **scales), wanted)
+    with pytest.raises(ValueError, match=r"scale_b of .* must have a scale for each of 2 columns or groups of them"):
+        kernel.simulate(a, b, scale_b=powers(4, 200))
+
+
+def test_blocks_that_a_target_lacks(monkeypatch, hopper):
+    for target, a, message in (("gfx942", "f16", "gfx942 has no kernels with scales of 1x128"),
+                               ("sm_90a", "f32", "sm_90a has kernels for f16, .* not for f32 by f32 .* of 1x128")):
+        with pytest.raises(ValueError, match=message):
+            tw.plan(tw.Gemm(64, 64, 256, a, scales="1x128"), target)
+    a, scale = hopper.array(whole(16, 256, name="f32")), hopper.array(powers(16, 2))
+    with pytest.raises(TypeError, match=r"sm_90a has no kernel for .* and scales of 1x128; it multiplies f16"):
+        tw.matmul(a, hopper.array(whole(256, 16, name="f32")), scale_a=scale, scale_b=hopper.array(powers(2, 16)))
+    on = machine(monkeypatch, "gfx942")
+    with pytest.raises(TypeError, match=r"gfx942 has no kernel for .* and scales of 1x128; it multiplies nothing"):
+        tw.matmul(on.array(whole(16, 256, name="f16")), on.array(whole(256, 16, name="f16")),
+                  scale_a=on.array(powers(16, 2)), scale_b=on.array(powers(2, 16)))

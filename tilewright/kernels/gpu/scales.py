@@ -1,4 +1,4 @@
-"""Scales of rows of A and columns of B in global memory, and the sums that they multiply.
+"""Scales of rows of A and columns of B in global memory, for all of k or blocks of it, and the sums that they multiply.
 
 A kernel with them has further parameters (`parameters`), of which all strides are in elements, and 0 where the same
 scale holds for all:
@@ -6,30 +6,39 @@ scale holds for all:
     scale_a[i*ld_scale_a]       of row i of A
     scale_b[j*ld_scale_b]       of column j of B
 
-They multiply finished sums (gpu/epilogue.py), first that of A.
+They multiply finished sums (gpu/epilogue.py), first that of A. Scales of blocks of 128 of k are k_scale_a and k_scale_b
+apart, those of B may hold for 128 columns each: main loops multiply the sums of a block by them as they add these up.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Type, Value, i64, ptr
 
+BLOCK = 128                         # of k, and of columns that share a scale
 POINTERS = "scale_a", "scale_b"     # which nothing writes to while the kernel runs
 
 
-def parameters(T: Type, BATCH: bool = False) -> dict[str, Any]:
-    """Of scales of type T. BATCH: from those of one product to those of the next stride_scale_a, stride_scale_b."""
+def parameters(T: Type, BATCH: bool = False, BLOCKS: int = 0) -> dict[str, Any]:
+    """Of scales of type T. BATCH: from those of one product to those of the next stride_scale_a, stride_scale_b.
+    BLOCKS: of blocks of k, and how many columns of B share one; 0: of all of k."""
     found: dict[str, Any] = {}
     for name in POINTERS:
-        found |= {name: ptr(T, strided=True), f"ld_{name}": i64, **({f"stride_{name}": i64} if BATCH else {})}
+        found |= {name: ptr(T, strided=True), f"ld_{name}": i64}
+        found |= {f"k_{name}": i64} if BLOCKS else {}
+        found |= {f"stride_{name}": i64} if BATCH else {}
     return found
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Of an m x n product. Beyond its edges, where nothing is stored, the last scale is read."""
+    """Of an m x n product. Beyond its edges, where nothing is stored, the last scale is read.
+
+    SHARED      columns that have the same scale
+    k_rows      from those of a block of k to the next one's, and k_columns
+    """
     k: Kernel
     rows: Value
     ld_rows: Value
@@ -37,13 +46,22 @@ class Scales:
     columns: Value
     ld_columns: Value
     n: Value
+    SHARED: int = 1
+    k_rows: Value | None = None
+    k_columns: Value | None = None
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace) -> Scales:
+    def of(cls, k: Kernel, g: SimpleNamespace, SHARED: int = 1) -> Scales:
         """Those of a kernel with the arguments g, by name; of a batch those of the workgroup's matrix."""
         a, b = (getattr(g, name) if g.matrix is None else
                 getattr(g, name) + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}") for name in POINTERS)
-        return cls(k, a, g.ld_scale_a, g.m, b, g.ld_scale_b, g.n)
+        blocks = (getattr(g, f"k_{name}", None) for name in POINTERS)
+        return cls(k, a, g.ld_scale_a, g.m, b, g.ld_scale_b, g.n, SHARED, *blocks)
+
+    def block(self, step: Value) -> Scales:
+        """Those of the block that has this step of k."""
+        number = self.k.cast(step // BLOCK, i64)
+        return replace(self, rows=self.rows + number*self.k_rows, columns=self.columns + number*self.k_columns)
 
     @property
     def T(self) -> Type:
@@ -55,7 +73,7 @@ class Scales:
         return self.k.load(self.rows + self.k.cast(self.k.min(i, self.m - 1), i64)*self.ld_rows)
 
     def column(self, j: Value) -> Value:
-        return self.k.load(self.columns + self.k.cast(self.k.min(j, self.n - 1), i64)*self.ld_columns)
+        return self.k.load(self.columns + self.k.cast(self.k.min(j, self.n - 1) // self.SHARED, i64)*self.ld_columns)
 
     def applied(self, sums: list[Value], row: Value, column: Value) -> list[Value]:
         """Sums of elements next to each other in a row of C, the first of them in this column, times their scales."""

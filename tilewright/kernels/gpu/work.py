@@ -18,13 +18,14 @@ from tilewright.kernels.gpu.split_k import Parts, Split
 
 
 def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type | None = None, BATCH: bool = False,
-               SPLIT: str = "", WHEN: str = "") -> dict[str, Any]:
+               BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "") -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
-    are added up. SCALES: of each operand, see gpu/scales.py; alpha and beta have this type, unless it is one of bits.
+    are added up. SCALES: of each operand, see gpu/scales.py, as for BLOCKS; alpha and beta have this type, unless it is
+    one of bits.
     BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
     elements; 0 where all products have the same matrix. SPLIT: operands are terms (rewrite.py), from one to the next
     plane_a and plane_b elements. WHEN: see `arguments`."""
-    scales = scales_of(SCALES, BATCH) if SCALES else {}
+    scales = scales_of(SCALES, BATCH, BLOCKS) if SCALES else {}
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
     special: dict[str, Any] = {"special": ptr(i32)} if WHEN else {}

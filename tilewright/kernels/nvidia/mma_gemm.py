@@ -6,12 +6,13 @@ matrices.py reads the fragments.
 """
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.scales import POINTERS
+from tilewright.kernels.gpu.scales import BLOCK, POINTERS, Scales
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
@@ -30,7 +31,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
-                  BATCH: bool = False, PAD: int = 4, SCALED: bool = False, SPLIT: str = "") -> Function:
+                  BATCH: bool = False, PAD: int = 4, SCALED: bool = False, BLOCKS: int = 0, SPLIT: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -49,19 +50,25 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     BATCH       of many matrices: see work.parameters
     PAD         elements after each row of a tile of f64
     SCALED      scales multiply sums: see gpu/scales.py; they, alpha and beta are f64 for f64, else f32
+    BLOCKS      scales of blocks of 128 of k multiply the sums of CTA_K steps, a divisor of that, which are then added
+                up in f32 registers of their own: as many columns of B share one, 1 or 128, of which WARP_N is a divisor
     SPLIT       a key of plans.words.TERMS: A and B, in its format and layout "nt", are the terms of f32 operands,
                 plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product, and
                 nothing is done where `special` is not 0
     """
+    if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (BLOCK % CTA_K or BLOCK % WARP_N or SCALED or SUMS == "f16")):
+        raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it CTA_K and WARP_N divisors of {BLOCK}, SUMS f32 "
+                         f"or i32 and SCALED False; it is {BLOCKS} for {CTA_K}, {WARP_N}, {SUMS} and {SCALED}")
     THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
-    SCALAR, FACTOR = {"i32": i32, "f64": f64}.get(SUMS, f32), f64 if SUMS == "f64" else f32
+    SCALAR, FACTOR = {"i32": f32 if BLOCKS else i32, "f64": f64}.get(SUMS, f32), f64 if SUMS == "f64" else f32
     A_TYPE, B_TYPE = (memory_type("f32" if x == "tf32" else x) for x in (A, B))
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
-               f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_{SPLIT}' if SPLIT else ''}",
+               f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_blocks{BLOCKS}' if BLOCKS else ''}"
+               f"{f'_{SPLIT}' if SPLIT else ''}",
                threads=THREADS, min_ctas=MIN_CTAS, noalias=POINTERS if split.divided else True,
-               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED else None, BATCH,
-                            SPLIT, "split" if SPLIT else ""))
+               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
+                            BATCH, BLOCKS, SPLIT, "split" if SPLIT else ""))
     g = arguments(k, "split" if SPLIT else "")
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
 
@@ -85,12 +92,16 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     STAGING = Staging.size(LANES_M, WARP_N, STAGE_PAD) if STAGED else 0
     smem = k.smem("tiles", (max(STAGES*(LAST + 1)*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),),
                   a.T, align=128)
-    a.begin(work.t, work.i0, g.m, work.k_first)
-    b.begin(work.t, work.j0, g.n, work.k_first)
+    # the first tile may be short: with blocks it is the last one along k, so that no tile has parts of two blocks
+    ahead = k.max(work.tiles - 1, 0)*CTA_K if BLOCKS else None
+    first, then = (work.k_first, None) if ahead is None else (work.k_first + ahead, 0 - ahead)
+    a.begin(work.t, work.i0, g.m, first, then)
+    b.begin(work.t, work.j0, g.n, first, then)
     streams = *terms(a, g.plane_a), *terms(b, g.plane_b)
     ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC)
     products = (TermProducts(k, ring, (rows, columns), work, SPLIT, ARCH) if SPLIT else
-                WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH))
+                WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH,
+                             Scales.of(k, g, BLOCKS) if BLOCKS else None))
     ring.run(products)
     staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
@@ -104,20 +115,39 @@ class WarpProducts:
     """acc += a warp's part of A's tile times its part of B's."""
 
     def __init__(self, k: Kernel, ring: Ring, blocks: tuple[Blocks, Blocks], work: Work, formats: tuple[str, str, str],
-                 ARCH: str) -> None:
+                 ARCH: str, scales: Scales | None = None) -> None:
+        """`scales`: of blocks of k."""
         self.k, self.ring, self.blocks, self.work, self.formats = k, ring, blocks, work, formats
+        self.scales = scales
         a, b = blocks
         self.STEPS = a.x.CTA_K // a.STEP
         self.atom = largest(TARGETS[ARCH], *formats, a.STEP)
         T = self.atom.c.type.scalar                             # f32, i32, or an i32 with two sums in f16
         self.acc = k.tile(2*a.COUNT, (4 if formats[2] != "f16" else 2)*b.COUNT, T)
+        self.sums = k.tile(self.acc.rows, self.acc.cols, f32) if scales else self.acc
 
     def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
         """Of A for each block of rows, then of B for each block of columns."""
         return [raw for x, at in zip(self.blocks, self.ring.places(stage)) for raw in x.read(at, step)]
 
-    def accumulating(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def accumulating(self, tile: Value) -> Iterator[None]:
+        """With scales of blocks each tile's sums are new; multiplied by its block's scales they are added to `sums`."""
+        if not self.scales:
+            yield
+            return
+        k, work, (a, b) = self.k, self.work, self.blocks
+        number = k.select(tile == 0, work.tiles, tile) - 1              # along k: the last one came first
+        scales = self.scales.block(work.k_first + number*a.x.CTA_K)
+        rows, columns = a.partition(work.i1, work.lane).elements, b.partition(work.j1, work.lane).elements
+        by_row = [scales.row(work.i0 + base + offset) for base, offset in rows]
+        shared = scales.column(work.j0 + work.j1) if scales.SHARED > 1 else None
+        for ij in self.acc.registers:
+            self.acc[ij] = 0
+        yield                                                           # scales of each column take too many registers
+        by_column = [scales.column(work.j0 + base + offset) if shared is None else shared for base, offset in columns]
+        for i, j in self.acc.registers:
+            self.sums[i, j] = k.fma(k.cast(self.acc[i, j], f32)*by_row[i], by_column[j], self.sums[i, j])
 
     def multiply(self, fragments: Fragments, step: int) -> None:
         a, b = self.blocks
@@ -154,7 +184,7 @@ class WarpProducts:
 
     def _sums(self) -> Tile:
         if self.formats[2] != "f16":
-            return self.acc
+            return self.sums
         k, b = self.k, self.blocks[1]
         wide = k.tile(self.acc.rows, 2*self.acc.cols, f32)
         for i, pair in self.acc.registers:

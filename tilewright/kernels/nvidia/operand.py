@@ -91,9 +91,10 @@ class SmemOperand:
         other.offset = offset
         return other
 
-    def begin(self, t: Value, first: Value, limit: Value, k_first: Value) -> None:
-        """Running pointers, at step k_first of k."""
-        k = self.k
+    def begin(self, t: Value, first: Value, limit: Value, k_first: Value, then: Value | None = None) -> None:
+        """Running pointers, at step k_first of k. `then`: how many steps they are moved on after the first tile, if not
+        those that it has."""
+        k, self.then = self.k, then
         chunk, row = t % self.CHUNKS * self.UNIT, t // self.CHUNKS
         self.t, self.thread_p, self.thread_i = (t, chunk, row) if self.along_k else (t, row, chunk)
         self.pointers: list[Variable] = []
@@ -132,7 +133,8 @@ class SmemOperand:
                 at[each.source] += self.ld*self.ROWS                # no register for each multiple of ld
         for pointer, before, after in () if self.offset is not None else zip(self.pointers, start, at):
             if steps is not None:
-                after = before + (steps if self.along_k else self.ld*steps)
+                moved = steps if self.then is None else self.then
+                after = before + (moved if self.along_k else self.ld*moved)
             elif self.along_k:
                 after = before + self.CTA_K
             pointer.set(after)

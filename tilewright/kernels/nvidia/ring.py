@@ -45,7 +45,7 @@ class Products(Protocol):
         """The operands of a step of the tile in this stage. `before`: those of the step before in the same tile."""
 
     def multiply(self, fragments: Fragments, step: int) -> None: ...
-    def accumulating(self) -> AbstractContextManager[None]: ...     # around the products of a tile
+    def accumulating(self, tile: Value) -> AbstractContextManager[None]: ...    # around the products of a tile
 
 
 class Ring:
@@ -81,7 +81,7 @@ class Ring:
             free = k.select(now == 0, k.constant(i32, self.STAGES - 1), now - 1)
             self._request(tile + (self.STAGES - 1), free)
             current = carried.get()
-            with products.accumulating():
+            with products.accumulating(tile):
                 for step in range(products.STEPS):
                     if step < LAST:
                         following = products.read(now, step + 1, current)

@@ -120,7 +120,7 @@ class OuterProducts:
         return found
 
     @contextmanager
-    def accumulating(self) -> Iterator[None]:
+    def accumulating(self, tile: Value) -> Iterator[None]:
         self.c_reg = {ij: self.acc[ij] for ij in self.acc.registers}
         yield
         for ij, value in self.c_reg.items():

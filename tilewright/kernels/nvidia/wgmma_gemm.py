@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import gcd
 from typing import Any
 
 from tilewright.atoms.wgmma import DEPTH, M, Wgmma
@@ -42,11 +43,14 @@ from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i8, i32, i64,
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu import scales
 from tilewright.kernels.gpu.epilogue import Out, Run
+from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile, Tiles
 
+Pairs = dict[tuple[int, int], Value]
+Factors = tuple[Pairs, Pairs]           # scales by (64 rows, their upper or lower 8 of 16), and (8 columns, odd ones)
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
 # Of a multiprocessor, dealt out evenly at first; that NVIDIA's assembler wants beside the sums of one instruction,
 # although warpgroups get more for all of theirs (ptxas 13.5, error C7602).
@@ -58,14 +62,14 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
                     PINGPONG: bool = False, L2: tuple[str, str] = ("", ""), SCALED: bool = False,
-                    WHEN: str = "") -> Function:
+                    BLOCKS: int = 0, WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
     (`result.Copied.map_type`), and with BATCH also batch, stride_a, stride_b and stride_c, elements from one matrix to
     the next, or 0 for an A or a B that all products have; the maps have a third dimension then. Addresses of what has a
     map and its leading dimension are multiples of 16 bytes; the edges of m, n and k are the maps' zeros.
-    SCALED adds those of gpu/scales.py, which multiply sums; alpha and beta are f32 then.
+    SCALED adds those of gpu/scales.py, which multiply sums, BLOCKS those of blocks of k; alpha and beta are f32 then.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; tf32, i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and
@@ -85,6 +89,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     PROMOTE     sums in f32 are added to f32 registers of their own after every so many of k, a multiple of CTA_K, and
                 begin anew: the instruction truncates as it adds up, and keeps about 14 bits of products of fp8. These
                 registers are as many again. 0: only the instruction adds up
+    BLOCKS      with PROMOTE = 128, for any SUMS but f16: scales of blocks of so many of k multiply sums as they are
+                promoted, to f32; as many columns of B share one, 1 or 128
     TERMS       (planes of A, planes of B, products): each operand is a sum of so many matrices, the largest numbers
                 first, which are a dimension of its map behind rows and columns. Multiplied are the pairs of planes of
                 the smallest i + j, the largest i + j first; all of one i + j, or none. (3, 3, 6) of bf16: f32 by six
@@ -108,7 +114,10 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, not "
                          f"{CTA_M}; VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}; WARPGROUPS at "
                          f"least 2 for PINGPONG, not {WARPGROUPS}")
-    if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32"):
+    if BLOCKS not in (0, 1, scales.BLOCK) or (BLOCKS and (PROMOTE != scales.BLOCK or SCALED or SUMS == "f16")):
+        raise ValueError(f"BLOCKS must be 0, 1 or {scales.BLOCK}, and with it PROMOTE {scales.BLOCK}, SCALED False and "
+                         f"SUMS f32 or i32; it is {BLOCKS} for {PROMOTE}, {SCALED} and {SUMS}")
+    if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32" and not BLOCKS):
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
                          f"sums in {SUMS}")
     atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
@@ -123,13 +132,13 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                          f"not {CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
-    more |= scales.parameters(f32, BATCH) if SCALED else {}
+    more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
     more |= {"special": ptr(i32)} if WHEN else {}
-    FACTOR = f32 if SCALED else SCALAR
+    FACTOR = f32 if SCALED or BLOCKS else SCALAR
     # With COPIED, C is written by its map: no pointer's memory may count as read-only, but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
              f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "_".join(("l2", *L2)): any(L2), "scaled": SCALED,
-             f"when_{WHEN}": WHEN}
+             f"blocks{BLOCKS}": BLOCKS, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=scales.POINTERS if COPIED else True,
@@ -160,10 +169,16 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 turns.wait()
             if PROMOTE:
                 products.clear()
+                if BLOCKS:
+                    i0, j0, g.matrix = tiles.place(tile)
+                    of_blocks = Scales.of(k, g, BLOCKS)
                 with k.loop(steps, step=PROMOTE // CTA_K, unroll=False) as step:
+                    def factors(step: Value = step) -> Factors:
+                        return products.factors(of_blocks.block(step*CTA_K), t % 128, i0, j0)
+                    early = factors() if BLOCKS > 1 else None           # those of each column take too many registers
                     products.add_up(ring, begin + step, None if PROMOTE == CTA_K else
                                     k.min(steps - step, PROMOTE // CTA_K))
-                    products.promote()
+                    products.promote(factors() if BLOCKS == 1 else early)
                 if turns:
                     turns.end()
             else:
@@ -270,7 +285,7 @@ class Products:
         self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
         # of a tile of C in the end: those of the instructions, or others that these are added to
-        self.sums = [k.tile(1, atom.registers, atom.sum) for _ in self.acc] if PROMOTED else self.acc
+        self.sums = [k.tile(1, atom.registers, f32) for _ in self.acc] if PROMOTED else self.acc
 
     def multiply(self, stage: Value, first: bool) -> None:
         """Start the products of a stage, as a group; the `first` ones replace the sums."""
@@ -305,11 +320,29 @@ class Products:
             for ij in tile.registers:
                 tile[ij] = 0
 
-    def promote(self) -> None:
-        """Add the sums of the instructions, which are over, to the others."""
-        for total, acc in zip(self.sums, self.acc):
-            for ij in total.registers:
-                total[ij] = total[ij] + acc[ij]
+    def factors(self, scales: Scales, t: Value, i0: Value, j0: Value) -> Factors:
+        """The scales of a block of k, for thread t of the warpgroup in a tile that begins there."""
+        rows = {(i, half): scales.row(i0 + self.first + (t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]))
+                for i in range(self.shape[0]) for half in range(2)}
+        if scales.SHARED == 1:
+            columns = {(e // 4, e % 2): scales.column(j0 + self.atom.sums(t % 32, e)[1])
+                       for e in range(self.shape[1]) if e % 4 < 2}
+        else:
+            WIDTH = gcd(self.tiles[1].EXTENT, scales.SHARED)            # columns that certainly share one
+            shared = [scales.column(j0 + first) for first in range(0, self.tiles[1].EXTENT, WIDTH)]
+            columns = {(e // 4, e % 2): shared[e // 4 * 8 // WIDTH] for e in range(self.shape[1])}
+        return rows, columns
+
+    def promote(self, factors: Factors | None = None) -> None:
+        """Add the sums of the instructions, which are over, to the others, times scales."""
+        for i, (total, acc) in enumerate(zip(self.sums, self.acc)):
+            for at, e in total.registers:
+                x = self.k.cast(acc[at, e], f32)
+                if factors:
+                    rows, columns = factors
+                    total[at, e] = self.k.fma(x*rows[i, e // 2 % 2], columns[e // 4, e % 2], total[at, e])
+                else:
+                    total[at, e] = total[at, e] + x
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -106,10 +106,11 @@ class Engine:
 
     # ---- operands in the host's memory, by a plan for the first GPU
 
-    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False, scaled: bool = False
+    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False, scaled: str = ""
                     ) -> list[np.dtype[Any]]:
         """The dtypes in which kernels take a and b and store the product, on a device (the first one). TypeError if
-        there is no such kernel. `in_memory`: all arrays are in the GPU's. `scaled`: sums are, in the format p.sums."""
+        there is no such kernel. `in_memory`: all arrays are in the GPU's. `scaled`: sums are, in the format p.sums,
+        by this one of problem.SCALES."""
         given = {"a": p.a.dtype, "b": p.b.dtype, "result": p.result}
         if p.beta:
             given["c"] = p.c.dtype if p.c.ndim else p.sums  # a number is brought to what is stored
@@ -118,7 +119,7 @@ class Engine:
         target = (on or self.driver.device()).target
         sums = scaling.sums_of(p.a, p.b) if scaled and p.sums != arguments.F64 else p.sums
         names = plans.taken(target, {name: format_of(x) for name, x in given.items()}, format_of(sums), in_memory,
-                            scales.ROWS if scaled else "")
+                            scaled)
         return [formats.FORMATS[name].dtype for name in names]
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -216,10 +217,10 @@ class Engine:
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
                algorithm: str | None = None) -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
-        by these scales of rows and columns."""
+        by these scales, as rules.scaling.broadcast gives them."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters,
-                       stacks.get("batch", 1), scales.ROWS if scaled else "")
+                       stacks.get("batch", 1), scaling.kind_of(scaled, n))
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
@@ -256,7 +257,9 @@ def _direct(p: Product) -> bool:
 
 def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Array) -> Any:
     """The product of shadows, times these scales of rows and columns. The new array, if there is no out."""
-    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True, scaled=bool(factors))
+    pair = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else ()
+    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True,
+                                                      scaled=scaling.kind_of(pair, p.shape[-1]))
     new, target = None, p.out
     if target is None:
         new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
@@ -273,8 +276,10 @@ def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Ar
         c = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)
         if not shapes.same(product, c):
             run.copy(run.copied(c, stored) if shapes.overlap(product, c) else c, product)
-    run.multiply(a, b, product, p.alpha, p.beta, *(scales.ready(run, x, p, product, axis)
-                                                   for x, axis in zip(factors, (-2, -1))))
+    if pair:
+        found = (scales.ready(run, x, p.sums, product) for x in factors)
+        pair = scaling.broadcast([*found], p.shape[:-2], *p.sizes)
+    run.multiply(a, b, product, p.alpha, p.beta, *pair)
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)
     return new

@@ -101,11 +101,12 @@ def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> d
 
 
 def of_scales(*scales: Array) -> dict[str, int]:
-    """Of scales [..., m, 1] of A's rows and [..., 1, n] of B's columns, or stacks of such: what a kernel takes beside
-    their addresses, by the names of kernels/gpu/scales.py."""
+    """Of scales [..., m, blocks] of A's rows and [..., blocks, n] of B's columns, or stacks of such: what a kernel
+    takes beside their addresses, by the names of kernels/gpu/scales.py."""
     found = {}
-    for name, x, axis in zip("ab", scales, (-2, -1)):
+    for name, x, axis, k in zip("ab", scales, (-2, -1), (-1, -2)):
         found[f"ld_scale_{name}"] = x.strides[axis] // x.itemsize if x.shape[axis] > 1 else 0
+        found[f"k_scale_{name}"] = x.strides[k] // x.itemsize if x.shape[k] > 1 else 0
         if x.ndim > 2:
             found[f"stride_scale_{name}"] = x.strides[0] // x.itemsize
     return found

@@ -130,9 +130,11 @@ class Run:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
         one with one stride in each operand, else one for each index of all axes but the longest.
 
-        scales      [..., m, 1] and [..., 1, n], of the format of scaled sums, which nothing else writes to
+        scales      of rules.scaling.broadcast, in the format of scaled sums, which nothing else writes to
         """
-        arrays = shapes.collapse(a, b, c, *scales) if c.ndim > 2 else (a, b, c, *scales)
+        arrays: tuple[Array, ...] = (a, b, c, *scales)
+        if c.ndim > 2:
+            arrays = shapes.collapse(*arrays, wider=not _shared(*scales, n=c.shape[-1]))
         if arrays[2].ndim == 2:
             self._multiply(alpha, beta, *arrays)
             return
@@ -146,7 +148,7 @@ class Run:
             if beta != 1:
                 self.copy(c, c, beta)
             return
-        if leading(c) is None and leading(transposed(c)) is None:
+        if leading(c) is None and (leading(transposed(c)) is None or _shared(*scales, n=c.shape[-1])):
             rows = self.temporary(c.shape, c.dtype)
             if beta:
                 self.copy(c, rows)
@@ -169,3 +171,8 @@ class Run:
                tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, *(x.strides for x in scales))
         return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan, *scales,
                                                                        algorithm=self.algorithm))
+
+
+def _shared(*scales: Array, n: int) -> bool:
+    """Do columns of B share scales of blocks? Then they do not become rows of A."""
+    return bool(scales) and scales[1].shape[-1] != n

@@ -20,12 +20,11 @@ from tilewright.runtime.gpu.operands import format_of
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
-    from tilewright.rules.call import Call, Product
+    from tilewright.rules.call import Call
     from tilewright.runtime.gpu.arrays import Look
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
-ROWS = "rows"  # of problem.SCALES
 SIDES = "scale_a", "scale_b"
 
 
@@ -35,8 +34,9 @@ def given(call: Call) -> dict[str, Any]:
 
 
 def of_call(run: Run, call: Call, looks: Mapping[str, Look], a: Array, b: Array) -> tuple[Call, tuple[Array, ...]]:
-    """The call without scales, and what its sums are multiplied by: nothing, or arrays [..., m, 1] and [..., 1, n], of
-    which any axis may be 1. a and b are as they are multiplied. TypeError and ValueError for other scales."""
+    """The call without scales, and what its sums are multiplied by: nothing, or arrays [..., m, 1] and [..., 1, n] with
+    blocks in place of 1, of which any axis may be 1. a and b are as they are multiplied. TypeError and ValueError for
+    other scales."""
     found: dict[str, Array] = {}
     for name, scale in given(call).items():
         x, trans = (a, call.trans_a) if name == "scale_a" else (b, call.trans_b)
@@ -57,6 +57,9 @@ def _by_sums(run: Run, scale: Array, x: Array, trans: str, name: str) -> Array:
     if scale.dtype not in scaling.SCALE_DTYPES:
         known = ", ".join(format_of(each) for each in scaling.SCALE_DTYPES)
         raise TypeError(f"{name} must be a number or an array of {known} on {run.on.target.name}, not of {scale.dtype}")
+    by_blocks = scaling.by_blocks(scale.swapaxes(-1, -2) if trans != "n" and scale.ndim > 1 else scale, x, name[-1])
+    if by_blocks is not None:
+        return by_blocks
     stored = x.swapaxes(-1, -2) if trans != "n" and x.ndim > 1 else x
     found = scaling.by_sums(scale, stored, trans, name[-1])
     return found if found.ndim > 1 else found.reshape(1, 1)
@@ -78,7 +81,7 @@ def of_kernel(problem: Gemm, scale_a: Any, scale_b: Any) -> dict[str, Any]:
 
 def placed(problem: Gemm, given: Mapping[str, Any], look: Callable[[Any, str], Look], upload: Callable[[Array], Look]
            ) -> list[Look]:
-    """What of_kernel gives, in a GPU's memory, as views [..., m, 1] and [..., 1, n]: by `look` what is there, else
+    """What of_kernel gives, in a GPU's memory, as rules.scaling.of_problem has it: by `look` what is there, else
     copied. TypeError for arrays on the GPU in another format than that of scaled sums."""
     found, wanted = [], F64 if problem.sums == "f64" else F32
     for name, x in given.items():
@@ -87,14 +90,14 @@ def placed(problem: Gemm, given: Mapping[str, Any], look: Callable[[Any, str], L
         if there.shadow.dtype != wanted:
             raise TypeError(f"{name} must have dtype {wanted}, as sums of {problem} have when they are scaled, not "
                             f"{there.shadow.dtype}")
-        found.append(there._replace(shadow=scaling.of_problem(problem, there.shadow, name)))
-    return found
+        found.append(there)
+    if not found:
+        return []
+    views = scaling.of_problem(problem, [x.shadow for x in found])
+    return [x._replace(shadow=view) for x, view in zip(found, views)]
 
 
-def ready(run: Run, x: Array, p: Product, product: Array, axis: int) -> Array:
-    """Scales in the format of scaled sums, broadcast to the rows (axis -2) or columns (-1) of the product, which does
-    not overlap them."""
-    x = run.typed(x, p.sums)
-    x = run.copied(x, p.sums) if shapes.overlap(product, x) else x
-    shape = (*p.shape[:-2], p.shape[-2], 1) if axis == -2 else (*p.shape[:-2], 1, p.shape[-1])
-    return np.broadcast_to(x, shape)
+def ready(run: Run, x: Array, sums: np.dtype[Any], product: Array) -> Array:
+    """Scales in the format of scaled sums, which the product does not overlap."""
+    x = run.typed(x, sums)
+    return run.copied(x, sums) if shapes.overlap(product, x) else x
