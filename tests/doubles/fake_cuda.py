@@ -202,9 +202,11 @@ class Functions:
             return real.CUresult.CUDA_ERROR_NOT_FOUND, None
         text = image.decode().rstrip("\0").partition(f".entry {name.decode()}(")[2].partition(")")[0]
         handle = self.new()
-        static = re.findall(r"\.shared[^;]*?\[(\d+)\];", image.decode())
+        # bytes of arrays, and of single numbers, as LLVM writes arrays of one
+        static = [int(size) if size else int(bits) // 8 for bits, size in
+                  re.findall(r"^\s*\.shared \.align \d+ \.[bufs](\d+) [^\[;]*(?:\[(\d+)\])?;", image.decode(), re.M)]
         self.homes[handle], self.images[handle] = self.homes[int(module)], image.rstrip(b"\0")
-        self.functions[handle] = name.decode(), _parameters(text), sum(map(int, static))
+        self.functions[handle] = name.decode(), _parameters(text), sum(static)
         return real.CUfunction(handle)
 
     def cuFuncGetAttribute(self: Any, which: Any, function: Any) -> int:
