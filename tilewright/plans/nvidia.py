@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.plans import passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, SWIZZLED, NvidiaPlan, multiplied
+from tilewright.plans.nvidia_plan import LEAST_ASYNC, NARROWEST_C, SWIZZLED, NvidiaPlan, multiplied
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
@@ -85,12 +85,14 @@ MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are w
 
 # Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups in turns; clusters.
 WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
-             ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1))
+             ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1))
+DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
 OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
+FEW_ROWS = 32           # of 16-bit formats, which mma.sync multiplies faster: copies of rows beyond m are slow
 PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
 
 
@@ -103,7 +105,7 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         if after.a in target.matrix_rates:
             yield from _matrix(after, target, terms=shape.terms)
         return
-    if shape.a in target.wgmma_rates:
+    if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or shape.bits[0] == 8):
         yield from _as_is_or_copied(_warpgroups, _mapped, shape, target)
     if shape.a in target.matrix_rates:
         yield from _as_is_or_copied(_matrix, _whole_vectors, shape, target)
@@ -179,10 +181,13 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
     turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
     row, fewest, tiles = (SWIZZLED, FEWEST_STAGES, WARPGROUP) if not shape.terms else (SWIZZLED // 2, 2, OF_TERMS)
     for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in tiles), *((x, 2, True) for x in turns)):
-        row_c = cta_n * bits_of(shape.out) // 8
-        plan = NvidiaPlan("wgmma", cta_m, cta_n, row * 8 // bits_of(shape.a), stages=DEEPEST_STAGES,
-                          warpgroups=warpgroups, pingpong=pingpong, promote=promote, vector_c=min(shape.vector_c, 2),
-                          store="tma" if shape.align_c == WIDEST and row_c % SWIZZLED == 0 else "lanes", **declared)
+        row_c, cta_k = cta_n * bits_of(shape.out) // 8, row * 8 // bits_of(shape.a)
+        if (cta_m, cta_n) in DEEP and not shape.terms and shape.scales not in SCALE_BLOCKS:
+            cta_k *= 2
+        plan = NvidiaPlan("wgmma", cta_m, cta_n, cta_k, stages=DEEPEST_STAGES, warpgroups=warpgroups,
+                          pingpong=pingpong, promote=max(promote, cta_k) if promote else 0,
+                          vector_c=min(shape.vector_c, 2), **declared,
+                          store="tma" if shape.align_c == WIDEST and row_c % NARROWEST_C == 0 else "lanes")
         while plan.stages > fewest and plan.shared(shape) > target.smem_cta:
             plan = replace(plan, stages=plan.stages - 1)
         for cluster_m, cluster_n in CLUSTERS:

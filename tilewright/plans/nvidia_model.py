@@ -39,23 +39,30 @@ GEMV_LOADS = 8          # of a lane in flight
 PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
-# Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; none of it has been measured yet.
+# Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; on an H200 with few rows alone
+# (2026-11-23: bench/results/h200_plans.json).
 SCHEDULERS = 4          # of a multiprocessor: each issues an instruction of a warp in a clock, and has a tensor core
 SHARED_CLOCK = 128      # bytes per clock of shared memory, without conflicts
 STEP = 32               # bytes along k that an instruction multiplies
-CHAIN = 40              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
-MEETING = 60            # clocks that a CTA loses at the barrier of a tile of k
-ARRIVAL = 700           # clocks of a copy from L2 to shared memory
-FAR_ARRIVAL = 1500      # and from memory, where every tile of an operand is read by one CTA
+CHAIN = 14              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
+MEETING = 350           # clocks that a CTA loses at the barrier of a tile of k
+ARRIVAL = 1160          # clocks of a copy from memory to shared memory, and
+COPY_CLOCK = 8.2        # bytes per clock of the copies of a tile of k
 
 # Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma (an H200, 2026-11-23: bench/results/h200_plans.json).
+STAYING = 2e-6          # seconds of a launch that are not its arithmetic
 POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
 TMA_L2 = 13e12 / 132 / 1.98e9                   # bytes per clock and multiprocessor that bulk copies bring from L2
+TMA_ARRIVAL = 590       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
+CLUSTER_ARRIVAL = 170
+TMA_CLOCK = 29
+HELD = 1.4              # stages that are not on their way: one is multiplied, and the next is there when it ends
+STEP_CLOCKS = 45        # of each step of k beside: waits, and stages given back
+UNHIDDEN = 0.37         # of the memory's time (or the products', where that is less), beside which the other stands still
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
-MEETING_CLUSTER = 3e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
-TURN = 100              # clocks in which a warpgroup learns that it is its turn
-BETWEEN_TILES = 1600    # clocks in which the last products of a tile end, and the first of the next begin
-STORING = {"tma": 3, "lanes": 8}                # slots of a warp for an element of C of each of its lanes
+MEETING_CLUSTER = 7e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
+BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
+STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an element of C of each of its lanes
 
 
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -146,22 +153,25 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     rounds, steps, ctas = ceil(tiles / clusters), ceil(shape.k / p.cta_k), p.cluster_m*p.cluster_n
     products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (POWER * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
-    step = max(products, shared, ARRIVAL / (p.stages - 1))
+    bits_a, bits_b = shape.bits
+    brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
+    arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
+    step = max(products, shared, arrival / (p.stages - HELD)) + STEP_CLOCKS
     stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:
-        work = (rounds * max(steps*step + TURN, tile / p.warpgroups) + BETWEEN_TILES + stored + ARRIVAL) / target.clock
+        work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored
     else:
-        work = (rounds*tile + ARRIVAL) / target.clock
-    bits_a, bits_b = shape.bits
-    brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
+        work = rounds * tile
+    work = (work + ARRIVAL) / target.clock
     through_l2 = tiles*ctas * steps * brought / min(tiles*ctas, target.sms) / TMA_L2 / target.clock
     last = clusters*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
-    memory = _once(shape, target)
+    once = memory = _once(shape, target)
     if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
         memory = max(memory, rounds * round_bytes(shape, p, target, p.group_m) / (0.85*target.bandwidth))
-    alone = START + last + MEETING_CLUSTER*(ctas > 1)
-    return _overlapping(alone, work, through_l2, memory, rounds)
+    parts = (("multiply-adds", work), ("from L2", through_l2), ("memory", memory))
+    alone = STAYING + last + MEETING_CLUSTER*(ctas > 1) + UNHIDDEN*min(work, once)
+    return Cost(alone + max(seconds for _, seconds in parts), parts, rounds=rounds)
 
 
 def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:
@@ -199,8 +209,7 @@ def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: in
     busy = products, read/SHARED_CLOCK + written, issued
     # clocks of a step of a warp alone
     own = 2 * p.warp_m*p.warp_n*p.cta_k * p.products / steps / (rate / SCHEDULERS)
-    arrival = FAR_ARRIVAL if shape.m <= p.cta_m or shape.n <= p.cta_n else ARRIVAL
-    alone = max(steps * max(own, CHAIN) + MEETING, arrival / (p.stages - 1))
+    alone = max(steps * max(own, CHAIN) + MEETING, (ARRIVAL + brought / COPY_CLOCK) / (p.stages - 1))
     clocks = max(max(busy) + 0.1*(sum(busy) - max(busy)), alone / resident)
     return p.cta_m*p.cta_n*p.cta_k / clocks
 

@@ -39,9 +39,9 @@ STEP = 32               # bytes along k of a row of A that one matrix instructio
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 MOST_POINTERS = 8       # of a thread to rows of an operand
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
-# Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, and of C's), rows after which its swizzle
-# repeats, extents of a TMA box. C goes through 4096 bytes of each warp. A warpgroup more starts the copies.
-GROUP_ROWS, NARROWEST, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 128, 8, 256, 4096, 128
+# Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
+# which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. A warpgroup more starts copies.
+GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 MOST_CTAS = CLUSTER     # of a cluster
 
@@ -368,8 +368,8 @@ def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
                    f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
-    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % SWIZZLED:
-        yield f"store=tma needs cta_n to be a multiple of {SWIZZLED} bytes of C, and {p.cta_n} {shape.out} are not."
+    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % NARROWEST_C:
+        yield f"store=tma needs cta_n to be a multiple of {NARROWEST_C} bytes of C, and {p.cta_n} {shape.out} are not."
     blocks = shape.scales in SCALE_BLOCKS
     if blocks and p.promote != SCALE_BLOCK:
         yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."
