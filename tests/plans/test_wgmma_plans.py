@@ -77,7 +77,7 @@ REASONS = {
     "A must begin at a multiple of 16 bytes": {"k": 508},
     "store=tma needs C and its rows at multiples of 16": {"n": 510, "layout": "nt"},
     "wgmma multiplies i8 with k contiguous in A and B, layout nt, not nn": {"a": "i8", "out": "i32"},
-    "wgmma multiplies f16, bf16, i8, u8, e4m3fn and e5m2, and this is f32 by f32": {"a": "f32"},
+    "wgmma multiplies f16, bf16, i8, u8, e4m3fn, e5m2 and tf32, and this is f32 by f32": {"a": "f32"},
     "copy must be async for wgmma": {"copy": "registers"},
     "split_k must be 1 for wgmma": {"split_k": 2},
     "warpgroups is 0, and must not be less than 1": {"warpgroups": 0},

@@ -40,7 +40,7 @@ LEAST_ASYNC = 4         # bytes of an asynchronous copy
 MOST_POINTERS = 8       # of a thread to rows of an operand
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
 # Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
-# which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. A warpgroup more starts copies.
+# which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. One warpgroup more copies.
 GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 MOST_CTAS = CLUSTER     # of a cluster
