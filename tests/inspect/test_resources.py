@@ -15,6 +15,7 @@ from tilewright.ir import Kernel, f32, ptr
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.skinny import emit_dots, emit_stream
+from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.ladder.gpu12_async import emit_async
 from tilewright.plans.choose import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
@@ -276,6 +277,13 @@ def test_the_main_loop_of_a_gpu_kernel():
     assert loop.counts["others"] < 64
     assert loop.text.count("fma.rn.f32") == loop.counts["FMAs"]
     assert ptx_functions(text) == [function.name]
+
+
+def test_the_main_loop_of_roles():
+    """A round multiplies a stage, 2 blocks of 64 rows by 4 times 16 of k; the loop that waits for it is inside."""
+    loop = ptx_loop(assembly(emit_wgmma_gemm(CTA_M=256, CTA_N=64), target("sm_90a")))
+    assert (loop.counts["MMAs"], loop.counts["barriers"], loop.counts["copies in flight"]) == (2 * 4, 2, 0)
+    assert "wgmma.wait_group.sync.aligned 1" in loop.text
 
 
 def test_ptx_without_a_loop():

@@ -86,7 +86,8 @@ class Loop:
 
 def ptx_loop(ptx: str, function: str | None = None) -> Loop:
     """The innermost loop with the most multiply-adds, and among equals with the most instructions, of a kernel or of
-    the whole text. It is PTX: the assembler may unroll it further. ValueError where there is none."""
+    the whole text; a wait for an mbarrier is none. It is PTX: the assembler may unroll it further. ValueError where
+    there is none."""
     if function is None:
         loops = []
         for name in ptx_functions(ptx):
@@ -101,7 +102,9 @@ def ptx_loop(ptx: str, function: str | None = None) -> Loop:
     lines = (re.sub(r"\s*//.*", "", line).strip() for line in found[1].splitlines())
     body = [line for line in lines if line and not line.startswith(".")]
     blocks = _blocks(body, _Ptx())
-    innermost = _innermost(_loops(_edges(blocks, _Ptx())))
+    loops = _loops(_edges(blocks, _Ptx()))
+    innermost = _innermost({header: nodes for header, nodes in loops.items() if not (
+        len(nodes) == 1 and any(_WAIT.match(line) for line in blocks[header][1]))})
     if not innermost:
         raise ValueError(f"{function} has no loop")
     rounds = [(Counter(_ptx_kind(line) for node in nodes for line in blocks[node][1]), nodes) for nodes in innermost]
@@ -110,9 +113,11 @@ def ptx_loop(ptx: str, function: str | None = None) -> Loop:
 
 
 _PTX_KINDS = {
-    "FMAs": r"fma\.", "MMAs": r"mma\.|wgmma\.", "shared loads": r"ld\.shared|ldmatrix", "shared stores": r"st\.shared",
+    "FMAs": r"fma\.", "MMAs": r"mma\.|.*\bwgmma\.mma_async\.", "shared loads": r"ld\.shared|ldmatrix",
+    "shared stores": r"st\.shared",
     "global loads": r"ld\.global|tex\.", "global stores": r"st\.global|red\.|atom\.", "local memory": r"(ld|st)\.local",
-    "copies in flight": r"cp\.async\.(ca|cg|bulk)\.", "barriers": r"bar\.|barrier\."}
+    "copies in flight": r"cp\.async\.(ca|cg|bulk)\.", "barriers": r"(mbarrier|barrier|bar)\."}
+_WAIT = re.compile(r"mbarrier\.(try|test)_wait\.")
 
 
 def _ptx_kind(line: str) -> str:
