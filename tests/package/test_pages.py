@@ -25,8 +25,8 @@ def same(printed: str, written: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "amd-code.md", "command-line.md",
-     "from-numpy.md"],
+    ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "tensor-cores.md", "amd-code.md",
+     "command-line.md", "from-numpy.md"],
 )
 def test_a_page_prints_what_it_says(page):
     pages.check(DOCS / page, module.available(), same)
