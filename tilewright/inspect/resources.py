@@ -102,8 +102,8 @@ def ptx_loop(ptx: str, function: str | None = None) -> Loop:
     lines = (re.sub(r"\s*//.*", "", line).strip() for line in found[1].splitlines())
     body = [line for line in lines if line and not line.startswith(".")]
     blocks = _blocks(body, _Ptx())
-    loops = _loops(_edges(blocks, _Ptx()))
-    innermost = _innermost({header: nodes for header, nodes in loops.items() if not (
+    every = _loops(_edges(blocks, _Ptx()))
+    innermost = _innermost({header: nodes for header, nodes in every.items() if not (
         len(nodes) == 1 and any(_WAIT.match(line) for line in blocks[header][1]))})
     if not innermost:
         raise ValueError(f"{function} has no loop")
