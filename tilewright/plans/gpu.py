@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tilewright.plans.passes import Pass
 
 WIDEST = 16             # bytes that a thread moves at once
+LINE = 128              # bytes of a cache line
 BLOCK = 32              # elements that share a scale
 REACH = 1 << 31         # bytes that an offset of 32 bits reaches
 MAPPED = 1 << 40        # distances in a tensor map are less
@@ -70,6 +71,8 @@ class GpuShape(NamedTuple):
                 describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
     scales      what multiplies sums: see problem.SCALES
     terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py)
+    crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
+                lines for each row of a tile
     """
     a: str
     b: str
@@ -90,6 +93,7 @@ class GpuShape(NamedTuple):
     align_c: int = WIDEST
     scales: str = ""
     terms: str = ""
+    crossing: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
@@ -109,6 +113,7 @@ class GpuShape(NamedTuple):
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
             if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
                 kind += f" align={'x'.join(map(str, aligned))}"
+            kind += f" crossing={self.crossing}"*(self.crossing != usual.crossing)
         kind += " scaled"*self.scaled + f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
@@ -170,8 +175,9 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
                       for _, apart, *_ in places[:2])
     align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
                                  for x, rows, size, place in zip(inner, outer, bits, places))
+    crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
-                    scaled, align_a, align_b, align_c, scales)
+                    scaled, align_a, align_b, align_c, scales, crossing=crossing)
 
 
 def _vector(bits: int, extent: int, address: int, *apart: int) -> int:

@@ -55,8 +55,9 @@ POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at 
 TMA_L2 = 13e12 / 132 / 1.98e9                   # bytes per clock and multiprocessor that bulk copies bring from L2
 TMA_ARRIVAL = 590       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
 CLUSTER_ARRIVAL = 170
-TMA_CLOCK = 29
+TMA_CLOCK = 26
 HELD = 1.4              # stages that are not on their way: one is multiplied, and the next is there when it ends
+PROMOTING = 150         # clocks until products have ended whose sums a warpgroup alone promotes
 STEP_CLOCKS = 45        # of each step of k beside: waits, and stages given back
 UNHIDDEN = 0.37         # of the memory's time (or the products', if that is less), in which the other stands still
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
@@ -154,9 +155,12 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (POWER * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
     bits_a, bits_b = shape.bits
-    brought = (p.cta_m*bits_a / p.cluster_n + p.cta_n*bits_b / p.cluster_m) * p.cta_k / 8      # by each CTA
+    brought = sum(extent*bits / share * (1 + (x in shape.crossing)) for x, extent, bits, share in (     # by each CTA
+        ("a", p.cta_m, bits_a, p.cluster_n), ("b", p.cta_n, bits_b, p.cluster_m))) * p.cta_k / 8
     arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
     step = max(products, shared, arrival / (p.stages - HELD)) + STEP_CLOCKS
+    if p.promote and (p.warpgroups == 1 or p.pingpong):         # nothing else is multiplied meanwhile
+        step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
     stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:

@@ -95,7 +95,8 @@ def after(shape: GpuShape, copied: str, terms: str) -> GpuShape:
             vector //= 2
         layout["ab".index(x)] = {"a": "n", "b": "t"}[x]
         new: dict[str, Any] = {x: each.written, f"vector_{x}": vector, f"align_{x}": WIDEST,
-                               f"near_{x}": min(REACH*8 // (each.ld*bits), MOST_ROWS)}
+                               f"near_{x}": min(REACH*8 // (each.ld*bits), MOST_ROWS),
+                               "crossing": found.crossing.replace(x, "")}
         found = found._replace(**new)
     return found._replace(layout="".join(layout), terms=terms)
 
