@@ -169,7 +169,7 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
                 held.setdefault(each.resident(shape, target), each)
             most = MOST_WAVES * target.sms / plan.tiles(shape.m, shape.n, shape.batch)
             for found in held.values():
-                if min(a, b) > 1:                       # as above
+                if min(a, b) > 1 and (c > 1 or warp_m*warp_n < 64*64):          # as above: others would spill
                     yield replace(found, tail=True)
                 yield from (replace(found, split_k=split) for split in SPLITS if split == 1 or split <= most)
 
