@@ -159,9 +159,9 @@ def test_no_candidate_spills(name, kinds, size, layout):
     shape = gpu.shape_of(problem)
     tiles = {}
     for plan in candidates(shape, target):
-        if plan.split_k == 1 and not plan.violations(shape, target):
+        if plan.algorithm == "mma" and plan.split_k == 1 and not plan.violations(shape, target):
             tiles.setdefault((plan.cta_m, plan.cta_n, plan.cta_k, plan.warp_m, plan.warp_n), plan)
-    assert len(tiles) > 10
+    assert len(tiles) > 10                                  # those of wgmma are in test_wgmma_plans.py
     for plan in tiles.values():
         used = tw.compile(problem, target, plan).resources
         assert used.spill_stores == used.stack == 0, plan
