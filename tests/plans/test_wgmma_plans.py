@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import formats
 from tilewright.compiler import ptxas
+from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.plans import gpu
 from tilewright.plans.nvidia import candidates, choose, cost, peak
 from tilewright.plans.nvidia_plan import NvidiaPlan
@@ -170,3 +171,16 @@ def test_no_large_candidate_spills(kinds, layout, pingpong):
     for plan in sorted(legal, key=lambda p: -p.estimate(shape))[:2]:
         used = tw.compile(problem, H200, plan).resources
         assert used.spill_stores == used.stack == 0, plan
+
+
+def test_sums_that_the_assembler_has_no_registers_for_are_refused_as_by_the_emitter():
+    shape = shape_of(4096, 4096, 4096, "bf16", layout="nt")
+    for columns, fits in ((200, True), (208, False)):
+        plan = NvidiaPlan.parse(f"wgmma 192x{columns}x64 stages=3 warpgroups=3")
+        said = [x for x in plan.violations(shape, H200) if "assembler" in x]
+        assert bool(said) != fits
+        if fits:
+            emit_wgmma_gemm(CTA_M=192, CTA_N=columns, STAGES=3, WARPGROUPS=3, OUT="f32", COPIED=False)
+        else:
+            with pytest.raises(ValueError, match=r"registers"):
+                emit_wgmma_gemm(CTA_M=192, CTA_N=columns, STAGES=3, WARPGROUPS=3, OUT="f32", COPIED=False)

@@ -9,7 +9,8 @@ from typing import Any
 from tilewright.plans import passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, NARROWEST_C, SWIZZLED, NvidiaPlan, multiplied
+from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied
+from tilewright.plans.wgmma_rules import NARROWEST_C, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 

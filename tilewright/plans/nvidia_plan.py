@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.plans import gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, MOST_PARTS, PART
+from tilewright.plans.wgmma_rules import GROUP, STAGED_C, of_wgmma
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
-from tilewright.targets.nvidia import CLUSTER, LEAST_REGISTERS, THREADS, GpuTarget
+from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.plans.passes import Pass
@@ -32,18 +33,11 @@ if TYPE_CHECKING:
 FORMATS = "f32", "f64"  # that CUDA cores multiply
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
 MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
-# What plans by wgmma do not have.
-UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1), ("split_k", 1), ("tail", False)
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 MOST_POINTERS = 8       # of a thread to rows of an operand
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
-# Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
-# which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. One warpgroup more copies.
-GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
-GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
-MOST_CTAS = CLUSTER     # of a cluster
 
 
 @dataclass(frozen=True)
@@ -342,47 +336,7 @@ def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
         yield f"slices must be 1 for {p.algorithm}."
 
 
-def _of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-    yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
-    yield from p.above(cta_m=BOX, cta_n=BOX, warpgroups=max(GROUP_REGISTERS), cta_k=BOX)
-    if p.cta_m % (rows := GROUP_ROWS * (1 if p.pingpong else p.warpgroups)):
-        yield f"cta_m must be a multiple of {rows} where warpgroups is {p.warpgroups}, not {p.cta_m}."
-    if p.pingpong and p.warpgroups < 2:
-        yield f"pingpong takes 2 warpgroups or more, not {p.warpgroups}."
-    unit = 16 if shape.sums == "i32" and p.cta_n > 32 else 8
-    if p.cta_n % unit:
-        yield f"cta_n must be a multiple of {unit} for products of {shape.a}, not {p.cta_n}."
-    if p.cluster_m*p.cluster_n > MOST_CTAS:
-        yield f"a cluster would have {p.cluster_m*p.cluster_n} CTAs, and may have {MOST_CTAS}."
-    if shape.bits[0] == 8 and shape.layout != "nt":
-        yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
-    for name, align, extent, bits, along_k, share in (
-            ("A", shape.align_a, p.cta_m, gpu.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
-            ("B", shape.align_b, p.cta_n, gpu.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
-        if align < WIDEST:
-            yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
-                   "multiples apart, so that a tensor map can describe it.")
-        along, across = (p.cta_k, extent) if along_k else (extent, p.cta_k)
-        if along*bits // 8 % NARROWEST or across % (REPEAT*share):
-            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {NARROWEST*8 // bits} "
-                   f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
-    if p.store == "tma" and shape.align_c < WIDEST:
-        yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
-    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % NARROWEST_C:
-        yield f"store=tma needs cta_n to be a multiple of {NARROWEST_C} bytes of C, and {p.cta_n} {shape.out} are not."
-    blocks = shape.scales in SCALE_BLOCKS
-    if blocks and p.promote != SCALE_BLOCK:
-        yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."
-    if p.promote < 0 or p.promote % p.cta_k or (p.promote and shape.sums != "f32" and not blocks):
-        yield (f"promote must be 0 or, for sums in f32, a multiple of cta_k = {p.cta_k}, not {p.promote} for sums in "
-               f"{shape.sums}.")
-    if p.vectors[2] > 2:
-        yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
-    if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
-        yield f"a thread would need about {registers} registers, and has {most} where warpgroups is {p.warpgroups}."
-
-
-_OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma, "wgmma": _of_wgmma}
+_OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma, "wgmma": of_wgmma}
 
 
 def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:

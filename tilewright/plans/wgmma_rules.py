@@ -1,0 +1,68 @@
+"""What a plan by Hopper's warpgroups (kernels/nvidia/wgmma_gemm.py) may be: its own limits, beside those that all plans
+for NVIDIA's GPUs have (nvidia_plan.py)."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.plans import gpu
+from tilewright.plans.gpu import WIDEST, GpuShape
+from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
+from tilewright.targets.nvidia import CLUSTER, GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.plans.nvidia_plan import NvidiaPlan
+
+# What plans by wgmma do not have.
+UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1), ("split_k", 1), ("tail", False)
+# Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
+# which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. One warpgroup more copies.
+GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
+GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
+BESIDE = 26             # registers that NVIDIA's assembler wants beside the sums of one instruction, of equal shares
+MOST_CTAS = CLUSTER     # of a cluster
+
+
+def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
+    yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
+    yield from p.above(cta_m=BOX, cta_n=BOX, warpgroups=max(GROUP_REGISTERS), cta_k=BOX)
+    if p.cta_m % (rows := GROUP_ROWS * (1 if p.pingpong else p.warpgroups)):
+        yield f"cta_m must be a multiple of {rows} where warpgroups is {p.warpgroups}, not {p.cta_m}."
+    if p.pingpong and p.warpgroups < 2:
+        yield f"pingpong takes 2 warpgroups or more, not {p.warpgroups}."
+    unit = 16 if shape.sums == "i32" and p.cta_n > 32 else 8
+    if p.cta_n % unit:
+        yield f"cta_n must be a multiple of {unit} for products of {shape.a}, not {p.cta_n}."
+    if p.cluster_m*p.cluster_n > MOST_CTAS:
+        yield f"a cluster would have {p.cluster_m*p.cluster_n} CTAs, and may have {MOST_CTAS}."
+    if shape.bits[0] == 8 and shape.layout != "nt":
+        yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
+    for name, align, extent, bits, along_k, share in (
+            ("A", shape.align_a, p.cta_m, gpu.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
+            ("B", shape.align_b, p.cta_n, gpu.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
+        if align < WIDEST:
+            yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
+                   "multiples apart, so that a tensor map can describe it.")
+        along, across = (p.cta_k, extent) if along_k else (extent, p.cta_k)
+        if along*bits // 8 % NARROWEST or across % (REPEAT*share):
+            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {NARROWEST*8 // bits} "
+                   f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
+    if p.store == "tma" and shape.align_c < WIDEST:
+        yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
+    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % NARROWEST_C:
+        yield f"store=tma needs cta_n to be a multiple of {NARROWEST_C} bytes of C, and {p.cta_n} {shape.out} are not."
+    blocks = shape.scales in SCALE_BLOCKS
+    if blocks and p.promote != SCALE_BLOCK:
+        yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."
+    if p.promote < 0 or p.promote % p.cta_k or (p.promote and shape.sums != "f32" and not blocks):
+        yield (f"promote must be 0 or, for sums in f32, a multiple of cta_k = {p.cta_k}, not {p.promote} for sums in "
+               f"{shape.sums}.")
+    if p.vectors[2] > 2:
+        yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
+    if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
+        yield f"a thread would need about {registers} registers, and has {most} where warpgroups is {p.warpgroups}."
+    sums = p.cta_n * GROUP_ROWS // GROUP
+    if sums > (most := target.registers_sm // p.threads - BESIDE):
+        yield (f"an instruction's sums take {sums} registers of a thread, and NVIDIA's assembler allows {most} where a "
+               f"CTA has {p.threads} threads.")
