@@ -448,3 +448,8 @@ def test_maps_of_arrays_on_a_gpu(monkeypatch):
     np.testing.assert_array_equal(y.host.view(np.uint8), expected(t, x.host, (8, 3)))
     with pytest.raises(ValueError, match="is of an array of 2 dimensions"):
         run(loaded(t, (8, 3)), y, y, 8, 3)
+
+
+def test_policies_of_l2_have_three_priorities():
+    with pytest.raises(ValueError, match="priority must be evict_first, evict_last, evict_normal, not 'last'"):
+        Kernel("policy", threads=32).l2_policy("last")

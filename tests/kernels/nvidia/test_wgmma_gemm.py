@@ -110,7 +110,7 @@ def test_sizes(m, n, k):
     {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
     {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
     {"CTA_K": 32, "CTA_N": 96, "LAYOUT": "nn", "OUT": "bf16", "COPIED": True}, {"CTA_N": 48, "COPIED": True},
-    {"CTA_N": 80, "OUT": "f16", "A": "f16", "COPIED": True}, {"CLUSTER_M": 2, "L2": ("evict_first", "evict_last")},
+    {"CTA_N": 80, "OUT": "f16", "A": "f16", "COPIED": True},
     {"CTA_M": 192, "WARPGROUPS": 3}, {"COPIED": False, "VECTOR_C": 2}, {"COPIED": False, "beta": 2, "n": 151},
     {"OUT": "bf16", "beta": 2, "CTA_N": 128, "n": 151}, {"OUT": "f16", "A": "f16", "CTA_M": 256, "CTA_N": 64},
 ])
@@ -266,7 +266,7 @@ def clean(**options):
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
     {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},
     {"TERMS": (3, 3, 6), "OUT": "f32", "CTA_N": 128, "CTA_K": 32, "PROMOTE": 128},
-    {"PINGPONG": True, "CTA_N": 192, "L2": ("", "evict_last")},
+    {"PINGPONG": True, "CTA_N": 192},
 ])
 def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)
@@ -302,7 +302,6 @@ def test_machine_code(m, n, layout):
     ({"CTA_M": 96}, "CTA_M must be a multiple of 128 for 2 warpgroups, not 96"),
     ({"PINGPONG": True, "CTA_M": 64, "WARPGROUPS": 1}, "WARPGROUPS at least 2 for PINGPONG, not 1"),
     ({"PINGPONG": True, "CTA_M": 96}, "CTA_M must be a multiple of 64 for 2 warpgroups, not 96"),
-    ({"L2": ("evict_first", "last")}, "priority must be evict_first, evict_last, evict_normal, not 'last'"),
     ({"CTA_M": 192, "CTA_N": 208, "WARPGROUPS": 3}, "CTA_N = 208 is too much for 3 warpgroups: 104 sums"),
     ({"CTA_K": 16}, "a multiple of 32 elements along its contiguous dimension, not 16"),
     ({"LAYOUT": "nn", "CTA_N": 80}, "a multiple of 32 elements along its contiguous dimension, not 80"),

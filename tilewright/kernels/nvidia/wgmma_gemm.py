@@ -61,8 +61,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PINGPONG: bool = False, L2: tuple[str, str] = ("", ""), SCALED: bool = False,
-                    BLOCKS: int = 0, WHEN: str = "") -> Function:
+                    PINGPONG: bool = False, SCALED: bool = False, BLOCKS: int = 0, WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -97,7 +96,6 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 products. None: one matrix
     PINGPONG    warpgroups of math, 2 or more, take turns with tiles of C, each with all CTA_M rows of its own: while
                 one stores, the other multiplies. Registers suffice for half of the tile that they have otherwise
-    L2          of A and of B: "evict_first" for what is read once, "evict_last" for what is to stay in L2; "": neither
 
     WHEN        see work.arguments
 
@@ -137,7 +135,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     FACTOR = f32 if SCALED or BLOCKS else SCALAR
     # With COPIED, C is written by its map: no pointer's memory may count as read-only, but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
-             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "_".join(("l2", *L2)): any(L2), "scaled": SCALED,
+             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
              f"blocks{BLOCKS}": BLOCKS, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
@@ -199,7 +197,6 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             k.registers(loads_registers, more=False)
         first_warp = t < 128*WARPGROUPS + k.warp
         done = k.variable(i32, 0)
-        policies = [k.l2_policy(priority) if priority else None for priority in L2]
         # The other warps of the role do not follow: one that falls behind could miss a phase, and wait for ever.
         with tiles.each(k.select(first_warp, tiles.count, 0)) as tile:
             begin = done.get()
@@ -207,13 +204,13 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             with k.loop(steps, unroll=False) as step:
                 stage = ring.refill(begin + step, a.BYTES + b.BYTES)
                 with k.when(k.elect()):
-                    for x, name, smem, row, share, ctas, policy in (
-                            (a, "a", a_smem, i0, tiles.cluster_n, tiles.same_row, policies[0]),
-                            (b, "b", b_smem, j0, tiles.cluster_m, tiles.same_column, policies[1])):
+                    for x, name, smem, row, share, ctas in (
+                            (a, "a", a_smem, i0, tiles.cluster_n, tiles.same_row),
+                            (b, "b", b_smem, j0, tiles.cluster_m, tiles.same_column)):
                         which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
                         for to, place in x.boxes(row, step*CTA_K, share):
                             at = *place, *which
-                            ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas, policy)
+                            ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
             done.set(begin + steps)
     if CTAS > 1:
         k.cluster_barrier()                                 # nothing arrives at a CTA that has ended
