@@ -93,6 +93,10 @@ REASONS = {
     "the tiles take 327,?776 bytes of shared memory": {"stages": 6},
     "pingpong takes 2 warpgroups or more, not 1": {"pingpong": True, "warpgroups": 1},
     "store=tma needs cta_n to be a multiple of 32 bytes of C": {"cta_n": 8, "out": "bf16", "layout": "nt"},
+    "cta_n must be a multiple of 128 where warpgroups is 2 with swap, not 64": {"swap": True, "cta_n": 64},
+    "cta_m must be a multiple of 8 for products of bf16 with swap, not 12": {"swap": True, "cta_m": 12},
+    "swap needs store=lanes and vector_c=1, not tma and 2": {"swap": True},
+    "swap is for wgmma, not for mma": {"swap": True, "algorithm": "mma", "warp_m": 16, "warp_n": 16},
 }
 
 
@@ -119,7 +123,8 @@ def test_the_grid():
 SMALL = [("wgmma 128x64x64 stages=3 warpgroups=2 cluster=2x1 vector_c=2 store=tma", ("bf16", "bf16", "f32"), "nn"),
          ("wgmma 64x96x64 stages=2 warpgroups=1 cluster=1x2", ("f16", "f16", "f16"), "nt"),
          ("wgmma 64x64x128 stages=3 warpgroups=1 store=tma promote=128", ("e5m2", "e4m3fn", "bf16"), "nt"),
-         ("wgmma 64x128x128 stages=3 warpgroups=2 pingpong vector_c=2", ("u8", "i8", "i8"), "nt")]
+         ("wgmma 64x128x128 stages=3 warpgroups=2 pingpong vector_c=2", ("u8", "i8", "i8"), "nt"),
+         ("wgmma 8x128x128 stages=3 warpgroups=2 swap vector_c=1", ("bf16", "bf16", "bf16"), "nn")]
 
 
 @pytest.mark.parametrize(("text", "kinds", "layout"), SMALL, ids=lambda x: x if isinstance(x, str) else "")

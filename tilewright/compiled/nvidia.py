@@ -175,7 +175,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
-                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong}
+                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong, "SWAP": p.swap}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape

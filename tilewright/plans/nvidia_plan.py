@@ -60,6 +60,7 @@ class NvidiaPlan(GpuPlan):
     stages: int = 3
     warpgroups: int = 0             # wgmma: that multiply
     pingpong: bool = False          # which take turns with tiles of C, each with one of its own
+    swap: bool = False              # wgmma: rows of instructions are columns of C, of which warpgroups have parts
     cluster_m: int = 1              # CTAs one below the other that share tiles of B; side by side, of A
     cluster_n: int = 1
     copy: Literal["async", "registers"] = "async"
@@ -219,6 +220,8 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         yield from found
         return
     yield from p.above(**MOST)
+    if p.swap and p.algorithm != "wgmma":
+        yield f"swap is for wgmma, not for {p.algorithm}."
     if p.registers and not LEAST_REGISTERS <= p.registers <= target.registers_thread:
         yield (f"registers must be {LEAST_REGISTERS} to {target.registers_thread}, or 0 for the emitter's choice, not "
                f"{p.registers}.")

@@ -27,13 +27,16 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
     yield from p.above(cta_m=BOX, cta_n=BOX, warpgroups=max(GROUP_REGISTERS), cta_k=BOX)
-    if p.cta_m % (rows := GROUP_ROWS * (1 if p.pingpong else p.warpgroups)):
-        yield f"cta_m must be a multiple of {rows} where warpgroups is {p.warpgroups}, not {p.cta_m}."
+    by = " with swap" * p.swap
+    (high, rows), (wide, columns) = (("cta_m", p.cta_m), ("cta_n", p.cta_n))[::-1 if p.swap else 1]
+    if rows % (unit := GROUP_ROWS * (1 if p.pingpong else p.warpgroups)):
+        yield f"{high} must be a multiple of {unit} where warpgroups is {p.warpgroups}{by}, not {rows}."
+    if p.swap and (p.store, p.vectors[2]) != ("lanes", 1):
+        yield f"swap needs store=lanes and vector_c=1, not {p.store} and {p.vectors[2]}."
     if p.pingpong and p.warpgroups < 2:
         yield f"pingpong takes 2 warpgroups or more, not {p.warpgroups}."
-    unit = 16 if shape.sums == "i32" and p.cta_n > 32 else 8
-    if p.cta_n % unit:
-        yield f"cta_n must be a multiple of {unit} for products of {shape.a}, not {p.cta_n}."
+    if columns % (unit := 16 if shape.sums == "i32" and columns > 32 else 8):
+        yield f"{wide} must be a multiple of {unit} for products of {shape.a}{by}, not {columns}."
     if p.cluster_m*p.cluster_n > MOST_CTAS:
         yield f"a cluster would have {p.cluster_m*p.cluster_n} CTAs, and may have {MOST_CTAS}."
     if shape.bits[0] == 8 and shape.layout != "nt":
@@ -62,7 +65,7 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
         yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
     if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
         yield f"a thread would need about {registers} registers, and has {most} where warpgroups is {p.warpgroups}."
-    sums = p.cta_n * GROUP_ROWS // GROUP
+    sums = columns * GROUP_ROWS // GROUP
     if sums > (most := target.registers_sm // p.threads - BESIDE):
         yield (f"an instruction's sums take {sums} registers of a thread, and NVIDIA's assembler allows {most} where a "
                f"CTA has {p.threads} threads.")

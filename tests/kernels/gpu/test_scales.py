@@ -23,6 +23,7 @@ F64 = MMA | dict.fromkeys(("A", "B", "OUT", "SUMS"), "f64") | {
     "ARCH": "sm_90a", "VECTOR_A": 2, "VECTOR_B": 2, "CTA_K": 8}
 WGMMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 128, "STAGES": 2, "WARPGROUPS": 1, "A": "e4m3fn", "B": "e4m3fn",
          "OUT": "f32"}
+SWAPPED = WGMMA | {"CTA_M": 16, "COPIED": False, "SWAP": True}
 WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32, "CTA_K": 64, "VECTOR_C": 4}
 
 
@@ -82,6 +83,7 @@ def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None, 
     (emit_gemv, {"VECTOR": 4, "LAYOUT": "nt"}, 1, 33),
     (emit_wgmma_gemm, WGMMA | {"COPIED": False}, 66, 68),
     (emit_wgmma_gemm, WGMMA | {"B": "e5m2"}, 66, 68),
+    (emit_wgmma_gemm, SWAPPED, 13, 150),
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "e4m3fnuz", "OUT": "f32"}, 33, 68),
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx950", "A": "i8", "OUT": "bf16", "SPLIT_K": 2}, 65, 68),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
@@ -100,6 +102,7 @@ BY_BLOCKS = [
     (emit_wgmma_gemm, WGMMA | {"PROMOTE": 128}, 66, 200, 400),
     (emit_wgmma_gemm, WGMMA | {"PROMOTE": 128, "CTA_N": 192, "CTA_M": 128, "WARPGROUPS": 2, "COPIED": False}, 200, 400,
      272),
+    (emit_wgmma_gemm, SWAPPED | {"PROMOTE": 128}, 13, 200, 272),
     (emit_wgmma_gemm, WGMMA | {"PROMOTE": 128, "A": "i8", "B": "u8", "SUMS": "i32", "CTA_K": 64, "OUT": "bf16"}, 66,
      136, 144),
 ]

@@ -150,6 +150,7 @@ def test_promoted_sums_keep_their_bits(monkeypatch):
     ((3, 3, 9), "bf16", (511, 511), None, {"LAYOUT": "tn", "PROMOTE": 128, "batch": (2,)}),
     ((2, 2, 3), "tf32", (15, 8191), 2.0**-19, {"CTA_K": 32, "PROMOTE": 32, "CTA_M": 64, "WARPGROUPS": 1}),
     ((1, 2, 2), "f16", (15, 8191), None, {"LAYOUT": "tt"}),
+    ((1, 2, 2), "f16", (15, 8191), None, {"CTA_M": 72, "WARPGROUPS": 1, "SWAP": True, "COPIED": False}),
 ])
 def test_terms(terms, format, largest, bound, options):
     """f32 by products of its terms: exact on whole numbers of several terms, and as near as its other terms are small.
@@ -164,8 +165,9 @@ def test_terms(terms, format, largest, bound, options):
         c = np.full((*batch, m, n + -n % 4), np.nan, np.float32)
         function = emit_wgmma_gemm(format, format, "f32", TERMS=terms, BATCH=bool(batch), **options)
         strides = [x.strides[0] // x.itemsize for x in (*given, c)]
-        simulator.run(function, m, n, k, 1.0, *map(bits, given), 0.0, c, c.shape[-1], c[..., :n],
-                      *[*batch, *strides] * bool(batch), grid=(options.get("CLUSTER_M", 1), 1))
+        simulator.run(function, m, n, k, 1.0, *map(bits, given), 0.0, c, c.shape[-1],
+                      *[c[..., :n]] * options.get("COPIED", True), *[*batch, *strides] * bool(batch),
+                      grid=(options.get("CLUSTER_M", 1), 1))
         exact = a.astype(np.float64) @ b.astype(np.float64)
         magnitude = abs(a).astype(np.float64) @ abs(b)
         assert (abs(c[..., :n] - exact) <= (0 if whole else bound * magnitude)).all()
@@ -179,6 +181,20 @@ def test_terms(terms, format, largest, bound, options):
 def test_warpgroups_with_tiles_of_their_own(options):
     """Tiles that are more or fewer than the warpgroups, stages that are more or fewer than the steps of a tile."""
     run(**{"m": 200, "n": 150, "k": 136} | PINGPONG | options)
+
+
+@pytest.mark.parametrize("options", [
+    {"CTA_M": 8, "m": 5}, {"LAYOUT": "tn", "CTA_M": 64, "m": 40, "alpha": 2, "beta": -1},
+    {"LAYOUT": "nn", "CTA_N": 128, "WARPGROUPS": 2, "CTA_K": 128, "OUT": "bf16"},
+    {"A": "i8", "B": "u8", "OUT": "i32", "SUMS": "i32", "CTA_K": 128, "beta": 2},
+    {"A": "e4m3fn", "B": "e5m2", "CTA_K": 128, "PROMOTE": 128, "k": 300}, {"SUMS": "f16", "A": "f16", "OUT": "f16"},
+    {"CTA_M": 32, "CLUSTER_N": 2, "CLUSTER_M": 2, "batch": (3,), "m": 20, "clusters": 1},
+    {"CTA_M": 32, "WARPGROUPS": 2, "PINGPONG": True, "m": 20},
+])
+def test_rows_and_columns_in_each_others_place(options):
+    """Few rows, as many as an instruction has columns; its 64 rows are columns of C."""
+    run(**{"m": 13, "n": 150, "k": 136, "CTA_M": 16, "CTA_N": 64, "WARPGROUPS": 1, "COPIED": False, "SWAP": True}
+        | options)
 
 
 @pytest.mark.parametrize(("part", "name", "wrong", "message"), [
@@ -311,6 +327,8 @@ def test_machine_code(m, n, layout):
     ({"CTA_N": 72}, "CTA_N must be a multiple of 16 for copies of C in bf16, not 72"),
     ({"SUMS": "f16"}, "products of bf16 are added up in f32, not in f16"),
     ({"A": "tf32", "B": "tf32", "LAYOUT": "nn", "CTA_K": 32}, "only numbers of 16 bits"),
+    ({"SWAP": True}, "SWAP stores single elements: COPIED must be False and VECTOR_C 1, not True and 1"),
+    ({"SWAP": True, "CTA_N": 96, "WARPGROUPS": 1}, "CTA_N must be a multiple of 64 for 1 warpgroups, not 96"),
     ({"PROMOTE": 96}, "PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = 64, not 96"),
 ])
 def test_what_cannot_be(options, message):

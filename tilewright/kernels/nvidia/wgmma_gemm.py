@@ -29,6 +29,8 @@ ring of stages goes from one to the next:
 
 CTAs of a cluster work on neighbouring tiles of C. CLUSTER_M of them, one below the other, have the same tile of B:
 each has its share of it copied to all; so do CLUSTER_N of them, side by side, with A.
+
+With SWAP the instructions compute C^T = B^T A^T: their 64 rows are columns of C, so that few rows of C waste nothing.
 """
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, i8, i32, i64, ptr, vec
@@ -49,6 +51,7 @@ from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile, Tiles
 
+T = TypeVar("T")
 Pairs = dict[tuple[int, int], Value]
 Factors = tuple[Pairs, Pairs]           # scales by (64 rows, their upper or lower 8 of 16), and (8 columns, odd ones)
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
@@ -61,7 +64,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PINGPONG: bool = False, SCALED: bool = False, BLOCKS: int = 0, WHEN: str = "") -> Function:
+                    PINGPONG: bool = False, SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0, WHEN: str = ""
+                    ) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -96,7 +100,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 products. None: one matrix
     PINGPONG    warpgroups of math, 2 or more, take turns with tiles of C, each with all CTA_M rows of its own: while
                 one stores, the other multiplies. Registers suffice for half of the tile that they have otherwise
-
+    SWAP        rows and columns of C change roles in the instructions, and what is said of CTA_M and CTA_N with them: a
+                warpgroup has all rows and a multiple of 64 columns of C. Not with COPIED; VECTOR_C is 1
     WHEN        see work.arguments
 
     ValueError for tiles that the instructions cannot move or multiply.
@@ -107,21 +112,27 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH, planes_b)
     PAIRS = pairs(*TERMS or (1, 1, 1))
     TURNS = WARPGROUPS if PINGPONG else 1
-    ROWS = CTA_M*TURNS // WARPGROUPS                                    # of a warpgroup
-    if CTA_M % (M*WARPGROUPS // TURNS) or VECTOR_C not in (1, 2) or STAGES < 2 or (PINGPONG and WARPGROUPS < 2):
-        raise ValueError(f"CTA_M must be a multiple of {M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, not "
-                         f"{CTA_M}; VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}; WARPGROUPS at "
+    HIGH, SIDE = (CTA_N, "CTA_N") if SWAP else (CTA_M, "CTA_M")         # whose parts are rows of instructions
+    ROWS = HIGH*TURNS // WARPGROUPS                                     # of a warpgroup
+    if HIGH % (M*WARPGROUPS // TURNS) or VECTOR_C not in (1, 2) or STAGES < 2 or (PINGPONG and WARPGROUPS < 2):
+        raise ValueError(f"{SIDE} must be a multiple of {M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, not "
+                         f"{HIGH}; VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}; WARPGROUPS at "
                          f"least 2 for PINGPONG, not {WARPGROUPS}")
+    if SWAP and (COPIED or VECTOR_C > 1):
+        raise ValueError(f"SWAP stores single elements: COPIED must be False and VECTOR_C 1, not {COPIED} and "
+                         f"{VECTOR_C}")
     if BLOCKS not in (0, 1, scales.BLOCK) or (BLOCKS and (PROMOTE != scales.BLOCK or SCALED or SUMS == "f16")):
         raise ValueError(f"BLOCKS must be 0, 1 or {scales.BLOCK}, and with it PROMOTE {scales.BLOCK}, SCALED False and "
                          f"SUMS f32 or i32; it is {BLOCKS} for {PROMOTE}, {SCALED} and {SUMS}")
     if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32" and not BLOCKS):
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
                          f"sums in {SUMS}")
-    atom = Wgmma(CTA_N, A, B, SUMS, a.layout, b.layout)
+    sides = (b, a) if SWAP else (a, b)                                  # rows of instructions, and columns
+    atom = Wgmma(sides[1].EXTENT, sides[0].FORMAT, sides[1].FORMAT, SUMS, sides[0].layout, sides[1].layout)
     launched = FILE // (128*(WARPGROUPS + 1)) // 8 * 8
     if atom.registers + BESIDE > launched:
-        raise ValueError(f"CTA_N = {CTA_N} is too much for {WARPGROUPS} warpgroups: {atom.registers} sums of an "
+        raise ValueError(f"{'CTA_M' if SWAP else 'CTA_N'} = {atom.n} is too much for {WARPGROUPS} warpgroups: "
+                         f"{atom.registers} sums of an "
                          f"instruction and {BESIDE} registers are more than the {launched} of a thread at first")
     C_TYPE = memory_type(OUT)
     ROW_C = Copied.row(CTA_N*C_TYPE.bytes)
@@ -135,7 +146,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     FACTOR = f32 if SCALED or BLOCKS else SCALAR
     # With COPIED, C is written by its map: no pointer's memory may count as read-only, but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
-             f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
+             "swap": SWAP, f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
              f"blocks{BLOCKS}": BLOCKS, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
@@ -158,7 +169,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         warp = k.uniform(t // 32)                                       # addresses of operands in uniform registers
         turns = Turns(k, turn, warp // 4, WARPGROUPS) if turn else None
         first = warp // 4 * ROWS if turns is None else k.constant(i32, 0)
-        products = Products(k, atom, (a, b), (a_smem, b_smem), PAIRS, first, ROWS, bool(PROMOTE))
+        products = Products(k, atom, sides, (b_smem, a_smem) if SWAP else (a_smem, b_smem),
+                            [pair[::-1] for pair in PAIRS] if SWAP else PAIRS, first, ROWS, bool(PROMOTE), SWAP)
         # steps of all tiles so far, also of those of other warpgroups
         done = k.variable(i32, 0 if turns is None else turns.mine*steps)
         with tiles.each(tiles.count, turns.mine if turns else 0, TURNS) as tile:
@@ -275,11 +287,12 @@ class Turns:
 
 
 class Products:
-    """A warpgroup's rows of the CTA's tile of C: sums of products of tiles in shared memory."""
+    """A warpgroup's rows of the CTA's tile of C, or with SWAP of C^T: sums of products of tiles in shared memory."""
 
     def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
-                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PROMOTED: bool) -> None:
+                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PROMOTED: bool, SWAP: bool) -> None:
         self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
+        self.SWAP = SWAP
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
         # of a tile of C in the end: those of the instructions, or others that these are added to
         self.sums = [k.tile(1, atom.registers, f32) for _ in self.acc] if PROMOTED else self.acc
@@ -319,10 +332,11 @@ class Products:
 
     def factors(self, scales: Scales, t: Value, i0: Value, j0: Value) -> Factors:
         """The scales of a block of k, for thread t of the warpgroup in a tile that begins there."""
-        rows = {(i, half): scales.row(i0 + self.first + (t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]))
+        (of_row, i0), (of_column, j0) = self._exchanged((scales.row, i0), (scales.column, j0))
+        rows = {(i, half): of_row(i0 + self.first + (t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]))
                 for i in range(self.shape[0]) for half in range(2)}
-        if scales.SHARED == 1:
-            columns = {(e // 4, e % 2): scales.column(j0 + self.atom.sums(t % 32, e)[1])
+        if scales.SHARED == 1 or self.SWAP:
+            columns = {(e // 4, e % 2): of_column(j0 + self.atom.sums(t % 32, e)[1])
                        for e in range(self.shape[1]) if e % 4 < 2}
         else:
             WIDTH = gcd(self.tiles[1].EXTENT, scales.SHARED)            # columns that certainly share one
@@ -337,7 +351,8 @@ class Products:
                 x = self.k.cast(acc[at, e], f32)
                 if factors:
                     rows, columns = factors
-                    total[at, e] = self.k.fma(x*rows[i, e // 2 % 2], columns[e // 4, e % 2], total[at, e])
+                    of_a, of_b = self._exchanged(rows[i, e // 2 % 2], columns[e // 4, e % 2])
+                    total[at, e] = self.k.fma(x*of_a, of_b, total[at, e])
                 else:
                     total[at, e] = total[at, e] + x
 
@@ -354,6 +369,7 @@ class Products:
 
     def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
         """The sums of thread t of the warpgroup, in a tile that begins there."""
+        i0, j0 = self._exchanged(i0, j0)
         for i in range(self.shape[0]):
             for half in range(2):                                       # all of a row, then the row 8 below
                 row = None
@@ -361,4 +377,9 @@ class Products:
                     y, x = self.atom.sums(t % 32, e)
                     row = i0 + self.first + (t // 32 * 16 + i*M + y) if row is None else row
                     for d in range(0, 2, VECTOR):
-                        yield Run(row, j0 + x + d, [self.element(i, e + d + v) for v in range(VECTOR)])
+                        yield Run(*self._exchanged(row, j0 + x + d), [self.element(i, e + d + v)
+                                                                      for v in range(VECTOR)])
+
+    def _exchanged(self, rows: T, columns: T) -> tuple[T, T]:
+        """What rows and columns of C are to the instructions, or the reverse."""
+        return (columns, rows) if self.SWAP else (rows, columns)
