@@ -22,6 +22,7 @@ AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,
           "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
           "i32": np.int32, "i64": np.int64}
+WORD = 16       # words of k in a tile
 rng = np.random.default_rng(4)
 
 
@@ -67,7 +68,8 @@ LAYOUTS = {"along": lambda x: np.ascontiguousarray(x), "across": lambda x: np.as
 def test_b_packed_before_gives_the_same_bits(dtype, f, b_layout, result, threads):
     """Several blocks of m, n and k, the last ones not whole."""
     kc = 2 * TILE_WORDS[dtype].rows
-    a, b = numbers(f, 70, 150), numbers(f, 150, 110)
+    m, n, k = 40, 70, 2 * WORD * TILE_WORDS[dtype].steps + 21
+    a, b = numbers(f, m, k), numbers(f, k, n)
     if f in ("bf16", "f32"):
         a, b = ((x + rng.standard_normal(x.shape)).astype(x.dtype) for x in (a, b))
     found = [np.zeros((70, 110), DTYPES[result or TILE_WORDS[dtype].sums]) for _ in range(2)]
@@ -110,8 +112,9 @@ def test_narrow_results_of_tiles(dtype, source, result, depth):
 
 
 @pytest.mark.parametrize("dtype", sorted(TILE_WORDS))
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (33, 65, 130), (64, 32, 64)])
-def test_every_word_on_awkward_shapes(dtype, m, n, k):
+@pytest.mark.parametrize(("m", "n", "groups", "more"), [(1, 1, 0, 1), (33, 65, 2, 2), (64, 32, 1, 0)])
+def test_every_word_on_awkward_shapes(dtype, m, n, groups, more):
+    k = groups * WORD * TILE_WORDS[dtype].steps + more
     source = {"amx_f16": "f16", "amx_i32": "i32", "amx_i64": "i64", "amx_bf16": "e5m2"}.get(dtype, "f32")
     sources = (dtype[4:6], dtype[6:]) if TILE_WORDS[dtype].terms == 1 and dtype != "amx_bf16" else (source, source)
     a, b, c = numbers(sources[0], m, k), numbers(sources[1], k, n), rng.integers(-5, 5, (m, n))
@@ -129,7 +132,8 @@ def test_integers_by_bytes_wrap_as_they_should(f, layout):
     """Of any bits, and of those with the most carries, through several blocks of k."""
     limits = np.iinfo(DTYPES[f])
     for low in (limits.min, limits.max):
-        a, b = (rng.integers(low, limits.max, s, DTYPES[f], endpoint=True) for s in ((33, 140), (140, 34)))
+        k = 2 * WORD * TILE_WORDS[f"amx_{f}"].steps + 12
+        a, b = (rng.integers(low, limits.max, s, DTYPES[f], endpoint=True) for s in ((33, k), (k, 34)))
         c, _ = simulated(f"amx_{f}", LAYOUTS[layout](a), LAYOUTS[layout](b), (f, f), kc=TILE_WORDS[f"amx_{f}"].rows)
         np.testing.assert_array_equal(c, a @ b)
 
@@ -183,7 +187,8 @@ def test_packing_notices_what_has_no_terms(value, layout):
     largest = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) if source == "f32" else 65504.0
     a[33, 3] = largest
     assert not simulated(dtype, LAYOUTS[layout](a), b, (source, source))[1]
-    for x, i, j in (a, 33, 3), (a, 0, 39), (b, 39, 34), (b, 5, 0):
+    places = (a, 33, 3), (a, 0, 39), (b, 39, 34), (b, 5, 0)
+    for x, i, j in places if value == -np.inf else places[::2]:
         kept, x[i, j] = x[i, j], value
         assert simulated(dtype, LAYOUTS[layout](a), LAYOUTS[layout](b), (source, source))[1]
         x[i, j] = kept

@@ -1,0 +1,26 @@
+"""The plans among a planner's candidates that are most likely to need more registers than there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.plans.gpu import shape_of
+from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.problem import Gemm
+from tilewright.targets.nvidia import GpuTarget
+
+MOST = 255      # registers of a thread
+
+
+def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget) -> list[NvidiaPlan]:
+    """Of each tile, way of copying and number of parts of k the plan with the highest estimate of registers, the first
+    of several (a tail comes first, and takes more); none whose estimate is below half of what a thread may have."""
+    shape = shape_of(problem)
+    found: dict[tuple[object, ...], NvidiaPlan] = {}
+    for p in plans:
+        if p.violations(shape, target) or 2 * p.estimate(shape) < MOST:
+            continue
+        key = p.algorithm, p.cta_m, p.cta_n, p.warp_m, p.warp_n, p.copy, p.slices, p.split_k
+        if key not in found or p.estimate(shape) > found[key].estimate(shape):
+            found[key] = p
+    return list(found.values())
