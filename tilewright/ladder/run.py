@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -81,7 +81,7 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
     operands = (a.ravel(), b.ravel()) if chosen.textures else (a, b)
     report = simulator.run(function, *sizes, 1.0, operands[0], k, operands[1], n, beta,
                            c if beta else simulator.uninitialised(c), n, grid=chosen.grid(m, n), target=target.name)
-    report.occupancy = assembled(function, target)
+    report.compiled = partial(assembled, function, target)
     return report, note
 
 

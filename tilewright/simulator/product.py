@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,7 +107,7 @@ def simulate_function(function: Function, args: Sequence[Any], grid: int | Seque
     """A kernel as it is recorded, on its arguments in order: see `simulate`."""
     report = Machine(function, AddressSpace(), {}, target=target.name if target else None).run_grid(args, grid)
     if target is not None:
-        report.occupancy = occupancy.assembled(function, target)
+        report.compiled = partial(occupancy.assembled, function, target)
     return report
 
 
@@ -242,7 +243,7 @@ class Launches:
         placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None), lambda x: Look(x, None))
         self.scales = dict(zip(given, (x.shadow for x in placed)))
         if kernel.launches:
-            self.report.occupancy = occupancy.of(kernel)
+            self.report.compiled = partial(occupancy.of, kernel)
 
     def run(self, a: Array | Quantized, b: Array | Quantized, c: Array) -> None:
         """Matrices or stacks. Elements of c that no launch writes are a fault, and reading them first if beta is 0."""

@@ -5,7 +5,9 @@ A run that does wrong ends with a Fault.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,12 +122,18 @@ class Report:
         self.traffic: dict[Site, Traffic] = {}
         self.blocks: list[BasicBlock] = []
         self.printed: list[Printed] = []        # by k.print, in the order of the simulation
-        self.occupancy: Occupancy | Usage | None = None     # of the kernel, where its target and resources are known
+        # What finds out the occupancy: it compiles the kernel, which takes longer than a small simulation.
+        self.compiled: Callable[[], Occupancy | Usage | None] = lambda: None
 
     def at(self, site: Site) -> Traffic:
         if site not in self.traffic:
             self.traffic[site] = Traffic(self.granule)
         return self.traffic[site]
+
+    @cached_property
+    def occupancy(self) -> Occupancy | Usage | None:
+        """Of the kernel, where its target and resources are known."""
+        return self.compiled()
 
     @property
     def instructions(self) -> Counter[str]:
