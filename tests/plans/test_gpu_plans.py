@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.demanding import demanding
+from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.inspect.resources import ptx_loop
 from tilewright.plans.amd import AmdPlan
@@ -156,6 +157,38 @@ def test_adding_up_parts_costs_what_was_measured():
 def test_one_row_or_column_is_gemv():
     for problem in (tw.Gemm(1, 100, 50), tw.Gemm(100, 1, 50, "f64", layout="tt")):
         assert tw.plan(problem, A100).algorithm == "gemv"
+
+
+@pytest.mark.parametrize(("text", "kinds", "layout", "m", "n", "k"), [
+    ("gemv 1x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "f32"), "nt", 1, 45, 264),
+    ("gemv 4x32x8 stages=2 copy=registers vector=8 split_k=3", ("bf16", "bf16", "bf16"), "nn", 3, 40, 300),
+    ("gemv 32x2x8 stages=2 copy=registers vector=8 split_k=2", ("f16", "f16", "f16"), "tt", 40, 2, 300),
+    ("gemv 2x8x8 stages=2 copy=registers vector=2", ("bf16", "bf16", "bf16"), "tt", 2, 11, 70),
+    ("gemv 32x4x8 stages=2 copy=registers", ("f16", "f16", "f32"), "nn", 37, 3, 61),
+    ("gemv 4x128x8 stages=2 copy=registers vector=4", ("f32", "f32", "f32"), "nn", 4, 132, 150),
+])
+def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
+    """With alpha and beta; threads and shared memory are those of the plan."""
+    plan, draw = NvidiaPlan.parse(text), np.random.default_rng(3)
+    kernel = tw.compile(tw.Gemm(m, n, k, *kinds, layout), H200, plan)
+    assert kernel.function.threads == (plan.threads, 1)
+    assert 0 <= kernel.function.shared_bytes - plan.shared(kernel.shape) <= 4
+    a, b, c = (draw.integers(-2, 3, shape).astype(formats.FORMATS[x].dtype)
+               for x, shape in zip(kinds, ((m, k), (k, n), (m, n))))
+    wanted = (2*(a.astype(int) @ b.astype(int)) - c.astype(int)).astype(c.dtype)
+    found = tw.simulate(kernel, *(np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout)),
+                        c.copy(), alpha=2, beta=-1)
+    np.testing.assert_array_equal(found.result.astype(float), wanted.astype(float))
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("gemv 2x256x8 stages=2 copy=registers vector=8", "C is 3x4096, the plan's tile 2x256"),
+    ("gemv 8x256x8 stages=2 copy=registers vector=8", "gemv computes up to 4 rows or columns of C, a power of two"),
+    ("gemv 4x24x8 stages=2 copy=registers vector=8", "CTAs of 8 times a power of two up to 32 elements of each row"),
+    ("gemv 4x256x8 stages=2 copy=registers vector=16", "vector = 16 elements of a matrix are loaded at once, and the"),
+])
+def test_reasons_of_gemv(text, reason):
+    assert any(reason in each for each in NvidiaPlan.parse(text).violations(tw.Gemm(3, 4096, 512, "bf16"), H200))
 
 
 @pytest.mark.parametrize("tile", [F32[0], SMALL["n"][0]], ids=str)

@@ -129,10 +129,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             return {**more, **self._of_warpgroups}
         if p.algorithm not in ("simt", "gemv"):
             return {**self._tiled, **more, **self._of_matrix}
-        more |= {"OUT": s.out} if s.out != s.sums else {}
+        more |= {"OUT": s.out} if s.out != s.a else {}
         if p.algorithm == "gemv":
-            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": s.n == 1, "VECTOR": p.vector, "SPLIT_K": p.split_k,
-                    "WARPS": GEMV_WARPS, "UNROLL": GEMV_LOADS, **more}
+            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": p.columns, "VECTOR": p.vector, "SPLIT_K": p.split_k,
+                    "COUNT": min(p.cta_m, p.cta_n), "EXTENT": max(p.cta_m, p.cta_n), "WARPS": GEMV_WARPS,
+                    "UNROLL": GEMV_LOADS, **more}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,
                 "ASYNC": p.copy == "async", "VECTOR": p.vector, "ORDER": p.order, "REGISTERS": p.registers,

@@ -100,8 +100,9 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
         yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
     elif p.algorithm == "wgmma":
         cluster = f", clusters of {p.cluster_m}x{p.cluster_n}"*(p.cluster_m*p.cluster_n > 1)
-        own, turns = (rows, ", in turns") if p.pingpong else (rows // p.warpgroups, "")
-        yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {own}x{columns}{turns}, "
+        alone, turns = (1, ", in turns") if p.pingpong else (p.warpgroups, "")
+        own = f"{rows}x{columns // alone}, columns as rows of instructions" if p.swap else f"{rows // alone}x{columns}"
+        yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {own}{turns}, "
                f"and one that starts copies{cluster}; {p.grid(s, t)[0]} CTAs take the tiles one after the other")
     else:
         each = f", {p.thread_m}x{p.thread_n} elements of C a thread"*(p.algorithm == "simt")

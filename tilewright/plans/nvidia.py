@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.plans import passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied
+from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, gemv_vector, multiplied
 from tilewright.plans.wgmma_rules import NARROWEST_C, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
@@ -202,11 +202,10 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans for one row or column of C, by the elements of it that a CTA has."""
-    column = shape.n == 1
-    along_k = shape.layout[0] == "n" if column else shape.layout[1] == "t"
-    own = GEMV_WARPS if along_k else LANES                              # of which each has a vector of elements
+    columns = shape.n == 1
+    along_k, vector = shape.layout[0] == "n" if columns else shape.layout[1] == "t", gemv_vector(shape, columns)
+    own = GEMV_WARPS if along_k else LANES*vector
     for split in SPLITS:
         if split == 1 or split*GEMV_WARPS <= shape.k:
-            m, n = (own, 1) if column else (1, own)
-            yield NvidiaPlan("gemv", m, n, GEMV_WARPS, m, n, stages=2, copy="registers", vector=shape.vector,
-                          split_k=split)
+            m, n = (own, 1) if columns else (1, own)
+            yield NvidiaPlan("gemv", m, n, GEMV_WARPS, stages=2, copy="registers", vector=vector, split_k=split)

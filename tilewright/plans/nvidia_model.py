@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LANES = 32              # of a warp
 GEMV_WARPS = 8          # of a CTA of gemv
+GEMV_MOST = 4           # rows or columns of C that it computes at most
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
@@ -257,7 +258,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
         *memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
                                            f"{divided} of {over} tiles, written, and read by the last"))
     if p.algorithm == "gemv":
-        vector, times = ("A" if s.m == 1 else "B"), tiles
+        vector, times = ("B" if p.columns else "A"), tiles
         return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
                             for t in found[:2]), "memory": found}
     if p.algorithm == "wgmma":
