@@ -12,7 +12,7 @@ from tests.helpers.command_line import call, refused
 from tilewright import targets
 from tilewright.bench.suites import ladders
 from tilewright.compiler import lld
-from tilewright.ladder.steps import AMD_STEPS, CPU_STEPS, GPU_LADDER, GPU_STEPS, ladder
+from tilewright.ladder.steps import AMD_STEPS, CPU_STEPS, GPU_LADDER, GPU_STEPS, TENSOR_STEPS, ladder
 
 # ---- one table of names
 
@@ -21,8 +21,10 @@ def test_every_target_has_a_ladder() -> None:
     for kind in ("cpu", "gpu", "amd"):
         for name in targets.names(kind):
             assert ladder(targets.target(name))[0] == kind
-    assert [*GPU_LADDER] == [*GPU_STEPS, "dispatch"]
-    assert len(GPU_LADDER) == 13
+    assert [*GPU_LADDER] == [*GPU_STEPS, "dispatch", *TENSOR_STEPS]
+    assert len(GPU_LADDER) == 21
+    numbers = [step.title.split()[0] for step in GPU_LADDER.values()][4:]
+    assert numbers == [str(number) for number in range(5, 22)]
 
 
 @pytest.mark.parametrize("step", CPU_STEPS)
@@ -91,11 +93,11 @@ def test_the_cpu_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [step["name"] for step in json.loads((tmp_path / "steps.json").read_text())["steps"]] == [*CPU_STEPS]
 
 
-def test_the_gpu_ladder_prints_thirteen_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_ladder_prints_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = {}
 
     def count(name: str, n: int, target: object) -> ladders.Counts:
-        step = GPU_STEPS[name]
+        step = GPU_LADDER[name]
         counted[name] = n
         moved: tuple[Any, ...] = (1,) * 12
         busy = {"multiply-adds": 1.0}
@@ -104,11 +106,11 @@ def test_the_gpu_ladder_prints_thirteen_steps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ladders, "count", count)
     done = call("ladder", "gpu", "--size", 64)
     assert done.exit_code == 0, done.output
-    assert [*counted] == [*GPU_STEPS]
+    assert [*counted] == [*GPU_STEPS, *TENSOR_STEPS]
     for step in GPU_LADDER.values():
         assert step.title in done.output
     assert "here 11 texture" in done.output
-    assert len(json.loads(call("ladder", "gpu", "--size", 64, "--json").stdout)["extra"]["simulated"]) == 12
+    assert len(json.loads(call("ladder", "gpu", "--size", 64, "--json").stdout)["extra"]["simulated"]) == 20
     assert "target must be an NVIDIA GPU, and gfx942 is an AMD GPU" in refused("ladder", "gpu", "-t", "gfx942")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.fake_cuda import install
+from tilewright.formats import get
 from tilewright.ladder import run_nvidia
 
 
@@ -49,6 +50,19 @@ def test_what_textures_cannot_look_at_is_refused_or_dispatched(fake):
     run_nvidia.prepare("dispatch", m, n, k, *where)(0)
     fake.run(0)
     assert [name for name, _, _ in fake.launches] == ["gpu10_stored"]
+
+
+@pytest.mark.parametrize("step", ["ring", "multicast", "pingpong"])
+def test_steps_on_tensor_cores_take_bf16_and_the_transposed_b(fake, step):
+    m, n, k = 130, 6, 72
+    a, b, c = (x.astype(get("bf16").dtype) for x in operands(m, n, k))
+    b = np.ascontiguousarray(b.T)
+    where = [fake.array(a), k, fake.array(b), k, fake.array(c), n]
+    run_nvidia.prepare(step, m, n, k, *where, 2.0, -1.0)(0)
+    fake.run(0)
+    np.testing.assert_array_equal(c.astype("f4"), (2 * (a.astype("d") @ b.T.astype("d")) - 2).astype(c.dtype))
+    with pytest.raises(ValueError, match="move in pieces of 16 bytes.* k = 71"):
+        run_nvidia.prepare(step, m, n, k - 1, *where)
 
 
 def test_nothing_to_do_is_no_launch(fake):

@@ -18,7 +18,7 @@ from tilewright.ir import Kernel
 from tilewright.ir.program import Load
 from tilewright.ladder import gpu11_texture
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.steps import GPU_LADDER, GPU_STEPS
+from tilewright.ladder.steps import DISPATCH, GPU_STEPS, TENSOR_STEPS
 from tilewright.measure import measure
 from tilewright.problem import Gemm
 
@@ -238,6 +238,7 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
     """The command itself, with three steps to be quick; from its JSON come the tables of docs/gpu-ladder.md."""
     three = {name: GPU_STEPS[name] for name in ("naive", "shared", "texture")}
     monkeypatch.setattr(ladders, "GPU_STEPS", three)
+    monkeypatch.setattr(ladders, "TENSOR_STEPS", {"roles": TENSOR_STEPS["roles"]})
     monkeypatch.setenv("COLUMNS", "160")
     json, plot = tmp_path / "ladder.json", tmp_path / "ladder.png"
     asked = ["bench", "ladder", "--device", "simulate", "--sizes", "256", "--json", str(json), "--plot", str(plot)]
@@ -252,14 +253,18 @@ def test_the_story_is_told_and_written(tmp_path, monkeypatch):
         assembler = "none, since ptxas is not installed"
     assert f"Registers and CTAs per SM: {assembler}." in said.output
     assert results.load(json).extra["ptxas"] == assembler
-    naive, shared, _ = ladders.counted(results.load(json))
+    naive, shared, _, roles = ladders.counted(results.load(json))
     assert naive.bound[0] == "L1"
     assert shared.conflicts > 0
+    assert (roles.loads, roles.formula) == (roles.expected, "n³/256 + n³/128")
+    assert roles.bound == ("multiply-adds", 1.0)
     sentence = readme.step(results.load(json), {"step": "shared"})
     assert "262,144 loads from global memory (2n³/L global, 2n³/V shared: exactly)" in " ".join(sentence.split())
+    sentence = readme.step(results.load(json), {"step": "roles"})
+    assert "196,608 loads from global memory (n³/256 + n³/128: exactly)" in " ".join(sentence.split())
     with pytest.raises(readme.FigureError, match="there is no step padded"):
         readme.step(results.load(json), {"step": "padded"})
-    assert readme.counts(results.load(json), {"of": "memory"}).count("\n") == 5
+    assert readme.counts(results.load(json), {"of": "memory"}).count("\n") == 6
 
 
 def timed(*found):
@@ -301,7 +306,7 @@ def test_timing_needs_a_device():
     assert "no NVIDIA GPU here" in said.output
 
 
-@pytest.mark.parametrize("name", GPU_LADDER)
+@pytest.mark.parametrize("name", [*GPU_STEPS, DISPATCH, *TENSOR_STEPS])
 def test_every_step_on_a_device(name):
     """Whole numbers come out exact in every shape, with rows apart, alpha and beta, and nothing is written beside C."""
     if reason := gpu_device.why_not():
@@ -310,12 +315,16 @@ def test_every_step_on_a_device(name):
 
     from tilewright.ladder import run_nvidia
 
-    for m, n, k in ((1, 1, 1), (127, 130, 9), (129, 131, 65), (300, 5, 17), (256, 512, 64), (255, 260, 0)):
-        for alpha, beta, gap in ((1.0, 0.0, 0), (-2.0, 3.0, 4)):
-            a, b = (torch.randint(-4, 5, size, device="cuda").float() for size in ((m, k + gap), (k, n + gap)))
-            whole = torch.randint(-4, 5, (m, n + 1), device="cuda").float()
-            a, b, c = a[:, :k], b[:, :n], whole[:, :n]
-            beside, before = whole[:, n].clone(), c.double()
+    tensor = name in TENSOR_STEPS
+    dtype = torch.bfloat16 if tensor else torch.float32
+    shapes = [(1, 1, 1), (127, 130, 9), (129, 131, 65), (300, 5, 17), (256, 512, 64), (255, 260, 0)]
+    for m, n, k in [(1, 2, 8), (257, 514, 1032), (256, 512, 64), (1000, 1234, 712)] if tensor else shapes:
+        for alpha, beta, gap in ((1.0, 0.0, 0), (-2.0, 3.0, 8)):
+            a, b = (torch.randint(-4, 5, size, device="cuda").to(dtype)
+                    for size in ((m, k + gap), (n, k + gap) if tensor else (k, n + gap)))
+            whole = torch.randint(-4, 5, (m, n + 2), device="cuda").to(dtype)
+            a, b, c = a[:, :k], b[:, :k if tensor else n], whole[:, :n]
+            beside, before = whole[:, n:].clone(), c.double()
             if beta == 0:
                 c.fill_(float("nan"))
             where = [at for x in (a, b, c) for at in (x.data_ptr(), x.stride(0))]
@@ -325,9 +334,10 @@ def test_every_step_on_a_device(name):
                 continue  # textures cannot look at these
             launch(torch.cuda.current_stream().cuda_stream)
             torch.cuda.synchronize()
-            wanted = alpha * (a.double() @ b.double()) + (beta * before if beta else 0)
-            assert torch.equal(c.double(), wanted), (m, n, k, alpha, beta)
-            assert torch.equal(whole[:, n], beside), (m, n, k, alpha, beta)
+            product = a.double() @ (b.T if tensor else b).double()
+            wanted = alpha * product + (beta * before if beta else 0)
+            assert torch.equal(c, wanted.to(dtype)), (m, n, k, alpha, beta)
+            assert torch.equal(whole[:, n:], beside), (m, n, k, alpha, beta)
 
 
 def test_the_device_is_one_of_three():

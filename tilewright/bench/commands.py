@@ -158,8 +158,13 @@ def gpu_ladder(options: Options, console: Console) -> int:
     """The steps of the GPU ladder beside cuBLAS."""
     from tilewright.bench.suites import ladders
 
-    wanted = _require_gpu(options)
-    cases = shapes.squares("ladder", options.sizes or ladders.GPU_SIZES, "f32")
+    dtypes = options.dtypes or ["f32"]
+    if unknown := [name for name in dtypes if name not in ladders.GPU_PRODUCTS]:
+        raise ValueError(f"the steps of the GPU ladder multiply {' or '.join(ladders.GPU_PRODUCTS)}, not {unknown[0]}")
+    wanted, cases = _require_gpu(options), []
+    for dtype in dtypes:
+        product, layout, sizes = ladders.GPU_PRODUCTS[dtype]
+        cases += shapes.squares("ladder", options.sizes or sizes, product, layout)
     job = Job(1, NATIVE, cases, replace(_gpu_rules(options), watch_s=0.0), GPU, options.device, ladder=True,
               peers=wanted)
     return _run("ladder cuda", [job], len(cases), options, console)
@@ -186,8 +191,9 @@ def simulate(n: int, target_name: str, options: Options, console: Console) -> in
     check_outputs(options)
     target: Any = targets.target(target_name)
     report, found = Report.start("ladder simulated", n=n, target=target.name), []
-    with Progress(console, "simulating", len(study.GPU_STEPS)) as bar:
-        for name, step in study.GPU_STEPS.items():
+    steps = study.GPU_STEPS | study.TENSOR_STEPS
+    with Progress(console, "simulating", len(steps)) as bar:
+        for name, step in steps.items():
             bar.update(step.title)
             found.append(study.count(name, n, target))
             bar.advance()

@@ -84,9 +84,9 @@ def gpu(
     ] = "sm_90a",
     json: output.Json = None,
 ) -> None:
-    """Thirteen steps on an NVIDIA GPU, in the simulator: what each moves, and what bounds it.
+    """Twenty-one steps on an NVIDIA GPU, in the simulator: what each moves, and what bounds it.
 
-    The last one is the choice among the three before it. This is `tilewright bench ladder --device simulate`; with
+    Step 13 is the choice among the three before it; those after it multiply bf16 on tensor cores. This is `tilewright bench ladder --device simulate`; with
     `--device cuda` they are timed.
     """
     from tilewright.bench import commands

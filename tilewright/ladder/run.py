@@ -13,9 +13,10 @@ from tilewright import formats, simulator
 from tilewright.atoms.mfma import SCALED, Mfma
 from tilewright.compiled import compile
 from tilewright.inspect.resources import amd_body
+from tilewright.ladder import gpu_tensor
 from tilewright.ladder.gpu11_texture import aligned
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.steps import GPU_STEPS, Choice, step
+from tilewright.ladder.steps import GPU_STEPS, TENSOR_STEPS, Choice, TensorStep, step
 from tilewright.simulator.occupancy import assembled
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, Target
 
@@ -60,16 +61,17 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
     """C = A B + beta C by a step in the simulator: what it did, and a sentence where another step took its place, else
     "". A CPU's steps know no beta. ValueError if the step cannot multiply these; simulator.Fault for a wrong access."""
     found = step(name, target)
-    kind = "CPU" if isinstance(target, CpuTarget) else "GPU"
-    accepted = ("f32", "f64") if kind == "CPU" else ("f32",)
-    if problem.layout != "nn" or problem.a not in accepted or not problem.a == problem.b == problem.out:
-        raise ValueError(f"the steps of the {kind} ladder are for --dtype {' or '.join(accepted)} --layout nn")
+    key = f"{problem.a}-{problem.b}-{problem.out}"
+    if problem.layout != found.layout or key not in [x if "-" in x else f"{x}-{x}-{x}" for x in found.formats]:
+        raise ValueError(f"step {found.title} is for --dtype {' or '.join(found.formats)} --layout {found.layout}")
     if isinstance(target, CpuTarget):
         if beta:
             raise ValueError("the steps of the CPU ladder compute C = A B: they have no --beta")
         return _on_cpu(found, problem, target, a, b, c), ""
     note = ""
     m, n, k = sizes = problem.m, problem.n, problem.k
+    if isinstance(found, TensorStep):
+        return tensor_step(name, target, a, b.T, c, beta), ""
     if isinstance(found, Choice):
         name = choose(target, m, n, k, 0, k, 0, n)
         note = f"{found.title} chooses step {GPU_STEPS[name].title}"
@@ -83,6 +85,20 @@ def simulate(name: str, problem: Gemm, target: CpuTarget | GpuTarget, a: Array, 
                            c if beta else simulator.uninitialised(c), n, grid=chosen.grid(m, n), target=target.name)
     report.compiled = partial(assembled, function, target)
     return report, note
+
+
+def tensor_step(name: str, target: GpuTarget, a: Array, b: Array, c: Array, beta: float = 0.0,
+                granule: int | None = None) -> simulator.Report:
+    """C = A B^T + beta C by a step on tensor cores; a [m, k], b [n, k] and c [m, n] are bf16. ValueError for matrices
+    that it cannot read; the report's granule as in `simulator.run`."""
+    found, (m, n), k = TENSOR_STEPS[name], c.shape, a.shape[1]
+    if why := gpu_tensor.refused(m, n, k, 0, k, 0, k, 0, n):
+        raise ValueError(f"step {found.title}: {why}")
+    function = compiled(name, target).function
+    report = simulator.run(function, m, n, k, 1.0, a, k, b, k, beta, c if beta else simulator.uninitialised(c), n,
+                           grid=found.grid(m, n, target.sms), target=target.name, granule=granule)
+    report.occupancy = assembled(function, target)
+    return report
 
 
 def _on_cpu(found: Any, problem: Gemm, target: CpuTarget, a: Array, b: Array, c: Array) -> simulator.Report:

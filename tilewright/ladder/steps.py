@@ -2,7 +2,8 @@
 
 CPU_STEPS   six steps, after https://salykova.github.io/matmul-cpu (docs/cpu-ladder.md); row-major matrices of any size.
             The product's own kernels, in kernels/cpu, go on from the last one.
-GPU_STEPS   twelve kernels for NVIDIA's GPUs (docs/gpu-ladder.md), and with the choice among the last three GPU_LADDER
+GPU_STEPS   twelve kernels for NVIDIA's GPUs (docs/gpu-ladder.md), and with the choice among the last three, and
+            TENSOR_STEPS, eight kernels that go on from there on tensor cores, in bf16, GPU_LADDER
 AMD_STEPS   five products by one wave and one matrix instruction each: the kernels of AMD's article "Matrix Core
             Programming on AMD CDNA3 and CDNA4 architecture", https://salykova.github.io/matrix-cores-cdna, also on
             AMD's ROCm Blogs (docs/matrix-cores.md)
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Function
@@ -43,8 +44,17 @@ from tilewright.ladder import (
     gpu10_stored,
     gpu11_texture,
     gpu12_async,
+    gpu14_mma,
+    gpu15_ldmatrix,
+    gpu16_ring,
+    gpu17_wgmma,
+    gpu18_tma,
+    gpu19_roles,
+    gpu20_multicast,
+    gpu21_pingpong,
 )
 from tilewright.targets import AmdTarget, CpuTarget, Target
+from tilewright.targets.nvidia import TARGETS
 
 Tile = tuple[int, int]
 CDNA3, CDNA4 = "gfx942", "gfx950"
@@ -53,6 +63,8 @@ CDNA3, CDNA4 = "gfx942", "gfx950"
 @dataclass(frozen=True)
 class Step:
     """`emit(target, dtype, *blocks)` records the function `symbol`_f32 or _f64."""
+    formats: ClassVar[tuple[str, ...]] = ("f32", "f64")
+    layout: ClassVar[str] = "nn"
     title: str
     idea: str
     emit: Callable[..., Function]
@@ -86,6 +98,8 @@ class GpuStep:
     loads, shared   elements loaded from global and from shared memory per multiply-add, where no tile hangs over;
                     `formula` says the same for n x n x n in the lecture's words
     """
+    formats: ClassVar[tuple[str, ...]] = ("f32",)
+    layout: ClassVar[str] = "nn"
     title: str
     idea: str
     emit: Callable[..., Function]
@@ -151,15 +165,85 @@ GPU_STEPS: dict[str, GpuStep] = {
 @dataclass(frozen=True)
 class Choice:
     """A step that is no kernel of its own: gpu13_dispatch.choose says which of these multiplies given matrices."""
+    formats: ClassVar[tuple[str, ...]] = ("f32",)
+    layout: ClassVar[str] = "nn"
     title: str
     idea: str
     among: tuple[str, ...]
 
 
 DISPATCH = "dispatch"
+
+
+@dataclass(frozen=True)
+class TensorStep:
+    """`emit()` records the kernel, C = alpha A B^T + beta C of bf16 with sums in f32.
+
+    expected    how many times as fast as the step before it should be on an H200 at 4096, by the bytes and clocks of
+                both, as written down before it was measured (docs/gpu-ladder.md says why)
+    tile        (rows, columns) of C that a CTA computes at a time
+    ctas        of a cluster, one below the other
+    boxes       rows of the tiles of A and of B that tensor maps bring; None: A and B are pointers
+    stays       CTAs take tile after tile, so that no more are launched than run at once, one on a multiprocessor
+    """
+    formats: ClassVar[tuple[str, ...]] = ("bf16-bf16-bf16",)
+    layout: ClassVar[str] = "nt"
+    title: str
+    idea: str
+    expected: float
+    emit: Callable[..., Function]
+    needs: str = "wgmma"                # of a target's instructions
+    tile: Tile = (128, 128)
+    ctas: int = 1
+    boxes: Tile | None = None
+    stays: bool = False
+
+    def moves(self, m: int, n: int, k: int) -> tuple[int, int]:
+        """Elements that are loaded from global memory, and none of which a thread must: each CTA has its rows of A, and
+        shares the columns of B with those of its cluster. m, n and k are multiples of the tiles."""
+        rows, columns = self.tile
+        return m * n * k // columns + m * n * k // (rows * self.ctas), 0
+
+    @property
+    def formula(self) -> str:
+        return f"n³/{self.tile[1]} + n³/{self.tile[0] * self.ctas}"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(name for name, target in TARGETS.items() if self.needs in target.instructions)
+
+    def grid(self, m: int, n: int, sms: int) -> Tile:
+        """CTAs along x and y: whole clusters, and of a kernel that stays as many as a device with so many
+        multiprocessors runs at once."""
+        rows, columns = self.tile
+        down, across = -(-m // (rows * self.ctas)) * self.ctas, -(-n // columns)
+        return (min(down * across, sms // self.ctas * self.ctas), 1) if self.stays else (across, down)
+
+
+TENSOR_STEPS: dict[str, TensorStep] = {
+    "mma": TensorStep(
+        "14 mma", "tensor cores: 16 x 8 x 16 by one instruction of a warp", 0, gpu14_mma.emit_mma, "bf16"),
+    "ldmatrix": TensorStep(
+        "15 ldmatrix", "operands by one instruction for four loads", 1.15, gpu15_ldmatrix.emit_ldmatrix, "bf16"),
+    "ring": TensorStep(
+        "16 ring", "copies in flight, three stages of shared memory", 1.5, gpu16_ring.emit_ring, "bf16"),
+    "wgmma": TensorStep(
+        "17 wgmma", "products of four warps, straight from shared memory", 1.3, gpu17_wgmma.emit_wgmma),
+    "tma": TensorStep(
+        "18 tma", "one thread asks for a tile, and hardware copies it", 1.1, gpu18_tma.emit_tma, boxes=(128, 128)),
+    "roles": TensorStep(
+        "19 roles", "warps that load and warps that multiply; 128 x 256 of C", 1.15, gpu19_roles.emit_roles,
+        tile=(128, 256), boxes=(128, 256)),
+    "multicast": TensorStep(
+        "20 multicast", "two CTAs share a tile of B", 1.03, gpu20_multicast.emit_multicast, tile=(128, 256), ctas=2,
+        boxes=(128, 128)),
+    "pingpong": TensorStep(
+        "21 pingpong", "CTAs that stay, warpgroups that take turns: one stores while the other multiplies", 1.05,
+        gpu21_pingpong.emit_pingpong, tile=(64, 256), ctas=2, boxes=(64, 128), stays=True),
+}
 GPU_LADDER: dict[str, Any] = GPU_STEPS | {
     DISPATCH: Choice("13 dispatch", "async for large C, texture for aligned matrices, stored for all others",
-                     ("async", "texture", "stored"))}
+                     ("async", "texture", "stored"))} | TENSOR_STEPS
 
 
 @dataclass(frozen=True)

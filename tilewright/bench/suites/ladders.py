@@ -1,5 +1,6 @@
 """The teaching ladders, step against step: every step as a peer, beside NumPy and OpenBLAS, or on a GPU cuBLAS; and the
-GPU ladder as the simulator counts it, for which no GPU is needed.
+GPU ladder as the simulator counts it, for which no GPU is needed. Its steps on tensor cores multiply bf16, the others
+f32.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright import simulator, targets
+from tilewright import formats, simulator, targets
 from tilewright.bench import peer
 from tilewright.bench.cases import CPU, GPU, Product
 from tilewright.bench.peer import Peer, Setting, Unfit, Way, single
@@ -19,7 +20,7 @@ from tilewright.bench.results import CUBLAS, Report, Result
 from tilewright.bench.tables import shown
 from tilewright.ladder import run, run_nvidia
 from tilewright.ladder.gpu13_dispatch import choose
-from tilewright.ladder.steps import CPU_STEPS, DISPATCH, GPU_LADDER, GPU_STEPS
+from tilewright.ladder.steps import CPU_STEPS, DISPATCH, GPU_LADDER, GPU_STEPS, TENSOR_STEPS, GpuStep, TensorStep
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 UNBLOCKED = ("naive", "registers", "padded")  # what they do to a cache makes minutes of a large product
 MAX_CALL_S = 2.0
-GPU_SIZES = (1024, 2048, 4096)
+# Of the GPU ladder's formats: the product, its layout, and the sizes that are timed
+GPU_PRODUCTS = {"f32": ("f32-f32-f32", "nn", (1024, 2048, 4096)), "bf16": ("bf16-bf16-bf16", "nt", (4096, 8192))}
+TENSOR_TITLES = {step.title: step for step in TENSOR_STEPS.values()}
 
 
 def peers(
@@ -72,7 +75,8 @@ def _gpu_step(name: str, step: Any) -> Peer:
     def bind(o: Operands) -> Call:
         import torch
 
-        where = [at for x in (o.a, o.b, o.c) for at in (x.data_ptr(), x.stride(0))]
+        b = o.b if step.layout == "nn" else o.b.T
+        where = [at for x in (o.a, b, o.c) for at in (x.data_ptr(), x.stride(0))]
         try:
             launch = run_nvidia.prepare(name, *o.sizes, *where)
         except ValueError as refused:
@@ -80,17 +84,44 @@ def _gpu_step(name: str, step: Any) -> Peer:
         return lambda: launch(torch.cuda.current_stream().cuda_stream), ()
 
     def ways(product: Product) -> list[Way]:
-        return [Way(step.title, step.idea, bind)] if product.key == "f32-f32-f32" else []
+        return [Way(step.title, step.idea, bind)] if product.a in step.formats[0] and product.a == product.out else []
 
     return Peer(step.title, "", step.idea, ways)
 
 
 def table(results: list[Result]) -> list[list[str]]:
-    """Heading and a row for each step on a GPU: TFLOP/s at each size, and the share of cuBLAS's."""
+    """Heading and a row for each step on a GPU: TFLOP/s at each size, and the share of cuBLAS's. Of steps on tensor
+    cores also how many times as fast as the step before they were expected to be, and are at the first size; and the
+    share at the last size of what their instruction does alone."""
     wanted = (CUBLAS, *(step.title for step in GPU_LADDER.values()), peer.OURS)
     there = [name for name in wanted if any(r.row(name) for r in results)]
     head = ["TFLOP/s at m = n = k =", *(r.case.size for r in results)]
-    return [head, *([name, *(_cell(r, name) for r in results)] for name in there)]
+    rows = [[name, *(_cell(r, name) for r in results)] for name in there]
+    if not any(name in TENSOR_TITLES for name in there):
+        return [head, *rows]
+    more = ["expected gain", "measured", "of the instruction's rate"]
+    return [[*head, *more], *([*row, *_gains(results, name)] for row, name in zip(rows, there))]
+
+
+def _gains(results: list[Result], name: str) -> list[str]:
+    if name not in TENSOR_TITLES:
+        return ["", "", ""]
+    step, titles = TENSOR_TITLES[name], [*TENSOR_TITLES]
+    before = titles[max(titles.index(name) - 1, 0)]
+    rate, slower, largest = results[0].gflops(name), results[0].gflops(before), results[-1].gflops(name)
+    gain = f"{rate / slower:.2f}" if rate and slower and name != before else ""
+    target: Any = targets.target(results[-1].isa)
+    return [f"{step.expected:.2f}" if step.expected else "", gain,
+            f"{largest * 1e9 / _peak(step, target):.0%}" if largest else "-"]
+
+
+def _peak(step: TensorStep, target: GpuTarget) -> float:
+    """Operations per second of the step's instruction on a whole device, at its highest clock."""
+    return _per_clock(step, target) * target.sms * target.clock
+
+
+def _per_clock(step: TensorStep, target: GpuTarget) -> int:
+    return (target.wgmma_rates if step.needs == "wgmma" else target.matrix_rates)["bf16"]
 
 
 def _cell(r: Result, name: str) -> str:
@@ -105,7 +136,7 @@ def _cell(r: Result, name: str) -> str:
 
 L1_LINE = 128
 SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of a warp per clock
-MOVES = ("load", "store", "load shared", "store shared", "texture", "cp.async", "barrier")
+MOVES = ("load", "store", "load shared", "store shared", "texture", "cp.async", "barrier", "ldmatrix", "TMA", "mbarrier")
 
 
 @dataclass(frozen=True)
@@ -113,7 +144,8 @@ class Counts:
     """What the simulator counts of one step for n x n x n, all CTAs together, and what follows for a multiprocessor.
 
     `busy` has clocks of one multiprocessor, had it to do everything: 128 multiply-adds, or whatever the target's do, in
-    each; an instruction started by each scheduler; a line of L1 looked up; a pass over the banks of shared memory.
+    each (on tensor cores those of the step's instruction); an instruction started by each scheduler; a line of L1 looked
+    up; a pass over the banks of shared memory.
     """
 
     step: str
@@ -131,7 +163,7 @@ class Counts:
     shared_loads: int
     passes: int
     conflicts: int  # passes beyond the fewest that could deliver the same words
-    fmas: int  # by warps, as are moves
+    fmas: int  # by warps, as are moves; on tensor cores 32 multiply-adds
     moves: int  # loads, stores, copies and barriers
     busy: dict[str, float]
     registers: int | None = None
@@ -147,20 +179,28 @@ class Counts:
 
 def count(name: str, n: int, target: GpuTarget) -> Counts:
     """Simulate a step on whole numbers, check the product, and count."""
-    step, report, by_lines = GPU_STEPS[name], _run(name, n), _run(name, n, L1_LINE)
+    step: GpuStep | TensorStep = GPU_LADDER[name]
+    report, by_lines = _run(name, n, target), _run(name, n, target, L1_LINE)
     loads, stores = report.of(space="global", verb="load"), report.of("c", "store")
     shared, from_shared = report.of(space="shared"), report.of(space="shared", verb="load")
     kinds = report.instructions
-    fmas, moves = kinds["fma"], sum(kinds[kind] for kind in MOVES)
+    moves = sum(kinds[kind] for kind in MOVES)
+    tensor = isinstance(step, TensorStep)
+    if isinstance(step, TensorStep):
+        item, products, fmas = 2, kinds["mma"] + kinds["wgmma"], n**3 // target.warp
+        clocks = 2 * n**3 / _per_clock(step, target)
+    else:
+        item, products, fmas = 4, kinds["fma"], kinds["fma"]
+        clocks = fmas * target.warp / target.fma_f32
     busy = {
-        "multiply-adds": fmas * target.warp / target.fma_f32,
-        "instructions": (fmas + moves) / SCHEDULERS,
-        "L1": float(by_lines.of(space="global").moved),
+        "multiply-adds": clocks,
+        "instructions": (products + moves) / SCHEDULERS,
+        "L1": float((by_lines.of("c") if tensor and step.boxes else by_lines.of(space="global")).moved),
         "shared memory": float(shared.moved),
     }
     return Counts(
-        name, step.title, step.idea, step.formula, n, loads.elements, step.moves(n, n, n)[0], loads.moved,
-        loads.efficiency, stores.elements, stores.moved, stores.efficiency, from_shared.elements,
+        name, step.title, step.idea, step.formula, n, loads.bytes // item, step.moves(n, n, n)[0], loads.moved,
+        loads.efficiency, stores.bytes // item, stores.moved, stores.efficiency, from_shared.bytes // item,
         shared.moved, shared.moved - shared.ideal, fmas, moves, busy, **_assembled(name, target),
     )
 
@@ -173,14 +213,17 @@ def dispatched(found: list[Counts], target: GpuTarget) -> Counts:
     return replace(counts, step=DISPATCH, title=last.title, idea=f"{last.idea}; here {counts.title}")
 
 
-def _run(name: str, n: int, granule: int | None = None) -> simulator.Report:
-    step = GPU_STEPS[name]
+def _run(name: str, n: int, target: GpuTarget, granule: int | None = None) -> simulator.Report:
+    step = GPU_LADDER[name]
     a, b = np.random.default_rng(0).integers(-4, 5, (2, n, n)).astype(np.float32)
-    c = np.full((n, n), np.nan, np.float32)
-    a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
-    report = simulator.run(step.emit(), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
-                           grid=step.grid(n, n), granule=granule)
-    if not np.array_equal(c, a @ b):
+    c = np.full((n, n), np.nan, formats.get(step.formats[0].split("-")[0]).dtype)
+    if isinstance(step, TensorStep):
+        report = run.tensor_step(name, target, a.astype(c.dtype), b.T.astype(c.dtype, "C"), c, granule=granule)
+    else:
+        a_given, b_given = (a.ravel(), b.ravel()) if step.textures else (a, b)
+        report = simulator.run(step.emit(), n, n, n, 1.0, a_given, n, b_given, n, 0.0, c, n,
+                               grid=step.grid(n, n), granule=granule)
+    if not np.array_equal(c, (a @ b).astype(c.dtype)):
         raise RuntimeError(f"{step.title} gives a wrong product")
     return report
 
@@ -233,7 +276,7 @@ MULTIPROCESSOR: tuple[Column, ...] = (
 )
 WORDS = ("idea", "formula", "bound by")  # columns of words, on the left
 LEGEND = (
-    "V = 8, L = 128. Useful: what share of the sectors of 32 bytes. Passes over the banks of shared memory, and how "
+    "V = 8, L = 128; of steps 14 on, in bf16, the formulas say their tiles. Useful: what share of the sectors of 32 bytes. Passes over the banks of shared memory, and how "
     "many of them are conflicts. Moves: loads, stores, copies and barriers, by warps. Bound by: what a "
     "multiprocessor is busy with longest, and the share of its multiply-adds that this allows at most. Waiting is not "
     "predicted."
@@ -249,7 +292,8 @@ def tables(report: Report) -> Iterator[Table]:
     """Ideas, memory, multiprocessor: for a terminal."""
     target: Any = targets.target(report.options["target"])
     found = counted(report)
-    found.append(dispatched(found, target))
+    f32 = [c for c in found if c.step in GPU_STEPS]
+    found[len(f32):len(f32)] = [dispatched(f32, target)]
     title = f"m = n = k = {found[0].n}, simulated; a multiprocessor of {target.model}"
     idea: Column = ("idea", lambda c: c.idea)
     for columns, caption in (((idea,), ""), (MEMORY, ""), (MULTIPROCESSOR, LEGEND)):

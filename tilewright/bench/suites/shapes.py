@@ -21,8 +21,8 @@ def gemm(dtype: str, m: int, n: int, k: int, layout: str = "nn") -> Gemm:
     return Gemm(m, n, k, a, b, out, layout)
 
 
-def squares(suite: str, sizes: Iterable[int], dtype: str) -> list[Case]:
-    return [Case(suite, gemm(dtype, n, n, n)) for n in sizes]
+def squares(suite: str, sizes: Iterable[int], dtype: str, layout: str = "nn") -> list[Case]:
+    return [Case(suite, gemm(dtype, n, n, n, layout)) for n in sizes]
 
 
 def _checked(names: Sequence[str], known: Suites, dtypes: Sequence[str], where: str = "",

@@ -1,0 +1,74 @@
+"""GPU step 17, wgmma: a warpgroup of four warps multiplies straight from shared memory.
+
+Hopper's `wgmma` takes 64 x 16 of A and 128 x 16 of B where they are in shared memory: no loads, no registers for
+operands, and half again as many products in a second as `mma.sync`. It is asynchronous, a second kind of work in flight
+beside the copies: products of a tile are closed as a group, and a thread waits for the group before, never for the one
+that it has just started. So a stage can be overwritten two tiles later, not one.
+
+The instruction wants a tile in rows of 128 bytes, in which piece c of row i is at place c ^ i % 8. This permutation, the
+128-byte swizzle, replaces the padding: eight rows of the same column of pieces lie in different banks. Threads
+copy to the permuted places, and a fence shows to the tensor cores, which see memory by the async proxy, what they wrote.
+"""
+from tilewright.atoms.wgmma import Wgmma
+from tilewright.ir import bf16, f32, i32
+from tilewright.ladder.gpu_tensor import PIECE, begin, pieces, store
+
+L, S, STAGES = 128, 64, 3
+ATOM = Wgmma(L)                 # of 64 rows of C; two warpgroups have the CTA's 128
+THREADS = 256
+
+
+def emit_wgmma(STAGES=STAGES, min_ctas=2):
+    k, g = begin("gpu17_wgmma", THREADS, min_ctas)
+    a_smem, b_smem = (k.smem(name, (STAGES, L, S), bf16, align=1024) for name in ("a_smem", "b_smem"))
+    (tid, _), (bx, by) = k.thread, k.block
+    i0, j0, i1 = by * L, bx * L, k.uniform(tid // 128) * ATOM_ROWS
+
+    def request(tile):
+        for smem, x, first, end in ((a_smem, g.a, i0, g.m), (b_smem, g.b, j0, g.n)):
+            copy(k, tid, smem.at(tile % STAGES, 0, 0).view(layout=swizzled), x, first, end, tile * S, g.depth)
+        k.cp_async_commit()
+
+    acc = k.tile(1, ATOM.registers, f32)
+    for ahead in range(STAGES - 2):
+        request(k.constant(i32, ahead))
+    with k.loop(k.ceil_div(g.depth, S), unroll=False) as tile:
+        k.cp_async_wait(STAGES - 3)                             # this tile has come,
+        k.fence_async()                                         # for tensor cores to see,
+        k.barrier()                                             # by the copies of all threads
+        request(tile + (STAGES - 2))
+        multiply(k, ATOM, acc, a_smem.at(tile % STAGES, i1, 0), b_smem.at(tile % STAGES, 0, 0))
+        k.wgmma_wait(1, acc)                                    # the products of the tile before are over
+    k.wgmma_wait(0, acc)
+    k.cp_async_wait()
+    finish(k, g, ATOM, acc, tid, i0 + i1, j0)
+    return k.function
+
+
+ATOM_ROWS = 64
+
+
+def swizzled(i, p): return i * S + (p ^ i % 8 * PIECE)
+
+
+def copy(k, tid, smem, x, first, end, p0, depth):
+    """Start to copy this thread's pieces of the tile of x at row `first` and p0."""
+    for row, p in pieces(tid, THREADS, L, S):
+        inside = (first + row < end) & (p0 + p < depth)
+        k.cp_async(smem.at(row, p), x.at(first + row, p0 + p), 2 * PIECE, valid=k.cast(inside, i32) * (2 * PIECE))
+
+
+def multiply(k, atom, acc, a, b, new=False):
+    """Start acc += A B^T for tiles that begin there, S of k, as a group; if `new`, acc = A B^T."""
+    k.wgmma_fence(acc)
+    for p in range(0, S, atom.k):
+        k.wgmma(atom, acc, a + p, b + p, add=p > 0 or not new)
+    k.wgmma_commit()
+
+
+def finish(k, g, atom, acc, tid, i0, j0):
+    """Store a warpgroup's rows of C: 16 for each warp, in which a lane has pairs of neighbours."""
+    warp = tid // 32 % 4
+    for e in range(0, atom.registers, 2):
+        row, column = atom.sums(tid % 32, e)
+        store(k, g, i0 + warp * 16 + row, j0 + column, acc[0, e], acc[0, e + 1])
