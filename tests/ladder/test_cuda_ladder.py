@@ -61,7 +61,7 @@ def test_steps_on_tensor_cores_take_bf16_and_the_transposed_b(fake, step):
     run_nvidia.prepare(step, m, n, k, *where, 2.0, -1.0)(0)
     fake.run(0)
     np.testing.assert_array_equal(c.astype("f4"), (2 * (a.astype("d") @ b.T.astype("d")) - 2).astype(c.dtype))
-    with pytest.raises(ValueError, match="move in pieces of 16 bytes.* k = 71"):
+    with pytest.raises(ValueError, match=r"move in pieces of 16 bytes.* k = 71"):
         run_nvidia.prepare(step, m, n, k - 1, *where)
 
 

@@ -86,8 +86,8 @@ def gpu(
 ) -> None:
     """Twenty-one steps on an NVIDIA GPU, in the simulator: what each moves, and what bounds it.
 
-    Step 13 is the choice among the three before it; those after it multiply bf16 on tensor cores. This is `tilewright bench ladder --device simulate`; with
-    `--device cuda` they are timed.
+    Step 13 is the choice among the three before it; those after it multiply bf16 on tensor cores. This is
+    `tilewright bench ladder --device simulate`; with `--device cuda` they are timed.
     """
     from tilewright.bench import commands
     from tilewright.targets import GpuTarget

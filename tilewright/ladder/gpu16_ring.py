@@ -1,10 +1,10 @@
-"""GPU step 16, a ring: four stages of shared memory, three of which are being filled while one is multiplied.
+"""GPU step 16, a ring: three stages of shared memory, two of which are being filled while one is multiplied.
 
-Steps 14 and 15 wait for global memory in each tile, which takes longer than the tensor cores need for it: 128 x 128 x 32
-are 460 clocks, and an access to memory as many or more. `cp.async` (step 12) takes no registers, so copies can begin
-as many tiles ahead as shared memory has room for. Copies are in groups, one for each tile, and a thread waits until no
-more than two of its own are in flight: the oldest has come. At the barrier all threads' copies have, and all threads
-are done with the stage before, which the next copy overwrites: one barrier for each tile is enough.
+Steps 14 and 15 wait for global memory in each tile, about as long as the tensor cores need for it: 128 x 128 x 64 are
+920 clocks, and an access to memory is as many. `cp.async` (step 12) takes no registers, so copies can begin as many
+tiles ahead as shared memory has room for. Copies are in groups, one for each tile, and a thread waits until no more
+than one of its own is in flight: the one before has come. At the barrier all threads' copies have, and all threads are
+done with the stage before, which the next copy overwrites: one barrier for each tile is enough.
 """
 from tilewright.ir import bf16, i32
 from tilewright.ladder.gpu14_mma import PAD, THREADS, L, S, finish, multiply, sums

@@ -5,9 +5,9 @@ operands, and half again as many products in a second as `mma.sync`. It is async
 beside the copies: products of a tile are closed as a group, and a thread waits for the group before, never for the one
 that it has just started. So a stage can be overwritten two tiles later, not one.
 
-The instruction wants a tile in rows of 128 bytes, in which piece c of row i is at place c ^ i % 8. This permutation, the
-128-byte swizzle, replaces the padding: eight rows of the same column of pieces lie in different banks. Threads
-copy to the permuted places, and a fence shows to the tensor cores, which see memory by the async proxy, what they wrote.
+The instruction wants a tile in rows of 128 bytes, in which piece c of row i is at place c ^ i % 8. This permutation,
+the 128-byte swizzle, replaces the padding: eight rows of the same column of pieces lie in different banks. Threads copy
+to the permuted places, and a fence shows what they wrote to the tensor cores, which see memory by the async proxy.
 """
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.ir import bf16, f32, i32

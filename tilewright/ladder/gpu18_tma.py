@@ -2,8 +2,8 @@
 
 A tensor map, made by the driver and passed as a parameter, says where a matrix is, how long its rows are, and how large
 the tiles are that are wanted of it. For a copy one thread names the tile's coordinates; the tensor memory accelerator
-computes addresses, permutes the pieces as `wgmma` wants them, and writes zeros for what is outside: the eight `cp.async`
-of each of 256 threads for a tile, with their addresses and predicates, become two instructions of one thread.
+computes addresses, permutes the pieces as `wgmma` wants them, and writes zeros for what is outside: what was eight
+`cp.async` of each of 256 threads, with their addresses and predicates, is two instructions of one thread.
 
 Nor does a thread wait for its own copies any more. An mbarrier in shared memory counts the bytes as they come; the
 thread that asks announces how many there will be, and all wait for the phase in which they have come. The copies are

@@ -25,7 +25,7 @@ MORE, FEWER = 232, 40           # registers of a thread that multiplies, and of 
 def emit_roles(name="gpu19_roles", CTAS=1, load=None):
     """`CTAS` of a cluster, one below the other, and how one of them loads (step 20)."""
     k, g = begin(name, 384, cluster=(1, CTAS, 1), boxes=(M, N // CTAS))
-    a_smem, b_smem = (k.smem(name, (STAGES, rows, S), bf16, align=1024) for name, rows in (("a_smem", M), ("b_smem", N)))
+    a_smem, b_smem = (k.smem(f"{x}_smem", (STAGES, rows, S), bf16, align=1024) for x, rows in (("a", M), ("b", N)))
     full, empty = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES)
     k.init_mbarriers()
     (tid, _), (bx, by) = k.thread, k.block

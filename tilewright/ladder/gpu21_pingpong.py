@@ -25,7 +25,7 @@ ATOM, BYTES = Wgmma(N), (M + N) * S * bf16.bytes
 
 def emit_pingpong():
     k, g = begin("gpu21_pingpong", 384, cluster=(CTAS, 1, 1), boxes=(M, N // CTAS))
-    a_smem, b_smem = (k.smem(name, (STAGES, rows, S), bf16, align=1024) for name, rows in (("a_smem", M), ("b_smem", N)))
+    a_smem, b_smem = (k.smem(f"{x}_smem", (STAGES, rows, S), bf16, align=1024) for x, rows in (("a", M), ("b", N)))
     full, empty, turn = k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), k.mbarriers("turn", 2)
     k.init_mbarriers()
     (tid, _), rank = k.thread, k.cluster_rank

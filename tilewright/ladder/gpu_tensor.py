@@ -18,9 +18,9 @@ def refused(m, n, k, a, lda, b, ldb, c, ldc):
     if min(m, n, k) > 0 and all(x % PIECE == 0 for x in (k, lda, ldb)) and a % 16 == b % 16 == 0 and \
             n % 2 == ldc % 2 == c % 4 == 0:
         return ""
-    return (f"A and B move in pieces of 16 bytes, and C in pairs: k, lda and ldb are multiples of {PIECE}, n and ldc of "
-            f"2, and none is 0; a and b are addresses of 16 bytes, c of 4. They are m = {m}, n = {n}, k = {k}, lda = "
-            f"{lda}, ldb = {ldb}, ldc = {ldc} and {a:#x}, {b:#x}, {c:#x}")
+    return (f"A and B move in pieces of 16 bytes, and C in pairs: k, lda and ldb are multiples of {PIECE}, n and ldc "
+            f"of 2, none of m, n, k is 0, and addresses of A and B are multiples of 16, of C of 4. m = {m}, n = {n}, "
+            f"k = {k}, lda = {lda}, ldb = {ldb}, ldc = {ldc}, at {a:#x}, {b:#x}, {c:#x}")
 
 
 def box(rows):

@@ -84,15 +84,16 @@ def _gpu_step(name: str, step: Any) -> Peer:
         return lambda: launch(torch.cuda.current_stream().cuda_stream), ()
 
     def ways(product: Product) -> list[Way]:
-        return [Way(step.title, step.idea, bind)] if product.a in step.formats[0] and product.a == product.out else []
+        mine = step.formats[0].split("-")[0]
+        return [Way(step.title, step.idea, bind)] if product.key == "-".join([mine] * 3) else []
 
     return Peer(step.title, "", step.idea, ways)
 
 
 def table(results: list[Result]) -> list[list[str]]:
     """Heading and a row for each step on a GPU: TFLOP/s at each size, and the share of cuBLAS's. Of steps on tensor
-    cores also how many times as fast as the step before they were expected to be, and are at the first size; and the
-    share at the last size of what their instruction does alone."""
+    cores also how many times as fast as the step before they were expected to be, and are at each size; and which share
+    they are at the last size of what their instruction does alone."""
     wanted = (CUBLAS, *(step.title for step in GPU_LADDER.values()), peer.OURS)
     there = [name for name in wanted if any(r.row(name) for r in results)]
     head = ["TFLOP/s at m = n = k =", *(r.case.size for r in results)]
@@ -108,19 +109,16 @@ def _gains(results: list[Result], name: str) -> list[str]:
         return ["", "", ""]
     step, titles = TENSOR_TITLES[name], [*TENSOR_TITLES]
     before = titles[max(titles.index(name) - 1, 0)]
-    rate, slower, largest = results[0].gflops(name), results[0].gflops(before), results[-1].gflops(name)
-    gain = f"{rate / slower:.2f}" if rate and slower and name != before else ""
+    rates = [(r.gflops(name), r.gflops(before)) for r in results]
+    gains = ", ".join(f"{rate / slower:.2f}" for rate, slower in rates if rate and slower)
     target: Any = targets.target(results[-1].isa)
-    return [f"{step.expected:.2f}" if step.expected else "", gain,
-            f"{largest * 1e9 / _peak(step, target):.0%}" if largest else "-"]
-
-
-def _peak(step: TensorStep, target: GpuTarget) -> float:
-    """Operations per second of the step's instruction on a whole device, at its highest clock."""
-    return _per_clock(step, target) * target.sms * target.clock
+    largest = rates[-1][0]
+    share = f"{largest * 1e9 / (_per_clock(step, target) * target.sms * target.clock):.0%}" if largest else "-"
+    return [f"{step.expected:.2f}", gains, share] if step.expected else ["", "", share]
 
 
 def _per_clock(step: TensorStep, target: GpuTarget) -> int:
+    """Operations of the step's instruction on a multiprocessor."""
     return (target.wgmma_rates if step.needs == "wgmma" else target.matrix_rates)["bf16"]
 
 
@@ -136,7 +134,8 @@ def _cell(r: Result, name: str) -> str:
 
 L1_LINE = 128
 SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of a warp per clock
-MOVES = ("load", "store", "load shared", "store shared", "texture", "cp.async", "barrier", "ldmatrix", "TMA", "mbarrier")
+MOVES = ("load", "store", "load shared", "store shared", "texture", "cp.async", "barrier", "ldmatrix", "TMA",
+         "mbarrier")
 
 
 @dataclass(frozen=True)
@@ -144,8 +143,8 @@ class Counts:
     """What the simulator counts of one step for n x n x n, all CTAs together, and what follows for a multiprocessor.
 
     `busy` has clocks of one multiprocessor, had it to do everything: 128 multiply-adds, or whatever the target's do, in
-    each (on tensor cores those of the step's instruction); an instruction started by each scheduler; a line of L1 looked
-    up; a pass over the banks of shared memory.
+    each (on tensor cores as many as the step's instruction); an instruction started by each scheduler; a line of L1
+    looked up (tensor maps pass it by); a pass over the banks of shared memory.
     """
 
     step: str
@@ -276,10 +275,10 @@ MULTIPROCESSOR: tuple[Column, ...] = (
 )
 WORDS = ("idea", "formula", "bound by")  # columns of words, on the left
 LEGEND = (
-    "V = 8, L = 128; of steps 14 on, in bf16, the formulas say their tiles. Useful: what share of the sectors of 32 bytes. Passes over the banks of shared memory, and how "
-    "many of them are conflicts. Moves: loads, stores, copies and barriers, by warps. Bound by: what a "
-    "multiprocessor is busy with longest, and the share of its multiply-adds that this allows at most. Waiting is not "
-    "predicted."
+    "V = 8, L = 128; steps from 14 on multiply bf16. Useful: what share of the sectors of 32 bytes. Passes over the "
+    "banks of shared memory, and how many of them are conflicts. Moves: loads, stores, copies and barriers, by warps. "
+    "Bound by: what a multiprocessor is busy with longest, and the share of its multiply-adds that this allows at "
+    "most. Waiting is not predicted."
 )
 
 
