@@ -89,8 +89,13 @@ def test_no_step_spills(name):
 
 # ---- what is left out is found
 
-MISTAKES = {("ldmatrix", "barrier"): r"race|uninitialised", ("ring", "cp_async_wait"): "race", ("tma", "barrier"): "race",
-            ("wgmma", "fence_async"): "async proxy", ("wgmma", "wgmma_wait"): r"flight|race"}
+MISTAKES = {
+    ("ldmatrix", "barrier"): r"race|uninitialised",
+    ("ring", "cp_async_wait"): "race",
+    ("wgmma", "fence_async"): "async proxy",
+    ("wgmma", "wgmma_wait"): r"flight|race",
+    ("tma", "barrier"): "race",
+}
 
 
 @pytest.mark.parametrize(("name", "method"), MISTAKES)
