@@ -184,17 +184,18 @@ def count(name: str, n: int, target: GpuTarget) -> Counts:
     shared, from_shared = report.of(space="shared"), report.of(space="shared", verb="load")
     kinds = report.instructions
     moves = sum(kinds[kind] for kind in MOVES)
-    tensor = isinstance(step, TensorStep)
     if isinstance(step, TensorStep):
         item, products, fmas = 2, kinds["mma"] + kinds["wgmma"], n**3 // target.warp
+        lines = by_lines.of("c") if step.boxes else by_lines.of(space="global")
         clocks = 2 * n**3 / _per_clock(step, target)
     else:
         item, products, fmas = 4, kinds["fma"], kinds["fma"]
+        lines = by_lines.of(space="global")
         clocks = fmas * target.warp / target.fma_f32
     busy = {
         "multiply-adds": clocks,
         "instructions": (products + moves) / SCHEDULERS,
-        "L1": float((by_lines.of("c") if tensor and step.boxes else by_lines.of(space="global")).moved),
+        "L1": float(lines.moved),
         "shared memory": float(shared.moved),
     }
     return Counts(
