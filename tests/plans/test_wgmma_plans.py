@@ -80,7 +80,9 @@ REASONS = {
     "wgmma multiplies i8 with k contiguous in A and B, layout nt, not nn": {"a": "i8", "out": "i32"},
     "wgmma multiplies f16, bf16, i8, u8, e4m3fn, e5m2 and tf32, and this is f32 by f32": {"a": "f32"},
     "copy must be async for wgmma": {"copy": "registers"},
-    "split_k must be 1 for wgmma": {"split_k": 2},
+    "slices must be 1 for wgmma": {"slices": 2},
+    "split_k = 9 exceeds the number of tiles along k": {"split_k": 9},
+    "split_k and tail cannot be combined": {"split_k": 2, "tail": True},
     "warpgroups is 0, and must not be less than 1": {"warpgroups": 0},
     "cta_m is 512, and must not be more than 256": {"cta_m": 512},
     "cta_m must be a multiple of 128 where warpgroups is 2, not 64": {"cta_m": 64},
@@ -118,11 +120,42 @@ def test_the_grid():
     assert PLAN.grid(shape_of(100, 100, 64, "bf16", batch=3), H200) == (6, 1, 1)
 
 
+@pytest.mark.parametrize(("words", "size", "expected"), [
+    ("split_k=4", (128, 8192), ((32, 0, 32), 16, 64, [4] * 32, 128)),           # whole of a round: 132 clusters
+    ("split_k=5", (128, 8192), ((32, 0, 32), 16, 64, [4] * 32, 128)),           # no more parts than clusters
+    ("tail", (128, 8192), ((32, 0, 32), 16, 64, [4] * 32, 128)),
+    ("split_k=3", (128, 1024), ((4, 0, 4), 22, 66, [3] * 4, 12)),               # of which the last one has fewer steps
+    ("tail", (1024, 5632), ((176, 132, 44), 22, 66, [3] * 44, 132)),
+    ("tail", (128, 12800), ((50, 0, 50), 25, 64, [3] * 24 + [4] * 26, 128)),    # shares of two tiles
+    ("tail", (512, 8448), ((132, 132, 0), 64, 64, [], 132)),                   # nothing is left over
+    ("tail cluster=2x1", (256, 4096), ((16, 0, 16), 16, 64, [4] * 16, 64)),
+    ("", (1024, 5120), ((160, 160, 0), 64, 64, [], 132)),
+])
+def test_how_clusters_share_tiles(words, size, expected):
+    """64 steps of k, 132 multiprocessors: tiles, those that stay whole and those that are divided, steps of a share
+    and from tile to tile, parts of each, clusters that are launched."""
+    (tiles, whole, over), share, apart, parts, clusters = expected
+    plan = NvidiaPlan.parse(f"wgmma 128x256x64 stages=4 warpgroups=2 {words}")
+    found = plan.division(shape_of(size[0], size[1], 4096, "bf16"), H200)
+    assert (found.tiles, found.whole, found.over, found.share, found.apart) == (tiles, whole, over, share, apart)
+    assert sorted(found.parts()) == parts
+    assert found.clusters == clusters
+
+
+def test_shares_are_of_whole_blocks_of_scales():
+    """Two steps of 64 have a scale in common."""
+    shape = gpu.shape("bf16", "bf16", "bf16", 128, 4224, 4160, "nt", scales="128x128")
+    for words in ("tail", "split_k=2", "split_k=3"):
+        plan = NvidiaPlan.parse(f"wgmma 128x64x64 stages=4 warpgroups=2 promote=128 {words}")
+        found = plan.division(shape, H200)
+        assert (found.steps, found.share % 2, found.apart % 2) == (65, 0, 0)
+
+
 # ---- the kernel is as the plan says
 
 SMALL = [("wgmma 128x64x64 stages=3 warpgroups=2 cluster=2x1 vector_c=2 store=tma", ("bf16", "bf16", "f32"), "nn"),
          ("wgmma 64x96x64 stages=2 warpgroups=1 cluster=1x2", ("f16", "f16", "f16"), "nt"),
-         ("wgmma 64x64x128 stages=3 warpgroups=1 store=tma promote=128", ("e5m2", "e4m3fn", "bf16"), "nt"),
+         ("wgmma 64x64x128 stages=3 warpgroups=1 store=tma promote=128 split_k=2", ("e5m2", "e4m3fn", "bf16"), "nt"),
          ("wgmma 64x128x128 stages=3 warpgroups=2 pingpong vector_c=2", ("u8", "i8", "i8"), "nt"),
          ("wgmma 8x128x128 stages=3 warpgroups=2 swap vector_c=1", ("bf16", "bf16", "bf16"), "nn")]
 

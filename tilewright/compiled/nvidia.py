@@ -10,6 +10,7 @@ from tilewright.forks import cached_property
 from tilewright.plans import gpu
 from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.plans.wgmma_rules import WARPS
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.runtime.gpu import operands
@@ -176,16 +177,30 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
-                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong, "SWAP": p.swap}
+                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong, "SWAP": p.swap,
+                "DIVIDED": p.divided}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape
+        if p.algorithm == "wgmma":
+            return self._launch_of_warpgroups()
         if not p.tail:
             return super()._launch()
         whole, parts = p.tail_split(s, self.target)
         over = p.tiles(s.m, s.n, s.batch) - whole
         return Launch(self, p.grid(s, self.target), max(over*parts, 1)*self._tile_bytes, 4*max(over, 1),
                       (("whole", whole), ("parts", parts)))
+
+    def _launch_of_warpgroups(self) -> Launch:
+        """With a place of the workspace for each share and tile, since a share is of several tiles: wgmma_tiles.py."""
+        p, s = self.plan, self.shape
+        if not p.divided:
+            return Launch(self, p.grid(s, self.target))
+        found, ctas = p.division(s, self.target), p.cluster_m*p.cluster_n
+        warps = WARPS * (1 if p.pingpong else p.warpgroups)
+        return Launch(self, p.grid(s, self.target), max(found.over + found.shares, 1)*ctas*self._tile_bytes,
+                      4*max(found.over, 1)*ctas*warps,
+                      (("whole", found.whole), ("share", found.share), ("apart", found.apart)))
 
 
 def _launched(launch: Launch) -> dict[str, Any]:

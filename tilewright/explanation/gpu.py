@@ -111,9 +111,10 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     yield f"about {p.estimate(s)} registers of each thread, of {t.registers_thread}"
     yield f"{p.stages} stages in shared memory: {shared:,} bytes of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
     divided = f" in {p.split_k} parts each"*(p.split_k > 1)
-    if p.tail:
+    if p.tail or (p.algorithm == "wgmma" and p.divided):
         undivided, parts = p.tail_split(s, t)
-        divided = f", the last {whole - undivided} of them in {parts} parts"*(parts > 1)
+        most = "up to "*(p.algorithm == "wgmma" and p.tail)
+        divided = f", the last {whole - undivided} of them in {most}{parts} parts"*(parts > 1)
     yield (f"{whole:,} tiles of C{divided}, {max(p.resident(s, t), 1)} at a time on each of {t.sms} "
            f"multiprocessors; {s.batch*s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
 

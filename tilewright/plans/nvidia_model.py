@@ -64,6 +64,8 @@ UNHIDDEN = 0.37         # of the memory's time (or the products', if that is les
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
 MEETING_CLUSTER = 7e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
 BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
+DIVIDING = 4e-6         # seconds until a CTA knows that it is the last one of a tile
+ADDING_CLOCK = 40       # bytes per clock at which it adds up parts
 STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an element of C of each of its lanes
 
 
@@ -151,8 +153,10 @@ def _overlapping(alone: float, work: float, through_l2: float, once: float, roun
 def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     """Of wgmma: CTAs that stay take tiles in rounds. Copies of the next tile go on while one is stored, but nothing is
     multiplied then, unless warpgroups take turns; what the last round stores overlaps with nothing."""
-    tiles, clusters = p.clusters(shape, target)
-    rounds, steps, ctas = ceil(tiles / clusters), ceil(shape.k / p.cta_k), p.cluster_m*p.cluster_n
+    d, ctas = p.division(shape, target), p.cluster_m*p.cluster_n
+    tiles, clusters, steps = d.tiles, d.clusters, d.steps
+    parts = d.parts()
+    rounds = ceil(d.whole / clusters) + (d.share / steps if parts else 0.0)
     products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (POWER * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
     bits_a, bits_b = shape.bits
@@ -168,15 +172,19 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
         work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored
     else:
         work = rounds * tile
+    if max(parts, default=1) > 1:                   # each part is written, and the last one reads all of them
+        fragments = 1 + (d.apart % d.share > 0)     # of a share
+        work += (fragments - rounds % 1)*(BETWEEN_TILES + stored)
+        work += (fragments + max(parts)) * 4*p.cta_m*p.cta_n / ADDING_CLOCK + DIVIDING*target.clock
     work = (work + ARRIVAL) / target.clock
-    through_l2 = tiles*ctas * steps * brought / min(tiles*ctas, target.sms) / TMA_L2 / target.clock
-    last = clusters*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
+    through_l2 = tiles*ctas * steps * brought / min(clusters*ctas, target.sms) / TMA_L2 / target.clock
+    last = (d.over if parts else clusters)*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
     once = memory = _once(shape, target)
     if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
-        memory = max(memory, rounds * round_bytes(shape, p, target, p.group_m) / (0.85*target.bandwidth))
-    parts = (("multiply-adds", work), ("from L2", through_l2), ("memory", memory))
+        memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (0.85*target.bandwidth))
+    found = (("multiply-adds", work), ("from L2", through_l2), ("memory", memory))
     alone = STAYING + last + MEETING_CLUSTER*(ctas > 1) + UNHIDDEN*min(work, once)
-    return Cost(alone + max(seconds for _, seconds in parts), parts, rounds=rounds)
+    return Cost(alone + max(seconds for _, seconds in found), found, rounds=rounds)
 
 
 def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:
@@ -257,12 +265,12 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     found = memory_traffic(s, divided, s.batch*s.m*s.n*size) if not p.tail or divided == 1 else (
         *memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
                                            f"{divided} of {over} tiles, written, and read by the last"))
+    if p.algorithm == "wgmma":
+        return _traffic_of_warpgroups(s, p, target)
     if p.algorithm == "gemv":
         vector, times = ("B" if p.columns else "A"), tiles
         return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
                             for t in found[:2]), "memory": found}
-    if p.algorithm == "wgmma":
-        return _traffic_of_warpgroups(s, p, target) | {"memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
     brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.bits)]     # of a tile of k
@@ -287,10 +295,13 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
 
 def _traffic_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
     """Of wgmma; a tile is brought from L2 once for all CTAs of a cluster that have it."""
-    tiles, steps = p.clusters(shape, target)[0] * p.cluster_m*p.cluster_n, ceil(shape.k / p.cta_k)
+    d, ctas = p.division(shape, target), p.cluster_m*p.cluster_n
+    tiles, steps, parts = d.tiles*ctas, d.steps, sum(x for x in d.parts() if x > 1)*ctas
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     a, b = (extent*p.cta_k*bits // 8 for extent, bits in zip((p.cta_m, p.cta_n), shape.bits))
     read_a, read_b = _read_by_warpgroups(shape, p)
     return {"shared": (Term("A written", a, *every), Term("B written", b, *every), Term("A read", read_a, *every),
                        Term("B read", read_b, *every)),
-            "L2": (Term("A", a // p.cluster_n, *every), Term("B", b // p.cluster_m, *every))}
+            "L2": (Term("A", a // p.cluster_n, *every), Term("B", b // p.cluster_m, *every)),
+            "memory": (*memory_traffic(shape, 1, 0), *[Term("parts", 4*p.cta_m*p.cta_n, 2*parts, "of tiles, written, "
+                                                            "and read by the last")][:parts])}

@@ -9,7 +9,8 @@
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
 parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts. CTAs of
-wgmma stay, as many as run at once, and take tile after tile.
+wgmma stay, as many as run at once, and take tile after tile; both words are about the tiles of their last round then
+(wgmma_rules.Division).
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.plans import gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import GEMV_MOST, GEMV_WARPS, LANES, MOST_PARTS, PART
-from tilewright.plans.wgmma_rules import GROUP, STAGED_C, of_wgmma
+from tilewright.plans.wgmma_rules import GROUP, STAGED_C, Division, division, of_wgmma
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
@@ -178,8 +179,11 @@ class NvidiaPlan(GpuPlan):
         return target.occupancy(self.threads, min(self.estimate(shape), target.registers_thread), self.shared(shape))
 
     def tail_split(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
-        """With `tail`: (tiles that stay whole, parts of each of the others)."""
+        """With `tail`: (tiles that stay whole, parts of each of the others; of wgmma the most)."""
         tiles = self.tiles(shape.m, shape.n, shape.batch)
+        if self.algorithm == "wgmma":
+            found = self.division(shape, target)
+            return min(found.whole*self.cluster_m*self.cluster_n, tiles), max(found.parts(), default=1)
         slots = target.sms * max(self.resident(shape, target), 1)
         whole = tiles // slots * slots
         over = tiles - whole
@@ -189,14 +193,24 @@ class NvidiaPlan(GpuPlan):
         return (tiles, 1) if parts == 1 else (whole, parts)
 
     def clusters(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
-        """Of wgmma: tiles of C as large as those of a cluster's CTAs together, and clusters that take them in turn."""
+        """Of wgmma: tiles of C as large as those of a cluster's CTAs together, and clusters that run at once."""
         rows, columns = self.cta_m*self.cluster_m, self.cta_n*self.cluster_n
         tiles = ceil(shape.m / rows) * ceil(shape.n / columns) * shape.batch
-        return tiles, min(tiles, max(target.sms // (self.cluster_m*self.cluster_n), 1))
+        most = max(target.sms // (self.cluster_m*self.cluster_n), 1)
+        return tiles, most if self.divided else min(tiles, most)
+
+    @property
+    def divided(self) -> bool:
+        """Whether tiles may be divided along k."""
+        return self.tail or self.split_k > 1
+
+    def division(self, shape: GpuShape, target: GpuTarget) -> Division:
+        """Of wgmma."""
+        return division(self, shape, target)
 
     def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
         if self.algorithm == "wgmma":
-            return self.clusters(shape, target)[1] * self.cluster_m * self.cluster_n, 1, 1
+            return self.division(shape, target).clusters * self.cluster_m * self.cluster_n, 1, 1
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.tail:
             whole, parts = self.tail_split(shape, target)
@@ -242,8 +256,12 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if p.stages < 2:
         yield f"stages is {p.stages}, and must not be less than 2."
     yield from _vectors(p, shape)
-    if (shared := p.shared(shape) + ARRIVED*(p.tail or p.split_k > 1)) > target.smem_cta:
+    if (shared := p.shared(shape) + ARRIVED*(p.divided and p.algorithm != "wgmma")) > target.smem_cta:
         yield f"the tiles take {shared} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
+    if p.tail and p.split_k > 1:
+        yield "split_k and tail cannot be combined: both divide the tiles of C."
+    if p.split_k > max(ceil(shape.k / p.cta_k), 1):
+        yield f"split_k = {p.split_k} exceeds the number of tiles along k."
     slack = 0 if p.algorithm in MATRIX else 16          # of an estimate
     if p.algorithm == "wgmma":
         return
@@ -252,10 +270,6 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     elif p.threads * min(registers, target.registers_thread) > target.registers_sm:
         yield (f"{p.threads} threads with {registers} registers are more than the {target.registers_sm} of a "
                "multiprocessor.")
-    if p.tail and p.split_k > 1:
-        yield "split_k and tail cannot be combined: both divide the tiles of C."
-    if p.split_k > max(ceil(shape.k / p.cta_k), 1):
-        yield f"split_k = {p.split_k} exceeds the number of tiles along k."
 
 
 def _of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:

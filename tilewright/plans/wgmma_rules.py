@@ -1,9 +1,10 @@
 """What a plan by Hopper's warpgroups (kernels/nvidia/wgmma_gemm.py) may be: its own limits, beside those that all plans
-for NVIDIA's GPUs have (nvidia_plan.py)."""
+for NVIDIA's GPUs have (nvidia_plan.py), and how its clusters share tiles of C by k."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.plans import gpu
 from tilewright.plans.gpu import WIDEST, GpuShape
@@ -14,13 +15,64 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
 # What plans by wgmma do not have.
-UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1), ("split_k", 1), ("tail", False)
+UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1)
 # Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
 # which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. One warpgroup more copies.
 GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 BESIDE = 26             # registers that NVIDIA's assembler wants beside the sums of one instruction, of equal shares
-MOST_CTAS = CLUSTER     # of a cluster
+MOST_CTAS, WARPS = CLUSTER, 4                   # CTAs of a cluster, warps of a warpgroup
+MOST_PARTS = 16         # of a tile, with `tail`
+LEAST_SHARE = 4         # steps of k of a cluster
+EVEN = 0.85             # of the clusters that equal parts of tiles must occupy, else shares are of equal length
+
+
+class Division(NamedTuple):
+    """How clusters share tiles of C (of all CTAs of a cluster together) by k: see wgmma_tiles.Tiles.
+
+    clusters    that are launched; each has `whole` tiles in turn, then a share
+    shares      of the other tiles: `share` steps of k each, on a line on which a tile begins `apart` steps behind the
+                one before
+    """
+    tiles: int
+    steps: int
+    clusters: int
+    whole: int
+    share: int
+    apart: int
+
+    @property
+    def over(self) -> int:
+        """Tiles that are divided."""
+        return self.tiles - self.whole
+
+    @property
+    def shares(self) -> int:
+        return ceil(self.over*self.apart / self.share)
+
+    def parts(self) -> list[int]:
+        """Of each tile that is divided."""
+        begins = range(0, self.over*self.apart, self.apart)
+        return [(at + self.steps - 1) // self.share - at // self.share + 1 for at in begins]
+
+
+def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
+    """Of a plan with `split_k`, equal parts of each tile that is left over after whole rounds, no more than there are
+    clusters; with `tail`, such parts if they occupy most clusters, else shares of equal length; or of tiles alone."""
+    tiles, most = p.clusters(shape, target)
+    steps = ceil(shape.k / p.cta_k)
+    over = tiles % most
+    if not over or not p.divided:
+        return Division(tiles, steps, most, tiles, steps, steps)
+    unit = max(p.promote // p.cta_k, 1)                     # of steps, whose sums have a scale in common
+    least = max(min(most // over, steps, p.split_k if p.split_k > 1 else MOST_PARTS), 1)
+    share = ceil(ceil(steps / least) / unit) * unit
+    apart = ceil(steps / share) * share
+    if p.tail and over*(apart // share) < EVEN*most:
+        apart = ceil(steps / unit) * unit
+        share = min(max(ceil(ceil(over*apart / most) / unit), ceil(LEAST_SHARE / unit)) * unit, apart)
+    found = Division(tiles, steps, most, tiles - over, share, apart)
+    return found if found.whole else found._replace(clusters=found.shares)
 
 
 def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:

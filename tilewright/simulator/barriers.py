@@ -79,7 +79,7 @@ Arrival = tuple[PhaseBarrier, int, NDArray[np.int64]]       # the phase that is 
 def arrive(gang: Gang, node: Op, barriers: list[PhaseBarrier], size: int) -> list[Arrival]:
     """A gang arrives at the barriers of all the groups of `size` lanes, CTAs or clusters, that it has threads of."""
     machine, arrivals = gang.machine, []
-    whole_warps(gang, node)
+    all_come(gang, node, gang.skipping())
     for group in np.unique(gang.threads // size):
         threads = gang.threads[gang.threads // size == group]
         agents = np.unique(threads // machine.warp)
@@ -88,9 +88,8 @@ def arrive(gang: Gang, node: Op, barriers: list[PhaseBarrier], size: int) -> lis
     return arrivals
 
 
-def whole_warps(gang: Gang, node: Op, what: str = "a barrier") -> None:
-    """All lanes come to a barrier together."""
-    skipping = gang.skipping()
+def all_come(gang: Gang, node: Op, skipping: NDArray[np.bool_], what: str = "a barrier") -> None:
+    """A fault if any lanes skip what others of their warps, or all, come to."""
     if skipping.any():
         raise gang.fault("divergent", node, f"{what} that some lanes of a warp skip{gang.by(int(skipping.argmax()))}")
 

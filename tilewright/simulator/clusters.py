@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, arrive, whole_warps
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, all_come, arrive
 from tilewright.simulator.memory import SPAN_BITS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Clusters:
             self.arrived |= dict.fromkeys(agents.tolist(), phase)
 
     def wait(self, gang: Gang, node: Op) -> None:
-        whole_warps(gang, node)
+        all_come(gang, node, gang.skipping())
         phases = defaultdict(list)
         for agent in gang.agents.tolist():
             if agent not in self.arrived:

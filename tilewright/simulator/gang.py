@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.access import Access
-from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, Wait, arrive, whole_warps
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, Wait, all_come, arrive
 from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Gang:
     def role_barrier(self, node: Op, first: int, warps: int) -> None:
         """Wait for all threads of these warps of the CTA."""
         machine, arrivals = self.machine, []
-        whole_warps(self, node)
+        all_come(self, node, self.skipping())
         for cta in np.unique(self.threads // machine.cta).tolist():
             agents = self.agents[self.agents // machine.clocks.per_cta == cta]
             barrier = machine.role_barriers.get((cta, first))
@@ -123,7 +123,9 @@ class Gang:
 
     def warp_barrier(self, node: Op) -> None:
         """The lanes of each warp, which run side by side, have now seen what the others of theirs did."""
-        whole_warps(self, node, "a warp barrier")
+        warp = self.machine.warp
+        here = np.repeat(self.active().reshape(-1, warp).any(1), warp)          # other warps may be elsewhere
+        all_come(self, node, self.skipping() & here, "a warp barrier")
         self.machine.clocks.meet(self.acting())
 
     # ---- gangs part and join

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.atoms.fragment import Fragment
 from tilewright.atoms.wgmma import LANES, PIECE, ROWS_WARP, WARPS, SharedMatrix, Wgmma, swizzled
 from tilewright.simulator import proxy
-from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, whole_warps
+from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, all_come
 from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Warpgroups:
     # ---- operations
 
     def elect(self, gang: Gang, node: Op) -> NDArray[np.bool_]:
-        whole_warps(gang, node, "elect.sync")
+        all_come(gang, node, gang.skipping(), "elect.sync")
         return np.arange(gang.size) % LANES == 0
 
     def set_registers(self, gang: Gang, node: Op, count: int, more: bool) -> None:

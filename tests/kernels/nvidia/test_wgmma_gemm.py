@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.wgmma_gemm import Products, Stages, Turns, emit_wgmma_gemm
+from tilewright.kernels.nvidia.wgmma_tiles import Tiles
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
@@ -55,8 +57,8 @@ def planes(x, count, format):
 
 
 def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt", alpha=1, beta=0, clusters=2,
-        batch=(), whole=True, **options):
-    """The report, and what was computed; the product is compared with NumPy's, of whole numbers exactly."""
+        batch=(), whole=True, division=None, **options):
+    """The report; the product is compared with NumPy's, of whole numbers exactly. `division`: what DIVIDED takes."""
     rng, B, options = np.random.default_rng(m + n + k), B or A, SMALL | options
     (a, a_seen), (b, b_seen) = (operand(rng, m, k, LAYOUT[0], A, batch, whole),
                                 operand(rng, k, n, LAYOUT[1], B, batch, whole))
@@ -67,11 +69,13 @@ def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt
     copied = options.setdefault("COPIED", options["CTA_N"] % 64 == 0)
     if copied:                                                          # rows begin at multiples of 16 bytes
         c = np.concatenate([c] + [c[..., :1]] * (-c.shape[-1] % 16), axis=-1)
-    function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), **options)
+    function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), DIVIDED=bool(division), **options)
     grid = clusters * options.get("CLUSTER_M", 1) * options.get("CLUSTER_N", 1)
     strides = [x.strides[0] // x.itemsize for x in (a, b, c)]
     more = ([bits(c)[..., :n]] if copied else []) + ([batch[0], *strides] if batch else [])
-    report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1], *more, grid=(grid, 1))
+    shared = workspace(m, n, k, division, batch, function, options) if division else []
+    report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1], *more, *shared, grid=(grid, 1))
+    assert not division or not shared[1].any()                          # counters are as they were
     found = c[..., :n].astype(np.float64)
     if whole:
         np.testing.assert_array_equal(found, expected.astype(get(OUT).dtype).astype(np.float64))
@@ -79,6 +83,18 @@ def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt
         magnitude = abs(a_seen) @ abs(b_seen)
         assert (abs(found - expected) <= k * 2.0**-24 * magnitude + get(OUT).eps / 2 * abs(expected)).all()
     return report
+
+
+def workspace(m, n, k, division, batch, function, options):
+    """The arguments of DIVIDED, of which nothing more than the shares and tiles need may be used."""
+    whole, share, apart = division
+    ctas = options.get("CLUSTER_M", 1) * options.get("CLUSTER_N", 1)
+    rows, columns = (options[f"CTA_{x}"] * options.get(f"CLUSTER_{x}", 1) for x in "MN")
+    over = -(-m // rows) * -(-n // columns) * math.prod(batch) - whole
+    places, warps = over + -(-over*apart // share), 4 * (1 if options.get("PINGPONG") else options.get("WARPGROUPS", 2))
+    T = get(str(dict(function.params)["workspace"].type.element)).dtype
+    sums = np.full(places * ctas * options["CTA_M"] * options["CTA_N"], -99, T)
+    return [sums, np.zeros(over * ctas * warps, np.int32), whole, share, apart]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -210,6 +226,69 @@ def test_turns_that_are_wrong(monkeypatch, part, name, wrong, message):
         run(300, 64, 256, clusters=1, **PINGPONG)
 
 
+ALONE = {"CTA_M": 64, "WARPGROUPS": 1}
+
+
+@pytest.mark.parametrize(("sizes", "clusters", "division", "options"), [
+    ((64, 64, 448), 4, (0, 2, 8), ALONE),                                       # a tile in four parts, the last short
+    ((128, 60, 448), 5, (0, 3, 7), ALONE | {"CLUSTER_M": 1, "STAGES": 3}),      # shares of one tile and of the next
+    ((300, 64, 192), 2, (2, 2, 3), ALONE | {"CLUSTER_M": 2, "beta": 1}),        # two clusters, three tiles
+    ((200, 36, 320), 3, (3, 2, 6), ALONE | {"OUT": "bf16", "COPIED": False}),
+    ((128, 64, 192), 3, (0, 1, 3), {"OUT": "bf16", "beta": 2}),
+    ((128, 64, 256), 3, (0, 3, 4), PINGPONG | {"STAGES": 3}),
+    ((64, 130, 256), 2, (2, 2, 4), PINGPONG),
+    ((60, 60, 200), 4, (4, 1, 4), ALONE | {"batch": (5,), "LAYOUT": "tn"}),
+    ((64, 64, 500), 2, (0, 2, 4), ALONE | {"A": "e5m2", "CTA_K": 128, "PROMOTE": 128}),
+    ((64, 64, 500), 2, (0, 2, 4), ALONE | {"A": "i8", "OUT": "i32", "SUMS": "i32", "CTA_K": 128, "alpha": 2}),
+    ((64, 64, 256), 2, (0, 2, 4), ALONE | {"A": "f16", "SUMS": "f16", "OUT": "f16"}),
+])
+def test_tiles_that_clusters_share_by_k(sizes, clusters, division, options):
+    """Parts of one tile, shares that end in the next one, tiles that stay whole before them."""
+    run(*sizes, clusters=clusters, division=division, **options)
+
+
+def test_terms_in_shares():
+    m, n, k, rng = 64, 64, 256, np.random.default_rng(0)
+    a, b = (rng.integers(-511, 511, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    given = [planes(x, 3, "bf16") for x in (a, np.ascontiguousarray(b.T))]
+    options = SMALL | ALONE | {"CTA_K": 32, "PROMOTE": 64}
+    function = emit_wgmma_gemm("bf16", "bf16", "f32", TERMS=(3, 3, 6), DIVIDED=True, **options)
+    c = np.full((m, n), np.nan, np.float32)
+    simulator.run(function, m, n, k, 1.0, *map(bits, given), 0.0, c, n, c,
+                  *workspace(m, n, k, (0, 3, 9), (), function, options), grid=(3, 1))
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_parts_are_added_up_in_the_order_of_k():
+    """To the last bit, whichever comes last."""
+    rng, options, found = np.random.default_rng(1), SMALL | ALONE, {}
+    a, b = (rng.standard_normal((64, 192)).astype(np.float16) for _ in range(2))
+    for division in (None, (0, 1, 3)):
+        function = emit_wgmma_gemm("f16", "f16", "f32", DIVIDED=bool(division), **options)
+        for at in range(0, 192, 192 if division else 64):
+            depth, c = 192 if division else 64, np.full((64, 64), np.nan, np.float32)
+            shared = workspace(64, 64, 192, division, (), function, options) if division else []
+            x, y = (np.ascontiguousarray(each[:, at:at + depth]) for each in (a, b))
+            simulator.run(function, 64, 64, depth, 1.0, x, y, 0.0, c, 64, c, *shared, grid=(3, 1))
+            found.setdefault(division, []).append(c)
+    first, second, third = found[None]
+    np.testing.assert_array_equal(found[0, 1, 3][0], first + second + third)
+
+
+@pytest.mark.parametrize(("part", "name", "wrong", "message"), [
+    (Tiles, "parts", lambda parts: replace(parts, parts=parts.parts + 1), "counters|Arrays are not equal|assert not"),
+    (Tiles, "parts", lambda parts: replace(parts, parts=parts.parts.k.max(parts.parts - 1, 1)), "race|not equal"),
+    (Tiles, "parts", lambda parts: replace(parts, part=parts.parts - 1 - parts.part), "not equal"),
+    (Kernel, "fence_device", None, "race .*load of workspace"),
+])
+def test_shares_that_are_wrong(monkeypatch, part, name, wrong, message):
+    """One arrival too many, or too few; parts in the opposite order; sums that others need not see."""
+    right = getattr(part, name)
+    monkeypatch.setattr(part, name, (lambda *args: wrong(right(*args))) if wrong else lambda k: None)
+    with pytest.raises((Fault, AssertionError), match=message):
+        test_parts_are_added_up_in_the_order_of_k()
+
+
 def test_batch():
     run(70, 60, 72, batch=(5,), CLUSTER_M=2, LAYOUT="tn", beta=1)
     run(70, 61, 72, batch=(3,), LAYOUT="nn", COPIED=False)
@@ -282,7 +361,7 @@ def clean(**options):
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
     {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},
     {"TERMS": (3, 3, 6), "OUT": "f32", "CTA_N": 128, "CTA_K": 32, "PROMOTE": 128},
-    {"PINGPONG": True, "CTA_N": 192},
+    {"PINGPONG": True, "CTA_N": 192, "DIVIDED": True},
 ])
 def test_registers_suffice(options):
     clean(CLUSTER_M=2, VECTOR_C=2, **options)

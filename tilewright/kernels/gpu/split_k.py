@@ -1,7 +1,11 @@
-"""Workgroups that share a tile of C, each with a part of k: the last one to finish adds up the sums of all."""
+"""Workgroups that share a tile of C, each with a part of k: the last one to finish adds up the sums of all.
+
+`finish` does so for a workgroup as a whole, `finish_by_warp` for each of its warps: of a persistent kernel, of which
+other warps go on with the next tile.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,12 +19,12 @@ WIDEST = 16             # bytes that a thread moves at once
 @dataclass(frozen=True)
 class Parts:
     """Which part of k this workgroup has, and where the sums of all parts of its tile meet."""
-    tile: Value             # of C, among those that are divided
-    tiles: Callable[[], Value]          # how many those are; computed where it is used, after the main loop
+    counter: Value          # the number of that of the tile
     part: Value             # of k
     parts: Value            # how many those are
-    workspace: Value | None = None      # sums [parts, tiles, vectors of a thread, threads]
-    counters: Value | None = None       # i32[tiles], 0 before and after
+    place: Callable[[Value], Value]     # of a part's sums; computed where it is used, after the main loop
+    workspace: Value | None = None      # sums [places, vectors of a thread, threads]
+    counters: Value | None = None       # i32, of each tile that is divided, 0 before and after
     TAIL: bool = False      # whether there are tiles with a single part, too
 
 
@@ -47,10 +51,13 @@ class Split:
         """(tile of C, its parts) of workgroup `block`, of a C of so many tiles. g: the kernel's arguments by name."""
         if self.TAIL:
             tile, part, parts = tail(k, block, g.whole, g.parts)
-            return tile, Parts(tile - g.whole, lambda: tiles() - g.whole, part, parts, g.workspace, g.counters, True)
+            divided = tile - g.whole
+            return tile, Parts(divided, part, parts, lambda part: part*(tiles() - g.whole) + divided, g.workspace,
+                               g.counters, True)
         if self.SPLIT_K > 1:
-            return block, Parts(block, tiles, k.block_z, k.constant(i32, self.SPLIT_K), g.workspace, g.counters)
-        return block, Parts(block, tiles, k.constant(i32, 0), k.constant(i32, 1))
+            return block, Parts(block, k.block_z, k.constant(i32, self.SPLIT_K), lambda part: part*tiles() + block,
+                                g.workspace, g.counters)
+        return block, Parts(block, k.constant(i32, 0), k.constant(i32, 1), lambda part: block)
 
 
 def tail(k: Kernel, index: Value, whole: Value, parts: Value) -> tuple[Value, Value, Value]:
@@ -91,48 +98,98 @@ def finish(k: Kernel, acc: Tile, parts: Parts, holders: Holders, write: Callable
             write()
 
 
+def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, write: Callable[[], None]) -> None:
+    """The same by a warp, whose lanes have the same places of C in all workgroups; a tile has a counter for each of its
+    warps. Of a tile with one part the accumulators are written as they are."""
+    whole = k.variable(i32, 1)
+    with k.when(parts.parts > 1):
+        sums, before = _Sums(k, accs, parts, lane, k.warp, PACKED=True), k.variable(i32, 0)
+        sums.leave()
+        k.fence_device()
+        k.warp_barrier()
+        with k.when(lane == 0):
+            before.set(k.atomic_add(sums.counter, 1, "monotonic"))
+        k.warp_barrier()
+        last = k.uniform(k.cast(k.warp_sum(before.get()) == parts.parts - 1, i32))
+        whole.set(last)
+        with k.when(last == 1):
+            k.fence_device()
+            sums.add_up()
+            with k.when(lane == 0):
+                sums.counter[0] = 0
+    with k.when(whole.get() == 1):
+        write()
+
+
 def _sum_parts(k: Kernel, acc: Tile, parts: Parts, holders: Holders, by_holders: Callable[[], Any],
                write: Callable[[], None]) -> None:
     """Each workgroup stores its accumulators, fences, synchronises, then increments the tile's counter. The one that
     reads parts - 1 therefore sees the accumulators of all parts; the second fence keeps its loads after the increment.
     """
-    workspace: Any = parts.workspace
-    counters: Any = parts.counters
-    T = workspace.type.element
-    WIDTH = min(acc.type.length, WIDEST // T.bytes)
-    vectors = [(ij, first) for ij in acc.registers for first in range(0, acc.type.length, WIDTH)]
-    STEP = holders.SLOTS * WIDTH
-
-    def sums_of(part: Value) -> Value:
-        return workspace + (k.cast(part*tiles + parts.tile, i64)*(len(vectors)*holders.SLOTS) + holders.slot
-                            )*WIDTH
-
     arrived = k.smem("arrived", (1,), i32)
-    tiles = parts.tiles()
+    sums = _Sums(k, [acc], parts, holders.slot, holders.SLOTS)
     with by_holders():
-        at = sums_of(parts.part)
-        for e, (ij, first) in enumerate(vectors):
-            sums = acc[ij]
-            if sums.type.length > WIDTH:
-                sums = k.shuffle(sums, sums, range(first, first + WIDTH))
-            k.store(at + e*STEP, sums)
+        sums.leave()
         k.fence_device()
     k.barrier()
     with k.when(holders.t == 0):
-        arrived[0] = k.atomic_add(counters + parts.tile, 1, "monotonic")
+        arrived[0] = k.atomic_add(sums.counter, 1, "monotonic")
     k.barrier()
     with k.when(arrived[0] == parts.parts - 1):
         k.fence_device()
         with by_holders():
-            for ij in acc.registers:
-                acc[ij] = k.constant(acc.type, 0)
-            with k.loop(parts.parts) as part:
-                at = sums_of(part)
-                for ij in acc.registers:
-                    found = [k.load(at + e*STEP, vec(T, WIDTH)) for e, (its, _) in enumerate(vectors) if its == ij]
-                    while len(found) > 1:
-                        found = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(found[::2], found[1::2])]
-                    acc[ij] = acc[ij] + found[0]
+            sums.add_up()
             write()
         with k.when(holders.t == 0):
-            counters[parts.tile] = 0
+            sums.counter[0] = 0
+
+
+class _Sums:
+    """A thread's accumulators in the workspace: one of SLOTS threads that have so many. PACKED: registers of one number
+    are stored as vectors."""
+
+    def __init__(self, k: Kernel, accs: Sequence[Tile], parts: Parts, slot: Value, SLOTS: int, PACKED: bool = False
+                 ) -> None:
+        self.k, self.parts, self.slot, self.SLOTS = k, parts, slot, SLOTS
+        self.workspace: Any = parts.workspace
+        self.T = self.workspace.type.element
+        type, most = accs[0].type, WIDEST // self.T.bytes
+        registers = [(acc, ij) for acc in accs for ij in acc.registers]
+        TOGETHER = most if PACKED and type.length == 1 else 1          # registers of a vector, or vectors of one
+        self.WIDTH = TOGETHER if TOGETHER > 1 else min(type.length, most)
+        self.groups = [registers[at:at + TOGETHER] for at in range(0, len(registers), TOGETHER)]
+        self.EACH = max(type.length // self.WIDTH, 1)
+        counters: Any = parts.counters
+        self.counter = counters + parts.counter
+
+    def _vectors(self, part: Value) -> Iterator[tuple[list[tuple[Tile, tuple[int, int]]], list[Value]]]:
+        """Registers, and where their vectors are."""
+        COUNT, STEP = len(self.groups)*self.EACH*self.SLOTS, self.SLOTS*self.WIDTH
+        at = self.workspace + (self.k.cast(self.parts.place(part), i64)*COUNT + self.slot)*self.WIDTH
+        for number, group in enumerate(self.groups):
+            yield group, [at + (number*self.EACH + e)*STEP for e in range(self.EACH)]
+
+    def leave(self) -> None:
+        """Store them, as those of this part."""
+        k, WIDTH = self.k, self.WIDTH
+        for group, places in self._vectors(self.parts.part):
+            for e, at in enumerate(places):
+                sums = [acc[ij] for acc, ij in group]
+                x = sums[0] if len(sums) == 1 else k.pack(*sums)
+                if x.type.length > WIDTH:
+                    x = k.shuffle(x, x, range(e*WIDTH, (e + 1)*WIDTH))
+                k.store(at, x)
+
+    def add_up(self) -> None:
+        """Replace them by the sums of all parts, in the order of k."""
+        k = self.k
+        for group in self.groups:
+            for acc, ij in group:
+                acc[ij] = k.constant(acc.type, 0)
+        with k.loop(self.parts.parts) as part:
+            for group, places in self._vectors(part):
+                found = [k.load(at, vec(self.T, self.WIDTH)) for at in places]
+                while len(found) > 1:
+                    found = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(found[::2], found[1::2])]
+                for e, (acc, ij) in enumerate(group):
+                    acc[ij] = acc[ij] + (found[0] if len(group) == 1 else found[0][e])

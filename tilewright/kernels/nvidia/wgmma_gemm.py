@@ -27,6 +27,9 @@ ring of stages goes from one to the next:
         math 0  0  0  0  turn[1]  store C    wait turn[0]  0  0  0 ...
         math 1  wait turn[1]      1  1  1  turn[0]  store C    wait ...
 
+With DIVIDED clusters take the last tiles of C, which do not fill a round, by steps of k (wgmma_tiles.Tiles): each warp
+leaves the sums of its part of a tile in a workspace, and the last one to come adds up all (gpu/split_k.py).
+
 CTAs of a cluster work on neighbouring tiles of C. CLUSTER_M of them, one below the other, have the same tile of B:
 each has its share of it copied to all; so do CLUSTER_N of them, side by side, with A.
 
@@ -46,10 +49,11 @@ from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu import scales
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.scales import Scales
+from tilewright.kernels.gpu.split_k import finish_by_warp
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
-from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, SmemTile, Tiles
+from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, DIVISION, SmemTile, Tiles
 
 T = TypeVar("T")
 Pairs = dict[tuple[int, int], Value]
@@ -64,8 +68,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PINGPONG: bool = False, SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0, WHEN: str = ""
-                    ) -> Function:
+                    PINGPONG: bool = False, SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0,
+                    DIVIDED: bool = False, WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -89,6 +93,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
     COPIED      C goes through shared memory and its map; CTA_N is a multiple of 32 bytes of C. Else each thread
                 stores its elements, wherever C is
+    DIVIDED     clusters share tiles by k. Further parameters: workspace, of CTA_M * CTA_N sums for each CTA of a
+                cluster, divided tile and share; counters, one for each warp with sums, CTA of a cluster and divided
+                tile; whole, share and apart of `Tiles`
     PROMOTE     sums in f32 are added to f32 registers of their own after every so many of k, a multiple of CTA_K, and
                 begin anew: the instruction truncates as it adds up, and keeps about 14 bits of products of fp8. These
                 registers are as many again. 0: only the instruction adds up
@@ -143,15 +150,19 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
     more |= {"special": ptr(i32)} if WHEN else {}
+    SUMMED = f32 if PROMOTE or SUMS == "f16" else SCALAR
+    more |= {"workspace": ptr(SUMMED), "counters": ptr(i32), **DIVISION} if DIVIDED else {}
     FACTOR = f32 if SCALED or BLOCKS else SCALAR
-    # With COPIED, C is written by its map: no pointer's memory may count as read-only, but that of scales.
+    # With COPIED, C is written by its map, with DIVIDED parts by others: of no pointer's memory may count as read-only,
+    # but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
              "swap": SWAP, f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
-             f"blocks{BLOCKS}": BLOCKS, f"when_{WHEN}": WHEN}
+             f"blocks{BLOCKS}": BLOCKS, "divided": DIVIDED, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
-               threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1), noalias=scales.POINTERS if COPIED else True,
-               m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map, b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
+               threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1),
+               noalias=scales.POINTERS if COPIED or DIVIDED else True, m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map,
+               b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k, WHEN), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
@@ -159,8 +170,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     ring = Stages(k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), STAGES, CTAS > 1, TURNS)
     turn = k.mbarriers("turn", WARPGROUPS) if PINGPONG else None
     k.init_mbarriers()
-    tiles = Tiles(k, g, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M)
-    steps = k.ceil_div(g.k, CTA_K)
+    tiles = Tiles(k, g, CTA_K, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M, DIVIDED)
     math_registers, loads_registers = REGISTERS.get(WARPGROUPS, (0, 0))
 
     with k.role("math", warps=4*WARPGROUPS):
@@ -171,36 +181,39 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         first = warp // 4 * ROWS if turns is None else k.constant(i32, 0)
         products = Products(k, atom, sides, (b_smem, a_smem) if SWAP else (a_smem, b_smem),
                             [pair[::-1] for pair in PAIRS] if SWAP else PAIRS, first, ROWS, bool(PROMOTE), SWAP)
-        # steps of all tiles so far, also of those of other warpgroups
-        done = k.variable(i32, 0 if turns is None else turns.mine*steps)
-        with tiles.each(tiles.count, turns.mine if turns else 0, TURNS) as tile:
-            begin = done.get()
+        with tiles.each(turns.mine if turns else 0, TURNS) as unit:
             if turns:
                 turns.wait()
             if PROMOTE:
                 products.clear()
                 if BLOCKS:
-                    i0, j0, g.matrix = tiles.place(tile)
+                    i0, j0, g.matrix = tiles.place(unit.tile)
                     of_blocks = Scales.of(k, g, BLOCKS)
-                with k.loop(steps, step=PROMOTE // CTA_K, unroll=False) as step:
-                    def factors(step: Value = step) -> Factors:
+                with k.loop(unit.steps, step=PROMOTE // CTA_K, unroll=False) as step:
+                    def factors(step: Value = unit.first + step) -> Factors:
                         return products.factors(of_blocks.block(step*CTA_K), t % 128, i0, j0)
                     early = factors() if BLOCKS > 1 else None           # those of each column take too many registers
-                    products.add_up(ring, begin + step, None if PROMOTE == CTA_K else
-                                    k.min(steps - step, PROMOTE // CTA_K))
+                    products.add_up(ring, unit.begin + step, None if PROMOTE == CTA_K else
+                                    k.min(unit.steps - step, PROMOTE // CTA_K))
                     products.promote(factors() if BLOCKS == 1 else early)
                 if turns:
                     turns.end()
             else:
-                products.add_up(ring, begin, steps, turns.end if turns else None)
-            done.set(begin + steps*TURNS)
-            i0, j0, g.matrix = tiles.place(tile)
-            out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True)
-            if c_smem is None:
-                out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
+                products.add_up(ring, unit.begin, unit.steps, turns.end if turns else None)
+            i0, j0, g.matrix = tiles.place(unit.tile)
+
+            def write(i0: Value = i0, j0: Value = j0) -> None:
+                out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True)
+                if c_smem is None:
+                    out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
+                else:
+                    copied = Copied(k, ROW_C, g.c_map, c_smem.at(warp, 0), t % 32, g.matrix)
+                    copied.store(out, products, i0 + products.first + warp % 4 * 16, j0, M)
+            if DIVIDED:
+                WARPS = 4*WARPGROUPS // TURNS
+                finish_by_warp(k, products.widened(), tiles.parts(unit, warp % WARPS, WARPS), t % 32, write)
             else:
-                copied = Copied(k, ROW_C, g.c_map, c_smem.at(warp, 0), t % 32, g.matrix)
-                copied.store(out, products, i0 + products.first + warp % 4 * 16, j0, M)
+                write()
         if c_smem is not None:
             Copied(k, ROW_C, g.c_map, c_smem, t % 32, None).end()
 
@@ -208,22 +221,19 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         if loads_registers:
             k.registers(loads_registers, more=False)
         first_warp = t < 128*WARPGROUPS + k.warp
-        done = k.variable(i32, 0)
         # The other warps of the role do not follow: one that falls behind could miss a phase, and wait for ever.
-        with tiles.each(k.select(first_warp, tiles.count, 0)) as tile:
-            begin = done.get()
-            i0, j0, matrix = tiles.place(tile)
-            with k.loop(steps, unroll=False) as step:
-                stage = ring.refill(begin + step, a.BYTES + b.BYTES)
+        with tiles.each(here=first_warp) as unit:
+            i0, j0, matrix = tiles.place(unit.tile)
+            with k.loop(unit.steps, unroll=False) as step:
+                stage = ring.refill(unit.begin + step, a.BYTES + b.BYTES)
                 with k.when(k.elect()):
                     for x, name, smem, row, share, ctas in (
                             (a, "a", a_smem, i0, tiles.cluster_n, tiles.same_row),
                             (b, "b", b_smem, j0, tiles.cluster_m, tiles.same_column)):
                         which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
-                        for to, place in x.boxes(row, step*CTA_K, share):
+                        for to, place in x.boxes(row, (unit.first + step)*CTA_K, share):
                             at = *place, *which
                             ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
-            done.set(begin + steps)
     if CTAS > 1:
         k.cluster_barrier()                                 # nothing arrives at a CTA that has ended
     return k.function
@@ -356,6 +366,16 @@ class Products:
                 else:
                     total[at, e] = total[at, e] + x
 
+    def widened(self) -> list[Tile]:
+        """The sums of a tile of C, from here on f32 where they are f16."""
+        if self.atom.d == "f16" and self.sums is self.acc:
+            wide = [self.k.tile(1, self.shape[1], f32) for _ in self.acc]
+            for i, tile in enumerate(wide):
+                for at, e in tile.registers:
+                    tile[at, e] = self.element(i, e)
+            self.sums = wide
+        return self.sums
+
     @property
     def shape(self) -> tuple[int, int]:
         """Blocks of 64 rows, and elements of C that a lane has of each."""
@@ -363,7 +383,7 @@ class Products:
 
     def element(self, i: int, e: int) -> Value:
         """Element e of block i, of an f16 as f32."""
-        if self.atom.d != "f16":
+        if self.atom.d != "f16" or self.sums is not self.acc:
             return self.sums[i][0, e]
         return self.k.cast(self.k.reinterpret(self.sums[i][0, e // 2], vec(f16, 2))[e % 2], f32)
 

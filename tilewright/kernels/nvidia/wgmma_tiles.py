@@ -1,9 +1,10 @@
 """Tiles of the GEMM by wgmma: of A and B in the stages of shared memory, as tensor maps bring them and wgmma reads
-them, and of C, as the CTAs of a persistent grid take them.
+them, and of C, as the CTAs of a persistent grid take them: a tile after the other, or of the last ones parts of k.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from tilewright.atoms.fragment import ROUNDED
 from tilewright.atoms.wgmma import DEPTH, ROWS, SharedMatrix
 from tilewright.ir import Kernel, TensorMap, Type, Value, i32
+from tilewright.kernels.gpu.split_k import Parts
 from tilewright.kernels.gpu.work import grouped, of_batch
 from tilewright.kernels.narrow import memory_type
 
@@ -111,11 +113,31 @@ class SmemTile:
         return row // self.ROW * self.BLOCK + (plane*self.PLANE + step*(DEPTH // self.ITEM)*self.SWIZZLE)
 
 
-class Tiles:
-    """Which tiles of C a CTA works on: those of its cluster, each as large as all of its CTAs' together."""
+DIVISION: dict[str, Any] = {"whole": i32, "share": i32, "apart": i32}        # parameters of a kernel with shares
 
-    def __init__(self, k: Kernel, g: SimpleNamespace, CTA_M: int, CTA_N: int, CLUSTER_M: int, CLUSTER_N: int,
-                 GROUP_M: int) -> None:
+
+@dataclass(frozen=True)
+class Unit:
+    """What a cluster does at a time: all of a tile of C, or some steps of k of it."""
+    number: Value           # of the cluster's units
+    tile: Value
+    begin: Value            # steps of the units before, which say its first stage
+    first: Value            # step of k
+    steps: Value
+
+
+class Tiles:
+    """Which tiles of C a CTA works on: those of its cluster, each as large as all of its CTAs' together.
+
+    With DIVISION the first `whole` tiles are taken as wholes. The others' steps of k follow each other on a line, a
+    tile's first one `apart` from that of the tile before, and each cluster has a share of it, `share` steps long: the
+    end of one tile and the beginning of the next (stream-K), or with a multiple of `share` from tile to tile a part of
+    one (split-K). There must be as many clusters as shares; a share is not longer than a tile, and what `apart` exceeds
+    the steps of a tile by not longer than a share.
+    """
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, CTA_K: int, CTA_M: int, CTA_N: int, CLUSTER_M: int,
+                 CLUSTER_N: int, GROUP_M: int, DIVIDED: bool) -> None:
         self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N
         self.CTA, self.CLUSTER = (CTA_M, CTA_N), (CLUSTER_M, CLUSTER_N)
         rank = k.cluster_rank if self.CTAS > 1 else k.constant(i32, 0)
@@ -127,11 +149,61 @@ class Tiles:
         self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
         self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
         self.count = of_batch(g, self.tiles_m*self.tiles_n)
+        self.steps = k.ceil_div(g.k, CTA_K)
+        self.rank, self.cluster, self.clusters = rank, k.block[0] // self.CTAS, k.grid[0] // self.CTAS
+        self.whole = self._wholes(g.whole if DIVIDED else self.count)
+        self.units = self.whole
+        if DIVIDED:
+            # of this cluster's share: where it begins and ends, in which tile it begins, and where that is
+            self.start = self.cluster*g.share
+            self.end = k.min(self.start + g.share, (self.count - g.whole)*g.apart)
+            self.tile = self.start // g.apart
+            self.origin = self.tile*g.apart
+            last = (k.max(self.end, 1) - 1) // g.apart
+            self.units = self.whole + k.select(self.start < self.end, last - self.tile + 1, 0)
+        self.DIVIDED = DIVIDED
 
-    def each(self, stop: Value, first: Any = 0, every: int = 1) -> Any:
-        """A loop over those of this cluster, or from the `first` one on every so many."""
-        cluster, clusters = self.k.block[0] // self.CTAS, self.k.grid[0] // self.CTAS
-        return self.k.loop(stop, start=cluster + first*clusters, step=clusters*every, unroll=False)
+    def _wholes(self, tiles: Value) -> Value:
+        """How many of the first so many tiles are this cluster's."""
+        return (self.k.max(tiles - self.cluster, 0) + (self.clusters - 1)) // self.clusters
+
+    @contextmanager
+    def each(self, first: Any = 0, every: int = 1, here: Value | None = None) -> Iterator[Unit]:
+        """A loop over the units of this cluster, or from the `first` one on every so many; `here` or not at all."""
+        stop = self.units if here is None else self.k.select(here, self.units, 0)
+        with self.k.loop(stop, start=first, step=every, unroll=False) as number:
+            yield self._divided(number) if self.DIVIDED else Unit(
+                number, self.cluster + number*self.clusters, number*self.steps, self.k.constant(i32, 0), self.steps)
+
+    def _fragment(self, number: Value) -> tuple[Value, Value, Value]:
+        """Of a unit in the cluster's share: which one it is (< 0: it is a whole tile), of which of the divided tiles,
+        and where that begins."""
+        which = number - self.whole
+        after = self.k.max(which, 0)
+        return which, self.tile + after, self.origin + after*self.g.apart
+
+    def _divided(self, number: Value) -> Unit:
+        k = self.k
+        which, tile, origin = self._fragment(number)
+        whole, first = which < 0, k.max(self.start - origin, 0)
+        steps = k.min(self.end - origin, self.steps) - first
+        before = k.select(which > 0, self.steps - (self.start - self.origin), 0)        # of the share's first tile
+        return Unit(number, k.select(whole, self.cluster + number*self.clusters, self.g.whole + tile),
+                    k.min(number, self.whole)*self.steps + before, k.select(whole, 0, first),
+                    k.select(whole, self.steps, steps))
+
+    def parts(self, unit: Unit, warp: Value, WARPS: int) -> Parts:
+        """Of the unit's tile, for one of the WARPS that have its sums."""
+        k, g = self.k, self.g
+        which, tile, origin = self._fragment(unit.number)
+        head = origin // g.share                            # the cluster with the tile's first steps
+        parts = (origin + (self.steps - 1)) // g.share - head + 1
+
+        def number(x: Value) -> Value:
+            return (x*self.CTAS + self.rank)*WARPS + warp
+        # from one place to the next, another cluster or another tile comes
+        return Parts(number(tile), self.cluster - head, k.select(which < 0, 1, parts),
+                     lambda part: number(tile + head + part), g.workspace, g.counters)
 
     def place(self, tile: Value) -> tuple[Value, Value, Value | None]:
         """Where the CTA's part of it begins in C, and in which matrix of a batch."""
