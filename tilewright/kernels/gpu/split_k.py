@@ -150,8 +150,10 @@ class _Sums:
 
     def __init__(self, k: Kernel, accs: Sequence[Tile], parts: Parts, slot: Value, SLOTS: int, PACKED: bool = False
                  ) -> None:
+        assert parts.workspace is not None
+        assert parts.counters is not None
         self.k, self.parts, self.slot, self.SLOTS = k, parts, slot, SLOTS
-        self.workspace: Any = parts.workspace
+        self.workspace, self.counter = parts.workspace, parts.counters + parts.counter
         self.T = self.workspace.type.element
         type, most = accs[0].type, WIDEST // self.T.bytes
         registers = [(acc, ij) for acc in accs for ij in acc.registers]
@@ -159,8 +161,6 @@ class _Sums:
         self.WIDTH = TOGETHER if TOGETHER > 1 else min(type.length, most)
         self.groups = [registers[at:at + TOGETHER] for at in range(0, len(registers), TOGETHER)]
         self.EACH = max(type.length // self.WIDTH, 1)
-        counters: Any = parts.counters
-        self.counter = counters + parts.counter
 
     def _vectors(self, part: Value) -> Iterator[tuple[list[tuple[Tile, tuple[int, int]]], list[Value]]]:
         """Registers, and where their vectors are."""
