@@ -3,6 +3,8 @@
 A module object is made through the C API, as an extension's C code would do it. Its state is the context that the
 entry reads: the Python function for everything uncommon, and per dtype the address of a kernel for small problems.
 
+Calls like earlier ones are repeated with any formats and layouts: api/repeats.py.
+
     small_gemm(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, 0: please take another way
 
 Strides are in elements, those of a and b of any sign; the rows of c are consecutive. It is called with the GIL held
@@ -21,21 +23,31 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks
+from tilewright.api import repeats
 from tilewright.kernels.cpu.abi import (
+    ALGORITHM,
     CONTEXT_SIZE,
     LARGEST,
+    NATIVE,
+    NATIVE_ROWS,
     NDARRAY,
     NEW,
     OUT,
+    POOL,
     PYTHON,
     RELEASE_ABOVE,
+    RUN_PARTS,
+    RUN_TEAM,
+    RUNNING,
     SMALL,
+    TABLE,
     VECTORCALL,
 )
 from tilewright.runtime.cpu import layout
 
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
 
+EVERY = (1 << 63) - 1
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
 CO_VARKEYWORDS = 0x08                    # of a code object's flags: it takes **keywords
 PYTHON_API_VERSION, METH_FASTCALL, METH_KEYWORDS = 1013, 0x80, 0x02
@@ -63,6 +75,7 @@ class UnknownLayout(Exception):
 
 class Entry:
     """One builtin in front of one function written in Python. `.matmul` is what users call."""
+    repeats: repeats.Repeats | None = None
 
     def __init__(self, python: Callable[..., Any]) -> None:
         from tilewright.compiler.artefact import load
@@ -81,14 +94,16 @@ class Entry:
         state.restype, state.argtypes = ctypes.c_void_p, [ctypes.py_object]
         module = create(ctypes.addressof(definition), PYTHON_API_VERSION)
         self._context: int = state(module)
-        out = sys.intern("out")
-        _kept.append((methods, definition, doc, module, python, out))
+        out, algorithm = sys.intern("out"), sys.intern("algorithm")
+        _kept.append((methods, definition, doc, module, python, out, algorithm))
         self._decline = code.address("matmul_decline")
         for offset, word in ((PYTHON, id(python)), (VECTORCALL, _vectorcall()), (NDARRAY, id(np.ndarray)),
-                             (OUT, id(out)), (NEW, new), (RELEASE_ABOVE, RELEASE_GIL_ABOVE),
+                             (OUT, id(out)), (ALGORITHM, id(algorithm)), (NEW, new),
+                             (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
             self._word(offset).value = word
         self.matmul: Callable[..., Any] = module.matmul
+        self._names: set[str] = set()
 
     def _word(self, offset: int) -> ctypes.c_int64:
         return ctypes.c_int64.from_address(self._context + offset)
@@ -104,6 +119,32 @@ class Entry:
     def limit(self, largest: int, release_above: int = RELEASE_GIL_ABOVE) -> None:
         """Leave products with m*n*k above `largest` to the Python function; release the GIL from `release_above` on."""
         self._word(LARGEST).value, self._word(RELEASE_ABOVE).value = largest, release_above
+
+    def native(self, algorithms: dict[str | None, tuple[float, float]]) -> None:
+        """Take calls with these values of algorithm=, up to these m*n*k for f32 and for f64, as if they had none."""
+        assert len(algorithms) < NATIVE_ROWS
+        for row, (name, most) in enumerate(algorithms.items(), 1):
+            if name is not None:
+                self._names.add(name := sys.intern(name))
+            for at, number in enumerate((id(name), *(int(min(x, EVERY)) for x in most))):
+                self._word(NATIVE + 24*row + 8*at).value = number
+
+    def repeat(self, python: Callable[..., Any]) -> None:
+        """Call this function from now on, and repeat what it has done for calls like an earlier one."""
+        found = repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
+        function = repeats.watching(python, found, lambda: self._word(RUNNING).value)
+        _kept.append((function, found))
+        self.repeats, self._word(PYTHON).value = found, id(function)
+
+    def _begin_to_repeat(self, table: int, pool: Any) -> None:
+        for offset, word in ((POOL, pool.address), (RUN_PARTS, pool.parts_address), (RUN_TEAM, pool.team_address),
+                             (TABLE, table)):
+            self._word(offset).value = word
+
+    def forget(self) -> None:
+        """Repeat no call that was made until now."""
+        if self.repeats is not None:
+            self.repeats.forget()
 
 
 def entry() -> Entry | None:
@@ -130,6 +171,7 @@ def _make() -> Entry | None:
         found = Entry(matmul)
     except UnknownLayout:
         return None
+    found.repeat(matmul)
     small.attach(found)
     return found
 

@@ -22,6 +22,11 @@ def cpu() -> Any:
     return _cpu
 
 
+def loaded_cpu() -> Any:
+    """The same, or None if no product has needed it yet."""
+    return _cpu
+
+
 def of_arrays(*arrays: Any) -> Any:
     """The engine of the first of these that is in a GPU's memory; None if none is."""
     for x in arrays:  # it is asked at every product, and a generator takes longer than the question

@@ -84,12 +84,13 @@ def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
         return tuple(engine.formats_for(p))
     if p.sums.kind == "c":  # no imaginary part is made for real operands
         return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
+    sizes = *p.sizes, p.a.dtype == p.b.dtype
     taken = (
-        x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, *p.sizes) else p.sums
+        x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, *sizes) else p.sums
         for x in (p.a, p.b)
     )
     rounds = not p.beta and call.algorithm is None and p.result != p.sums
-    return *taken, p.result if rounds and cpu.finishes(p.sums, p.result, *p.sizes) else p.sums
+    return *taken, p.result if rounds and cpu.finishes(p.sums, p.result, *sizes) else p.sums
 
 
 def operand_b(call: Call) -> tuple[Packed | None, Array]:

@@ -11,11 +11,12 @@
 """
 from __future__ import annotations
 
+from math import inf
 from typing import Literal, NamedTuple
 
 from tilewright.formats.table import NARROW
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
-from tilewright.plans.words import TILE_WORDS, WORDS, Word, faster, pays
+from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
 from tilewright.targets import coerce
 from tilewright.targets.cpu import CpuTarget
@@ -29,7 +30,9 @@ CONVERTED = {"f32": {**{f: f for f in (*NARROW, *_INTEGERS)}, "bool": "i8"},
              "i32": {**{f: f for f in _INTEGERS}, "bool": "i8"}}
 # What sums are rounded to as they are stored.
 ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
-LEAST_K, LEAST_WORK = 32, 64**3         # k and m*n*k from which converting in packing beats converting before
+# k from which converting in packing beats converting before; m*n*k below which it does so for any k, but is worth the
+# kernels that are compiled for it only where both operands are in one format.
+LEAST_K, SMALL_WORK = 32, 64**3
 LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
 
 # algorithm= → the format that it splits, and the word that it is multiplied by
@@ -85,20 +88,21 @@ def rounds(out: str, sums: str) -> bool:
     return out in ROUNDED.get(sums, ())
 
 
-def converting_pays(m: int, n: int, k: int) -> bool:
-    """Whether converting while packing and storing takes less time than converting before and after."""
-    return k >= LEAST_K and m*n*k >= LEAST_WORK
+def converting_pays(m: int, n: int, k: int, alike: bool = True) -> bool:
+    """Whether converting while packing and storing takes less time than converting before and after. `alike`: operands
+    are in one format."""
+    return alike if m*n*k < SMALL_WORK else k >= LEAST_K
 
 
-def taken(source: str, sums: str, m: int, n: int, k: int) -> str:
+def taken(source: str, sums: str, m: int, n: int, k: int, alike: bool = True) -> str:
     """The format in which the engine takes an operand: its own if packing converts it, else that of the sums."""
-    return source if converting_pays(m, n, k) and packs(source, sums) else sums
+    return source if converting_pays(m, n, k, alike) and packs(source, sums) else sums
 
 
-def stored(out: str, sums: str, m: int, n: int, k: int) -> str:
+def stored(out: str, sums: str, m: int, n: int, k: int, alike: bool = True) -> str:
     """The format in which the engine leaves C: the result's if sums are rounded to it as they are stored, else that of
     the sums."""
-    return out if converting_pays(m, n, k) and rounds(out, sums) else sums
+    return out if converting_pays(m, n, k, alike) and rounds(out, sums) else sums
 
 
 def decoded(m: int, n: int, k: int) -> str:
@@ -127,6 +131,20 @@ def algorithm_word(algorithm: str, a: str, b: str, m: int, n: int, k: int, threa
         return found if found and faster(found, m, n, k, threads) else ""
     split, found = ALGORITHMS[algorithm]
     return found if a == split and pays(found, m, n, k) else ""
+
+
+def native_up_to(algorithm: str | None, dtype: str, threads: int, target: CpuTarget) -> float:
+    """The m*n*k up to which `algorithm_word` finds none for operands of this format, whatever their shape; -1 if the
+    algorithm does not take them."""
+    if algorithm is None or algorithm == FASTEST:
+        word = NO_WORSE.get(dtype, "") if algorithm and threads == 1 else ""
+        gain = SURE
+    else:
+        split, word = ALGORITHMS[algorithm]
+        gain = 1.0
+        if split != dtype:
+            return -1
+    return native_words(word, gain) if word and "amx-bf16" in target.extensions else inf
 
 
 def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> Lowered:
@@ -232,8 +250,8 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     elif sums in COMPLEX:
         a, b = (sums if f in COMPLEX else COMPLEX[sums] for f in (p.a, p.b))
     else:
-        a, b = taken(p.a, sums, *sizes), taken(p.b, sums, *sizes)
-    out = sums if sums in COMPLEX else stored(p.out, sums, *sizes)
+        a, b = (taken(f, sums, *sizes, p.a == p.b) for f in (p.a, p.b))
+    out = sums if sums in COMPLEX else stored(p.out, sums, *sizes, bool(p.blocks) or p.a == p.b)
     layout = "nt" if p.blocks else p.layout
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))

@@ -12,6 +12,7 @@ of B. So k is counted in rows of B's panel, 16 for each term of a group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 from tilewright.formats.records import Float
@@ -137,6 +138,13 @@ def faster(word: str, m: int, n: int, k: int, threads: int) -> bool:
     """Whether "fastest" splits: only where that is faster whatever state the machine is in. With several threads it is
     not: 16 of them split and multiply at 4.6 times the rate of one, where the native product reaches 9.2 times its."""
     return threads == 1 and pays(word, m, n, k, SURE)
+
+
+def native_words(word: str, gain: float = 1.0) -> float:
+    """The m*n*k up to which no product `pays`, whatever its shape."""
+    products = sum(map(len, TILE_WORDS[word].passes))
+    per_product = 1 / NATIVE_RATE - products * gain / TILE_RATE
+    return TILE_CALL * gain / per_product if per_product > 0 else inf
 
 
 def pays(word: str, m: int, n: int, k: int, gain: float = 1.0) -> bool:

@@ -85,7 +85,7 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess:
 
 
 def test_emitter_and_runtime_agree() -> None:
-    for name in ("SIZE", "WORKERS", "LIMIT", "SPIN_NS", "SLOTS", "SLOT", "POOL", "TID"):
+    for name in ("SIZE", "WORKERS", "LIMIT", "SPIN_NS", "THREADS", "SLOTS", "SLOT", "POOL", "TID"):
         assert getattr(pool, name) == getattr(layout, name), name
     assert pool.MOST == layout.MOST_WORKERS + 1
 

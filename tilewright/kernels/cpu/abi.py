@@ -1,12 +1,34 @@
-"""Memory that emitted code and the runtime both read: the builtin's context, and NumPy's arrays.
+"""Memory that emitted code and the runtime both read: the builtin's context, records of calls, and NumPy's arrays.
 
 Offsets in bytes. Nothing here needs the emission layer: a process whose kernels are all cached never loads it.
 """
 from __future__ import annotations
 
-# The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64.
-PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, SMALL = 0, 8, 16, 24, 32, 40, 48, 56
-CONTEXT_SIZE = SMALL + 32
+# The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64. NATIVE has rows of three: a
+# value of algorithm=, and up to which m*n*k it is the native product, for f32 and for f64; the first row is for a call
+# without that keyword. TABLE has the addresses of records (0: there is none yet), POOL that of the pool.
+(PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, ALGORITHM, TABLE, POOL, RUN_PARTS, RUN_TEAM,
+ SPACE_TAKEN, RUNNING) = range(0, 14*8, 8)
+SMALL = 14*8
+NATIVE, NATIVE_ROWS = SMALL + 32, 6
+CONTEXT_SIZE = NATIVE + 24*NATIVE_ROWS
+
+# A record of a call that can be repeated (repeat.py): numbers of 8 bytes, then KEY words of its key, then its job.
+RECORD = (
+    "words",                                # of the key
+    "function", "parts", "threads", "wake",  # what to run; parts are 1 for the caller alone
+    "team",                                 # 1: the parts meet at barriers
+    "long",                                 # 1: release the GIL
+    "spaced",                               # 1: panels are in the one workspace of all records
+    "barriers", "zeroed",                   # its barriers, and how many numbers of them begin at 0
+    "fields", "at_a", "at_b", "at_c",       # of the job: how many, and where the addresses stand
+    "special",                              # the field that is not 0 if C means nothing; `fields` if there is none
+    "size_a", "size_b", "size_c",           # bytes of an element
+    "type", "axes", "dim_0", "dim_1", "dim_2",      # NumPy's number of the result's dtype; its sizes
+)
+KEY, MOST_FIELDS, MOST_KEYWORDS = 40, 40, 6
+SLOTS = 4096                # records that a table has room for, a power of two
+FACTOR, SHIFT = 0x2545F4914F6CDD1D, 40      # of the hash: (hash ^ word) * FACTOR for each word; a slot from bit SHIFT
 
 # PyArrayObject, after the object's header; and PyArray_Descr
 DATA, ND, DIMS, STRIDES, BASE, DESCR, FLAGS = 0, 8, 16, 24, 32, 40, 48

@@ -4,8 +4,9 @@
 
 The common call is done here: (a, b), (a, b, out) or (a, b, out=out) with exact ndarrays of two dimensions, one native
 dtype, float32 or float64, strides in whole elements, shapes that agree, an `out` that can be written row by row and
-does not share its range of bytes with a or b, and sizes that the small kernel takes. Every other call goes to the
-Python function with the same arguments, which does the rest of the work or raises.
+does not share its range of bytes with a or b, and sizes that the small kernel takes; with `algorithm=` too, up to the
+size where that is another than the native product. A call like an earlier one is repeated (repeat.py). Every other call
+goes to the Python function with the same arguments, which does the rest of the work or raises.
 
 Arrays are read in NumPy's structure itself, whose layout api/builtin.py verifies first.
 
@@ -19,13 +20,17 @@ from dataclasses import dataclass
 from functools import cache
 
 from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
+from tilewright.ir.values import Variable
 from tilewright.kernels.cpu.abi import (
+    ALGORITHM,
     DATA,
     DESCR,
     DIMS,
     FLAGS,
     KIND,
     LARGEST,
+    NATIVE,
+    NATIVE_ROWS,
     ND,
     NDARRAY,
     NEW,
@@ -36,11 +41,11 @@ from tilewright.kernels.cpu.abi import (
     STRIDES,
     VECTORCALL,
 )
+from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat
 from tilewright.targets.cpu import CpuTarget
 
 KIND_MASK = 0xffff_ffff_00ff_0000               # of the word that holds byteorder and type_num
 NATIVE_F32, NATIVE_F64 = (number << 32 | ord("=") << 16 for number in (11, 12))
-ALIGNED, WRITEABLE, WARN_ON_WRITE = 0x100, 0x400, 1 << 31
 
 LONGEST = 1 << 20           # of m, n, k: their product stays below 2**63
 
@@ -56,11 +61,14 @@ class Matrix:
 
 
 @cache
-def _general() -> Function:
-    """Hand the call to the Python function."""
+def _general(header: int) -> Function:
+    """Repeat an earlier call like this one, or hand it to the Python function."""
     k = Kernel("matmul_general", context=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8),
                noalias=False)
     context, args, nargs, kwnames = k.args
+    repeated = k.call(emit_repeat(header), context, args, nargs, kwnames)
+    with k.when(repeated != 0):
+        k.ret(repeated)
     function, vectorcall = k.field(context, PYTHON, ptr(i8)), k.field(context, VECTORCALL, ptr(i8))
     k.ret(k.call(vectorcall, function, args, nargs, kwnames, result=ptr(i8)))
     return k.function
@@ -73,33 +81,44 @@ def _decline() -> Function:
     return k.function
 
 
-def _begin(k: Kernel) -> tuple[Value, Callable[[Value], None], Value]:
-    """Record what a call starts with: (context, refuse_when, whether there is an out, as args[2])."""
+def _begin(k: Kernel, header: int) -> tuple[Value, Callable[[Value], None], Variable, Value]:
+    """Record what a call starts with: (context, refuse_when, out or 0, the largest m*n*k for f32 and f64, as two
+    numbers)."""
     module, args, nargs, kwnames = k.args
     context = k.call_external("PyModule_GetState", ptr(i8), module)
-    general = _general()
+    general = _general(header)
 
     def refuse_when(bad: Value) -> None:
         with k.when(bad):
             k.ret(k.call(general, context, args, nargs, kwnames))
 
-    named = k.variable(i64, 0)
+    refuse_when((nargs < 2) | (nargs > 3))
+    out, native = k.variable(ptr(i8), 0), k.variable(i64, 0)
+    with k.when(nargs == 3):
+        out.set(k.load(args + 2, ptr(i8)))
     with k.when(kwnames != 0):
-        named.set(k.call_external("PyTuple_Size", i64, kwnames))
-        refuse_when((nargs != 2) | (named.get() != 1))
-        name = k.call_external("PyTuple_GetItem", i64, kwnames, k.constant(i64, 0))
-        refuse_when(name != k.field(context, OUT, i64))           # keyword names are interned
-    count = nargs + named.get()
-    refuse_when((count < 2) | (count > 3))
-    return context, refuse_when, count == 3
+        named = k.call_external("PyTuple_Size", i64, kwnames)
+        refuse_when(named > 2)
+        with k.loop(named) as i:
+            name = k.call_external("PyTuple_GetItem", i64, kwnames, i)
+            with k.when(name == k.field(context, OUT, i64)):          # keyword names are interned
+                refuse_when(out.get() != 0)
+                out.set(k.load(args + (nargs + i), ptr(i8)))
+            with k.otherwise():
+                refuse_when(name != k.field(context, ALGORITHM, i64))
+                for row in range(1, NATIVE_ROWS):
+                    with k.when(args[nargs + i] == k.field(context, NATIVE + 24*row, i64)):
+                        native.set(24 * row)
+                refuse_when(native.get() == 0)
+    return context, refuse_when, out, (context + (native.get() + (NATIVE + 8))).as_(i64)
 
 
-def _shapes(k: Kernel, context: Value, a: Matrix, b: Matrix) -> tuple[Value, Value]:
+def _shapes(k: Kernel, context: Value, a: Matrix, b: Matrix, most: Value) -> tuple[Value, Value]:
     """(they do not fit or are not for the small kernel, m * n * k)"""
     m, n, p = a.rows, b.cols, a.cols
     volume = m * n * p
     longest = (m | n | p) >= LONGEST
-    return ((b.rows != p) | longest | (volume <= 0) | (volume > k.field(context, LARGEST, i64)), volume)
+    return ((b.rows != p) | longest | (volume <= 0) | (volume > k.min(k.field(context, LARGEST, i64), most)), volume)
 
 
 def _range(k: Kernel, x: Matrix, itemsize: Value) -> tuple[Value, Value]:
@@ -165,7 +184,7 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     """`header` is the size of PyObject, whose last member is the type."""
     k = Kernel("matmul_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8), noalias=False)
     _, args, nargs, kwnames = k.args
-    context, refuse_when, has_out = _begin(k)
+    context, refuse_when, given, most = _begin(k, header)
     ndarray = k.field(context, NDARRAY, i64)
     a_object, b_object = (k.load(args + i, ptr(i8)) for i in range(2))
 
@@ -178,12 +197,12 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
         bad = bad | (k.field(o, header + ND, i32) != 2) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0)
     refuse_when(bad)
     a, b, itemsize = _array(k, a_object, header), _array(k, b_object, header), k.constant(i64, 4) << double
-    bad, volume = _shapes(k, context, a, b)
+    bad, volume = _shapes(k, context, a, b, most[double])
     refuse_when(bad | _broken_elements(itemsize, a, b))
 
     result, c_data, c_row_stride = k.variable(ptr(i8), 0), k.variable(i64), k.variable(i64)
-    with k.when(has_out):
-        out = k.load(args + 2, ptr(i8))
+    with k.when(given.get() != 0):
+        out = given.get()
         refuse_when(foreign(out))
         flags = k.field(out, header + FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
         refuse_when((_kind(k, out, header) != kind) | (k.field(out, header + ND, i32) != 2)
@@ -210,6 +229,6 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     done = _multiply(k, context, double, volume, a, b, c_data.get(), c_row_stride.get())
     with k.when(done == 0):
         k.call_external("Py_DecRef", None, result.get())
-        k.ret(k.call(_general(), context, args, nargs, kwnames))
+        k.ret(k.call(_general(header), context, args, nargs, kwnames))
     k.ret(result.get())
     return [k.function, _decline()]

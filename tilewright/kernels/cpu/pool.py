@@ -11,7 +11,7 @@ The pool is one block of memory, zero when new. A caller that uses it holds its 
     LOCK      1 while the pool is in use; beside it LAST, the last value rung
     CLAIM     bell << 32 | parts << 16 | next part: one word, so that a claim is valid only for the run it belongs to
     DONE      how many members or parts have finished
-    SETTINGS  WORKERS that exist, LIMIT (see runtime/cpu/pool.py), SPIN_NS
+    SETTINGS  WORKERS that exist, LIMIT and THREADS (see runtime/cpu/pool.py), SPIN_NS
     SLOTS     one per worker: its bell, whether it sleeps, and what to run
 
 A worker watches the bell in its own slot, so that a team leaves the other workers asleep. A bell is a sequence number
@@ -31,7 +31,7 @@ from tilewright.targets.cpu import CpuTarget
 
 LINE = 128                                      # two cache lines: the hardware fetches them in pairs
 LOCK, LAST, CLAIM, DONE, SETTINGS = 0, 4, LINE, 2 * LINE, 3 * LINE
-WORKERS, LIMIT, SPIN_NS = SETTINGS, SETTINGS + 8, SETTINGS + 16
+WORKERS, LIMIT, SPIN_NS, THREADS = range(SETTINGS, SETTINGS + 32, 8)
 SLOTS, SLOT = 4 * LINE, LINE                    # slot t belongs to thread t; slot 0 is the caller's and unused
 BELL, ASLEEP, FN, JOB, POOL, TID = 0, 4, 8, 16, 24, 32      # inside a slot
 MOST_WORKERS = 1023

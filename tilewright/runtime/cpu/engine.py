@@ -4,6 +4,7 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 """
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -108,14 +109,14 @@ def _rounds(result: np.dtype[Any], sums: np.dtype[Any]) -> bool:
     return lowering.rounds(format_of(result), format_of(sums))
 
 
-def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int) -> bool:
+def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int, alike: bool = True) -> bool:
     """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    return lowering.converting_pays(m, n, k) and packs(x.dtype, dtype)
+    return lowering.converting_pays(m, n, k, alike) and packs(x.dtype, dtype)
 
 
-def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int) -> bool:
+def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int, alike: bool = True) -> bool:
     """Whether `gemm` takes a C of this dtype for an m x n x k product added up in another, and rounds as it stores."""
-    return lowering.converting_pays(m, n, k) and _rounds(result, sums)
+    return lowering.converting_pays(m, n, k, alike) and _rounds(result, sums)
 
 
 def scale(c: Matrix, beta: float) -> None:
@@ -230,6 +231,24 @@ def forget() -> None:
 
 # ---- running
 
+class Run(NamedTuple):
+    """What a call of `run` has a recipe do: operands as it reads them."""
+    recipe: Recipe
+    swapped: bool               # whether a is the product's B^T
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    alpha: float
+    beta: float
+
+
+class _Watch(threading.local):
+    runs: list[Run] | None = None       # what this thread runs, if somebody wants to know (api/repeats.py)
+
+
+watch = _Watch()
+
+
 def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> bool:
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
@@ -237,6 +256,8 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
+    if watch.runs is not None:
+        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta))
     if c.ndim == 2:
         return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta)
     steps = x.strides[0], y.strides[0], c.strides[0]

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -33,7 +33,7 @@ from tilewright.targets.machine import thread_count
 VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
 
 # The block as kernels/cpu/pool.py lays it out; a test compares. Importing that module would cost the emission layer.
-SIZE, WORKERS, LIMIT, SPIN_NS, SLOTS, SLOT, POOL, TID = 131584, 384, 392, 400, 512, 128, 24, 32
+SIZE, WORKERS, LIMIT, SPIN_NS, THREADS, SLOTS, SLOT, POOL, TID = 131584, 384, 392, 400, 408, 512, 128, 24, 32
 
 SPIN = 500_000              # ns that an idle worker spins before it sleeps: covers the gaps of a loop of products
 SPIN_CROWDED = 20_000       # the same when there are more threads than CPUs, and spinning takes one from another
@@ -49,6 +49,7 @@ _chosen: int | None = None
 _default: int | None = None
 _local_limits = 0           # how many threads are inside threads()
 _pool: Pool | None = None
+changed: list[Callable[[], None]] = []      # to be called whenever the number of threads may be another
 
 
 def get_num_threads() -> int:
@@ -63,6 +64,11 @@ def get_num_threads() -> int:
             _default = min(default_threads(), MOST)
             _publish()
     return _default
+
+
+def common_threads() -> int:
+    """The same for every thread that calls; 0 if it depends on the thread."""
+    return 0 if _local_limits else get_num_threads()
 
 
 def default_threads() -> int:
@@ -216,12 +222,15 @@ class Pool:
 
 def _publish() -> None:
     """LIMIT: the threads that emitted code may use without asking Python, or 0 if the answer depends on the caller or
-    the workers are not there yet."""
+    the workers are not there yet. THREADS: the same, with workers or without."""
     if _pool is not None:
-        n, there = 0 if _local_limits else get_num_threads(), _pool.workers + 1
+        n, there = common_threads(), _pool.workers + 1
+        _pool._number(THREADS).value = n
         _pool._number(LIMIT).value = n if n <= there else there if _pool._refused else 0
     if "threadpoolctl" in sys.modules:
         _register()
+    for tell in changed:
+        tell()
 
 
 @cache

@@ -5,7 +5,7 @@ import ctypes
 import struct
 from array import array
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
@@ -47,6 +47,17 @@ def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Str
     return host.packing(target, shape, plan.mr if role == "a" else plan.nr, kind, role, conj)
 
 
+class Work(NamedTuple):
+    """What a recipe has emitted code do: function(job, part) for each part, as `Host.run_parts` or, of a team,
+    `run_team` does it."""
+    function: int
+    job: array
+    parts: int
+    threads: int
+    wake: bool = False
+    team: bool = False
+
+
 class Recipe:
     """`run(a, b, c, alpha, beta)` with the addresses of operands of these strides, C's rows contiguous (dots: any).
 
@@ -71,6 +82,8 @@ class Recipe:
                                     *((prepacked,) * bool(prepacked)))
         self.added_in = shape.sums
         self.space = self.sums = 0
+        # bytes of barriers with counters, which start at 0
+        self.zeroed = plan.jc_ways * jobs.BARRIER_BYTES if plan.claims else 0
         # of k, after which the sums are in C: with several, C is scaled when all are there
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
         self.parts = plan.threads
@@ -209,15 +222,20 @@ class Recipe:
         flops = 2*batch*shape.m*shape.n*shape.k
         at_once, algorithm = self.at_once(alpha, beta), self.plan.algorithm
         if at_once and algorithm == "in_place":
-            self._batch_in_place(batch, steps, self.job(a, b, c, alpha, beta), flops)
+            work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta))
+            if work.parts > 1:
+                self.host.reserve(shape.threads)
+            self._run_parts(work.job, work.parts, work.wake)
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta), team)
         else:
             for i in range(batch):
                 self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
 
-    def _batch_in_place(self, batch: int, steps: tuple[int, int, int], job: array, flops: int) -> None:
+    def _of_batch(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
+        """In place. The job becomes that of the batch."""
         shape, at, parts = self.shape, self.at, self.parts
+        flops = 2*batch*shape.m*shape.n*shape.k
         job[at["batch"]] = batch
         for name, step in zip(_STEPS, steps):
             job[at[name]] = step // shape.itemsize
@@ -226,9 +244,20 @@ class Recipe:
         if shape.threads > 1 and flops >= FORK_FLOPS:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
             parts *= shares
-        if parts > 1:
-            self.host.reserve(shape.threads)
-        self._run_parts(job, parts, flops >= WAKE_FLOPS)
+        return Work(self.function, job, parts, min(parts, shape.threads), flops >= WAKE_FLOPS)
+
+    def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any) -> Work | None:
+        """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
+        panels in `space`; None if that was more than one piece of work, or there is too little space."""
+        if not self.at_once(1.0, 0.0) or self.space > space.size:
+            return None
+        job = self.job(0, 0, 0, 1.0, 0.0)
+        if batch:
+            return self._of_batch(batch, steps, job) if self.plan.algorithm == "in_place" else None
+        if self.space:
+            self._place(job, space)
+        threads = min(self.parts, self.shape.threads)
+        return Work(self.function, job, self.parts, threads, self.wake, self.space > 0)
 
     def _whole_products(self, batch: int, flops: int) -> int:
         """How many threads may each do whole packed products; 0 if the threads had better share every product, because
@@ -280,12 +309,8 @@ class Recipe:
         space = self.host.take(self.space)
         try:
             at, address = self.at, self.host.job(job)
-            if self.plan.claims:            # the counters beside the barriers start at 0
-                ctypes.memset(space.barriers, 0, self.plan.jc_ways * jobs.BARRIER_BYTES)
-            job[at["barriers"]] = space.barriers
-            job[at["a_space"]] = space.address
-            job[at["b_space"]] = space.address + self.a_bytes
-            job[at["sums"]] = space.address + self.a_bytes + self.b_bytes
+            ctypes.memset(space.barriers, 0, self.zeroed)
+            self._place(job, space)
             if self.parts > 1:
                 if self.host.run_team(self.function, address, self.parts):
                     return
@@ -294,6 +319,14 @@ class Recipe:
             self._call(address, 0)
         finally:
             self.host.give(space)
+
+    def _place(self, job: array, space: Any) -> None:
+        """Panels, sums and barriers in this workspace."""
+        at = self.at
+        job[at["barriers"]] = space.barriers
+        job[at["a_space"]] = space.address
+        job[at["b_space"]] = space.address + self.a_bytes
+        job[at["sums"]] = space.address + self.a_bytes + self.b_bytes
 
 
 _STEPS = "a_step", "b_step", "c_step"

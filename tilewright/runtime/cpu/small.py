@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from tilewright import forks
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
+from tilewright.plans import lowering
 from tilewright.plans.choose import TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
 from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, small_elements, stays_in_cache
+from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import host
-from tilewright.runtime.cpu.pool import pool
+from tilewright.runtime.cpu.pool import changed, common_threads, pool
 from tilewright.targets import CpuTarget, detect
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def attach(entry: Any) -> None:
     global _entry
     _entry = entry
     publish()
+    changed.append(_publish_algorithms)
 
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
@@ -46,12 +49,24 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
 
 
 def publish() -> None:
-    """Tell the builtin which products it may take: the tuner's results count."""
+    """Tell the builtin which products it may take, or repeat: the tuner's results count."""
     with forks.building:
+        if _entry is not None:
+            _entry.forget()
         if _entry is not None and _contexts:
+            _publish_algorithms()
             _entry.limit(_largest(detect()))
             for dtype, (address, context, _) in _contexts.items():
                 _entry.enable(dtype, address, context.buffer_info()[0])
+
+
+def _publish_algorithms() -> None:
+    """Tell the builtin for which values of algorithm= small products are native ones."""
+    if _entry is not None and _contexts:
+        target, threads = amx.permitted(detect()), common_threads() or 1
+        _entry.native({name: tuple(lowering.native_up_to(name, dtype, threads, target) for dtype in BUILTIN)
+                       for name in (None, lowering.FASTEST, *lowering.ALGORITHMS)
+                       if name not in lowering.ALGORITHMS or lowering.ALGORITHMS[name][0] in BUILTIN})
 
 
 def runs(problem: Gemm, shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:

@@ -1,0 +1,287 @@
+"""Calls like earlier ones, which the builtin repeats without Python: which they are, their bits, and what is kept."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.api.builtin import Entry
+from tilewright.api.products import matmul as by_python
+from tilewright.kernels.cpu import abi
+from tilewright.plans import lowering
+from tilewright.runtime.cpu import pool
+from tilewright.targets import target
+
+RNG = np.random.default_rng(3)
+
+
+class Counted:
+    """A builtin that takes nothing but what it repeats; `.calls` counts those that went to Python."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+        def python(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return by_python(*args, **kwargs)
+
+        self.entry = Entry(by_python)
+        self.entry.repeat(python)
+        self.matmul = self.entry.matmul
+
+    def python_calls(self, *args: Any, **kwargs: Any) -> int:
+        before = self.calls
+        self.matmul(*args, **kwargs)
+        return self.calls - before
+
+
+@pytest.fixture(scope="module")
+def engine_is_loaded() -> None:
+    by_python(np.ones((3, 3), np.float32), np.ones((3, 3), np.float32))
+
+
+@pytest.fixture
+def counted(engine_is_loaded: None) -> Counted:
+    return Counted()
+
+
+def random(dtype: Any, *shape: int) -> np.ndarray:
+    return RNG.integers(-4, 5, shape).astype(dtype)
+
+
+BF16 = ml_dtypes.bfloat16
+CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
+    "f32": (random("f4", 20, 30), random("f4", 30, 25), {}),
+    "f64, packed": (random("f8", 150, 160), random("f8", 170, 160).T, {}),
+    "f32, transposed": (random("f4", 30, 20), random("f4", 30, 25), {"trans_a": True}),
+    "f32, fastest": (random("f4", 20, 30), random("f4", 30, 25), {"algorithm": "fastest"}),
+    "one row": (random("f4", 1, 300), random("f4", 300, 310), {}),
+    "one column": (random("f4", 300, 310), random("f4", 310, 1), {}),
+    "i8": (random("i1", 16, 17), random("i1", 17, 18), {}),
+    "i8 into i32": (random("i1", 16, 17), random("i1", 17, 18), {"out_dtype": "i32"}),
+    "i8, 1 thread": (random("i1", 90, 100), random("i1", 100, 80), {"out_dtype": np.int32, "threads": 1}),
+    "bf16": (random(BF16, 33, 20), random(BF16, 20, 18), {}),
+    "bf16 into bf16": (random(BF16, 33, 20), random(BF16, 20, 18), {"out_dtype": np.dtype(BF16)}),
+    "f16 by columns": (random("f2", 40, 70).T, random("f2", 40, 66), {}),
+    "fp8": (random(ml_dtypes.float8_e4m3fn, 70, 90), random(ml_dtypes.float8_e4m3fn, 90, 70), {}),
+    "i32": (random("i4", 20, 30), random("i4", 30, 25), {"deterministic": True}),
+    "batch": (random("f4", 9, 12, 13), random("f4", 9, 13, 14), {}),
+    "batch by one": (random("f8", 40, 20, 30), random("f8", 1, 30, 20), {}),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CALLS)
+def test_the_second_call_needs_no_python(counted: Counted, case: str, threads: int) -> None:
+    a, b, options = CALLS[case]
+    with_threads = pool.get_num_threads()
+    pool.set_num_threads(threads)
+    try:
+        wanted = by_python(a, b, **options)
+        counted.matmul(a, b, **options)
+        for _ in range(3):
+            found = counted.matmul(a, b, **options)
+            assert (type(found), found.dtype, found.shape) == (np.ndarray, wanted.dtype, wanted.shape)
+            np.testing.assert_array_equal(found, wanted)
+        assert counted.calls == 1
+        wide = np.zeros((*wanted.shape[:-2], wanted.shape[-2] + 2, wanted.shape[-1] + 3), wanted.dtype)
+        for out in np.empty_like(wanted), wide[..., 1:-1, 2:-1]:
+            counted.matmul(a, b, out=out, **options)
+            before = counted.calls
+            for arguments, named in ((a, b, out), options), ((a, b), {"out": out, **options}):
+                counted.matmul(*arguments, **named)
+                out[...] = 0
+                assert counted.matmul(*arguments, **named) is out
+                np.testing.assert_array_equal(out, wanted)
+            assert counted.calls == before
+        assert not wide[..., [0, -1], :].any()
+        assert not wide[..., [0, 1, -1]].any()
+    finally:
+        pool.set_num_threads(with_threads)
+
+
+def test_only_equal_calls_are_alike(counted: Counted) -> None:
+    """Other sizes, strides, formats, keywords and numbers of threads are other calls, each with its own result."""
+    wide = random("f4", 60, 60)
+    out = np.empty((20, 20), np.float32)
+    calls = [((wide[:20, :20], wide[:20, 20:40]), {}), ((wide[:20, :20], wide[:20, 20:41]), {}),
+             ((wide[:20, :20], wide[20:40, :20]), {}), ((wide[:20, :20].T, wide[:20, 20:40]), {}),
+             ((wide[:20, :20], wide[:20, 20:40]), {"deterministic": True}),
+             ((wide[:20, :20], wide[:20, 20:40]), {"trans_a": True}),
+             ((wide[:20, :20].copy(), wide[:20, 20:40]), {}), ((wide[:20, :20], wide[:20, 20:40].copy()), {}),
+             ((wide[:20, :20].astype("f8"), wide[:20, 20:40].astype("f8")), {}),
+             ((wide[:20, :20], wide[:20, 20:40], out), {}), ((wide[:20, :20], wide[:20, 20:40]), {"threads": 1})]
+    for args, options in calls * 3:
+        np.testing.assert_array_equal(counted.matmul(*args, **options), by_python(*args, **options))
+    assert counted.calls == len(calls) - 1          # the third has the strides of the first
+    with tw.threads(1):
+        assert counted.python_calls(*calls[0][0]) == 1
+    before = pool.get_num_threads()
+    pool.set_num_threads(before + 1)
+    try:
+        assert [counted.python_calls(*calls[0][0]) for _ in range(2)] == [1, 0]
+    finally:
+        pool.set_num_threads(before)
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+A, B = random("f4", 20, 30), random("f4", 30, 25)
+READ_ONLY = np.empty((20, 25), np.float32)
+READ_ONLY.flags.writeable = False
+PYTHONS: dict[str, tuple[tuple, dict[str, Any]]] = {
+    "alpha": ((A, B), {"alpha": 2}),
+    "c": ((A, B), {"c": np.ones(25, np.float32), "beta": 1}),
+    "a plan": ((A, B), {"plan": str(tw.plan(tw.Gemm(20, 25, 30)))}),
+    "a subclass": ((A.view(Subclass), B), {}),
+    "a list": ((A.tolist(), B), {}),
+    "vectors": ((A[0], B), {}),
+    "complex": ((A.astype("c8"), B.astype("c8")), {}),
+    "converted": ((A, B.astype("f8")), {}),
+    "rounded": ((A, B), {"out_dtype": "f64"}),
+    "nothing": ((A[:, :0], B[:0]), {}),
+    "a tuple": ((A, B, (np.empty((20, 25), np.float32),)), {}),
+    "out by columns": ((A, B, np.empty((25, 20), np.float32).T), {}),
+    "out in another format": ((A, B, np.empty((20, 25))), {}),
+    "a name made at run time": ((A, B), {"algorithm": "".join(["fast", "est"])}),
+    "four axes": ((A[None, None], B), {}),
+}
+
+
+@pytest.mark.parametrize("case", PYTHONS)
+def test_what_is_left_to_python(counted: Counted, case: str) -> None:
+    args, options = PYTHONS[case]
+    for _ in range(2):
+        assert counted.python_calls(*args, **options) == 1
+    np.testing.assert_array_equal(counted.matmul(*args, **options), by_python(*args, **options))
+
+
+@pytest.mark.parametrize("options", [{"algorithm": "fast"}, {"algorithm": "bf16_bf16_f32_x4"}, {"threads": 0},
+                                     {"out_dtype": "f33"}, {"out": READ_ONLY}, {"nonsense": 1}, {"out_dtype": "i8"}])
+def test_errors_are_pythons(counted: Counted, options: dict[str, Any]) -> None:
+    for _ in range(2):
+        counted.matmul(A, B)
+        counted.matmul(A, B, np.empty((20, 25), np.float32))
+        with pytest.raises((TypeError, ValueError)) as wanted:
+            by_python(A, B, **options)
+        with pytest.raises(wanted.type) as found:
+            counted.matmul(A, B, **options)
+        assert str(found.value) == str(wanted.value)
+
+
+def test_an_out_that_overlaps_is_left_to_python(counted: Counted) -> None:
+    block = random("f4", 60, 20)
+    a, b, apart = block[:20], block[20:40], block[40:]
+    counted.matmul(a, b, apart)
+    assert counted.python_calls(a, b, apart) == 0
+    wanted = by_python(a, b)
+    out = block[19:39]
+    assert counted.python_calls(a, b, out) == 1
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_what_the_tuner_learns_counts(counted: Counted) -> None:
+    assert [counted.python_calls(A, B) for _ in range(2)] == [1, 0]
+    counted.entry.forget()
+    assert [counted.python_calls(A, B) for _ in range(2)] == [1, 0]
+
+
+def test_one_slot_for_two_calls(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later one takes it, and the earlier one is another call from then on."""
+    first, second = (A, B), (A[:10], B)
+    found = counted.entry.repeats
+    assert found is not None
+    counted.matmul(*first)
+    (slot,) = found._records
+    record = found._slots[slot]
+    counted.matmul(*second)
+    other = next(x for x in found._records if x != slot)
+    found._slots[other] = record                    # as if both had this slot
+    assert counted.python_calls(*second) == 1
+    np.testing.assert_array_equal(counted.matmul(*second), by_python(*second))
+
+
+def test_nothing_leaks(counted: Counted) -> None:
+    a, b, options = CALLS["i8 into i32"]
+    out = by_python(a, b, **options)
+    watched = a, b, out, np.dtype(np.int32), np.dtype(np.int8)
+    for run in (lambda: counted.matmul(a, b, **options)), (lambda: counted.matmul(a, b, out, **options)):
+        for _ in range(20):
+            run()
+        gc.collect()
+        before, blocks = [sys.getrefcount(x) for x in watched], sys.getallocatedblocks()
+        for _ in range(3000):
+            run()
+        gc.collect()
+        assert [sys.getrefcount(x) for x in watched] == before
+        assert sys.getallocatedblocks() - blocks < 100
+    assert counted.calls == 2
+
+
+def test_many_python_threads(counted: Counted) -> None:
+    """Some wait without the GIL, and those that find the workspace taken go through Python."""
+    cases = [CALLS[name] for name in ("f64, packed", "bf16", "batch")]
+    wanted = [by_python(a, b, **options) for a, b, options in cases]
+    wrong = []
+
+    def work(seed: int) -> None:
+        for i in range(60):
+            a, b, options = cases[(seed + i) % len(cases)]
+            if not np.array_equal(counted.matmul(a, b, **options), wanted[(seed + i) % len(cases)]):
+                wrong.append((seed, i))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert counted.entry._word(abi.RUNNING).value == counted.entry._word(abi.SPACE_TAKEN).value == 0
+
+
+# ---- algorithm= of small products
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("algorithm", [None, "fastest", "bf16_bf16_f32_x3", "bf16_bf16_f32_x6", "bf16_bf16_f32_x9",
+                                       "bf16_bf16_f32_x4", "tf32_tf32_f32_x3", "fast", 3])
+def test_algorithms_of_small_products(algorithm: Any, dtype: Any) -> None:
+    """What the builtin takes has the bits and the errors of the call through Python."""
+    a, b = RNG.standard_normal((9, 8)).astype(dtype), RNG.standard_normal((8, 7)).astype(dtype)
+    tw.matmul(a, b)
+
+    def outcome(matmul: Any) -> Any:
+        try:
+            return matmul(a, b, algorithm=algorithm).tobytes()
+        except (TypeError, ValueError) as error:
+            return type(error), str(error)
+
+    for _ in range(3):
+        assert outcome(tw.matmul) == outcome(by_python)
+
+
+def test_up_to_where_algorithms_are_native() -> None:
+    """Nothing is split up to the limit, whatever its shape; without AMX, nothing at all."""
+    xeon = replace(target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8"))
+    algorithms = (None, lowering.FASTEST, *lowering.ALGORITHMS)
+    limits = {(name, threads): lowering.native_up_to(name, "f32", threads, xeon)
+              for name in algorithms for threads in (1, 16)}
+    assert limits[None, 1] == limits["fastest", 16] == float("inf")
+    assert limits["bf16_bf16_f32_x4", 1] == -1
+    assert 100**3 < limits["bf16_bf16_f32_x3", 1] < limits["bf16_bf16_f32_x6", 16] < limits["fastest", 1]
+    assert lowering.native_up_to("bf16_bf16_f32_x6", "f64", 1, xeon) == -1
+    for (name, threads), limit in limits.items():
+        for m, n, k in ((32, 32, 2048), (96, 96, 96), (128, 160, 128), (64, 500, 192), (224, 224, 224), (300,)*3):
+            if name and name != "bf16_bf16_f32_x4" and m*n*k <= limit:
+                assert not lowering.algorithm_word(name, "f32", "f32", m, n, k, threads, xeon)
+    assert lowering.native_up_to("bf16_bf16_f32_x6", "f32", 1, target("x86-avx2")) == float("inf")
