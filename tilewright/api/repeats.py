@@ -91,7 +91,8 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
         engine = dispatch.loaded_cpu()
         if engine is None or engine.watch.runs is not None:
             return python(*args, **kwargs)
-        engine.watch.runs = runs = []
+        runs: list[Run] = []
+        engine.watch.runs = runs
         try:
             result = python(*args, **kwargs)
         finally:
