@@ -166,6 +166,10 @@ def test_one_row_or_column_is_gemv():
     ("gemv 2x8x8 stages=2 copy=registers vector=2", ("bf16", "bf16", "bf16"), "tt", 2, 11, 70),
     ("gemv 32x4x8 stages=2 copy=registers", ("f16", "f16", "f32"), "nn", 37, 3, 61),
     ("gemv 4x128x8 stages=2 copy=registers vector=4", ("f32", "f32", "f32"), "nn", 4, 132, 150),
+    ("gemv 8x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "bf16"), "nt", 5, 50, 264),
+    ("gemv 16x32x4 stages=2 copy=registers vector=16", ("e4m3fn", "e5m2", "bf16"), "nt", 16, 33, 1040),
+    ("gemv 64x32x4 stages=2 copy=registers vector=8 split_k=2", ("f16", "f16", "f32"), "nt", 70, 30, 520),
+    ("gemv 8x16x16 stages=2 copy=registers vector=16 split_k=2", ("u8", "i8", "i32"), "nt", 2, 50, 1040),
 ])
 def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
     """With alpha and beta; threads and shared memory are those of the plan."""
@@ -183,7 +187,9 @@ def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
 
 @pytest.mark.parametrize(("text", "reason"), [
     ("gemv 2x256x8 stages=2 copy=registers vector=8", "C is 3x4096, the plan's tile 2x256"),
-    ("gemv 8x256x8 stages=2 copy=registers vector=8", "gemv computes up to 4 rows or columns of C, a power of two"),
+    ("gemv 3x256x8 stages=2 copy=registers vector=8", "gemv computes 1, 2, 4, 8, 16, 32 rows or columns of C at mo"),
+    ("gemv 8x16x8 stages=2 copy=registers vector=8", "needs a chip from sm_80 on, layout nt and vector=8, not sm_90a"),
+    ("gemv 4x32x7 stages=2 copy=registers vector=8", "cta_k, the warps of gemv, must be a power of two up to 32, not"),
     ("gemv 4x24x8 stages=2 copy=registers vector=8", "CTAs of 8 times a power of two up to 32 elements of each row"),
     ("gemv 4x256x8 stages=2 copy=registers vector=16", "vector = 16 elements of a matrix are loaded at once, and the"),
 ])

@@ -7,8 +7,8 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import gpu
-from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_WARPS
+from tilewright.plans import gemv_rules, gpu
+from tilewright.plans.nvidia_model import GEMV_LOADS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.wgmma_rules import WARPS
 from tilewright.plans.words import TERMS
@@ -132,9 +132,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             return {**self._tiled, **more, **self._of_matrix}
         more |= {"OUT": s.out} if s.out != s.a else {}
         if p.algorithm == "gemv":
-            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": p.columns, "VECTOR": p.vector, "SPLIT_K": p.split_k,
-                    "COUNT": min(p.cta_m, p.cta_n), "EXTENT": max(p.cta_m, p.cta_n), "WARPS": GEMV_WARPS,
-                    "UNROLL": GEMV_LOADS, **more}
+            count, width = gemv_rules.tile(p, s)
+            more |= {"B": s.b} if s.b != s.a else {}
+            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv_rules.few_columns(s), "VECTOR": p.vector,
+                    "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": GEMV_LOADS,
+                    **more}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,
                 "ASYNC": p.copy == "async", "VECTOR": p.vector, "ORDER": p.order, "REGISTERS": p.registers,

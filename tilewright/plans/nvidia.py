@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilewright.plans import passes
+from tilewright.plans import gemv_rules, passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, gemv_vector, multiplied
+from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied
 from tilewright.plans.wgmma_rules import NARROWEST_C, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
@@ -202,10 +202,9 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans for one row or column of C, by the elements of it that a CTA has."""
-    columns = shape.n == 1
-    along_k, vector = shape.layout[0] == "n" if columns else shape.layout[1] == "t", gemv_vector(shape, columns)
-    own = GEMV_WARPS if along_k else LANES*vector
+    vector = gemv_rules.vector(shape)
+    own = GEMV_WARPS if gemv_rules.along_k(shape) else LANES*vector
     for split in SPLITS:
         if split == 1 or split*GEMV_WARPS <= shape.k:
-            m, n = (own, 1) if columns else (1, own)
+            m, n = (own, 1) if gemv_rules.few_columns(shape) else (1, own)
             yield NvidiaPlan("gemv", m, n, GEMV_WARPS, stages=2, copy="registers", vector=vector, split_k=split)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LANES = 32              # of a warp
 GEMV_WARPS = 8          # of a CTA of gemv
-GEMV_MOST = 4           # rows or columns of C that it computes at most
+GEMV_MATRIX = 8         # rows or columns of C from which on it multiplies by matrix instructions
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
@@ -268,7 +268,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     if p.algorithm == "wgmma":
         return _traffic_of_warpgroups(s, p, target)
     if p.algorithm == "gemv":
-        vector, times = ("B" if p.columns else "A"), tiles
+        vector, times = ("B" if s.n < s.m else "A"), tiles
         return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
                             for t in found[:2]), "memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"

@@ -5,7 +5,8 @@
     mma     those of 8- and 16-bit formats
     wgmma   the same by Hopper's warpgroups, for operands that tensor maps can describe (kernels/nvidia/wgmma_gemm.py)
     tf32    the same of f32 rounded to 19 bits, which is offered only if it is asked for
-    gemv    a few rows or columns of C, in a format of 16 bits, f32 or f64 (kernels/nvidia/gemv.py)
+    gemv    a few rows or columns of C (kernels/nvidia/gemv.py): by CUDA cores up to 4, by matrix instructions from 8
+            on; cta_k is the number of warps
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
 parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts. CTAs of
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.plans import gpu, passes
+from tilewright.plans import gemv_rules, gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
-from tilewright.plans.nvidia_model import GEMV_MOST, GEMV_WARPS, LANES, MOST_PARTS, PART
+from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
 from tilewright.plans.wgmma_rules import GROUP, STAGED_C, Division, division, of_wgmma
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply
-VECTORS = "f32", "f64", "f16", "bf16"           # and those of which gemv multiplies a matrix by vectors
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
 MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
@@ -101,19 +101,10 @@ class NvidiaPlan(GpuPlan):
     def threads(self) -> int:
         """Of a CTA."""
         if self.algorithm == "gemv":
-            return LANES * GEMV_WARPS
+            return LANES * self.cta_k
         if self.algorithm == "wgmma":
             return GROUP * (self.warpgroups + 1)
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
-
-    @property
-    def columns(self) -> bool:
-        """Of gemv: a few columns of C, not rows."""
-        return self.cta_n < self.cta_m
-
-    def along_k(self, shape: GpuShape) -> bool:
-        """Of gemv: the matrix that is read once has k contiguous."""
-        return shape.layout[0] == "n" if self.columns else shape.layout[1] == "t"
 
     @property
     def vectors(self) -> tuple[int, int, int]:
@@ -137,7 +128,7 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "dmma":
             return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
         if self.algorithm == "gemv":
-            return 64 + 16*min(self.cta_m, self.cta_n)
+            return gemv_rules.registers(self, shape)
         if self.registers:
             return self.registers
         staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
@@ -162,10 +153,8 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
             each = 4*STAGED_C*(self.store == "tma") + 8*self.pingpong
             return self.stages * (self.tile_bytes(shape) + 16) + self.warpgroups*each
-        if self.algorithm == "gemv":                # sums of those that share k
-            sums = self.cta_m * self.cta_n
-            sharers = 1 if self.along_k(shape) else self.threads*self.vector // max(self.cta_m, self.cta_n)
-            return sharers * (sums*itemsize + (WIDEST if sharers > 1 else 0))
+        if self.algorithm == "gemv":
+            return gemv_rules.shared(self, shape)
         tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
         if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
             tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
@@ -310,26 +299,13 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
         return f"{target.name} has no matrix instructions for tf32."
     if p.algorithm == "wgmma" and not target.wgmma_rates:
         return f"{target.name} lacks the matrix instructions of Hopper's warpgroups."
-    own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": tuple(x for x in here if x in VECTORS),
+    own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": gemv_rules.formats(p, target),
            "wgmma": (*target.wgmma_rates,)}.get(p.algorithm, here)
     listed = " and ".join(filter(None, (", ".join(own[:-1]), own[-1])))
     return "" if shape.a in own else f"{p.algorithm} multiplies {listed}, and this is {what}."
 
 
 # ---- each algorithm's own rules
-
-def _of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-    count, own = sorted((p.cta_m, p.cta_n))
-    unit, powers = GEMV_WARPS if p.along_k(shape) else p.vector, [1 << x for x in range(LANES.bit_length())]
-    if own % unit or own // unit not in powers:
-        yield (f"gemv has CTAs of {unit} times a power of two up to {LANES} elements of each row or column of C for "
-               f"this problem, not {p.cta_m}x{p.cta_n}.")
-    if count not in powers or count > GEMV_MOST or (shape.n if p.columns else shape.m) > count:
-        yield (f"gemv computes up to {GEMV_MOST} rows or columns of C, a power of two, and C is {shape.m}x{shape.n}, "
-               f"the plan's tile {p.cta_m}x{p.cta_n}.")
-    if shape.a != shape.b:
-        yield f"gemv multiplies two operands of one format, not {shape.a} by {shape.b}."
-
 
 def _of_simt(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     if (p.thread_m < 1 or p.thread_n < 1 or p.warp_m % p.thread_m or p.warp_n % p.thread_n
@@ -360,14 +336,8 @@ def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
         yield f"slices must be 1 for {p.algorithm}."
 
 
-_OWN = {"gemv": _of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma, "wgmma": of_wgmma}
-
-
-def gemv_vector(shape: GpuShape, columns: bool) -> int:
-    """Elements that gemv may load at once: of the matrix, and where k is contiguous in both operands of the other."""
-    matrix, other = (shape.vector_a, shape.vector_b) if columns else (shape.vector_b, shape.vector_a)
-    both = shape.layout == "nt"
-    return min(matrix, other) if both else matrix
+_OWN = {"gemv": gemv_rules.of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma,
+        "wgmma": of_wgmma}
 
 
 def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
@@ -384,10 +354,7 @@ def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
             elif p.copy == "async" and size < LEAST_ASYNC:
                 yield (f"copy=async copies {LEAST_ASYNC} bytes at once or more, and {vector} elements of {name} "
                        f"({format}) are {size}.")
-    elif p.algorithm == "gemv":
-        if p.vector > (most := gemv_vector(shape, p.columns)):
-            yield f"vector = {p.vector} elements of a matrix are loaded at once, and the operands allow {most}."
-    elif p.algorithm != "wgmma" and p.vector > shape.vector:
+    elif p.algorithm not in ("wgmma", "gemv") and p.vector > shape.vector:
         yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
                "addresses, leading dimensions and sizes.")
     stored = p.vectors[2] if p.algorithm in (*MATRIX, "wgmma") else p.vector_c

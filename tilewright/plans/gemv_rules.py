@@ -1,0 +1,91 @@
+"""What a plan by gemv (kernels/nvidia/gemv.py) may be: its own limits, beside those that all plans for NVIDIA's GPUs
+have (nvidia_plan.py), and what it takes of a multiprocessor.
+
+The matrix that is read once is A where C has fewer columns than rows, else B; the other operand is a few vectors.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.plans import gpu
+from tilewright.plans.gpu import WIDEST, GpuShape
+from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_MATRIX, LANES
+from tilewright.problem import SCALE_BLOCKS
+from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.plans.nvidia_plan import NvidiaPlan
+
+COUNTS = 1, 2, 4, 8, 16, 32                     # vectors that it multiplies at most
+BY_CORES = "f32", "f64", "f16", "bf16"          # formats of CUDA cores
+POWERS = [1 << x for x in range(LANES.bit_length())]
+ROWS, VECTORS, APART = 16, 8, 4                 # of a matrix instruction; sums that separate those of two vectors
+
+
+def few_columns(shape: GpuShape) -> bool:
+    """C has a few columns, not rows."""
+    return shape.n < shape.m
+
+
+def along_k(shape: GpuShape) -> bool:
+    """The matrix has k contiguous."""
+    return shape.layout[0] == "n" if few_columns(shape) else shape.layout[1] == "t"
+
+
+def vector(shape: GpuShape) -> int:
+    """Elements that may be loaded at once: of the matrix, and where k is contiguous in both operands of the other."""
+    if shape.layout == "nt":
+        return min(shape.vector_a, shape.vector_b)
+    return shape.vector_a if few_columns(shape) else shape.vector_b
+
+
+def tile(p: NvidiaPlan, shape: GpuShape) -> tuple[int, int]:
+    """Vectors of a CTA, and elements of the product of each."""
+    return (p.cta_n, p.cta_m) if few_columns(shape) else (p.cta_m, p.cta_n)
+
+
+def formats(p: NvidiaPlan, target: GpuTarget) -> tuple[str, ...]:
+    return BY_CORES if min(p.cta_m, p.cta_n) < GEMV_MATRIX else (*target.matrix_rates,)
+
+
+def registers(p: NvidiaPlan, shape: GpuShape) -> int:
+    """Of a thread, about."""
+    count, width = tile(p, shape)
+    if count < GEMV_MATRIX:
+        return 64 + 16*count
+    rows, columns = width // VECTORS, count // VECTORS
+    return 48 + rows*columns*2 + 4*max(GEMV_LOADS // rows, 1)*(rows + columns)
+
+
+def shared(p: NvidiaPlan, shape: GpuShape) -> int:
+    """Bytes of shared memory: sums of those that share k."""
+    count, width = tile(p, shape)
+    if count >= GEMV_MATRIX:
+        return p.cta_k * count * (width + APART) * shape.itemsize
+    sharers = 1 if along_k(shape) else p.threads*p.vector // width
+    return sharers * (count*width*shape.itemsize + (WIDEST if sharers > 1 else 0))
+
+
+def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
+    count, width = tile(p, shape)
+    matrix, whole = count >= GEMV_MATRIX, 8*WIDEST // gpu.bits_of(shape.a)
+    unit = ROWS if matrix else p.cta_k if along_k(shape) else p.vector
+    if width % unit or width // unit not in POWERS:
+        yield (f"gemv has CTAs of {unit} times a power of two up to {LANES} elements of each row or column of C for "
+               f"this problem, not {p.cta_m}x{p.cta_n}.")
+    if count not in COUNTS or min(shape.m, shape.n) > count:
+        yield (f"gemv computes {', '.join(map(str, COUNTS))} rows or columns of C at most, and C is "
+               f"{shape.m}x{shape.n}, the plan's tile {p.cta_m}x{p.cta_n}.")
+    if p.cta_k not in POWERS:
+        yield f"cta_k, the warps of gemv, must be a power of two up to {LANES}, not {p.cta_k}."
+    if shape.a != shape.b and not matrix:
+        yield f"gemv multiplies two operands of one format, not {shape.a} by {shape.b}."
+    if shape.scales in SCALE_BLOCKS:
+        yield f"gemv has no scales of {shape.scales}."
+    if p.vector > (most := vector(shape)):
+        yield f"vector = {p.vector} elements of a matrix are loaded at once, and the operands allow {most}."
+    if matrix and (shape.layout != "nt" or p.vector != whole or "mma.ampere" not in target.instructions):
+        yield (f"gemv of {count} vectors needs a chip from sm_80 on, layout nt and vector={whole}, not {target.name}, "
+               f"{shape.layout} and {p.vector}.")
