@@ -406,6 +406,10 @@ def test_suites_of_tensor_cores() -> None:
     terms = shapes.gpu_cases(["terms"], ["f16-f16-f16"])
     assert [(c.problem.a, c.problem.n, c.algorithm) for c in terms][2:4] == [
         ("f32", 8192, "bf16_bf16_f32_x6"), ("f32", 2048, "tf32_tf32_f32_x3")]
+    tf32 = shapes.gpu_cases(["tf32"])
+    assert {(c.problem.a, c.algorithm) for c in tf32} == {("f32", "tf32_tf32_f32")}
+    assert [(c.problem.m, c.problem.k, c.problem.layout) for c in tf32][-3:] == [
+        (128, 4096, "nt"), (512, 4096, "nn"), (512, 4096, "nt")]
 
 
 def test_operands_rotate_through_more_than_twice_the_cache() -> None:

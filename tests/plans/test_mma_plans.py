@@ -16,7 +16,7 @@ from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.plans import gpu
 from tilewright.plans.nvidia import candidates, choose, cost, peak
-from tilewright.plans.nvidia_plan import MATRIX, NvidiaPlan
+from tilewright.plans.nvidia_plan import NvidiaPlan
 
 TARGETS = [tw.target(name) for name in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")]
 H200, A100, T4 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75"))
@@ -49,7 +49,7 @@ def test_no_operand_is_rounded_unless_it_is_asked_for():
         for kinds in (("f32", "f32", "f32"), ("f32", "bf16", "f32"), ("bf16", "f16", "bf16")):
             shape = gpu.multiplied_shape(tw.Gemm(1000, 1000, 1000, *kinds), target)
             assert (shape.a, shape.b) == ("f32", "f32")
-            assert not {plan.algorithm for plan in candidates(shape, target)} & {*MATRIX}
+            assert "mma" not in {plan.algorithm for plan in candidates(shape, target)}
 
 
 def test_large_problems_get_large_tiles_and_small_ones_parts_of_k():
@@ -100,10 +100,10 @@ def test_what_a_chip_lacks():
         "sm_75 has kernels for f32, f64, f16, i8, u8, not for bf16 by bf16 into f32.")
     assert "not for e4m3fn by e5m2 into f32" in refused(tw.Gemm(512, 512, 512, "e4m3fn", "e5m2"), A100)
     assert "not for i8 by f16 into f32" in refused(tw.Gemm(512, 512, 512, "i8", "f16", "f32"), H200)
-    assert refused(tw.Gemm(512, 512, 512), T4, replace(PLAN, algorithm="tf32")) == (
+    assert refused(tw.Gemm(512, 512, 512), T4, replace(PLAN, terms="tf32")) == (
         "sm_75 has no matrix instructions for tf32.")
-    assert refused(tw.Gemm(512, 512, 512, "f16"), H200, replace(PLAN, algorithm="tf32")) == (
-        "tf32 multiplies f32, and this is f16 by f16.")
+    assert refused(tw.Gemm(512, 512, 512, "f16"), H200, replace(PLAN, terms="tf32")) == (
+        "terms=tf32 multiplies operands of f32, and this is f16 by f16.")
     assert refused(tw.Gemm(512, 512, 512, "f16"), H200, replace(PLAN, algorithm="simt")) == (
         "simt multiplies f32 and f64, and this is f16 by f16.")
     assert choose(gpu.shape_of(tw.Gemm(512, 512, 512, "i8")), T4).copy == "registers"

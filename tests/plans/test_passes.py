@@ -57,6 +57,12 @@ def test_terms():
     (H200, "mma 128x128x32 warp=64x64 stages=3 vector=8 terms=bf16_x6", shape(), "registers"),
     (H200, MMA, shape(terms="bf16_x6"), "terms must be bf16_x6 for a 500x300x201 product"),
     (H200, "gemv 1x32x8 stages=2 copy=registers copied=a", shape(m=1), "copied must be none for products by"),
+    (H200, MMA, shape(terms="tf32"), "terms must be tf32 for a 500x300x201 product"),
+    (H200, f"{MMA} terms=f16", shape("bf16"), "terms=f16 multiplies operands of f16, and this is bf16 by bf16"),
+    (H200, "wgmma 128x128x32 stages=4 warpgroups=2 terms=tf32", shape(k=200),
+     "wgmma multiplies tf32 with k contiguous in A and B, layout nt, not nn"),
+    (H200, "wgmma 128x256x64 stages=4 warpgroups=2 promote=64 terms=f16", shape("f16", k=200),
+     "promote must be 0 or, for sums in f32, a multiple of cta_k = 64, not 64 for sums in f16"),
     (H200, f"{MMA} terms=bf16_x6", shape(m=4096, n=4096, k=4096, batch=200), "bytes, and may write 17,179,869,184"),
     (A100, f"{MMA} copied=a", shape("bf16", "bf16"), "8 elements of A are copied at once, and A allows 1"),
 ])
@@ -108,14 +114,38 @@ def test_algorithms(algorithm, terms):
     assert tw.plan(problem, "sm_86", algorithm=algorithm).terms == "none"      # f32 is as fast as bf16 there
 
 
+@pytest.mark.parametrize(("algorithm", "format", "terms"), [
+    ("tf32_tf32_f32", "f32", "tf32"), ("f16_f16_f16", "f16", "f16")])
+def test_algorithms_that_round(algorithm, format, terms):
+    """Chosen where they are asked for, never else; of tf32 wgmma has k contiguous in both operands."""
+    for layout, copied in ("nt", "none"), ("nn", "b"), ("tn", "ab"), ("tt", "a"):
+        problem = tw.Gemm(4096, 4096, 4096, format, layout=layout)
+        plan = tw.plan(problem, "sm_90a", algorithm=algorithm)
+        assert (plan.algorithm, plan.terms) == ("wgmma", terms)
+        assert plan.copied == (copied if terms == "tf32" else "none")
+        assert tw.plan(problem, "sm_90a").terms == tw.plan(problem, "sm_90a", algorithm="fastest").terms.replace(
+            "bf16_x6", "none") == "none"
+        assert tw.compile(problem, "sm_90a", algorithm=algorithm).plan == plan
+        assert f"terms={terms}" in str(tw.explain(problem, "sm_90a", algorithm=algorithm))
+    assert tw.plan(problem, "sm_80", algorithm=algorithm).algorithm == "mma"
+    assert tw.plan(problem, "sm_75", algorithm=algorithm).terms == ("none" if terms == "tf32" else "f16")
+
+
+def test_tf32_was_an_algorithm():
+    plan = NvidiaPlan.parse("tf32 64x64x16 warp=32x32 stages=3 vector=4")
+    assert str(plan) == "mma 64x64x16 warp=32x32 stages=3 vector=4 terms=tf32"
+
+
 def test_measured_plans_of_terms_are_kept_apart():
-    keys = {shape(terms=terms).key for terms in ("", "bf16_x6", "tf32_x3")}
-    assert len(keys) == 3
+    keys = {shape(terms=terms).key for terms in ("", "bf16_x6", "tf32_x3", "tf32")}
+    assert len(keys) == 4
 
 
 @pytest.mark.parametrize(("problem", "target", "algorithm", "message"), [
     (tw.Gemm(64, 64, 64, "f16"), "sm_90a", "bf16_bf16_f32_x6", "splits operands of f32"),
-    (tw.Gemm(64, 64, 64), "sm_90a", "bf16_bf16_f32_x4", "tf32_tf32_f32_x3, fastest on sm_90a, not 'bf16_bf16_f32_x4'"),
+    (tw.Gemm(64, 64, 64), "sm_90a", "bf16_bf16_f32_x4",
+     "tf32_tf32_f32_x3, f16_f16_f16, fastest on sm_90a, not 'bf16_bf16_f32_x4'"),
+    (tw.Gemm(64, 64, 64), "sm_90a", "f16_f16_f16", "multiplies operands of f16, and gemm_f32_nn_64x64x64 multiplies"),
     (tw.Gemm(64, 64, 64), "x86-avx512", "tf32_tf32_f32_x3", "algorithm must be None or one of"),
     (tw.Gemm(64, 64, 64), "gfx942", "fastest", "algorithm= is not supported on gfx942")])
 def test_wrong_algorithms(problem, target, algorithm, message):

@@ -77,10 +77,11 @@ def matmul(
                 up in the order in which threads or workgroups finish.
     algorithm   on CPUs and NVIDIA GPUs: how f32 or f16 operands are multiplied: "bf16_bf16_f32_x3", "_x6" or "_x9"
                 splits f32 into bf16 terms and multiplies those, on GPUs "tf32_tf32_f32_x3" into tf32 terms, on CPUs
-                "bf16_bf16_f32_x4" f16; "fastest" chooses what is expected to be fastest among those whose error bound
-                is no worse than the native product's. Without AMX or such matrix instructions, and where it would not
-                pay, all are the native product. Errors, and what happens to numbers below 2^-100, are in
-                docs/formats.md. None, the default, never splits floating-point numbers.
+                "bf16_bf16_f32_x4" f16; on GPUs "tf32_tf32_f32" rounds f32 to tf32 and "f16_f16_f16" adds up products
+                of f16 in f16, which both lose digits; "fastest" chooses what is expected to be fastest among those
+                whose error bound is no worse than the native product's. Without AMX or such matrix instructions, and
+                where it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100,
+                are in docs/formats.md. None, the default, never splits or rounds floating-point numbers.
     scale_a, scale_b  a number by which all of the operand is multiplied; or floats, one for each row of a or column of
                 b, of the operand's shape, as it is given, with 1 in place of k; or, on CPUs only, for operands of
                 e4m3fn, e5m2, e2m3, e3m2 or e2m1, the scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its

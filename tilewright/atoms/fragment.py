@@ -77,7 +77,7 @@ class Fragment:
         octets = words.view(np.uint8).reshape(groups, self.wave, -1)
         numbers = unpack(octets, ROUNDED.get(self.format, self.format), self.elements)
         if self.format == "xf32":
-            numbers = _xf32(numbers)
+            numbers = to_19_bits(numbers)
         elif self.format == "tf32":
             numbers = truncated(numbers)
         found = np.empty((groups, self.blocks, self.rows, self.columns))
@@ -98,7 +98,13 @@ def truncated(x: Any) -> Any:
     return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _xf32(x: Any) -> Any:
+def tf32(x: Any) -> Any:
+    """f32 as copies by a tensor map of type TFLOAT32 round them, subnormal numbers too, as seen on an H200; a NaN is
+    0x7FFFE000."""
+    return np.where(np.isnan(x), np.uint32(0x7FFFE000).view(np.float32), to_19_bits(x))
+
+
+def to_19_bits(x: Any) -> Any:
     """f32 rounded to 1 + 8 + 10 bits, to nearest, ties to even; inf and nan stay what they are."""
     bits = np.ascontiguousarray(x).view(np.uint32)
     rounded = (bits + 0xFFF + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)

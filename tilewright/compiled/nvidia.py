@@ -83,7 +83,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     emitters: ClassVar[dict[str, str]] = {
         "simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
-        **dict.fromkeys(("dmma", "mma", "tf32"), "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm"),
+        **dict.fromkeys(("dmma", "mma"), "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm"),
         "wgmma": "tilewright.kernels.nvidia.wgmma_gemm:emit_wgmma_gemm",
         "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
     maker = "NVIDIA"
@@ -149,13 +149,16 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
                 "WARP_N": p.warp_n, "STAGES": p.stages, "SPLIT_K": p.split_k, "TAIL": p.tail, "GROUP_M": p.group_m}
 
     @property
+    def _sums(self) -> str:
+        return "f16" if self.plan.terms == "f16" else self.shape.sums
+
+    @property
     def _of_matrix(self) -> dict[str, Any]:
         """Of mma_gemm alone."""
         p, s = self.plan, self.shape
-        a, b = ("tf32", "tf32") if p.algorithm == "tf32" else (s.a, s.b)
         vector_a, vector_b, vector_c = p.vectors
         found: dict[str, Any] = {
-            "ARCH": self.target.name, "A": a, "B": b, "OUT": s.out, "SUMS": s.sums, "ASYNC": p.copy == "async",
+            "ARCH": self.target.name, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "ASYNC": p.copy == "async",
             "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c}
         return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {}) | ({"SPLIT": p.split} if p.split else {})
 
@@ -176,11 +179,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, s = self.plan, self.shape
         how = TERMS[p.split] if p.split else None
         terms = {"TERMS": (how.count, how.count, len(how.pairs)), "WHEN": "split"} if how else {}
-        return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": s.sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
+        return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
-                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PINGPONG": p.pingpong, "SWAP": p.swap,
-                "DIVIDED": p.divided}
+                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PARTS": p.parts, "PINGPONG": p.pingpong,
+                "SWAP": p.swap, "DIVIDED": p.divided}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape

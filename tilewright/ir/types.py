@@ -88,6 +88,7 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int = 0
     steps: tuple[int, ...] = ()
+    rounded: str = ""               # "tf32": loads round f32 to nearest, ties to even
     is_float = False
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class TensorMap:
 
     @property
     def tile(self) -> Tile:
-        return Tile(str(self.element), self.box, self.swizzle, self.steps)
+        return Tile(self.rounded or str(self.element), self.box, self.swizzle, self.steps)
 
     def __str__(self) -> str:
         return str(self.tile)

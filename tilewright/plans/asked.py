@@ -80,8 +80,8 @@ def algorithm(name: Any, plan: Any = None, target: Any = None) -> None:
 def algorithms(target: Any = None) -> dict[str, str]:
     """What `algorithm=` may be on a target (None: a CPU) → the format of the operands that it splits."""
     if isinstance(target, GpuTarget):
-        from tilewright.plans.gpu import ALGORITHMS
-        return dict.fromkeys(ALGORITHMS, "f32")
+        from tilewright.plans.gpu import ALGORITHMS, operands
+        return {name: operands(name) for name in ALGORITHMS}
     return {name: split for name, (split, _) in lowering.ALGORITHMS.items()}
 
 

@@ -49,9 +49,11 @@ MOST = {"split_k": 256, "group_m": 1 << 16}
 
 MOST_BATCH = 1 << 20    # products of a launch: kernels count tiles in 32 bits
 
-# algorithm= of tilewright.matmul → the terms by which f32 are multiplied then; what "fastest" takes, whose error is no
-# larger than that of native f32, and how much faster it must be expected to be.
-ALGORITHMS = {f"{each.format}_{each.format}_f32_{name.partition('_')[2]}": name for name, each in TERMS.items()}
+# algorithm= of tilewright.matmul → the terms by which f32 are multiplied then, or the format in which sums of f16 are
+# kept; what "fastest" takes, whose error is no larger than that of native f32, and how much faster it must be expected
+# to be.
+ALGORITHMS = {f"{each.format}_{each.format}_f32{name.removeprefix(each.format)}": name for name, each in TERMS.items()}
+ALGORITHMS["f16_f16_f16"] = "f16"
 NO_WORSE, SURE = "bf16_x6", 1.1
 
 Place = tuple[int, ...]         # a matrix's address, bytes from row to row, and in a batch from matrix to matrix
@@ -70,7 +72,8 @@ class GpuShape(NamedTuple):
                 matrices are multiples, whatever their length is, as a tensor map needs it; 1 also of what no map can
                 describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
     scales      what multiplies sums: see problem.SCALES
-    terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py)
+    terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
+                one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
     crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
                 lines for each row of a tile
     """
@@ -284,17 +287,24 @@ def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None) -
     """The shape of what tilewright.matmul multiplies for a problem's contiguous operands. ValueError for an algorithm
     that splits other operands."""
     found: GpuShape = planner(target).shape_of(lower(problem, target))
-    if algorithm in ALGORITHMS and (found.a, found.b, found.sums) != ("f32",)*3:
-        raise ValueError(f"algorithm={algorithm!r} splits operands of f32, and {problem} multiplies {found.a} by "
-                         f"{found.b}")
+    if algorithm is not None and algorithm in ALGORITHMS:
+        wanted, does = operands(algorithm), "splits" if "_x" in algorithm else "multiplies"
+        if (found.a, found.b, found.sums) != (wanted, wanted, "f32"):
+            raise ValueError(f"algorithm={algorithm!r} {does} operands of {wanted}, and {problem} multiplies {found.a} "
+                             f"by {found.b}")
     return by_algorithm(found, algorithm, target)
+
+
+def operands(algorithm: str) -> str:
+    """The format of the operands that an algorithm multiplies."""
+    return "f16" if algorithm.startswith("f16") else "f32"
 
 
 @lru_cache(maxsize=1024)
 def by_algorithm(shape: GpuShape, algorithm: str | None, target: Any) -> GpuShape:
     """What `algorithm=` stands for: a product by terms where it is expected to be faster than the native one, which is
     as accurate; else the shape as it is."""
-    if algorithm is None or (shape.a, shape.b) != ("f32", "f32") or not (shape.m and shape.n and shape.k):
+    if algorithm is None or {shape.a, shape.b} != {operands(algorithm)} or not (shape.m and shape.n and shape.k):
         return shape
     split = shape._replace(terms=NO_WORSE if algorithm == FASTEST else ALGORITHMS[algorithm])
     try:
@@ -303,7 +313,7 @@ def by_algorithm(shape: GpuShape, algorithm: str | None, target: Any) -> GpuShap
         return shape
     by = planner(target)
     native, gain = by.cost(shape, choose(shape, target), target).seconds, SURE if algorithm == FASTEST else 1.0
-    return split if gain * by.cost(split, plan, target).seconds < native else shape
+    return split if gain * by.cost(split, plan, target).seconds <= native else shape
 
 
 class GpuPlan(common.Plan):

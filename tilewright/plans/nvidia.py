@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.plans import gemv_rules, passes
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied
+from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied, rounded
 from tilewright.plans.wgmma_rules import NARROWEST_C, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
@@ -88,6 +88,7 @@ MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are w
 WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1))
 OF_FP8 = ((128, 160), 2),        # besides, where sums and promoted sums share the registers
+OF_F16 = ((256, 256), 2),       # besides, where sums are f16
 DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
 OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
@@ -100,19 +101,21 @@ PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
+    declared = {"terms": shape.terms} if shape.terms else {}
+    shape = rounded(shape, shape.terms)
     if shape.terms:
         after = passes.after(shape, "none", shape.terms)
         if after.a in target.wgmma_rates:
-            yield from _warpgroups(after, target, terms=shape.terms)
+            yield from _warpgroups(after, target, **declared)
         if after.a in target.matrix_rates:
-            yield from _matrix(after, target, terms=shape.terms)
+            yield from _matrix(after, target, **declared)
         return
-    if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or shape.bits[0] == 8):
-        yield from _as_is_or_copied(_warpgroups, _mapped, shape, target)
+    if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or shape.bits[0] != 16):
+        yield from _as_is_or_copied(_warpgroups, _mapped, shape, target, **declared)
     if shape.a in target.matrix_rates:
-        yield from _as_is_or_copied(_matrix, _whole_vectors, shape, target)
+        yield from _as_is_or_copied(_matrix, _whole_vectors, shape, target, **declared)
         if not _whole_vectors(shape):
-            yield from _matrix(shape, target)
+            yield from _matrix(shape, target, **declared)
         return
     if 1 in (shape.m, shape.n):
         yield from _vectors(shape, target)
@@ -131,18 +134,18 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
 
 
 def _as_is_or_copied(plans: Callable[..., Iterator[NvidiaPlan]], fits: Callable[[GpuShape], bool], shape: GpuShape,
-                     target: GpuTarget) -> Iterator[NvidiaPlan]:
+                     target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
     """Plans for a shape that fits a kernel, or that does once passes have copied operands."""
     if fits(shape):
-        yield from plans(shape, target)
+        yield from plans(shape, target, **declared)
     elif min(shape.m, shape.n, shape.k) >= LEAST_COPIED and (found := passes.copies(shape, fits)):
         copied, after = found
-        yield from plans(after, target, copied=copied)
+        yield from plans(after, target, copied=copied, **declared)
 
 
 def _mapped(shape: GpuShape) -> bool:
     """Tensor maps can describe both operands, as wgmma needs them."""
-    return min(shape.align_a, shape.align_b) == WIDEST and (max(shape.bits) > 8 or shape.layout == "nt")
+    return min(shape.align_a, shape.align_b) == WIDEST and (max(shape.bits) == 16 or shape.layout == "nt")
 
 
 def _whole_vectors(shape: GpuShape) -> bool:
@@ -182,7 +185,7 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
     promote = SWIZZLED*8 // bits_of(shape.a) if shape.terms else PROMOTED if promoted else 0
     turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
     row, fewest, tiles = (SWIZZLED, FEWEST_STAGES, WARPGROUP) if not shape.terms else (SWIZZLED // 2, 2, OF_TERMS)
-    tiles = (*tiles, *OF_FP8) if promoted else tiles
+    tiles = (*tiles, *OF_FP8*promoted, *OF_F16*(declared.get("terms") == "f16"))
     for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in tiles), *((x, 2, True) for x in turns)):
         row_c, cta_k = cta_n * bits_of(shape.out) // 8, row * 8 // bits_of(shape.a)
         if (cta_m, cta_n) in DEEP and not shape.terms and not promoted:

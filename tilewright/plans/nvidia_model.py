@@ -50,6 +50,8 @@ MEETING = 350           # clocks that a CTA loses at the barrier of a tile of k
 ARRIVAL = 1160          # clocks of a copy from memory to shared memory, and
 COPY_CLOCK = 8.2        # bytes per clock of the copies of a tile of k
 
+F16_SUMS = {"sm_86": 2, "sm_89": 2}             # of the rate: GeForce chips add f32 up at half of it
+
 # Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma (an H200, 2026-11-23: bench/results/h200_plans.json).
 STAYING = 2e-6          # seconds of a launch that are not its arithmetic
 POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
@@ -87,7 +89,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(shape, target), 1)
     slots = target.sms * resident
     rate: float
-    matrix = plan.algorithm in ("mma", "tf32")
+    matrix = plan.algorithm == "mma"
     if matrix:
         rate = _matrix_rate(shape, plan, target, min(resident, ceil(tiles*plan.split_k / target.sms)))
     elif plan.algorithm == "gemv":
@@ -199,13 +201,13 @@ def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int)
 def _read_by_warpgroups(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
     """Bytes of a tile of A and of B in shared memory that all instructions of a step read."""
     (bits_a, bits_b), instructions = (p.products*bits_of(x) for x in (shape.a, shape.b)), p.cta_m // INSTRUCTION_ROWS
-    return p.cta_m*p.cta_k*bits_a // 8, instructions * p.cta_n*p.cta_k*bits_b // 8
+    return p.parts * p.cta_m*p.cta_k*bits_a // 8, instructions * p.cta_n*p.cta_k*bits_b // 8
 
 
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per clock of a multiprocessor by matrix instructions of 8- and 16-bit formats, or of tf32."""
     rates = target.wgmma_rates if plan.algorithm == "wgmma" else target.matrix_rates
-    return min(rates[x] for x in (("tf32",) if plan.algorithm == "tf32" else (shape.a, shape.b)))
+    return min(rates[x] for x in (shape.a, shape.b)) * (F16_SUMS.get(target.name, 1) if plan.terms == "f16" else 1)
 
 
 def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: int) -> float:
@@ -239,7 +241,7 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
 def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per second of all multiprocessors, with the instructions of this plan."""
     shape = plan.after_passes(shape)
-    if plan.algorithm in ("mma", "tf32", "wgmma"):
+    if plan.algorithm in ("mma", "wgmma"):
         return operations(shape, plan, target) * target.sms * target.clock / plan.products
     fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
     return 2 * fma * target.sms * target.clock

@@ -2,9 +2,8 @@
 
     simt    CUDA cores (kernels/nvidia/simt_gemm.py): a CTA tile, warp tiles in it, an outer product per thread
     dmma    f64 matrix instructions (kernels/nvidia/mma_gemm.py)
-    mma     those of 8- and 16-bit formats
+    mma     those of 8- and 16-bit formats, and of tf32, f32 rounded to 19 bits, where `terms` asks for that
     wgmma   the same by Hopper's warpgroups, for operands that tensor maps can describe (kernels/nvidia/wgmma_gemm.py)
-    tf32    the same of f32 rounded to 19 bits, which is offered only if it is asked for
     gemv    a few rows or columns of C (kernels/nvidia/gemv.py): by CUDA cores up to 4, by matrix instructions from 8
             on; cta_k is the number of warps
 
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.plans import gemv_rules, gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
-from tilewright.plans.wgmma_rules import GROUP, STAGED_C, Division, division, of_wgmma
+from tilewright.plans.wgmma_rules import GROUP, GROUP_REGISTERS, STAGED_C, Division, division, of_wgmma
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
@@ -34,9 +33,10 @@ if TYPE_CHECKING:
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
-MATRIX = "mma", "tf32"  # algorithms of kernels/nvidia/mma_gemm.py
 DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
+PARTED = 2              # warpgroups whose sums may be promoted in parts: with 3 the parts are too narrow
+BESIDE = 40             # registers of a thread of wgmma beside sums
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 MOST_POINTERS = 8       # of a thread to rows of an operand
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
@@ -51,7 +51,7 @@ class NvidiaPlan(GpuPlan):
     ALWAYS = "stages",
     FORMERLY = ("early", "prefetch_first"),
 
-    algorithm: Literal["simt", "dmma", "mma", "tf32", "wgmma", "gemv"]
+    algorithm: Literal["simt", "dmma", "mma", "wgmma", "gemv"]
     cta_m: int
     cta_n: int
     cta_k: int
@@ -79,18 +79,29 @@ class NvidiaPlan(GpuPlan):
     tail: bool = False
     group_m: int = 8
     copied: Literal["none", "a", "b", "ab"] = "none"            # operands that passes write anew: see passes.py
-    terms: Literal["none", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3"] = "none"     # into which they split both
+    terms: Literal["none", "tf32", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3", "f16"] = "none"     # see GpuShape.terms
 
     def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
         return passes.passes(shape, self.copied, self.split)
 
     def after_passes(self, shape: GpuShape) -> GpuShape:
-        return passes.after(shape, self.copied, self.split)
+        return rounded(passes.after(shape, self.copied, self.split), self.terms)
+
+    @classmethod
+    def parse(cls, text: str) -> NvidiaPlan:
+        """As Plan.parse. tf32 was an algorithm in earlier versions."""
+        word, _, rest = text.partition(" ")
+        return super().parse(f"mma {rest} terms=tf32" if word == "tf32" else text)
 
     @property
     def split(self) -> str:
-        """A key of words.TERMS, or nothing."""
-        return self.terms.replace("none", "")
+        """The key of words.TERMS by which passes split both operands, or nothing."""
+        return self.terms if "_" in self.terms else ""
+
+    @property
+    def packed(self) -> int:
+        """Sums in a register."""
+        return 2 if self.terms == "f16" else 1
 
     @property
     def products(self) -> int:
@@ -107,6 +118,13 @@ class NvidiaPlan(GpuPlan):
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
     @property
+    def parts(self) -> int:
+        """Of wgmma: of the columns of a tile, promoted one after the other, if the sums would be too many registers."""
+        if self.algorithm != "wgmma" or not self.promote or self.warpgroups != PARTED or self.swap:
+            return 1
+        return 1 if 2*self.cta_m*self.cta_n // (GROUP*PARTED) + BESIDE <= GROUP_REGISTERS[PARTED] else 2
+
+    @property
     def vectors(self) -> tuple[int, int, int]:
         """Elements of A and B that are copied at once, and of C that are stored."""
         return self.vector, self.vector_b or self.vector, self.vector_c or self.vector
@@ -119,11 +137,12 @@ class NvidiaPlan(GpuPlan):
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
-            sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups))
-            scales = 24*(shape.scales == "1x128")
-            return sums * (1 + (self.promote > 0)) + 40 + 8*(gpu.bits_of(shape.out) == 32 and not self.split) + scales
-        if self.algorithm in MATRIX:            # sums of terms once more, and those that scales of blocks multiply
-            sums = self.warp_m*self.warp_n // LANES * (1 + (bool(self.split) or shape.scales in SCALE_BLOCKS))
+            sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
+            more = 24*(shape.scales == "1x128") + 8*(gpu.bits_of(shape.out) == 32 and not self.split)
+            return sums + (sums // self.parts if self.promote else 0) + BESIDE + more
+        if self.algorithm == "mma":            # sums of terms once more, and those that scales of blocks multiply
+            sums = self.warp_m*self.warp_n // LANES // self.packed
+            sums *= 1 + (bool(self.split) or shape.scales in SCALE_BLOCKS)
             return sums + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
         if self.algorithm == "dmma":
             return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
@@ -148,7 +167,7 @@ class NvidiaPlan(GpuPlan):
     def shared(self, shape: GpuShape) -> int:
         """Bytes of a CTA's shared memory, rows padded."""
         itemsize = shape.itemsize
-        if self.algorithm in MATRIX:
+        if self.algorithm == "mma":
             return self.stages * self.tile_bytes(shape)
         if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
             each = 4*STAGED_C*(self.store == "tma") + 8*self.pingpong
@@ -213,6 +232,13 @@ class NvidiaPlan(GpuPlan):
         return wrong or list(_violations(self, self.after_passes(shape.least), target))
 
 
+def rounded(shape: GpuShape, terms: str) -> GpuShape:
+    """What kernels multiply that round f32 as they read them, or sums of f16 as they add up."""
+    if terms == "tf32":
+        return shape._replace(a=terms, b=terms, terms="")
+    return shape._replace(terms="") if terms == "f16" else shape
+
+
 def multiplied(target: GpuTarget) -> tuple[str, ...]:
     """The formats that kernels of a target multiply without rounding them."""
     return *FORMATS, *(format for format in target.matrix_rates if format != "tf32")
@@ -251,7 +277,7 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
         yield "split_k and tail cannot be combined: both divide the tiles of C."
     if p.split_k > max(ceil(shape.k / p.cta_k), 1):
         yield f"split_k = {p.split_k} exceeds the number of tiles along k."
-    slack = 0 if p.algorithm in MATRIX else 16          # of an estimate
+    slack = 0 if p.algorithm == "mma" else 16          # of an estimate
     if p.algorithm == "wgmma":
         return
     if (registers := p.estimate(shape)) > target.registers_thread + slack:
@@ -267,26 +293,27 @@ def _of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"copied must be none for products {what}, not {p.copied}."
     if (size := sum(each.size for each in p.passes(shape))) > passes.MOST:
         yield f"passes would write {size:,} bytes, and may write {passes.MOST:,}."
-    if shape.terms and shape.terms != p.split:
+    if shape.terms and shape.terms != p.terms:
         yield f"terms must be {shape.terms} for {shape}, not {p.terms}."
-    if not p.split:
+    if p.terms == "none":
         return
-    format = TERMS[p.split].format
-    if p.algorithm not in SPLIT or p.copy != "async":
-        yield f"terms={p.terms} needs one of the algorithms {', '.join(SPLIT)}, and copy=async."
+    wanted, format = ("f32", TERMS[p.terms].format) if p.terms in TERMS else (p.terms, p.terms)
+    if p.algorithm not in SPLIT or (p.split and p.copy != "async"):
+        yield f"terms={p.terms} needs one of the algorithms {', '.join(SPLIT)}{', and copy=async' * bool(p.split)}."
     if format not in (target.wgmma_rates if p.algorithm == "wgmma" else target.matrix_rates):
         yield f"{target.name} has no matrix instructions for {format}{' of warpgroups' * (p.algorithm == 'wgmma')}."
-    if (shape.a, shape.b) not in (("f32", "f32"), (format, format)):
-        yield f"terms={p.terms} splits operands of f32, and this is {shape.a} by {shape.b}."
-    if shape.scales:
-        yield f"terms={p.terms} is for products without scales."
-    if 1 in (shape.m, shape.n):
+    if (shape.a, shape.b) not in ((wanted, wanted), (format, format)):
+        does = "splits" if p.split else "multiplies"
+        yield f"terms={p.terms} {does} operands of {wanted}, and this is {shape.a} by {shape.b}."
+    if shape.scales in SCALE_BLOCKS or (shape.scales and p.split):
+        yield f"terms={p.terms} is for products without scales{'' if p.split else ' of blocks'}."
+    if p.split and 1 in (shape.m, shape.n):
         yield f"terms are for products of matrices, and C is {shape.m}x{shape.n}."
 
 
 def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
     """What is wrong with the formats, if anything is."""
-    if p.split:
+    if p.terms != "none":
         return ""
     pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales)
     what = f"{shape.a} by {shape.b}"
@@ -295,11 +322,9 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
                 f"{' with scales' * shape.scaled}{f' with scales of {shape.scales}' if shape.scales else ''}.")
     if p.algorithm == "mma" and shape.a not in target.matrix_rates:
         return f"mma multiplies {', '.join(x for x in here if x not in FORMATS)} on {target.name}, and this is {what}."
-    if p.algorithm == "tf32" and "tf32" not in target.matrix_rates:
-        return f"{target.name} has no matrix instructions for tf32."
     if p.algorithm == "wgmma" and not target.wgmma_rates:
         return f"{target.name} lacks the matrix instructions of Hopper's warpgroups."
-    own = {"dmma": ("f64",), "tf32": ("f32",), "simt": FORMATS, "gemv": gemv_rules.formats(p, target),
+    own = {"dmma": ("f64",), "simt": FORMATS, "gemv": gemv_rules.formats(p, target),
            "wgmma": (*target.wgmma_rates,)}.get(p.algorithm, here)
     listed = " and ".join(filter(None, (", ".join(own[:-1]), own[-1])))
     return "" if shape.a in own else f"{p.algorithm} multiplies {listed}, and this is {what}."
@@ -336,13 +361,12 @@ def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
         yield f"slices must be 1 for {p.algorithm}."
 
 
-_OWN = {"gemv": gemv_rules.of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "tf32": _of_mma,
-        "wgmma": of_wgmma}
+_OWN = {"gemv": gemv_rules.of_gemv, "simt": _of_simt, "dmma": _of_dmma, "mma": _of_mma, "wgmma": of_wgmma}
 
 
 def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
     """Elements that are moved at once."""
-    if p.algorithm in MATRIX:
+    if p.algorithm == "mma":
         for name, format, vector, most in zip("AB", (shape.a, shape.b), p.vectors, (shape.vector_a, shape.vector_b)):
             size = vector * gpu.bits_of(format) // 8
             if vector > most:
@@ -357,8 +381,8 @@ def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
     elif p.algorithm not in ("wgmma", "gemv") and p.vector > shape.vector:
         yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
                "addresses, leading dimensions and sizes.")
-    stored = p.vectors[2] if p.algorithm in (*MATRIX, "wgmma") else p.vector_c
+    stored = p.vectors[2] if p.algorithm in SPLIT else p.vector_c
     if stored > shape.vector_c:
         yield f"vector_c = {stored} elements of C are stored at once, and C allows {shape.vector_c}."
-    if p.algorithm not in (*MATRIX, "gemv") and p.vector*shape.itemsize > WIDEST:
+    if p.algorithm not in ("mma", "gemv") and p.vector*shape.itemsize > WIDEST:
         yield f"vector = {p.vector} {shape.sums} are more than the {WIDEST} bytes that a thread copies at once."

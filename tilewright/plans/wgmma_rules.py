@@ -91,7 +91,7 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
         yield f"{wide} must be a multiple of {unit} for products of {shape.a}{by}, not {columns}."
     if p.cluster_m*p.cluster_n > MOST_CTAS:
         yield f"a cluster would have {p.cluster_m*p.cluster_n} CTAs, and may have {MOST_CTAS}."
-    if shape.bits[0] == 8 and shape.layout != "nt":
+    if gpu.bits_of(shape.a) != 16 and shape.layout != "nt":
         yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
     for name, align, extent, bits, along_k, share in (
             ("A", shape.align_a, p.cta_m, gpu.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
@@ -110,14 +110,17 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     blocks = shape.scales in SCALE_BLOCKS
     if blocks and p.promote != SCALE_BLOCK:
         yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."
-    if p.promote < 0 or p.promote % p.cta_k or (p.promote and shape.sums != "f32" and not blocks):
+    if p.promote < 0 or p.promote % p.cta_k or (p.promote and (shape.sums, p.packed) != ("f32", 1) and not blocks):
         yield (f"promote must be 0 or, for sums in f32, a multiple of cta_k = {p.cta_k}, not {p.promote} for sums in "
-               f"{shape.sums}.")
+               f"{shape.sums if p.packed == 1 else p.terms}.")
+    if p.parts > 1 and (p.promote != p.cta_k or p.cta_n % (8*p.parts) or shape.layout[1] == "n"):
+        yield (f"the sums of {p.cta_m}x{p.cta_n} are promoted in {p.parts} parts, for which promote must be cta_k, "
+               f"cta_n a multiple of {8*p.parts}, and k contiguous in B.")
     if p.vectors[2] > 2:
         yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
     if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
         yield f"a thread would need about {registers} registers, and has {most} where warpgroups is {p.warpgroups}."
-    sums = columns * GROUP_ROWS // GROUP
+    sums = columns // p.parts * GROUP_ROWS // GROUP // p.packed
     if sums > (most := target.registers_sm // p.threads - BESIDE):
         yield (f"an instruction's sums take {sums} registers of a thread, and NVIDIA's assembler allows {most} where a "
                f"CTA has {p.threads} threads.")

@@ -103,7 +103,8 @@ class Terms:
     pairs: Pairs
 
 
-TERMS = {"bf16_x3": Terms("bf16", 7, 2, _smallest_first(2, 1)), "bf16_x6": Terms("bf16", 7, 3, _smallest_first(3, 2)),
+TERMS = {"tf32": Terms("tf32", 10, 1, ((0, 0),)),
+         "bf16_x3": Terms("bf16", 7, 2, _smallest_first(2, 1)), "bf16_x6": Terms("bf16", 7, 3, _smallest_first(3, 2)),
          "bf16_x9": Terms("bf16", 7, 3, _smallest_first(3, 4)), "tf32_x3": Terms("tf32", 10, 2, _smallest_first(2, 1))}
 
 

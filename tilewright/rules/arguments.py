@@ -326,5 +326,6 @@ def check_algorithm(name: Any, a: np.dtype[Any], b: np.dtype[Any], compute: np.d
     asked.algorithm(name, plan, target)
     split = asked.algorithms(target).get(name, "")  # "fastest" may leave any whole
     if split and not (a == b == formats.FORMATS[split].dtype and compute == F32):
-        raise TypeError(f"algorithm={name!r} splits operands of {formats.FORMATS[split].numpy_name} whose products are "
+        does = "splits" if "_x" in name else "multiplies"
+        raise TypeError(f"algorithm={name!r} {does} operands of {formats.FORMATS[split].numpy_name} whose products are "
                         f"added up in float32; a is {a}, b is {b}, and they are added up in {compute}")

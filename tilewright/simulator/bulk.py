@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.atoms.fragment import tf32
 from tilewright.atoms.wgmma import swizzled
 from tilewright.ir.types import TensorMap
 from tilewright.simulator import proxy
@@ -76,6 +77,8 @@ class Bulk:
             _, at, found = self._global(gang, node, "load", base, elements, inside, tile.item, lane)
             rows = np.zeros(inside.shape, found.dtype)
             rows[inside] = found[at // tile.item]
+            if tile.element == "tf32":
+                rows = tf32(rows.view(np.float32)).view(rows.dtype)
             if tiled.nan:
                 rows[~inside] = np.array(np.nan, node.operands[1].type.element.numpy).view(rows.dtype)
             self._arrive(gang, node, lane, int(_of(smem, lane)), rows.view(np.uint8), tile.align, tile.swizzle, barrier,

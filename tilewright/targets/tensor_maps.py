@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 BYTES, ALIGN = 128, 64          # of a map as a parameter
-# Elements as the driver calls them, and their bytes; formats of 8 bits are UINT8.
+# Elements as the driver calls them, and their bytes; formats of 8 bits are UINT8. tf32 are f32 that a load rounds.
 ELEMENTS = {"i8": ("UINT8", 1), "i16": ("UINT16", 2), "i32": ("INT32", 4), "i64": ("INT64", 8), "f16": ("FLOAT16", 2),
-            "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4), "f64": ("FLOAT64", 8)}
+            "bf16": ("BFLOAT16", 2), "f32": ("FLOAT32", 4), "tf32": ("TFLOAT32", 4), "f64": ("FLOAT64", 8)}
 SWIZZLES, PROMOTIONS = (0, 32, 64, 128), (0, 64, 128, 256)
 DIMENSIONS, EXTENT, STEP, PIECE, TILE_ALIGN = 5, 256, 8, 16, 128
 

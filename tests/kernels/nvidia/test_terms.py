@@ -153,3 +153,51 @@ def test_resources(plan):
     except ptxas.Missing as missing:
         pytest.skip(str(missing))
     assert [x.spills for x in used] == [0, 0]
+
+
+ROUNDING = {"mma": "mma 32x32x16 warp=16x16 stages=3 vector=1 vector_c=1 terms=tf32",
+            "wgmma": "wgmma 64x64x32 stages=2 warpgroups=1 copied=ab terms=tf32"}
+
+
+@pytest.mark.parametrize(("by", "layout"), [("mma", "nn"), ("mma", "tt"), ("wgmma", "nn"), ("wgmma", "tt")])
+def test_tf32(by, layout):
+    """Whole numbers of 11 bits are exact, each operand is at most 2^-11 off, and inf and NaN stay what they are."""
+    m, n, k = 67, 35, 101
+    rng, kernel = np.random.default_rng(8), tw.compile(tw.Gemm(m, n, k, layout=layout), "sm_90a", ROUNDING[by])
+
+    def stored(x):
+        return [np.asfortranarray(each) if letter == "t" else each for each, letter in zip(x, layout)]
+    a, b = stored(rng.integers(-2047, 2048, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    a[3:] = np.sign(a[3:])                                              # sums below 2^24
+    b[:, 5:] = np.sign(b[:, 5:])
+    c = rng.integers(-9, 9, (m, n)).astype(np.float32)
+    exact = a.astype(np.float64) @ b
+    found = kernel.simulate(a, b, c.copy(), alpha=2, beta=-1).result
+    np.testing.assert_array_equal(found[3:], (2*exact - c)[3:])
+    x, y = stored(rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    size, exact = abs(x).astype(np.float64) @ abs(y), x.astype(np.float64) @ y
+    found = kernel.simulate(x, y).result
+    assert (abs(found - exact) <= (2**-10 + 2**-22 + k * 2.0**-24) * size).all()
+    assert abs((found - exact) / size).mean() < 2**-13                  # to nearest: cut off it would be above 2^-11
+    x[2, 7], x[4, 9], y[9, :] = np.inf, np.nan, np.abs(y[9, :])
+    y[7] = np.abs(y[7])
+    found = kernel.simulate(x, y).result
+    assert (found[2] == np.inf).all()
+    assert np.isnan(found[4]).all()
+    assert np.isfinite(np.delete(found, (2, 4), 0)).all()
+
+
+@pytest.mark.parametrize("plan", ["mma 32x32x32 warp=16x16 stages=2 copy=registers vector=1 vector_c=1 split_k=2",
+                                  "wgmma 64x64x32 stages=2 warpgroups=1 copied=ab"])
+def test_sums_in_f16(plan):
+    """Exact up to 2048, and inf beyond f16's largest number, where sums in f32 are not."""
+    m, n, k = 67, 35, 101
+    rng = np.random.default_rng(9)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+    kernel = tw.compile(tw.Gemm(m, n, k, "f16"), "sm_90a", f"{plan} terms=f16")
+    np.testing.assert_array_equal(kernel.simulate(a, b).result, a.astype(np.float32) @ b.astype(np.float32))
+    a[4], b[:, 6] = 32, 32
+    found, wide = (tw.simulate(each, a, b, alpha=2.0**-4).result for each in (
+        kernel, tw.compile(tw.Gemm(m, n, k, "f16"), "sm_90a", plan)))
+    assert found[4, 6] == np.inf
+    assert wide[4, 6] == 64 * k

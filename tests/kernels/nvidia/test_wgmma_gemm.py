@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.assembled import assembled
 from tilewright import simulator
-from tilewright.atoms.fragment import ROUNDED, truncated
+from tilewright.atoms.fragment import ROUNDED, tf32, truncated
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.compiler.manifest import manifest
 from tilewright.formats import get
@@ -39,7 +39,7 @@ def operand(rng, rows, columns, letter, format, batch, whole):
     x = np.zeros((*stored[:-1], -(-stored[-1] // even) * even), dtype)[..., :stored[-1]]
     numbers = rng.integers(0 if format == "u8" else -3, 4, stored) if whole else rng.standard_normal(stored)
     x[:] = numbers.astype(dtype)
-    seen = truncated(np.ascontiguousarray(x)) if format == "tf32" else x
+    seen = tf32(np.ascontiguousarray(x)) if format == "tf32" else x
     return x, (seen if letter == "n" else seen.swapaxes(-1, -2)).astype(np.float64)
 
 
@@ -136,6 +136,8 @@ def test_tiles_clusters_and_warpgroups(options):
 
 @pytest.mark.parametrize("options", [
     {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "CLUSTER_M": 2, "k": 400}, {"PROMOTE": 128, "k": 333, "STAGES": 3},
+    {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "PARTS": 2, "k": 400},
+    {"PROMOTE": 64, "PARTS": 2, "OUT": "bf16", "beta": 1, "COPIED": True, "CTA_N": 96, "k": 100},
     {"PROMOTE": 192, "OUT": "bf16", "beta": 1, "k": 65}, {"PROMOTE": 256, "WARPGROUPS": 1, "COPIED": False, "k": 1},
 ])
 def test_promoted_sums(options):
@@ -408,6 +410,7 @@ def test_machine_code(m, n, layout):
     ({"A": "tf32", "B": "tf32", "LAYOUT": "nn", "CTA_K": 32}, "only numbers of 16 bits"),
     ({"SWAP": True}, "SWAP stores single elements: COPIED must be False and VECTOR_C 1, not True and 1"),
     ({"SWAP": True, "CTA_N": 96, "WARPGROUPS": 1}, "CTA_N must be a multiple of 64 for 1 warpgroups, not 96"),
+    ({"PROMOTE": 128, "PARTS": 2}, "PARTS may be 2 where PROMOTE is CTA_K = 64, not 128"),
     ({"PROMOTE": 96}, "PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = 64, not 96"),
 ])
 def test_what_cannot_be(options, message):

@@ -87,8 +87,8 @@ PEER = Library("torch", load, "torch", order=30, steered_by=("ONEDNN_", "DNNL_",
 
 
 def load_cublas(setting: Setting) -> Peer:
-    """cuBLAS through torch.mm; TorchDevice sets torch to full f32, without TF32. Of fp8 with sums promoted to f32, and
-    "cuBLAS fast" with those of the tensor cores."""
+    """cuBLAS through torch.mm; TorchDevice sets torch to full f32, with TF32 where the algorithm says so. Of fp8 with
+    sums promoted to f32, and "cuBLAS fast" with those of the tensor cores."""
     assert setting.on is not None
     torch = setting.on.torch
     version = f"of torch {torch.__version__}"
@@ -100,6 +100,15 @@ def load_cublas(setting: Setting) -> Peer:
     def mm(o: Operands) -> Call:
         wider = {} if o.problem.a == o.problem.out else {"out_dtype": o.c.dtype}
         return partial(torch.mm if o.problem.batch == 1 else torch.bmm, o.a, o.b, out=o.c, **wider), ()
+
+    def rounded_mm(o: Operands) -> Call:
+        call, _ = mm(o)
+
+        def run() -> None:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            call()
+            torch.backends.cuda.matmul.allow_tf32 = False
+        return run, ()
 
     def int_mm(o: Operands) -> Call:
         if o.problem.m <= 16:
@@ -118,6 +127,8 @@ def load_cublas(setting: Setting) -> Peer:
                           partial(scaled_mm, fast=fast))
         elif product.formats == "i8-i8-i32":
             yield Way("cuBLAS", "torch._int_mm(a, b, out=)", int_mm)
+        elif product.algorithm == "tf32_tf32_f32":
+            yield Way("cuBLAS", "torch.mm(a, b, out=), tf32 on", rounded_mm)
         else:
             yield Way("cuBLAS", how, mm)
 

@@ -102,6 +102,7 @@ TENSOR_SQUARES = (512, 1024, 2048, 4096, 8192, 16384)
 TENSOR_WEIGHTS = (*WEIGHTS, (28672, 8192))
 TENSOR_ODD = (1000, 2039, 3000, 5000)
 TERMS = ("bf16_bf16_f32_x6", "tf32_tf32_f32_x3")  # f32 by products of such terms
+TF32 = "tf32_tf32_f32"
 GPU_SQUARES = {"sweep": range(1024, 12801, 128), "square": range(1024, 8193, 1024),
                "f64": (2048, 3072, 4096, 6144, 8192)}
 GPU_QUICK = {"sweep": (1024, 2048, 4096, 8192, 12800), "square": (1024, 2048, 4096, 8192)}
@@ -119,9 +120,12 @@ GPU_SUITES: Suites = {
         (m, *nk) for nk in (TENSOR_WEIGHTS[0], TENSOR_WEIGHTS[-1]) for m in (1, 8, 16, 32, 64)]),
     "terms": lambda dtype: [Case("terms", gemm(dtype, n, n, n), algorithm=algorithm)
                             for algorithm in TERMS for n in (2048, 4096, 8192)],
+    "tf32": lambda dtype: [Case("tf32", gemm(dtype, *size, layout), algorithm=TF32)
+                           for size in (*((n, n, n) for n in TENSOR_SQUARES[:-1]), (128, 4096, 4096), (512, 4096, 4096))
+                           for layout in ("nn", "nt")],
 }
 # The formats of suites that are for these alone, and of those that are for these unless others are asked for
-GPU_ONLY: dict[str, Sequence[str]] = {"f64": ("f64",), "terms": ("f32",)}
+GPU_ONLY: dict[str, Sequence[str]] = {"f64": ("f64",), "terms": ("f32",), "tf32": ("f32",)}
 GPU_DTYPES: dict[str, Sequence[str]] = dict.fromkeys(("tensor", "tensor_odd", "tensor_skinny"), TENSOR_DTYPES)
 
 

@@ -68,7 +68,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
                     BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PINGPONG: bool = False, SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0,
+                    PARTS: int = 1, PINGPONG: bool = False, SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0,
                     DIVIDED: bool = False, WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
@@ -80,8 +80,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; tf32, i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and
-                u8, or of e4m3fn and e5m2. tf32 is f32 in memory, and the instruction drops the lowest 13 bits:
-                numbers are cut off, not rounded to nearest, so that operands are up to 2^-10 too small
+                u8, or of e4m3fn and e5m2. tf32 is f32 in memory, which copies round to nearest, ties to even
     SUMS        i32 for i8 and u8, else f32; f16 for f16 and fp8 as well, in half the registers: these sums become f32
                 after the last product. alpha and beta are i32 or f32
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
@@ -99,6 +98,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     PROMOTE     sums in f32 are added to f32 registers of their own after every so many of k, a multiple of CTA_K, and
                 begin anew: the instruction truncates as it adds up, and keeps about 14 bits of products of fp8. These
                 registers are as many again. 0: only the instruction adds up
+    PARTS       of the columns of a tile, multiplied and promoted one after the other, so that the instructions' sums
+                are registers of one part alone; for PROMOTE = CTA_K and B with k contiguous
     BLOCKS      with PROMOTE = 128, for any SUMS but f16: scales of blocks of so many of k multiply sums as they are
                 promoted, to f32; as many columns of B share one, 1 or 128
     TERMS       (planes of A, planes of B, products): each operand is a sum of so many matrices, the largest numbers
@@ -134,8 +135,11 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32" and not BLOCKS):
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
                          f"sums in {SUMS}")
+    if PARTS > 1 and (PROMOTE != CTA_K or CTA_N % (8*PARTS) or not b.along_k or SWAP):
+        raise ValueError(f"PARTS may be {PARTS} where PROMOTE is CTA_K = {CTA_K}, not {PROMOTE}, CTA_N a multiple of "
+                         f"{8*PARTS}, not {CTA_N}, B has k contiguous, and SWAP is False")
     sides = (b, a) if SWAP else (a, b)                                  # rows of instructions, and columns
-    atom = Wgmma(sides[1].EXTENT, sides[0].FORMAT, sides[1].FORMAT, SUMS, sides[0].layout, sides[1].layout)
+    atom = Wgmma(sides[1].EXTENT // PARTS, sides[0].FORMAT, sides[1].FORMAT, SUMS, sides[0].layout, sides[1].layout)
     launched = FILE // (128*(WARPGROUPS + 1)) // 8 * 8
     if atom.registers + BESIDE > launched:
         raise ValueError(f"{'CTA_M' if SWAP else 'CTA_N'} = {atom.n} is too much for {WARPGROUPS} warpgroups: "
@@ -155,7 +159,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     FACTOR = f32 if SCALED or BLOCKS else SCALAR
     # With COPIED, C is written by its map, with DIVIDED parts by others: of no pointer's memory may count as read-only,
     # but that of scales.
-    asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, "pingpong": PINGPONG,
+    asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, f"parts{PARTS}": PARTS > 1, "pingpong": PINGPONG,
              "swap": SWAP, f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
              f"blocks{BLOCKS}": BLOCKS, "divided": DIVIDED, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
@@ -180,7 +184,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         turns = Turns(k, turn, warp // 4, WARPGROUPS) if turn else None
         first = warp // 4 * ROWS if turns is None else k.constant(i32, 0)
         products = Products(k, atom, sides, (b_smem, a_smem) if SWAP else (a_smem, b_smem),
-                            [pair[::-1] for pair in PAIRS] if SWAP else PAIRS, first, ROWS, bool(PROMOTE), SWAP)
+                            [pair[::-1] for pair in PAIRS] if SWAP else PAIRS, first, ROWS, PARTS if PROMOTE else 0,
+                            SWAP)
         with tiles.each(turns.mine if turns else 0, TURNS) as unit:
             if turns:
                 turns.wait()
@@ -193,9 +198,10 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     def factors(step: Value = unit.first + step) -> Factors:
                         return products.factors(of_blocks.block(step*CTA_K), t % 128, i0, j0)
                     early = factors() if BLOCKS > 1 else None           # those of each column take too many registers
-                    products.add_up(ring, unit.begin + step, None if PROMOTE == CTA_K else
-                                    k.min(unit.steps - step, PROMOTE // CTA_K))
-                    products.promote(factors() if BLOCKS == 1 else early)
+                    for part in range(PARTS):
+                        products.add_up(ring, unit.begin + step, None if PROMOTE == CTA_K else
+                                        k.min(unit.steps - step, PROMOTE // CTA_K), part=part)
+                        products.promote(factors() if BLOCKS == 1 else early, part)
                 if turns:
                     turns.end()
             else:
@@ -300,39 +306,42 @@ class Products:
     """A warpgroup's rows of the CTA's tile of C, or with SWAP of C^T: sums of products of tiles in shared memory."""
 
     def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
-                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PROMOTED: bool, SWAP: bool) -> None:
+                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PARTS: int, SWAP: bool) -> None:
         self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
         self.SWAP = SWAP
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
-        # of a tile of C in the end: those of the instructions, or others that these are added to
-        self.sums = [k.tile(1, atom.registers, f32) for _ in self.acc] if PROMOTED else self.acc
+        # of a tile of C in the end, PARTS of each block: those of the instructions, or others that these are added to
+        self.PARTS = PARTS or 1
+        self.sums = [k.tile(1, atom.registers, f32) for _ in range(len(self.acc)*PARTS)] if PARTS else self.acc
 
-    def multiply(self, stage: Value, first: bool) -> None:
+    def multiply(self, stage: Value, first: bool, part: int = 0) -> None:
         """Start the products of a stage, as a group; the `first` ones replace the sums."""
         (a, b), (a_smem, b_smem) = self.tiles, self.smem
         self.k.wgmma_fence(*self.acc)
         for number, ((x, y), step) in enumerate(product(self.PAIRS, range(a.CTA_K*a.ITEM // DEPTH))):
             for i, acc in enumerate(self.acc):
                 self.k.wgmma(self.atom, acc, a_smem.at(stage, a.at(self.first + i*M, step, x)),
-                             b_smem.at(stage, b.at(0, step, y)), not first or number > 0)
+                             b_smem.at(stage, b.at(part*self.atom.n, step, y)), not first or number > 0)
         self.k.wgmma_commit()
 
     def wait(self, pending: int) -> None:
         self.k.wgmma_wait(pending, *self.acc)
 
-    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None
-               ) -> None:
+    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None,
+               part: int = 0) -> None:
         """The products of `count` positions (None: of one) from `begin` on, in new sums; `started` is called when all
         are under way."""
-        self.multiply(ring.filled(begin), first=True)
+        self.multiply(ring.filled(begin), True, part)
         if count is not None:
             with self.k.loop(count, start=1, unroll=False) as step:
-                self.multiply(ring.filled(begin + step), first=False)
+                self.multiply(ring.filled(begin + step), False, part)
                 self.wait(1)
                 ring.give_back(begin + step - 1)
         if started:
             started()
         self.wait(0)
+        if part + 1 < self.PARTS:
+            return
         ring.give_back(begin if count is None else begin + count - 1)
 
     def clear(self) -> None:
@@ -343,10 +352,10 @@ class Products:
     def factors(self, scales: Scales, t: Value, i0: Value, j0: Value) -> Factors:
         """The scales of a block of k, for thread t of the warpgroup in a tile that begins there."""
         (of_row, i0), (of_column, j0) = self._exchanged((scales.row, i0), (scales.column, j0))
-        rows = {(i, half): of_row(i0 + self.first + (t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]))
+        rows = {(i, half): of_row(i0 + self.first + (t // 32 * 16 + i*M + self.place(t % 32, 2*half)[0]))
                 for i in range(self.shape[0]) for half in range(2)}
         if scales.SHARED == 1 or self.SWAP:
-            columns = {(e // 4, e % 2): of_column(j0 + self.atom.sums(t % 32, e)[1])
+            columns = {(e // 4, e % 2): of_column(j0 + self.place(t % 32, e)[1])
                        for e in range(self.shape[1]) if e % 4 < 2}
         else:
             WIDTH = gcd(self.tiles[1].EXTENT, scales.SHARED)            # columns that certainly share one
@@ -354,14 +363,15 @@ class Products:
             columns = {(e // 4, e % 2): shared[e // 4 * 8 // WIDTH] for e in range(self.shape[1])}
         return rows, columns
 
-    def promote(self, factors: Factors | None = None) -> None:
+    def promote(self, factors: Factors | None = None, part: int = 0) -> None:
         """Add the sums of the instructions, which are over, to the others, times scales."""
-        for i, (total, acc) in enumerate(zip(self.sums, self.acc)):
+        before = part*self.atom.sums.elements
+        for i, (total, acc) in enumerate(zip(self.sums[part::self.PARTS], self.acc)):
             for at, e in total.registers:
                 x = self.k.cast(acc[at, e], f32)
                 if factors:
                     rows, columns = factors
-                    of_a, of_b = self._exchanged(rows[i, e // 2 % 2], columns[e // 4, e % 2])
+                    of_a, of_b = self._exchanged(rows[i, e // 2 % 2], columns[(before + e) // 4, e % 2])
                     total[at, e] = self.k.fma(x*of_a, of_b, total[at, e])
                 else:
                     total[at, e] = total[at, e] + x
@@ -379,13 +389,21 @@ class Products:
     @property
     def shape(self) -> tuple[int, int]:
         """Blocks of 64 rows, and elements of C that a lane has of each."""
-        return len(self.sums), self.atom.sums.elements
+        return len(self.acc), self.PARTS*self.atom.sums.elements
+
+    def place(self, lane: Value, e: int) -> tuple[Value, Value]:
+        """Row and column of element e of a block, in its 16 rows of a warp."""
+        part, inside = divmod(e, self.atom.sums.elements)
+        y, x = self.atom.sums(lane, inside)
+        return y, x + part*self.atom.n
 
     def element(self, i: int, e: int) -> Value:
         """Element e of block i, of an f16 as f32."""
+        part, e = divmod(e, self.atom.sums.elements)
+        sums = self.sums[i*self.PARTS + part]
         if self.atom.d != "f16" or self.sums is not self.acc:
-            return self.sums[i][0, e]
-        return self.k.cast(self.k.reinterpret(self.sums[i][0, e // 2], vec(f16, 2))[e % 2], f32)
+            return sums[0, e]
+        return self.k.cast(self.k.reinterpret(sums[0, e // 2], vec(f16, 2))[e % 2], f32)
 
     def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
         """The sums of thread t of the warpgroup, in a tile that begins there."""
@@ -394,7 +412,7 @@ class Products:
             for half in range(2):                                       # all of a row, then the row 8 below
                 row = None
                 for e in range(2*half, self.shape[1], 4):
-                    y, x = self.atom.sums(t % 32, e)
+                    y, x = self.place(t % 32, e)
                     row = i0 + self.first + (t // 32 * 16 + i*M + y) if row is None else row
                     for d in range(0, 2, VECTOR):
                         yield Run(*self._exchanged(row, j0 + x + d), [self.element(i, e + d + v)

@@ -85,7 +85,8 @@ class SmemTile:
     def map(self) -> TensorMap:
         """Of the matrix, contiguous dimension first; then planes, then matrices of a batch."""
         more = (1,)*(self.PLANES > 0) + (1,)*self.BATCH
-        return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE, *more), self.SWIZZLE)
+        return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE, *more), self.SWIZZLE,
+                         rounded="tf32" * (self.FORMAT == "tf32"))
 
     @property
     def layout(self) -> SharedMatrix:
