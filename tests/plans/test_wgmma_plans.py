@@ -91,7 +91,7 @@ REASONS = {
     "must have a multiple of 32 elements along its contiguous dimension, and of 8": {"cta_k": 48},
     "promote must be 0 or, for sums in f32, a multiple of cta_k = 64, not 96": {"promote": 96},
     "vector_c must be 1 or 2 for wgmma, not 4": {"vector_c": 4},
-    "a thread would need about 304 registers, and has 232 where warpgroups is 2": {"promote": 64},
+    "a thread would need about 240 registers, and has 232 where warpgroups is 2": {"promote": 64},
     "the tiles take 327,?776 bytes of shared memory": {"stages": 6},
     "pingpong takes 2 warpgroups or more, not 1": {"pingpong": True, "warpgroups": 1},
     "store=tma needs cta_n to be a multiple of 32 bytes of C": {"cta_n": 8, "out": "bf16", "layout": "nt"},
