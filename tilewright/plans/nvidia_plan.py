@@ -100,8 +100,8 @@ class NvidiaPlan(GpuPlan):
 
     @property
     def packed(self) -> int:
-        """Sums in a register."""
-        return 2 if self.terms == "f16" else 1
+        """Sums in a register, of f16; those of parts of a tile are added up in f32."""
+        return 2 if self.terms == "f16" and not self.divided else 1
 
     @property
     def products(self) -> int:

@@ -110,9 +110,9 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     blocks = shape.scales in SCALE_BLOCKS
     if blocks and p.promote != SCALE_BLOCK:
         yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."
-    if p.promote < 0 or p.promote % p.cta_k or (p.promote and (shape.sums, p.packed) != ("f32", 1) and not blocks):
+    if p.promote < 0 or p.promote % p.cta_k or (p.promote and (shape.sums != "f32" or p.terms == "f16") and not blocks):
         yield (f"promote must be 0 or, for sums in f32, a multiple of cta_k = {p.cta_k}, not {p.promote} for sums in "
-               f"{shape.sums if p.packed == 1 else p.terms}.")
+               f"{'f16' if p.terms == 'f16' else shape.sums}.")
     if p.parts > 1 and (p.promote != p.cta_k or p.cta_n % (8*p.parts) or shape.layout[1] == "n"):
         yield (f"the sums of {p.cta_m}x{p.cta_n} are promoted in {p.parts} parts, for which promote must be cta_k, "
                f"cta_n a multiple of {8*p.parts}, and k contiguous in B.")
