@@ -26,17 +26,22 @@ def families() -> dict[str, Callable[[], Iterator[str]]]:
 
 
 def ladder() -> Iterator[str]:
+    """Its steps: in f32, and on tensor cores in bf16 for B^T."""
+    from tilewright import formats
     from tilewright.ladder import run_nvidia
-    from tilewright.ladder.steps import GPU_STEPS
+    from tilewright.ladder.steps import GPU_STEPS, TENSOR_STEPS
 
-    for name in GPU_STEPS:
-        for shape in ((1, 1, 1), (130, 140, 70), (256, 128, 64)):
+    for name in (*GPU_STEPS, *TENSOR_STEPS):
+        tensor = name in TENSOR_STEPS
+        dtype, layout = (formats.get("bf16").dtype, "nt") if tensor else (np.dtype("f4"), "nn")
+        for shape in ((1, 2, 8) if tensor else (1, 1, 1), (130, 140, 72 if tensor else 70), (256, 128, 64)):
 
-            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: module.Stream, name: str = name) -> None:
-                run_nvidia.prepare(name, m, n, k, a, k, b, n, c, n)(stream.handle)
+            def launch(m: int, n: int, k: int, a: int, b: int, c: int, stream: module.Stream, name: str = name,
+                       tensor: bool = tensor) -> None:
+                run_nvidia.prepare(name, m, n, k, a, k, b, k if tensor else n, c, n)(stream.handle)
 
             try:
-                yield f"{name} {shape}: {_wrong(launch, shape, 'nn', np.float32)}"
+                yield f"{name} {shape}: {_wrong(launch, shape, layout, dtype)}"
             except ValueError as unfit:
                 print(f"{name} {shape}: left out: {unfit}")
 
@@ -148,6 +153,7 @@ def _wrong(launch: Callable[..., None], shape: Shape, layout: str, dtype: Any) -
     launch(*shape, *(block.pointer for block in blocks), stream)
     stream.synchronize()
     blocks[2].download(c)
+    wanted = wanted.astype(dtype)
     return "" if np.array_equal(c, wanted) else f"{int((c != wanted).sum())} of {c.size} elements are wrong"
 
 

@@ -125,13 +125,14 @@ def test_a_stage_given_back_to_one_cta_alone_is_found(monkeypatch):
 
 
 def test_steps_on_the_command_line():
-    done = call("simulate", 64, 256, 128, "-t", "sm_90a", "--step", "multicast", "-d", "bf16-bf16-bf16", "-l", "nt")
+    done = call("simulate", 64, 256, 128, "-t", "sm_90a", "--step", "multicast")
+    assert "gemm_bf16_nt_64x256x128 on sm_90a" in done.output
     assert "the product is exact" in done.output
     assert "wgmma.mma_async" in call("emit", "-t", "sm_90a", "--step", "wgmma").output
     assert "is for --dtype bf16-bf16-bf16 --layout nt" in refused("simulate", 8, 8, 8, "-t", "sm_90a", "--step", "mma",
                                                                  "-d", "f32")
     assert "sm_80 lacks the instruction of step 18 tma" in refused("emit", "-t", "sm_80", "--step", "tma")
-    said = refused("simulate", 8, 8, 7, "-t", "sm_80", "--step", "ring", "-d", "bf16-bf16-bf16", "-l", "nt")
+    said = refused("simulate", 8, 8, 7, "-t", "sm_80", "--step", "ring")
     assert "step 16 ring: A and B move in pieces of 16 bytes" in said
     assert "k = 7" in said
 

@@ -60,11 +60,12 @@ Plan = Annotated[
     typer.Option("--plan", "-p", metavar="PLAN", help="A plan, as `tilewright plan` prints it.",
                  show_default="what matmul would use"),
 ]
+_FORMATS = "Number format of A and B, of `tilewright formats`, or formats of A, B and the result: bf16-e4m3fn-f32."
 Dtype = Annotated[
-    str,
-    typer.Option("--dtype", "-d", metavar="FORMAT", help="Number format of A and B, of `tilewright formats`, or "
-                 "formats of A, B and the result: bf16-e4m3fn-f32.", **completed(format_names)),
-]
+    str, typer.Option("--dtype", "-d", metavar="FORMAT", help=_FORMATS, **completed(format_names))]
+SomeDtype = Annotated[  # where a step has one of its own
+    str | None, typer.Option("--dtype", "-d", metavar="FORMAT", help=_FORMATS, show_default="f32, or the step's",
+                             **completed(format_names))]
 Layout = Annotated[
     str | None,
     typer.Option("--layout", "-l", metavar="LAYOUT", help="How A and B are stored, n as multiplied or t transposed: "

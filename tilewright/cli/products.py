@@ -56,7 +56,7 @@ def run(
 
 def simulate(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
-    dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    dtype: common.SomeDtype = None, layout: common.Layout = None, target: common.TargetName = "native",
     plan: common.Plan = None,
     step: common.Step = None,
     beta: Annotated[
@@ -104,14 +104,17 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str, layout: str | None, chip: Any,
+def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, chip: Any,
              plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:
     """What was simulated, the report, a remark, and whether the product is exact."""
     import tilewright as tw
-    from tilewright.ladder import run
+    from tilewright.ladder import run, steps
     from tilewright.targets import CpuTarget
 
-    (m, n, k), problem = sizes, common.problem(*sizes, dtype, layout)
+    if step:
+        found = steps.step(step, chip)
+        dtype, layout = dtype or found.formats[0], layout or found.layout
+    (m, n, k), problem = sizes, common.problem(*sizes, dtype or "f32", layout)
     most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
     if m * n * k > most and not anyway:
         raise BadInput(f"{m} x {n} x {k} are {m * n * k:.1e} multiply-adds, and the simulator does some millions a "

@@ -30,7 +30,8 @@ def emit_mma(name="gpu14_mma", read_a=None, read_b=None):
         fetch(k, tid, a_smem, g.a, i0, g.m, p0, g.depth)
         fetch(k, tid, b_smem, g.b, j0, g.n, p0, g.depth)
         k.barrier()                                             # the tiles are complete
-        multiply(k, acc, tid, a_smem, b_smem, read_a or words_a, read_b or words_b)
+        for p in range(0, S, ATOM.k):
+            multiply(k, acc, *fragments(k, tid, a_smem, b_smem, p, read_a or words_a, read_b or words_b))
     finish(k, g, acc, tid, i0, j0)
     return k.function
 
@@ -48,16 +49,19 @@ def sums(k):
     return k.tile(WARP // 16, 4 * (WARP // 8), f32)
 
 
-def multiply(k, acc, tid, a_smem, b_smem, read_a, read_b):
-    """acc += the warp's rows of A's tile times its rows of B's."""
+def fragments(k, tid, a_smem, b_smem, p, read_a, read_b):
+    """The operands of 16 of k from p on, in registers: of the warp's rows of A, and of its rows of B, four by four."""
     i1, j1 = corner(tid)
-    for p in range(0, S, ATOM.k):
-        a_reg = [read_a(k, a_smem, tid % 32, i1 + i, p) for i in range(0, WARP, 16)]
-        b_reg = [read_b(k, b_smem, tid % 32, j1 + j, p) for j in range(0, WARP, 16)]
-        for i, a in enumerate(a_reg):
-            for j, b in enumerate(half for both in b_reg for half in (both[:2], both[2:])):
-                for e, x in enumerate(k.mma(ATOM, a, b, [acc[i, 4 * j + e] for e in range(4)])):
-                    acc[i, 4 * j + e] = x
+    return ([read_a(k, a_smem, tid % 32, i1 + i, p) for i in range(0, WARP, 16)],
+            [read_b(k, b_smem, tid % 32, j1 + j, p) for j in range(0, WARP, 16)])
+
+
+def multiply(k, acc, a_reg, b_reg):
+    """acc += A B^T for these operands."""
+    for i, a in enumerate(a_reg):
+        for j, b in enumerate(half for both in b_reg for half in (both[:2], both[2:])):
+            for e, x in enumerate(k.mma(ATOM, a, b, [acc[i, 4 * j + e] for e in range(4)])):
+                acc[i, 4 * j + e] = x
 
 
 def words_a(k, smem, lane, row, p):

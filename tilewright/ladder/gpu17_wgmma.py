@@ -36,8 +36,8 @@ def emit_wgmma(STAGES=STAGES, min_ctas=2):
         k.cp_async_wait(STAGES - 3)                             # this tile has come,
         k.fence_async()                                         # for tensor cores to see,
         k.barrier()                                             # by the copies of all threads
-        request(tile + (STAGES - 2))
         multiply(k, ATOM, acc, a_smem.at(tile % STAGES, i1, 0), b_smem.at(tile % STAGES, 0, 0))
+        request(tile + (STAGES - 2))
         k.wgmma_wait(1, acc)                                    # the products of the tile before are over
     k.wgmma_wait(0, acc)
     k.cp_async_wait()
