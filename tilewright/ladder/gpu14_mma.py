@@ -1,10 +1,10 @@
 """GPU step 14, matrix instructions: a warp multiplies 16 x 16 of A by 8 x 16 of B in one instruction, on tensor cores.
 
-`mma.sync` does with 2048 multiply-adds what takes a warp 64 FMA instructions, so nothing that the steps before were
-bound by is left: what counts is how fast its operands come. Each lane has a given part of them in registers: of a
-16 x 16 block of A the pairs of k at row lane / 4 and 8 rows below, at k = lane % 4 * 2 and 8 further on; of B likewise.
-The atom (`atoms.nvidia`) knows which, and proves that each element has one place. A pair of bf16 fits into a word of
-shared memory, so a lane gathers its operands word by word: 4 loads for a block of A, 2 for one of B.
+One `mma.sync` makes 2048 multiply-adds, which took a warp 64 instructions before. What counts now is how fast operands
+come. Each lane has a given part of them in registers: of a 16 x 16 block of A the pairs of k at row lane / 4 and 8 rows
+below, at k = lane % 4 * 2 and 8 further on; of B likewise. The atom (`atoms.nvidia`) knows which, and proves that each
+element has one place. A pair of bf16 fits into a word of shared memory, so a lane gathers its operands word by word: 4
+loads for a block of A, 2 for one of B.
 
 As in step 6 rows are padded by 16 bytes, so that the words of 8 rows lie in 32 different banks.
 """

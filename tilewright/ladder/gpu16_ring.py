@@ -5,9 +5,9 @@ Steps 14 and 15 wait for global memory in each tile, about as long as the tensor
 tiles ahead as shared memory has room for. Copies are in groups, one for each tile, and a thread waits until no more
 than one of its own is in flight: the one before has come. At the barrier all threads' copies have.
 
-Operands too are read one step ahead of the products, as in step 8: those of a tile's first step before the last products
-of the tile before. At the barrier, then, all threads are done with the stage, but for products of registers: the next
-copy may overwrite it, and one barrier for each tile is enough.
+Operands too are read one step ahead of the products, as in step 8: those of a tile's first step before the last
+products of the tile before. At the barrier, then, all threads are done with the stage, but for products of registers:
+the next copy may overwrite it, and one barrier for each tile is enough.
 """
 from tilewright.ir import bf16, i32
 from tilewright.ladder.gpu14_mma import ATOM, PAD, THREADS, L, S, finish, fragments, multiply, sums
@@ -65,8 +65,8 @@ def emit_ring():
 def stage(smem, number): return smem.at(number, 0, 0).view(S + PAD, 1)
 
 
-def copy(k, tid, smem, x, first, end, p0, depth):
-    """Start to copy this thread's pieces of the tile of x at row `first` and p0."""
-    for row, p in pieces(tid, THREADS, L, S):
+def copy(k, tid, smem, x, first, end, p0, depth, threads=THREADS):
+    """Start to copy this thread's pieces of the tile of x at row `first` and p0; zeros outside."""
+    for row, p in pieces(tid, threads, L, S):
         inside = (first + row < end) & (p0 + p < depth)
         k.cp_async(smem.at(row, p), x.at(first + row, p0 + p), 2 * PIECE, valid=k.cast(inside, i32) * (2 * PIECE))

@@ -11,10 +11,11 @@ to the permuted places, and a fence shows what they wrote to the tensor cores, w
 """
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.ir import bf16, f32, i32
-from tilewright.ladder.gpu_tensor import PIECE, begin, pieces, store
+from tilewright.ladder.gpu14_mma import L, S
+from tilewright.ladder.gpu16_ring import STAGES, copy
+from tilewright.ladder.gpu_tensor import PIECE, begin, store
 
-L, S, STAGES = 128, 64, 3
-ATOM = Wgmma(L)                 # of 64 rows of C; two warpgroups have the CTA's 128
+ATOM, ROWS = Wgmma(L), 64       # of C, of one instruction; two warpgroups have the CTA's 128
 THREADS = 256
 
 
@@ -22,11 +23,12 @@ def emit_wgmma(STAGES=STAGES, min_ctas=2):
     k, g = begin("gpu17_wgmma", THREADS, min_ctas)
     a_smem, b_smem = (k.smem(name, (STAGES, L, S), bf16, align=1024) for name in ("a_smem", "b_smem"))
     (tid, _), (bx, by) = k.thread, k.block
-    i0, j0, i1 = by * L, bx * L, k.uniform(tid // 128) * ATOM_ROWS
+    i0, j0, i1 = by * L, bx * L, k.uniform(tid // 128) * ROWS
 
     def request(tile):
         for smem, x, first, end in ((a_smem, g.a, i0, g.m), (b_smem, g.b, j0, g.n)):
-            copy(k, tid, smem.at(tile % STAGES, 0, 0).view(layout=swizzled), x, first, end, tile * S, g.depth)
+            copy(k, tid, smem.at(tile % STAGES, 0, 0).view(layout=swizzled), x, first, end, tile * S, g.depth,
+                 THREADS)
         k.cp_async_commit()
 
     acc = k.tile(1, ATOM.registers, f32)
@@ -45,17 +47,7 @@ def emit_wgmma(STAGES=STAGES, min_ctas=2):
     return k.function
 
 
-ATOM_ROWS = 64
-
-
 def swizzled(i, p): return i * S + (p ^ i % 8 * PIECE)
-
-
-def copy(k, tid, smem, x, first, end, p0, depth):
-    """Start to copy this thread's pieces of the tile of x at row `first` and p0."""
-    for row, p in pieces(tid, THREADS, L, S):
-        inside = (first + row < end) & (p0 + p < depth)
-        k.cp_async(smem.at(row, p), x.at(first + row, p0 + p), 2 * PIECE, valid=k.cast(inside, i32) * (2 * PIECE))
 
 
 def multiply(k, atom, acc, a, b, new=False):

@@ -10,7 +10,7 @@ thread that asks announces how many there will be, and all wait for the phase in
 the async proxy's own, so the fence is gone.
 """
 from tilewright.ir import bf16, f32, i32
-from tilewright.ladder.gpu17_wgmma import ATOM, ATOM_ROWS, THREADS, L, S, finish, multiply
+from tilewright.ladder.gpu17_wgmma import ATOM, ROWS, THREADS, L, S, finish, multiply
 from tilewright.ladder.gpu_tensor import begin
 
 STAGES, BYTES = 3, 2 * L * S * bf16.bytes       # of the tiles of a stage
@@ -22,7 +22,7 @@ def emit_tma(STAGES=STAGES, min_ctas=2):
     full = k.mbarriers("full", STAGES)
     k.init_mbarriers()
     (tid, _), (bx, by) = k.thread, k.block
-    i0, j0, i1 = by * L, bx * L, k.uniform(tid // 128) * ATOM_ROWS
+    i0, j0, i1 = by * L, bx * L, k.uniform(tid // 128) * ROWS
     tiles = k.ceil_div(g.depth, S)
 
     def request(tile):

@@ -14,7 +14,7 @@ has up to 232, enough for a tile of 128 x 256, whose tiles of A and B are 3/4 of
 """
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.ir import bf16, f32, i32
-from tilewright.ladder.gpu17_wgmma import ATOM_ROWS, S, finish, multiply
+from tilewright.ladder.gpu17_wgmma import ROWS, S, finish, multiply
 from tilewright.ladder.gpu_tensor import begin
 
 M, N, STAGES = 128, 256, 4
@@ -33,7 +33,7 @@ def emit_roles(name="gpu19_roles", CTAS=1, load=None):
 
     with k.role("math", warps=8):
         k.registers(MORE, more=True)
-        i1, acc = k.uniform(tid // 128) * ATOM_ROWS, k.tile(1, ATOM.registers, f32)
+        i1, acc = k.uniform(tid // 128) * ROWS, k.tile(1, ATOM.registers, f32)
 
         def start(tile, new=False):
             """The products of a tile, once it has come."""

@@ -226,7 +226,8 @@ TENSOR_STEPS: dict[str, TensorStep] = {
     "ldmatrix": TensorStep(
         "15 ldmatrix", "operands by one instruction for four loads", 1.15, gpu15_ldmatrix.emit_ldmatrix, "bf16"),
     "ring": TensorStep(
-        "16 ring", "copies in flight, three stages of shared memory; operands read a step ahead", 2.0, gpu16_ring.emit_ring, "bf16"),
+        "16 ring", "copies in flight to three stages of shared memory; operands read a step ahead", 2.0,
+        gpu16_ring.emit_ring, "bf16"),
     "wgmma": TensorStep(
         "17 wgmma", "products of four warps, straight from shared memory", 1.15, gpu17_wgmma.emit_wgmma),
     "tma": TensorStep(
