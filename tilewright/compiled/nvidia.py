@@ -181,9 +181,9 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         terms = {"TERMS": (how.count, how.count, len(how.pairs)), "WHEN": "split"} if how else {}
         return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
-                "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "GROUP_M": p.group_m, "VECTOR_C": p.vectors[2],
-                "COPIED": p.store == "tma", "PROMOTE": p.promote, "PARTS": p.parts, "PINGPONG": p.pingpong,
-                "SWAP": p.swap, "DIVIDED": p.divided}
+                "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "CLUSTER_K": p.cluster_k, "GROUP_M": p.group_m,
+                "VECTOR_C": p.vectors[2], "COPIED": p.store == "tma", "PROMOTE": p.promote, "PARTS": p.parts,
+                "PINGPONG": p.pingpong, "SWAP": p.swap, "DIVIDED": p.divided}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape
@@ -201,7 +201,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, s = self.plan, self.shape
         if not p.divided:
             return Launch(self, p.grid(s, self.target))
-        found, ctas = p.division(s, self.target), p.cluster_m*p.cluster_n
+        found, ctas = p.division(s, self.target), p.ctas
         warps = WARPS * (1 if p.pingpong else p.warpgroups)
         return Launch(self, p.grid(s, self.target), max(found.over + found.shares, 1)*ctas*self._tile_bytes,
                       4*max(found.over, 1)*ctas*warps,

@@ -99,7 +99,8 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     if p.algorithm == "gemv":
         yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
     elif p.algorithm == "wgmma":
-        cluster = f", clusters of {p.cluster_m}x{p.cluster_n}"*(p.cluster_m*p.cluster_n > 1)
+        cluster = f", clusters of {p.cluster_m}x{p.cluster_n}"*(p.ctas > p.cluster_k)
+        cluster += f", clusters of {p.cluster_k} that share tiles by k"*(p.cluster_k > 1)
         alone, turns = (1, ", in turns") if p.pingpong else (p.warpgroups, "")
         own = f"{rows}x{columns // alone}, columns as rows of instructions" if p.swap else f"{rows // alone}x{columns}"
         yield (f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(p.warpgroups, 'warpgroup')} of {own}{turns}, "

@@ -68,6 +68,7 @@ MEETING_CLUSTER = 7e-7  # seconds that CTAs of a cluster take to meet, at the be
 BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
 DIVIDING = 4e-6         # seconds until a CTA knows that it is the last one of a tile
 ADDING_CLOCK = 40       # bytes per clock at which it adds up parts
+EXCHANGING = 2000       # clocks in which CTAs of a cluster give each other their sums
 STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an element of C of each of its lanes
 
 
@@ -155,7 +156,7 @@ def _overlapping(alone: float, work: float, through_l2: float, once: float, roun
 def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     """Of wgmma: CTAs that stay take tiles in rounds. Copies of the next tile go on while one is stored, but nothing is
     multiplied then, unless warpgroups take turns; what the last round stores overlaps with nothing."""
-    d, ctas = p.division(shape, target), p.cluster_m*p.cluster_n
+    d, ctas = p.division(shape, target), p.ctas
     tiles, clusters, steps = d.tiles, d.clusters, d.steps
     parts = d.parts()
     rounds = ceil(d.whole / clusters) + (d.share / steps if parts else 0.0)
@@ -168,7 +169,7 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     step = max(products, shared, arrival / (p.stages - HELD)) + STEP_CLOCKS
     if p.promote and (p.warpgroups == 1 or p.pingpong):         # nothing else is multiplied meanwhile
         step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
-    stored = p.cta_m*p.cta_n / LANES / SCHEDULERS * STORING[p.store]
+    stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * STORING[p.store] + EXCHANGING*(p.cluster_k > 1)
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:
         work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored
@@ -298,7 +299,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
 def _traffic_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
     """Of wgmma; a tile is brought from L2 once for all CTAs of a cluster that have it."""
     d, ctas = p.division(shape, target), p.cluster_m*p.cluster_n
-    tiles, steps, parts = d.tiles*ctas, d.steps, sum(x for x in d.parts() if x > 1)*ctas
+    tiles, steps, parts = d.tiles*ctas, ceil(shape.k / p.cta_k), sum(x for x in d.parts() if x > 1)*ctas
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     a, b = (extent*p.cta_k*bits // 8 for extent, bits in zip((p.cta_m, p.cta_n), shape.bits))
     read_a, read_b = _read_by_warpgroups(shape, p)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.plans import gemv_rules, gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
-from tilewright.plans.wgmma_rules import GROUP, GROUP_REGISTERS, STAGED_C, Division, division, of_wgmma
+from tilewright.plans.wgmma_rules import GPC, GROUP, GROUP_REGISTERS, STAGED_C, WARPS, Division, division, of_wgmma
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
@@ -65,6 +65,7 @@ class NvidiaPlan(GpuPlan):
     swap: bool = False              # wgmma: rows of instructions are columns of C, of which warpgroups have parts
     cluster_m: int = 1              # CTAs one below the other that share tiles of B; side by side, of A
     cluster_n: int = 1
+    cluster_k: int = 1              # CTAs of a cluster, of 1x1, that share tiles of C by k
     copy: Literal["async", "registers"] = "async"
     vector: int = 1                 # elements that are copied at once
     vector_b: int = 0               # mma: of B; 0: as many
@@ -170,8 +171,12 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "mma":
             return self.stages * self.tile_bytes(shape)
         if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
-            each = 4*STAGED_C*(self.store == "tma") + 8*self.pingpong
-            return self.stages * (self.tile_bytes(shape) + 16) + self.warpgroups*each
+            each = WARPS*STAGED_C*(self.store == "tma") + 8*self.pingpong
+            found = self.stages * (self.tile_bytes(shape) + 16) + self.warpgroups*each
+            if self.cluster_k > 1:                  # sums of all CTAs, and two barriers of a warp
+                tiles = self.warpgroups if self.pingpong else 1
+                found += 4*self.cta_m*self.cta_n*tiles + 16*WARPS*self.warpgroups
+            return found
         if self.algorithm == "gemv":
             return gemv_rules.shared(self, shape)
         tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
@@ -191,7 +196,7 @@ class NvidiaPlan(GpuPlan):
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.algorithm == "wgmma":
             found = self.division(shape, target)
-            return min(found.whole*self.cluster_m*self.cluster_n, tiles), max(found.parts(), default=1)
+            return min(found.whole*self.ctas, tiles), max(found.parts(), default=1)
         slots = target.sms * max(self.resident(shape, target), 1)
         whole = tiles // slots * slots
         over = tiles - whole
@@ -204,8 +209,13 @@ class NvidiaPlan(GpuPlan):
         """Of wgmma: tiles of C as large as those of a cluster's CTAs together, and clusters that run at once."""
         rows, columns = self.cta_m*self.cluster_m, self.cta_n*self.cluster_n
         tiles = ceil(shape.m / rows) * ceil(shape.n / columns) * shape.batch
-        most = max(target.sms // (self.cluster_m*self.cluster_n), 1)
-        return tiles, most if self.divided else min(tiles, most)
+        most = target.sms // self.ctas if self.ctas <= 2 else target.sms // GPC * (GPC // self.ctas)
+        return tiles, max(most, 1) if self.divided else min(tiles, max(most, 1))
+
+    @property
+    def ctas(self) -> int:
+        """Of a cluster."""
+        return self.cluster_m*self.cluster_n*self.cluster_k
 
     @property
     def divided(self) -> bool:
@@ -218,7 +228,7 @@ class NvidiaPlan(GpuPlan):
 
     def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
         if self.algorithm == "wgmma":
-            return self.division(shape, target).clusters * self.cluster_m * self.cluster_n, 1, 1
+            return self.division(shape, target).clusters * self.ctas, 1, 1
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.tail:
             whole, parts = self.tail_split(shape, target)
@@ -248,7 +258,8 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
     if wrong := _formats(p, shape, target):
         yield wrong
         return
-    sizes = {"wgmma": ("warpgroups", "cluster_m", "cluster_n"), "gemv": ()}.get(p.algorithm, ("warp_m", "warp_n"))
+    roles = "warpgroups", "cluster_m", "cluster_n", "cluster_k"
+    sizes = {"wgmma": roles, "gemv": ()}.get(p.algorithm, ("warp_m", "warp_n"))
     if found := p.below_one("cta_m", "cta_n", "cta_k", *sizes, "slices", "split_k", "group_m", "vector"):
         yield from found
         return

@@ -22,6 +22,7 @@ GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64,
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 BESIDE = 26             # registers that NVIDIA's assembler wants beside the sums of one instruction, of equal shares
 MOST_CTAS, WARPS = CLUSTER, 4                   # CTAs of a cluster, warps of a warpgroup
+GPC = 16                # multiprocessors, at least, of a part of the chip, in one of which each cluster is
 MOST_PARTS = 16         # of a tile, with `tail`
 LEAST_SHARE = 4         # steps of k of a cluster
 EVEN = 0.85             # of the clusters that equal parts of tiles must occupy, else shares are of equal length
@@ -35,7 +36,7 @@ class Division(NamedTuple):
                 one before
     """
     tiles: int
-    steps: int
+    steps: int              # of a CTA, for a tile
     clusters: int
     whole: int
     share: int
@@ -60,7 +61,7 @@ def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
     """Of a plan with `split_k`, equal parts of each tile that is left over after whole rounds, no more than there are
     clusters; with `tail`, such parts if they occupy most clusters, else shares of equal length; or of tiles alone."""
     tiles, most = p.clusters(shape, target)
-    steps = ceil(shape.k / p.cta_k)
+    steps = ceil(ceil(shape.k / p.cta_k) / p.cluster_k)
     over = tiles % most
     if not over or not p.divided:
         return Division(tiles, steps, most, tiles, steps, steps)
@@ -89,8 +90,15 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
         yield f"pingpong takes 2 warpgroups or more, not {p.warpgroups}."
     if columns % (unit := 16 if shape.sums == "i32" and columns > 32 else 8):
         yield f"{wide} must be a multiple of {unit} for products of {shape.a}{by}, not {columns}."
-    if p.cluster_m*p.cluster_n > MOST_CTAS:
-        yield f"a cluster would have {p.cluster_m*p.cluster_n} CTAs, and may have {MOST_CTAS}."
+    if p.ctas > MOST_CTAS:
+        yield f"a cluster would have {p.ctas} CTAs, and may have {MOST_CTAS}."
+    if p.cluster_k > 1:
+        if p.ctas > p.cluster_k or p.divided or p.parts > 1:
+            yield "with cluster_k, cluster must be 1x1, parts 1, and there can be no split_k or tail."
+        if columns % (REPEAT*p.cluster_k):
+            yield f"{wide} must be a multiple of {REPEAT*p.cluster_k} with cluster_k = {p.cluster_k}, not {columns}."
+        if p.cluster_k > ceil(shape.k / max(p.cta_k, p.promote)):
+            yield f"cluster_k = {p.cluster_k} exceeds the number of tiles along k."
     if gpu.bits_of(shape.a) != 16 and shape.layout != "nt":
         yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
     for name, align, extent, bits, along_k, share in (
@@ -105,8 +113,9 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
                    f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
-    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % NARROWEST_C:
-        yield f"store=tma needs cta_n to be a multiple of {NARROWEST_C} bytes of C, and {p.cta_n} {shape.out} are not."
+    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % (NARROWEST_C*p.cluster_k):
+        yield (f"store=tma needs cta_n to be a multiple of {NARROWEST_C*p.cluster_k} bytes of C, and {p.cta_n} "
+               f"{shape.out} are not.")
     blocks = shape.scales in SCALE_BLOCKS
     if blocks and p.promote != SCALE_BLOCK:
         yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."

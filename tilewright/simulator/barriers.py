@@ -187,6 +187,12 @@ class Mbarriers:
             clock = self.machine.copies.hand_over(gang.threads[lanes])
             self._arrive(gang, node, address, clock, len(lanes))
 
+    def come(self, gang: Gang, node: Op, pointer: Any, bytes: int) -> None:
+        """Each active thread's store to another CTA brings so many bytes."""
+        for address, lanes in self.each(gang, node, pointer, "store"):
+            agents = np.unique(gang.warps[lanes // self.machine.warp])
+            self.barriers[address].come(bytes * len(lanes), self.machine.clocks.release(agents))
+
     def wait(self, gang: Gang, node: Op, pointer: Any, parity: Any) -> None:
         parity, waits = np.broadcast_to(parity, gang.size), []
         for address, lanes in self.each(gang, node, pointer, "wait"):

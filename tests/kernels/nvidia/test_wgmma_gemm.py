@@ -70,7 +70,7 @@ def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt
     if copied:                                                          # rows begin at multiples of 16 bytes
         c = np.concatenate([c] + [c[..., :1]] * (-c.shape[-1] % 16), axis=-1)
     function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), DIVIDED=bool(division), **options)
-    grid = clusters * options.get("CLUSTER_M", 1) * options.get("CLUSTER_N", 1)
+    grid = clusters * math.prod(options.get(f"CLUSTER_{x}", 1) for x in "MNK")
     strides = [x.strides[0] // x.itemsize for x in (a, b, c)]
     more = ([bits(c)[..., :n]] if copied else []) + ([batch[0], *strides] if batch else [])
     shared = workspace(m, n, k, division, batch, function, options) if division else []

@@ -28,16 +28,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.ir.ops import tma
 from tilewright.ir.ops.core import Operation, by_machine, calls
 from tilewright.ir.program import If
-from tilewright.ir.types import i32, i64
+from tilewright.ir.types import Type, i32, i64, vec
 from tilewright.ir.values import Value, caller
 
 if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
 
 EVERYBODY = "the CTA"
+STORED = 16                     # bytes that a store to another CTA brings
 BARRIERS = 16                   # that a CTA has. PTX ISA, "barrier{.cta}"
 
 
@@ -115,13 +118,13 @@ def role_barrier(k: Kernel) -> None:
 
 # ---- mbarriers: the instructions
 
-def _wait(wait: str) -> Any:
+def _wait(wait: str, scope: str = "cta") -> Any:
     """A loop: hardware may give up waiting."""
     def spelling(low: Any, t: Any, pointer: Any, parity: Any) -> None:
         again, done = low.label("wait"), low.label("arrived")
         low.b.branch(again)
         low.b.position_at_end(again)
-        intrinsic = f"llvm.nvvm.mbarrier.{wait}.wait.parity.scope.cta.space.cta"
+        intrinsic = f"llvm.nvvm.mbarrier.{wait}.wait.parity.scope.{scope}.space.cta"
         low.b.cbranch(low.call(intrinsic, low.integer(1), pointer, parity), done, again)
         low.b.position_at_end(done)
     return spelling
@@ -149,6 +152,22 @@ ARRIVE_COPIES = _effect("cp.async.mbarrier.arrive", calls("llvm.nvvm.cp.async.mb
 # The first asks again and again, the second lets the hardware put the warp to sleep for a while.
 TEST_WAIT = _effect("mbarrier.test_wait", _wait("test"), "wait", role="blocking")
 TRY_WAIT = _effect("mbarrier.try_wait", _wait("try"), "wait", "tma", "blocking")
+# The same for what threads of other CTAs of the cluster have stored.
+TRY_WAIT_CLUSTER = _effect("mbarrier.try_wait.cluster", _wait("try", "cluster"), "wait", "cluster", "blocking")
+
+
+@cache
+def _store(t: Type) -> Operation:
+    """Four numbers of 32 bits to another CTA's memory, whose mbarrier counts them as they come."""
+    kind = "f32" if t.is_float else "s32"
+    text = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.{kind} [$0], {{$2, $3, $4, $5}}, [$1];"
+
+    def meaning(gang: Any, node: Any, smem: Any, pointer: Any, *numbers: Any) -> None:
+        access = gang.access(node, "store", vec(t, len(numbers)), STORED, remote=True)
+        access.scatter(gang, np.broadcast_to(smem, gang.size), np.stack([
+            np.broadcast_to(x, gang.size) for x in numbers]), None)
+        gang.machine.mbarriers.come(gang, node, pointer, STORED)
+    return Operation(f"st.async.{kind}", tma.spelled(text), meaning, "st.async", "effect", needs="cluster", writes=True)
 
 
 def mbarriers(k: Kernel, name: str, count: int = 1) -> Mbarriers:
@@ -215,10 +234,25 @@ class Mbarriers:
         self._count("thread")
         self.k._effect(ARRIVE_COPIES, pointer)
 
-    def wait(self, stage: Any = 0, parity: Any = 0, sleep: bool = False) -> None:
+    def wait(self, stage: Any = 0, parity: Any = 0, sleep: bool = False, cluster: bool = False) -> None:
         """Wait until the phase of this parity is complete: 0 for the first, 1 for the second, 0 for the third ...; at
-        the beginning parity 1 counts as complete. `sleep`: as Hopper's try_wait, which frees the issue slot."""
-        self.k._effect(TRY_WAIT if sleep else TEST_WAIT, self._at(stage), self.k._value(parity, i32))
+        the beginning parity 1 counts as complete. `sleep`: as Hopper's try_wait, which frees the issue slot; `cluster`:
+        that, for what `store` of other CTAs brings."""
+        how = TRY_WAIT_CLUSTER if cluster else TRY_WAIT if sleep else TEST_WAIT
+        self.k._effect(how, self._at(stage), self.k._value(parity, i32))
+
+    def store(self, place: Value, numbers: Sequence[Value], stage: Any, rank: Any) -> None:
+        """Each active thread stores four numbers of 32 bits at a `place` in the shared memory of the cluster's CTA
+        `rank` (k.of_cta), a multiple of 16 bytes, for the phase of the mbarrier there to count: STORED bytes, to be
+        announced by `arrive(stage, expect=...)` of that CTA. The thread goes on at once.
+
+        Source: PTX ISA, "st.async"."""
+        t = place.type.element
+        if place.type.space != "cluster" or t.bits != 32 or len(numbers) != 4:
+            raise TypeError(f"four numbers of 32 bits are stored in a cluster's shared memory, not {len(numbers)} at a "
+                            f"{place.type}")
+        barrier = self.k.of_cta(self._at(stage), rank)
+        self.k._effect(_store(t), place, barrier, *(self.k._value(x, t) for x in numbers))
 
     def copy(self, smem: Value, gmem: Value, bytes: Any, stage: Any = 0) -> None:
         """The active thread has consecutive bytes (a multiple of 16) copied from global to shared memory, for this

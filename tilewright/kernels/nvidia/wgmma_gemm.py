@@ -33,6 +33,8 @@ leaves the sums of its part of a tile in a workspace, and the last one to come a
 CTAs of a cluster work on neighbouring tiles of C. CLUSTER_M of them, one below the other, have the same tile of B:
 each has its share of it copied to all; so do CLUSTER_N of them, side by side, with A.
 
+With CLUSTER_K they work on the same tile, each with its steps of k, and exchange their sums (wgmma_exchange.py).
+
 With SWAP the instructions compute C^T = B^T A^T: their 64 rows are columns of C, so that few rows of C waste nothing.
 """
 from __future__ import annotations
@@ -53,6 +55,7 @@ from tilewright.kernels.gpu.split_k import finish_by_warp
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
+from tilewright.kernels.nvidia.wgmma_exchange import Exchange
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, DIVISION, SmemTile, Tiles
 
 T = TypeVar("T")
@@ -66,10 +69,11 @@ FILE, BESIDE = 65536, 26
 
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
                     CTA_M: int = 128, CTA_N: int = 256, CTA_K: int = 64, STAGES: int = 4, WARPGROUPS: int = 2,
-                    CLUSTER_M: int = 1, CLUSTER_N: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1, COPIED: bool = True,
-                    BATCH: bool = False, PROMOTE: int = 0, TERMS: tuple[int, int, int] | None = None,
-                    PARTS: int = 1, PINGPONG: bool = False, SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0,
-                    DIVIDED: bool = False, WHEN: str = "") -> Function:
+                    CLUSTER_M: int = 1, CLUSTER_N: int = 1, CLUSTER_K: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1,
+                    COPIED: bool = True, BATCH: bool = False, PROMOTE: int = 0,
+                    TERMS: tuple[int, int, int] | None = None, PARTS: int = 1, PINGPONG: bool = False,
+                    SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0, DIVIDED: bool = False, WHEN: str = ""
+                    ) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -88,6 +92,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     CTA_M       a multiple of 64 * WARPGROUPS, or with PINGPONG of 64, at most 256; CTA_N a multiple of 8 that wgmma
                 has, and of 64 bytes where n is contiguous; CTA_K a multiple of 64 bytes where k is, of 8 else
     CLUSTER_M   CTAs one below the other that share tiles of B; CLUSTER_N: side by side, of A
+    CLUSTER_K   instead, CTAs that share tiles of C by k (wgmma_exchange.py), of which there are at least as many steps
+                (with BLOCKS, steps of 128); CTA_N (with SWAP CTA_M) is a multiple of 8 * CLUSTER_K
     GROUP_M     tiles of the clusters are taken in groups of so many rows: see work.grouped
     VECTOR_C    elements of C that are read at once, or stored without a copy, 1 or 2: n and ldc are multiples of it
     COPIED      C goes through shared memory and its map; CTA_N is a multiple of 32 bytes of C. Else each thread
@@ -114,7 +120,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
-    CTAS, SCALAR = CLUSTER_M*CLUSTER_N, i32 if SUMS == "i32" else f32
+    CTAS, SCALAR = CLUSTER_M*CLUSTER_N*CLUSTER_K, i32 if SUMS == "i32" else f32
     planes_a, planes_b, _ = TERMS or (0, 0, 1)
     a = SmemTile(A, LAYOUT[0] == "n", CTA_M, CTA_K, CLUSTER_N, BATCH, planes_a)
     b = SmemTile(B, LAYOUT[1] == "t", CTA_N, CTA_K, CLUSTER_M, BATCH, planes_b)
@@ -145,11 +151,15 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         raise ValueError(f"{'CTA_M' if SWAP else 'CTA_N'} = {atom.n} is too much for {WARPGROUPS} warpgroups: "
                          f"{atom.registers} sums of an "
                          f"instruction and {BESIDE} registers are more than the {launched} of a thread at first")
+    if CLUSTER_K > 1 and (CLUSTER_M*CLUSTER_N > 1 or DIVIDED or PARTS > 1 or atom.n % (8*CLUSTER_K)):
+        raise ValueError(f"with CLUSTER_K = {CLUSTER_K}, CLUSTER_M, CLUSTER_N and PARTS must be 1, DIVIDED False and "
+                         f"columns of instructions a multiple of {8*CLUSTER_K}, not {CLUSTER_M}, {CLUSTER_N}, {PARTS}, "
+                         f"{DIVIDED} and {atom.n}")
     C_TYPE = memory_type(OUT)
-    ROW_C = Copied.row(CTA_N*C_TYPE.bytes)
+    ROW_C = Copied.row(CTA_N // CLUSTER_K * C_TYPE.bytes)
     if COPIED and not ROW_C:
-        raise ValueError(f"CTA_N must be a multiple of {Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies of C in {OUT}, "
-                         f"not {CTA_N}")
+        raise ValueError(f"CTA_N must be a multiple of {CLUSTER_K*Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies of C "
+                         f"in {OUT}, not {CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
@@ -163,7 +173,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
              "swap": SWAP, f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
              f"blocks{BLOCKS}": BLOCKS, "divided": DIVIDED, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
-               f"_c{CLUSTER_M}x{CLUSTER_N}_v{VECTOR_C}{''.join(f'_{name}' for name, there in asked.items() if there)}",
+               f"_c{CLUSTER_M}x{CLUSTER_N}{f'x{CLUSTER_K}'*(CLUSTER_K > 1)}_v{VECTOR_C}"
+               f"{''.join(f'_{name}' for name, there in asked.items() if there)}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1),
                noalias=scales.POINTERS if COPIED or DIVIDED else True, m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map,
                b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
@@ -171,10 +182,12 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
     c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ALIGN) if COPIED else None
-    ring = Stages(k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), STAGES, CTAS > 1, TURNS)
+    ring = Stages(k.mbarriers("full", STAGES), k.mbarriers("empty", STAGES), STAGES,
+                  CLUSTER_M*CLUSTER_N > 1, TURNS)
     turn = k.mbarriers("turn", WARPGROUPS) if PINGPONG else None
+    exchange = Exchange(k, SUMMED, 4*WARPGROUPS, CTAS, ROWS // M * atom.sums.elements) if CLUSTER_K > 1 else None
     k.init_mbarriers()
-    tiles = Tiles(k, g, CTA_K, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, GROUP_M, DIVIDED)
+    tiles = Tiles(k, g, CTA_K, CTA_M, CTA_N, CLUSTER_M, CLUSTER_N, CLUSTER_K, GROUP_M, PROMOTE // CTA_K or 1, DIVIDED)
     math_registers, loads_registers = REGISTERS.get(WARPGROUPS, (0, 0))
 
     with k.role("math", warps=4*WARPGROUPS):
@@ -207,6 +220,11 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
             else:
                 products.add_up(ring, unit.begin, unit.steps, turns.end if turns else None)
             i0, j0, g.matrix = tiles.place(unit.tile)
+            if exchange:
+                number = unit.number // TURNS
+                products.keep(exchange.columns(products.widened(), warp, t % 32, number))
+                share = tiles.rank*(atom.n // CLUSTER_K)
+                i0, j0 = (i0 + share, j0) if SWAP else (i0, j0 + share)
 
             def write(i0: Value = i0, j0: Value = j0) -> None:
                 out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True)
@@ -308,7 +326,7 @@ class Products:
     def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
                  PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PARTS: int, SWAP: bool) -> None:
         self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
-        self.SWAP = SWAP
+        self.SWAP, self.ELEMENTS = SWAP, (PARTS or 1)*atom.sums.elements
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
         # of a tile of C in the end, PARTS of each block: those of the instructions, or others that these are added to
         self.PARTS = PARTS or 1
@@ -379,17 +397,21 @@ class Products:
     def widened(self) -> list[Tile]:
         """The sums of a tile of C, from here on f32 where they are f16."""
         if self.atom.d == "f16" and self.sums is self.acc:
-            wide = [self.k.tile(1, self.shape[1], f32) for _ in self.acc]
+            wide = [self.k.tile(1, self.ELEMENTS, f32) for _ in self.acc]
             for i, tile in enumerate(wide):
                 for at, e in tile.registers:
                     tile[at, e] = self.element(i, e)
-            self.sums = wide
+            self.keep(wide)
         return self.sums
+
+    def keep(self, sums: list[Tile]) -> None:
+        """From here on these are the sums of the tile, or of the first columns of it."""
+        self.sums, self.ELEMENTS = sums, self.PARTS*len(sums[0].registers)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Blocks of 64 rows, and elements of C that a lane has of each."""
-        return len(self.acc), self.PARTS*self.atom.sums.elements
+        return len(self.acc), self.ELEMENTS
 
     def place(self, lane: Value, e: int) -> tuple[Value, Value]:
         """Row and column of element e of a block, in its 16 rows of a warp."""

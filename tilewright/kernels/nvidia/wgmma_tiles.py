@@ -138,11 +138,12 @@ class Tiles:
     """
 
     def __init__(self, k: Kernel, g: SimpleNamespace, CTA_K: int, CTA_M: int, CTA_N: int, CLUSTER_M: int,
-                 CLUSTER_N: int, GROUP_M: int, DIVIDED: bool) -> None:
-        self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N
+                 CLUSTER_N: int, CLUSTER_K: int, GROUP_M: int, UNIT: int, DIVIDED: bool) -> None:
+        """UNIT: steps of k that no two CTAs share, with CLUSTER_K."""
+        self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N*CLUSTER_K
         self.CTA, self.CLUSTER = (CTA_M, CTA_N), (CLUSTER_M, CLUSTER_N)
         rank = k.cluster_rank if self.CTAS > 1 else k.constant(i32, 0)
-        self.cluster_m, self.cluster_n = rank % CLUSTER_M, rank // CLUSTER_M
+        self.cluster_m, self.cluster_n = rank % CLUSTER_M, rank // CLUSTER_M % CLUSTER_N
         # masks of the CTAs that have the same tile of A, and of B
         row = k.constant(i32, sum(1 << j*CLUSTER_M for j in range(CLUSTER_N)))
         column = k.constant(i32, (1 << CLUSTER_M) - 1)
@@ -150,7 +151,11 @@ class Tiles:
         self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
         self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
         self.count = of_batch(g, self.tiles_m*self.tiles_n)
-        self.steps = k.ceil_div(g.k, CTA_K)
+        self.first, self.steps = k.constant(i32, 0), k.ceil_div(g.k, CTA_K)
+        if CLUSTER_K > 1:                                   # no multicast, so that CTAs may have more steps than others
+            units = k.ceil_div(self.steps, UNIT)
+            self.first = rank*units // CLUSTER_K * UNIT
+            self.steps = k.min((rank + 1)*units // CLUSTER_K * UNIT, self.steps) - self.first
         self.rank, self.cluster, self.clusters = rank, k.block[0] // self.CTAS, k.grid[0] // self.CTAS
         self.whole = self._wholes(g.whole if DIVIDED else self.count)
         self.units = self.whole
@@ -174,7 +179,7 @@ class Tiles:
         stop = self.units if here is None else self.k.select(here, self.units, 0)
         with self.k.loop(stop, start=first, step=every, unroll=False) as number:
             yield self._divided(number) if self.DIVIDED else Unit(
-                number, self.cluster + number*self.clusters, number*self.steps, self.k.constant(i32, 0), self.steps)
+                number, self.cluster + number*self.clusters, number*self.steps, self.first, self.steps)
 
     def _fragment(self, number: Value) -> tuple[Value, Value, Value]:
         """Of a unit in the cluster's share: which one it is (< 0: it is a whole tile), of which of the divided tiles,
