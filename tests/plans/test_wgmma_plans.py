@@ -83,6 +83,10 @@ REASONS = {
     "slices must be 1 for wgmma": {"slices": 2},
     "split_k = 9 exceeds the number of tiles along k": {"split_k": 9},
     "split_k and tail cannot be combined": {"split_k": 2, "tail": True},
+    "with cluster_k, cluster must be 1x1, and there can be no split_k or tail": {"cluster_k": 2},
+    "cta_n must be a multiple of 16 with cluster_k = 2, not 200": {"cluster_k": 2, "cta_n": 200, "layout": "nt"},
+    "cluster_k = 4 exceeds the number of tiles along k": {"cluster_k": 4, "k": 192},
+    "needs cta_n to be a multiple of 64 bytes of C, and 48": {"cluster_k": 2, "cta_n": 48, "a": "f16", "layout": "nt"},
     "warpgroups is 0, and must not be less than 1": {"warpgroups": 0},
     "cta_m is 512, and must not be more than 256": {"cta_m": 512},
     "cta_m must be a multiple of 128 where warpgroups is 2, not 64": {"cta_m": 64},
@@ -118,6 +122,9 @@ def test_the_grid():
     assert PLAN.grid(shape_of(300, 300, 4096, "bf16"), H200) == (8, 1, 1)
     assert replace(PLAN, cluster_m=4, cluster_n=2).grid(shape_of(8192, 8192, 64, "bf16"), H200) == (128, 1, 1)
     assert PLAN.grid(shape_of(100, 100, 64, "bf16", batch=3), H200) == (6, 1, 1)
+    along = replace(PLAN, cluster_m=1, cluster_k=4)
+    assert along.grid(shape_of(128, 1024, 4096, "bf16"), H200) == (16, 1, 1)
+    assert along.grid(shape_of(8192, 8192, 4096, "bf16"), H200) == (128, 1, 1)      # 8 parts of 16 multiprocessors
 
 
 @pytest.mark.parametrize(("words", "size", "expected"), [
@@ -155,6 +162,7 @@ def test_shares_are_of_whole_blocks_of_scales():
 
 SMALL = [("wgmma 128x64x64 stages=3 warpgroups=2 cluster=2x1 vector_c=2 store=tma", ("bf16", "bf16", "f32"), "nn"),
          ("wgmma 64x96x64 stages=2 warpgroups=1 cluster=1x2", ("f16", "f16", "f16"), "nt"),
+         ("wgmma 64x64x64 stages=3 warpgroups=1 cluster_k=2 vector_c=2 store=tma", ("bf16", "bf16", "bf16"), "nn"),
          ("wgmma 64x64x128 stages=3 warpgroups=1 store=tma promote=128 split_k=2", ("e5m2", "e4m3fn", "bf16"), "nt"),
          ("wgmma 64x128x128 stages=3 warpgroups=2 pingpong vector_c=2", ("u8", "i8", "i8"), "nt"),
          ("wgmma 8x128x128 stages=3 warpgroups=2 swap vector_c=1", ("bf16", "bf16", "bf16"), "nn")]

@@ -249,6 +249,40 @@ def test_tiles_that_clusters_share_by_k(sizes, clusters, division, options):
     run(*sizes, clusters=clusters, division=division, **options)
 
 
+@pytest.mark.parametrize(("sizes", "clusters", "options"), [
+    ((64, 64, 448), 1, ALONE | {"CLUSTER_K": 2}),                                # CTAs with more steps than others
+    ((64, 190, 320), 2, ALONE | {"CLUSTER_K": 4, "OUT": "bf16", "beta": 1, "COPIED": False}),
+    ((100, 64, 192), 1, {"CLUSTER_K": 2, "OUT": "f16", "A": "f16", "SUMS": "f16"}),
+    ((250, 64, 256), 1, PINGPONG | {"CLUSTER_K": 2}),
+    ((64, 64, 600), 1, ALONE | {"A": "e5m2", "CTA_K": 64, "PROMOTE": 128, "CLUSTER_K": 4}),
+    ((64, 60, 256), 1, ALONE | {"A": "i8", "OUT": "i32", "SUMS": "i32", "CTA_K": 128, "CLUSTER_K": 2, "batch": (2,)}),
+    ((50, 128, 256), 1, {"CLUSTER_K": 2, "CTA_M": 32, "CTA_N": 128, "SWAP": True, "COPIED": False, "OUT": "bf16"}),
+])
+def test_clusters_along_k(sizes, clusters, options):
+    """Each CTA of a cluster has its steps of k, and its share of the columns of the sums of all."""
+    run(*sizes, clusters=clusters, **options)
+
+
+@pytest.mark.parametrize(("part", "name", "wrong", "message"), [
+    (Mbarriers, "wait", lambda right: lambda self, *args, cluster=False, **more: cluster or right(self, *args, **more),
+     "race .*load of sums_smem|uninitialised"),
+    (Mbarriers, "wait", lambda right: lambda self, *args, **more: self.name == "left" or right(self, *args, **more),
+     "race .*store of sums_smem"),
+    (Mbarriers, "arrive", lambda right: lambda self, *args, everywhere=False, **more: right(
+        self, *args, everywhere=everywhere and self.name != "left", **more), "race .*store of sums_smem"),
+    (Mbarriers, "arrive", lambda right: lambda self, *args, expect=None, **more: right(
+        self, *args, expect=expect and expect // 2 if self.name == "came" else expect, **more), "race .*load"),
+    (Mbarriers, "arrive", lambda right: lambda self, *args, expect=None, **more: right(
+        self, *args, expect=expect and expect * 2 if self.name == "came" else expect, **more), "deadlock .*came"),
+])
+def test_exchanges_that_are_wrong(monkeypatch, part, name, wrong, message):
+    """Sums that are read before they have come; places that are not waited for, or given back to the own CTA alone;
+    fewer or more announced bytes than come."""
+    monkeypatch.setattr(part, name, wrong(getattr(part, name)))
+    with pytest.raises(Fault, match=message):
+        run(64, 190, 256, clusters=1, CLUSTER_K=2, **ALONE)
+
+
 def test_terms_in_shares():
     m, n, k, rng = 64, 64, 256, np.random.default_rng(0)
     a, b = (rng.integers(-511, 511, shape).astype(np.float32) for shape in ((m, k), (k, n)))

@@ -114,7 +114,7 @@ def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, w
         whole.set(last)
         with k.when(last == 1):
             k.fence_device()
-            sums.add_up()
+            sums.add_up(two=True)
             with k.when(lane == 0):
                 sums.counter[0] = 0
     with k.when(whole.get() == 1):
@@ -180,13 +180,19 @@ class _Sums:
                     x = k.shuffle(x, x, range(e*WIDTH, (e + 1)*WIDTH))
                 k.store(at, x)
 
-    def add_up(self) -> None:
-        """Replace them by the sums of all parts, in the order of k."""
-        k = self.k
+    def add_up(self, two: bool = False) -> None:
+        """Replace them by the sums of all parts, in the order of k. two: of two parts only the other one is read, which
+        gives the same."""
+        k, p, stop = self.k, self.parts, self.parts.parts
+        first: Any = 0
+        of_two = p.parts == 2
+        if two:
+            first, stop = k.select(of_two, 1 - p.part, 0), k.select(of_two, 2 - p.part, p.parts)
         for group in self.groups:
             for acc, ij in group:
-                acc[ij] = k.constant(acc.type, 0)
-        with k.loop(self.parts.parts) as part:
+                zero = k.constant(acc.type, 0)
+                acc[ij] = k.select(of_two, acc[ij], zero) if two else zero
+        with k.loop(stop, start=first) as part:
             for group, places in self._vectors(part):
                 found = [k.load(at, vec(self.T, self.WIDTH)) for at in places]
                 while len(found) > 1:
