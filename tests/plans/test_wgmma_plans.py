@@ -83,7 +83,7 @@ REASONS = {
     "slices must be 1 for wgmma": {"slices": 2},
     "split_k = 9 exceeds the number of tiles along k": {"split_k": 9},
     "split_k and tail cannot be combined": {"split_k": 2, "tail": True},
-    "with cluster_k, cluster must be 1x1, and there can be no split_k or tail": {"cluster_k": 2},
+    "with cluster_k, cluster must be 1x1, parts 1, and there can be no split_k or tail": {"cluster_k": 2},
     "cta_n must be a multiple of 16 with cluster_k = 2, not 200": {"cluster_k": 2, "cta_n": 200, "layout": "nt"},
     "cluster_k = 4 exceeds the number of tiles along k": {"cluster_k": 4, "k": 192},
     "needs cta_n to be a multiple of 64 bytes of C, and 48": {"cluster_k": 2, "cta_n": 48, "a": "f16", "layout": "nt"},
