@@ -11,11 +11,16 @@ import pytest
 from tests.helpers.assembled import assembled
 from tests.helpers.command_line import call, refused
 from tilewright import simulator, targets
+from tilewright.bench import results
+from tilewright.bench.cases import Case
+from tilewright.bench.suites import ladders
 from tilewright.formats import get
 from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.ladder import gpu_tensor
 from tilewright.ladder.steps import TENSOR_STEPS
+from tilewright.measure import measure
+from tilewright.problem import Gemm
 
 BF16 = get("bf16").dtype
 SMS = 2  # of the simulated device, so that CTAs which stay take several tiles of C
@@ -152,3 +157,25 @@ def test_targets_and_grids():
     assert TENSOR_STEPS["multicast"].grid(257, 256, sms) == (1, 4)
     assert TENSOR_STEPS["pingpong"].grid(4096, 4096, sms) == (132, 1)
     assert TENSOR_STEPS["pingpong"].grid(64, 256, sms) == (2, 1)
+
+
+# ---- measured
+
+
+def test_gains_and_shares():
+    """Of made-up seconds: rates, shares of cuBLAS's, gains over the step before, shares of the instruction's rate."""
+    measured = []
+    for n, seconds in ((1000, (1e-5, 4e-5, 2e-5)), (2000, (8e-5, 32e-5, 10e-5))):
+        rows = tuple(results.Row(title, measure.Sample((s,), 1))
+                     for title, s in zip((results.CUBLAS, "16 ring", "17 wgmma"), seconds))
+        measured.append(results.Result(Case("ladder", Gemm(n, n, n, "bf16", "bf16", "bf16", "nt")), 1, "sm_90a", rows))
+    assert ladders.table(measured) == [
+        ["TFLOP/s at m = n = k =", "1000", "2000", "expected gain", "measured", "of the instruction's rate"],
+        ["cuBLAS", "200.0", "200.0", "", "", ""],
+        ["16 ring", "50.0 (0.250)", "50.0 (0.250)", "2.00", "", "8%"],
+        ["17 wgmma", "100.0 (0.500)", "160.0 (0.800)", "1.15", "2.00, 3.20", "19%"]]
+
+
+def test_formats_of_the_ladder_on_a_device():
+    assert "the steps of the GPU ladder multiply f32 or bf16, not f64" in refused("bench", "ladder", "--device", "cuda",
+                                                                                 "--dtype", "f64")
