@@ -53,6 +53,15 @@ class Tensor(_Array):
     def stride(self) -> tuple[int, ...]:
         return tuple(s // self.host.itemsize for s in self.host.strides)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.number
+
+    def permute(self, axes: tuple[int, ...]) -> Tensor:
+        return Tensor(self.host.transpose(axes))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return Tensor(self.host[key])
+
     def is_neg(self) -> bool:
         return self.negated
 

@@ -257,7 +257,7 @@ def test_keys_tell_shapes_apart():
         one._replace(m=65), one._replace(layout="nn"), one._replace(vector_a=1), one._replace(near_b=7),
         one._replace(batch=2), gpu.shape("f16", "f16", "f32", 64, 64, 64, "nt"),
         gpu.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt"),
-        gpu.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt", scaled=True),
+        gpu.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt", scaled="mxfp8 mxfp8"),
     ]
     assert one.key == ("f32", 64, 64, 64, "rows", "columns", 1)
     assert len({each.key for each in (one, *others)}) == 9

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import forks
+from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
 from tilewright.runtime.gpu.arrays import CUDA, HIP, Platform, library_of
 from tilewright.targets import AmdTarget, GpuTarget
@@ -30,7 +31,7 @@ def loaded_cpu() -> Any:
 def of_arrays(*arrays: Any) -> Any:
     """The engine of the first of these that is in a GPU's memory; None if none is."""
     for x in arrays:  # it is asked at every product, and a generator takes longer than the question
-        library = library_of(x)
+        library = library_of(x.elements if type(x) is Quantized else x)
         if library is not None:
             return library.platform.engine
     return None

@@ -15,7 +15,7 @@ are what matmul adds up without scales. They are brought to f32 (to f64 if float
 integers or the result are f64), and each step from there is an operation of that format, in the order written. The last
 rounding is to the result's format: out_dtype, or f32 (f64 if floats are added up in f64 or c is f64).
 
-With a plan for an AMD GPU, its matrix instructions multiply two block-scaled matrices as they are stored.
+With a plan for a GPU, its kernels take two block-scaled matrices as they are stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tilewright.plans import lowering
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.call import Call, decide
-from tilewright.runtime.gpu.arrays import HIP
+from tilewright.runtime.gpu.arrays import HIP, Platform
 
 
 class _Operand(NamedTuple):
@@ -53,8 +53,9 @@ def present(call: Call) -> bool:
 
 def product(call: Call) -> Any:
     """The product of operands with scales in the host's memory."""
-    if call.plan is not None and dispatch.platform_of(call.plan) is HIP:
-        return _by_scaled_instructions(call)
+    platform = None if call.plan is None else dispatch.platform_of(call.plan)
+    if platform is HIP or (platform and isinstance(call.a, Quantized) and isinstance(call.b, Quantized)):
+        return _on_gpu(call, platform)
     call, scales = without_scales(call)
     if not scales:
         return host.product(call)
@@ -78,30 +79,31 @@ def product(call: Call) -> Any:
     return host.delivered(call, p, np.broadcast_to(values, p.shape))
 
 
-def _by_scaled_instructions(call: Call) -> Any:
-    """The product of two Quantized matrices on an AMD GPU by the call's plan."""
-    arguments.refuse("on AMD GPUs", algorithm=call.algorithm, scale_a=call.scale_a, scale_b=call.scale_b)
+def _on_gpu(call: Call, platform: Platform) -> Any:
+    """The product of two Quantized matrices on a GPU by the call's plan."""
+    arguments.refuse(f"on {platform.name}s", algorithm=call.algorithm, scale_a=call.scale_a, scale_b=call.scale_b)
     for name, x in (("a", call.a), ("b", call.b)):
         if not isinstance(x, Quantized):
-            raise TypeError(f"{name} must be Quantized, as the other operand is, not {type(x).__name__}: a plan for an "
-                            "AMD GPU multiplies two block-scaled matrices")
+            raise TypeError(f"{name} must be Quantized, as the other operand is, not {type(x).__name__}: a plan for "
+                            f"{platform.name}s multiplies two block-scaled matrices")
         if x.ndim != 2:
-            raise ValueError(f"{name} must have two axes with a plan for an AMD GPU, but its shape is {x.shape}")
+            raise ValueError(f"{name} must have two axes with a plan for {platform.name}s, but its shape is {x.shape}")
+        scaling.along_k(x, "n", name)
     if (call.trans_a, call.trans_b) != ("n", "n"):
-        raise ValueError("trans_a and trans_b must be False with Quantized operands and a plan for an AMD GPU, whose "
-                         "kernels read both along k")
+        raise ValueError(f"trans_a and trans_b must be False with Quantized operands and a plan for {platform.name}s, "
+                         "whose kernels read both along k")
     a, b = (np.broadcast_to(F32.type(0), x.shape) for x in (call.a, call.b))
     out = arguments.output(call.out, call.out_name)
     p = decide(call, a, b, arguments.addend(call.c), out, scaling.SCALED)
     from tilewright.plans.gpu import RESULTS
 
-    engine = HIP.engine
+    engine, factor = platform.engine, call.a.tensor_scale * call.b.tensor_scale
     stored = formats.get(p.result).name in RESULTS["f32"]
     found = np.empty(p.shape, p.result if stored else F32)
     if p.beta:
         with np.errstate(all="ignore"):
             np.copyto(found, p.c, casting="unsafe")
-    alpha = p.alpha if p.a.shape[-1] else 0
+    alpha = p.alpha * factor if p.a.shape[-1] else 0
     for index in np.ndindex(p.shape[:-2]):
         engine.multiply_scaled(call.a, call.b, found[index], alpha, p.beta, call.plan)
     return host.delivered(call, p, found)
@@ -137,11 +139,9 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
 def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
     """An operand without the scales that products do not meet in its numbers."""
     if isinstance(x, Decodable) or getattr(x, "_scales", None) is not None:
-        if scale is not None:
-            what = "packed with scales" if not isinstance(x, Decodable) else f"a {type(x).__name__}"
-            raise ValueError(f"{name} is {what}, which has its own scales: scale_{name} must be None with it")
+        scaling.no_scale_beside(x, scale, name)
     if isinstance(x, Quantized):
-        return _Operand(_along_k(x, trans, name), x.tensor_scale)
+        return _Operand(scaling.along_k(x, trans, name), x.tensor_scale)
     if isinstance(x, Scaled):
         return _Operand(x.elements, None, scaling.by_sums(x.scales, x, trans, name, "axis"))
     if type(x) is not np.ndarray and hasattr(x, "_scales"):  # packed
@@ -163,14 +163,6 @@ def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
     except (TypeError, ValueError) as error:
         raise type(error)(f"scale_{name} must be a number, f32 for each {scaling.SIDES[name]} of {name}, or scales of "
                           f"blocks along k, axis {axis} of {name}: {error}") from None
-
-
-def _along_k(q: Quantized, trans: Any, name: str) -> Quantized:
-    axis = scaling.k_axis(q.ndim, trans, name)
-    if q.axis != axis:
-        raise ValueError(f"the blocks of {name} must be along k, its axis {axis}, but they are along axis {q.axis}: "
-                         f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")
-    return q
 
 
 def _large(a: Quantized, b: Quantized) -> bool:

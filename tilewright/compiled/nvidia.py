@@ -10,14 +10,15 @@ from tilewright.forks import cached_property
 from tilewright.plans import gemv_rules, gpu
 from tilewright.plans.nvidia_model import GEMV_LOADS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.plans.passes import in_f32
 from tilewright.plans.wgmma_rules import WARPS
 from tilewright.plans.words import TERMS
-from tilewright.problem import SCALE_BLOCKS
+from tilewright.problem import SCALE_BLOCKS, Gemm
 from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
-    from tilewright.problem import Gemm
+    from tilewright.plans.passes import Pass
     from tilewright.targets import GpuTarget
 
 
@@ -125,7 +126,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
         more |= {"SCALED": True} if s.scales == "rows" else {}
         more |= {"BLOCKS": SCALE_BLOCKS[s.scales]} if s.scales in SCALE_BLOCKS else {}
-        more |= {"WHEN": self.when} if self.when else {}
+        when = self.when or "split" * (len(self._products) > 1)
+        more |= {"WHEN": when} if when else {}
         if p.algorithm == "wgmma":
             return {**more, **self._of_warpgroups}
         if p.algorithm not in ("simt", "gemv"):
@@ -163,22 +165,33 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {}) | ({"SPLIT": p.split} if p.split else {})
 
     def _launches(self) -> tuple[Launch, ...]:
-        made = self.plan.passes(self.given)
-        native = self._native._launch() if self.plan.split else None
-        return passes.launches(self._launch(), self.shape.k, made, self.target, native) if made else super()._launches()
+        if not self.plan.passes(self.given):
+            return super()._launches()
+        return passes.launches(self.target, *((kernel._launch(), kernel.shape.k, made)
+                                              for kernel, made in self._products))
 
-    @property
-    def _native(self) -> NvidiaKernel:
-        """Of operands that cannot be split, which may be anywhere."""
-        shape = self.given._replace(vector_a=1, vector_b=1, vector_c=1, terms="")
-        return NvidiaKernel(self.lowered, self.target, gpu.choose(shape, self.target), when="special")
+    @cached_property
+    def _products(self) -> list[tuple[NvidiaKernel, tuple[Pass, ...]]]:
+        """The kernel with its passes, and what multiplies operands that these cannot write, which may be anywhere."""
+        p, found = self.lowered, [(self, self.plan.passes(self.given))]
+        if self.when:
+            return found
+        if self.plan.split:
+            shape = self.given._replace(vector_a=1, vector_b=1, vector_c=1, terms="")
+            found.append((NvidiaKernel(p, self.target, gpu.choose(shape, self.target), when="special"), ()))
+        if wide := in_f32(self.given):
+            made, shape = wide
+            plain = Gemm(p.m, p.n, shape.k, "f32", "f32", p.out, "nt", p.batch)
+            plan = gpu.choose(shape._replace(vector_c=1), self.target)
+            found.append((NvidiaKernel(plain, self.target, plan, when="special"), made))
+        return found
 
     @property
     def _of_warpgroups(self) -> dict[str, Any]:
         """Of wgmma_gemm."""
         p, s = self.plan, self.shape
         how = TERMS[p.split] if p.split else None
-        terms = {"TERMS": (how.count, how.count, len(how.pairs)), "WHEN": "split"} if how else {}
+        terms = {"TERMS": (how.count, how.count, len(how.pairs))} if how else {}
         return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "CLUSTER_K": p.cluster_k, "GROUP_M": p.group_m,

@@ -18,6 +18,7 @@ from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, block_
 
 Array = NDArray[Any]
 
+HOST = 1  # DLPack's kind of device
 AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 
 
@@ -39,7 +40,8 @@ class Quantized(Decodable):
     the contiguous axis of both operands, as AMD's scaled MFMA and NVIDIA's block-scaled MMA read them.
 
     TypeError and ValueError if the arrays do not fit the other fields. Arrays from elsewhere, such as the weights
-    of a file, need no copy; they are not looked at, and may be of any strides.
+    of a file, need no copy; they are not looked at, and may be of any strides. Both may be arrays in a GPU's memory
+    (torch, CuPy, DLPack), which matmul takes and dequantize refuses.
     """
 
     elements: NDArray[np.uint8]
@@ -59,12 +61,16 @@ class Quantized(Decodable):
             raise ValueError(f"tensor_scale must be 1 in {f}, which has no scale for all numbers, not {tensor_scale}")
         blocks = f.blocks(self.length)
         for name, array, last in (("elements", self.elements, blocks * f.block_bytes), ("scales", self.scales, blocks)):
-            if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
-                what = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            known = isinstance(array, np.ndarray) or _on_gpu(array)
+            if not known or str(array.dtype).removeprefix("torch.") != "uint8":
+                what = f"an array of {array.dtype}" if known else type(array).__name__
                 raise TypeError(f"{name} must be an array of uint8, not {what}")
-            if array.shape != (*self.others, last):
+            if tuple(array.shape) != (*self.others, last):
                 raise ValueError(f"{name} of {f} {shape} along axis {self.axis} must have the shape "
-                                 f"{(*self.others, last)}, not {array.shape}")
+                                 f"{(*self.others, last)}, not {tuple(array.shape)}")
+        if isinstance(self.elements, np.ndarray) != isinstance(self.scales, np.ndarray):
+            raise TypeError("elements and scales must both be NumPy arrays or both be in a GPU's memory, not "
+                            f"{type(self.elements).__name__} and {type(self.scales).__name__}")
 
     @staticmethod
     def of(elements: Array, scales: Array, axis: int = -1, tensor_scale: float = 1.0) -> Quantized:
@@ -107,16 +113,16 @@ class Quantized(Decodable):
     @property
     def nbytes(self) -> int:
         """Bytes of elements and scales."""
-        return self.elements.nbytes + self.scales.nbytes
+        return math.prod(self.elements.shape) + math.prod(self.scales.shape)
 
     def unpacked(self) -> Array:
         """The elements by themselves, without their scales: the format's dtype, in this array's shape."""
-        along = unpack(self.elements, self.format.element, self.length)
+        along = unpack(_in_host(self).elements, self.format.element, self.length)
         return np.moveaxis(along, -1, self.axis)
 
     def decoded(self, dtype: np.dtype[Any]) -> Array:
         """The numbers, in f32 or f64."""
-        values = scaled(self, dtype)
+        values = scaled(_in_host(self), dtype)
         if self.tensor_scale != 1:
             with np.errstate(all="ignore"):
                 values *= dtype.type(self.tensor_scale)
@@ -127,8 +133,9 @@ class Quantized(Decodable):
         """With the axes in reverse order; nothing is copied."""
         last = self.ndim - 1
         order = (*reversed(range(last)), last)  # of the axes of elements and scales, whose last one stays
-        return self._with(self.elements.transpose(order), self.scales.transpose(order), self.shape[::-1],
-                          last - self.axis % self.ndim)
+        elements, scales = (x.permute(order) if hasattr(x, "permute") else x.transpose(order)       # torch's, NumPy's
+                            for x in (self.elements, self.scales))
+        return self._with(elements, scales, self.shape[::-1], last - self.axis % self.ndim)
 
     def __getitem__(self, key: Any) -> Quantized:
         """By integers and slices; along the blocked axis by slices of whole blocks. Nothing is copied."""
@@ -154,6 +161,21 @@ class Quantized(Decodable):
 
     def __repr__(self) -> str:
         return f"Quantized({self.format}, shape={self.shape}, axis={self.axis}, {self.nbytes} bytes)"
+
+
+def _on_gpu(x: Any) -> bool:
+    """Is it an array in a GPU's memory, by one of the protocols for such?"""
+    if type(x).__module__ == "numpy":
+        return False
+    where = getattr(x, "__dlpack_device__", None)
+    return hasattr(x, "__cuda_array_interface__") if where is None else where()[0] != HOST
+
+
+def _in_host(q: Quantized) -> Quantized:
+    if not isinstance(q.elements, np.ndarray):
+        raise TypeError(f"the elements of this {q.format} array are in a GPU's memory, a {type(q.elements).__name__}: "
+                        "its numbers can be had where elements and scales are NumPy's")
+    return q
 
 
 def blocked_axis(axis: Any, ndim: int) -> int:

@@ -38,8 +38,6 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
             if (f.block, f.scale.name) != (BLOCK, "e8m0"):
                 raise ValueError(f"AMD's GPUs take scales of e8m0 for {BLOCK} elements each (mxfp8, mxfp6, mxfp4), and "
                                  f"{f.name} has scales of {f.scale.name} for {f.block}")
-        if p.layout != "nt":
-            raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
     return gpu.shape_of(p, at)
 
 

@@ -67,7 +67,7 @@ class GpuShape(NamedTuple):
                 address, the distance of rows and their length are multiples of so many. vector_b, vector_c: of B and C
     near_a      rows of A (columns, if these are contiguous) that follow each other within 2^31 bytes, at most 1024
     batch       products of such operands in one launch
-    scaled      elements come in blocks of 32 along k, each with a scale
+    scaled      elements come in blocks along k, each with a scale: the formats' names, as in "mxfp8 mxfp4"
     align_a     bytes, a power of two up to 16, of which A's address and the distances of its rows (or columns) and
                 matrices are multiples, whatever their length is, as a tensor map needs it; 1 also of what no map can
                 describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
@@ -90,7 +90,7 @@ class GpuShape(NamedTuple):
     near_a: int = MOST_ROWS
     near_b: int = MOST_ROWS
     batch: int = 1
-    scaled: bool = False
+    scaled: str = ""
     align_a: int = WIDEST
     align_b: int = WIDEST
     align_c: int = WIDEST
@@ -101,7 +101,7 @@ class GpuShape(NamedTuple):
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
-                + (f", with scales{' of ' + self.scales if self.scales else ''}" if self.scaled or self.scales else "")
+                + (f", with scales of {self.scaled or self.scales}" if self.scaled or self.scales else "")
                 + f", by terms {self.terms}"*(self.terms != "")
                 + f", {self.batch} times"*(self.batch != 1))
 
@@ -117,7 +117,10 @@ class GpuShape(NamedTuple):
             if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
                 kind += f" align={'x'.join(map(str, aligned))}"
             kind += f" crossing={self.crossing}"*(self.crossing != usual.crossing)
-        kind += " scaled"*self.scaled + f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
+        if self.scaled:                                         # elements say which format with blocks of 32 it is
+            mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
+            kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
+        kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
         return kind, self.m, self.n, self.k, a, b, 1
@@ -165,7 +168,7 @@ def bits_of(format: str) -> int:
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
-          batch: int = 1, scaled: bool = False, scales: str = "") -> GpuShape:
+          batch: int = 1, scaled: str = "", scales: str = "") -> GpuShape:
     """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
     to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
     bits = bits_of(a), bits_of(b), bits_of(out)
@@ -199,12 +202,14 @@ def _align(row: int, rows: int, address: int, apart: int = 0, matrices: int = 0)
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     """The shape of a problem whose operands lie `at` these places, or are contiguous. Block-scaled ones have whole
-    blocks along k, the last filled up with zeros."""
+    blocks along k, the last filled up with zeros; ValueError unless k is contiguous in both."""
     p = problem
     if p.a not in BLOCK_FORMATS:
         return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales)
+    if p.layout != "nt":
+        raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
-    return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=True)
+    return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=f"{p.a} {p.b}")
 
 
 Pair = tuple[str, str]
@@ -254,7 +259,8 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
     in_memory   all of these are arrays in the GPU's memory, and converted there
     scales      what multiplies sums: see problem.SCALES
     """
-    found = pair_for(given["a"], given["b"], sums, target, scales)
+    blocks = {given["a"], given["b"]} <= BLOCK_FORMATS.keys()        # decoded by passes of the plan
+    found = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales)
     if found is None or (in_memory and not _copied(given)):
         what = ", ".join(f"{name} = {format}" for name, format in given.items())
         by = f" and scales of {scales}" if scales in SCALE_BLOCKS else ""
@@ -267,7 +273,7 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
 
 
 def _copied(given: Mapping[str, str]) -> bool:
-    return all(format in (READ if name in "ab" else WRITTEN) for name, format in given.items())
+    return all(format in (READ | BLOCK_FORMATS.keys() if name in "ab" else WRITTEN) for name, format in given.items())
 
 
 def lower(problem: Gemm, target: Any) -> Gemm:

@@ -2,19 +2,27 @@
 (plans/nvidia_plan.py, plans/nvidia_model.py)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import gemv_rules, passes
-from tilewright.plans.gpu import FP8, WIDEST, GpuShape, bits_of, choose, ranked, shape_of
+from tilewright.plans import gemv_rules, gpu, passes
+from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
 from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied, rounded
 from tilewright.plans.wgmma_rules import NARROWEST_C, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
+if TYPE_CHECKING:
+    from tilewright.problem import Gemm
+
 __all__ = ["LANES", "NvidiaPlan", "candidates", "choose", "cost", "multiplied", "peak", "ranked", "shape_of", "traffic"]
+
+
+def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
+    """As plans.gpu.shape_of; passes read block-scaled operands up to the last step of k, not whole blocks."""
+    return gpu.shape_of(problem, at)._replace(k=problem.k)
 
 
 # ---- choice
@@ -101,6 +109,12 @@ PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
+    if shape.scaled:
+        after = passes.after(shape, "none", "")
+        if after.a in target.wgmma_rates and shape.m > FEW_ROWS:
+            yield from _warpgroups(after, target, decoded="bf16")
+        yield from _matrix(after, target, decoded="bf16")
+        return
     declared = {"terms": shape.terms} if shape.terms else {}
     shape = rounded(shape, shape.terms)
     if shape.terms:

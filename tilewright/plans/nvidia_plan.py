@@ -81,6 +81,7 @@ class NvidiaPlan(GpuPlan):
     group_m: int = 8
     copied: Literal["none", "a", "b", "ab"] = "none"            # operands that passes write anew: see passes.py
     terms: Literal["none", "tf32", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3", "f16"] = "none"     # see GpuShape.terms
+    decoded: Literal["none", "bf16"] = "none"                   # as what they write both, which are block-scaled
 
     def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
         return passes.passes(shape, self.copied, self.split)
@@ -237,7 +238,7 @@ class NvidiaPlan(GpuPlan):
 
     def violations(self, problem: Gemm | GpuShape, target: GpuTarget) -> list[str]:
         """Why this plan cannot run this problem on this target: sentences, none if it can."""
-        shape = problem if isinstance(problem, GpuShape) else gpu.shape_of(problem)
+        shape = problem if isinstance(problem, GpuShape) else gpu.planner(target).shape_of(problem)
         wrong = self.unknown_words() or list(_of_passes(self, shape.least, target))
         return wrong or list(_violations(self, self.after_passes(shape.least), target))
 
@@ -299,6 +300,14 @@ def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[s
 
 
 def _of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    if bool(shape.scaled) != (p.decoded == "bf16"):
+        yield (f"decoded must be {'bf16' if shape.scaled else 'none'} for operands that are "
+               f"{'' if shape.scaled else 'not '}block-scaled, not {p.decoded}.")
+    if shape.scaled and "bf16" not in target.matrix_rates:
+        yield f"{target.name} has no matrix instructions for bf16, as which block-scaled operands are multiplied."
+    if shape.scaled and p.split:
+        yield f"terms must be none for block-scaled operands, not {p.terms}."
+        return
     if p.copied != "none" and (p.algorithm == "gemv" or shape.scaled or p.split):
         what = "by gemv" if p.algorithm == "gemv" else "of scaled operands or terms"
         yield f"copied must be none for products {what}, not {p.copied}."
@@ -328,9 +337,9 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
         return ""
     pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales)
     what = f"{shape.a} by {shape.b}"
-    if pair not in gpu.pairs(here) or shape.out not in shape.results or shape.scaled:
+    if pair not in gpu.pairs(here) or shape.out not in shape.results:
         return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
-                f"{' with scales' * shape.scaled}{f' with scales of {shape.scales}' if shape.scales else ''}.")
+                f"{f' with scales of {shape.scales}' if shape.scales else ''}.")
     if p.algorithm == "mma" and shape.a not in target.matrix_rates:
         return f"mma multiplies {', '.join(x for x in here if x not in FORMATS)} on {target.name}, and this is {what}."
     if p.algorithm == "wgmma" and not target.wgmma_rates:

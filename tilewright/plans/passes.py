@@ -1,8 +1,8 @@
 """Passes before a product on a GPU: operands that are written anew, into the workspace, and then multiplied there.
 
-A plan declares them: `copied` for operands that its kernel cannot read where they are, or not fast, and `terms` for f32
-that are multiplied as sums of narrower numbers (words.TERMS). What a pass writes (kernels/gpu/rewrite.py) has k
-contiguous, rows at multiples of 128 bytes, and zeros after the last step of k.
+A plan declares them: `copied` for operands that its kernel cannot read where they are, or not fast, `terms` for f32
+that are multiplied as sums of narrower numbers (words.TERMS), and `decoded` for block-scaled ones. What a pass writes
+(kernels/gpu/rewrite.py, decode.py) has k contiguous, rows at multiples of 128 bytes, zeros after the last step of k.
 """
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.formats.table import BLOCK_FORMATS, FORMATS
 from tilewright.plans.gpu import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of
 from tilewright.plans.words import TERMS
 
@@ -17,6 +18,7 @@ LINE = 128              # bytes of which rows begin at a multiple
 BLOCK = 256             # and matrices in the workspace
 MOST = 16 << 30         # bytes that the passes of a product write: all matrices of a batch have a copy of their own
 SIDE = 64               # rows, and steps of k, of a CTA of a pass
+DECODED = 8             # bytes of block-scaled elements that a thread loads at once, at most
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class Pass:
     rows: int                       # of A; columns of B
     depth: int                      # steps of k
     batch: int
+    blocks: str = ""                # a block-scaled format, of which elements times their scales are written
+    align: int = WIDEST             # bytes of which blocks' address and distances are multiples
+    wide: bool = False              # they are written as f32, since bf16 lacks one
 
     @property
     def count(self) -> int:
@@ -38,6 +43,8 @@ class Pass:
     @property
     def written(self) -> str:
         """The format of what is written."""
+        if self.blocks:
+            return "f32" if self.wide else "bf16"
         return TERMS[self.split].format if self.split else self.format
 
     @property
@@ -59,7 +66,8 @@ class Pass:
     @property
     def read(self) -> int:
         """Bytes of the operand."""
-        return self.batch * self.rows * self.depth * bits_of(self.format) // 8
+        bits = BLOCK_FORMATS[self.blocks].bits if self.blocks else bits_of(self.format)
+        return int(self.batch * self.rows * self.depth * bits) // 8
 
     @property
     def ctas(self) -> int:
@@ -67,6 +75,9 @@ class Pass:
 
     def __str__(self) -> str:
         """For people."""
+        if self.blocks:
+            return (f"{self.operand.upper()} is decoded before, a declared emulation: elements of {self.blocks} times "
+                    f"their scales as {self.written}, {self.size:,} bytes of workspace")
         made = f"split into {self.count} terms of {self.written}" if self.split else "copied"
         return f"{self.operand.upper()} is {made} before, k contiguous: {self.size:,} bytes of workspace"
 
@@ -74,16 +85,45 @@ class Pass:
 def passes(shape: GpuShape, copied: str, terms: str) -> tuple[Pass, ...]:
     """Those of a product with these operands; `copied` and `terms` as in a plan."""
     s, of = shape, "ab" if terms else copied.replace("none", "")
+    if s.scaled:
+        return _decoding(s)
     every = Pass("a", s.a, terms, s.layout[0] == "n", s.m, s.k, s.batch), Pass(
         "b", s.b, terms, s.layout[1] == "t", s.n, s.k, s.batch)
     return tuple(each for each in every if each.operand in of)
+
+
+def _decoding(s: GpuShape, wide: bool = False) -> tuple[Pass, ...]:
+    of_a, of_b = s.scaled.split()
+    return (Pass("a", s.a, "", True, s.m, s.k, s.batch, of_a, s.align_a, wide),
+            Pass("b", s.b, "", True, s.n, s.k, s.batch, of_b, s.align_b, wide))
+
+
+def lacking(format: str) -> int:
+    """The pattern of the smallest scale of a block-scaled format with which bf16 has all digits of every element; 0 if
+    it has them with all. Numbers beyond its range, which is f32's, are inf."""
+    f, bf16 = BLOCK_FORMATS[format], FORMATS["bf16"]
+    return next(x for x in range(2**f.scale.bits) if f.scale.decode(x) * f.element.smallest_subnormal
+                >= bf16.smallest_subnormal or x in f.scale.zeros)
+
+
+def in_f32(shape: GpuShape) -> tuple[tuple[Pass, ...], GpuShape] | None:
+    """Of block-scaled operands: the passes and the product for numbers that bf16 lacks; None if it has them all."""
+    if not shape.scaled or not any(map(lacking, shape.scaled.split())):
+        return None
+    made = _decoding(shape, wide=True)
+    return made, _found(shape, made)
 
 
 def after(shape: GpuShape, copied: str, terms: str) -> GpuShape:
     """What the kernel multiplies, then; of operands that are there already the same shape."""
     if terms and shape.a == TERMS[terms].format:
         return shape
-    found, made = shape, passes(shape, copied, terms)
+    return _found(shape, passes(shape, copied, terms))._replace(terms=terms)
+
+
+def _found(shape: GpuShape, made: tuple[Pass, ...]) -> GpuShape:
+    """What the kernel finds after these passes."""
+    found = shape._replace(scaled="")
     if len(made) == 2:                                      # zeros fill up rows to whole vectors
         unit = max(WIDEST*8 // bits_of(each.written) for each in made)
         found = found._replace(k=-(-shape.k // unit) * unit)
@@ -98,7 +138,7 @@ def after(shape: GpuShape, copied: str, terms: str) -> GpuShape:
                                f"near_{x}": min(REACH*8 // (each.ld*bits), MOST_ROWS),
                                "crossing": found.crossing.replace(x, "")}
         found = found._replace(**new)
-    return found._replace(layout="".join(layout), terms=terms)
+    return found._replace(layout="".join(layout))
 
 
 def copies(shape: GpuShape, wanted: Callable[[GpuShape], bool]) -> tuple[str, GpuShape] | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
+from tilewright.formats.scaled import Decodable
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS, Gemm
 from tilewright.rules import arguments
 from tilewright.rules.arguments import F32, F64, Array
@@ -87,6 +88,22 @@ def of_problem(problem: Gemm, pair: Sequence[Array]) -> tuple[Array, Array]:
                              f"its shape is {of_b.shape}")
         return np.broadcast_to(of_a, (*lead, p.m, along)), np.broadcast_to(of_b, (*lead, along, across))
     return np.broadcast_to(of_a, (*lead, p.m, 1)), np.broadcast_to(of_b, (*lead, 1, p.n))
+
+
+def along_k(q: Any, trans: Any, name: str) -> Any:
+    """A Quantized; ValueError unless its blocks are along k."""
+    axis = k_axis(q.ndim, trans, name)
+    if q.axis != axis:
+        raise ValueError(f"the blocks of {name} must be along k, its axis {axis}, but they are along axis {q.axis}: "
+                         f"quantize(x, {q.format.name!r}, axis={axis}), or trans_{name}")
+    return q
+
+
+def no_scale_beside(x: Any, scale: Any, name: str) -> None:
+    """ValueError for scale_a or scale_b beside an operand that has its own."""
+    if scale is not None:
+        what = f"a {type(x).__name__}" if isinstance(x, Decodable) else "packed with scales"
+        raise ValueError(f"{name} is {what}, which has its own scales: scale_{name} must be None with it")
 
 
 def times(alpha: Any, factor: float) -> Any:

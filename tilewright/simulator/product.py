@@ -234,7 +234,7 @@ class Launches:
     """`run(a, b, c)` by a compiled GPU kernel: its `problem`, `launches`, `target` and `resources` are used.
 
     m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; of block-scaled operands there are scale_a
-    ld_scale_a scale_b ld_scale_b too. `workspace` and `counters` are for CTAs that add up parts of a sum.
+    and scale_b, and what `operands.of_blocks` gives. `workspace` and `counters` are for CTAs that add up parts of sums.
     """
 
     def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any]) -> None:
@@ -257,8 +257,9 @@ class Launches:
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):
                 values["k"] = x.scales.shape[-1] * x.format.block           # of whole blocks
-                arrays[name], values[f"ld{name}"] = _bytes(x.elements), x.elements.shape[-1]
-                arrays[f"scale_{name}"], values[f"ld_scale_{name}"] = _bytes(x.scales), x.scales.shape[-1]
+                elements, each = _bytes(x.elements), _bytes(x.scales)
+                arrays |= {name: elements, f"scale_{name}": each}
+                values |= {f"ld{name}": elements.shape[-1], **operands.of_blocks(name, elements, each)}
             else:
                 rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize

@@ -32,7 +32,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
                   BATCH: bool = False, PAD: int = 4, SCALED: bool = False, BLOCKS: int = 0,
-                  SPLIT: str = "") -> Function:
+                  SPLIT: str = "", WHEN: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -54,8 +54,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     BLOCKS      scales of blocks of 128 of k multiply the sums of CTA_K steps, a divisor of that, which are then added
                 up in f32 registers of their own: as many columns of B share one, 1 or 128, of which WARP_N is a divisor
     SPLIT       a key of plans.words.TERMS: A and B, in its format and layout "nt", are the terms of f32 operands,
-                plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product, and
-                nothing is done where `special` is not 0
+                plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product
+    WHEN        see work.arguments
     """
     if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (BLOCK % CTA_K or BLOCK % WARP_N or SCALED or SUMS == "f16")):
         raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it CTA_K and WARP_N divisors of {BLOCK}, SUMS f32 "
@@ -66,11 +66,11 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
                f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_blocks{BLOCKS}' if BLOCKS else ''}"
-               f"{f'_{SPLIT}' if SPLIT else ''}",
+               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}",
                threads=THREADS, min_ctas=MIN_CTAS, noalias=POINTERS if split.divided else True,
                **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
-                            BATCH, BLOCKS, SPLIT, "split" if SPLIT else ""))
-    g = arguments(k, "split" if SPLIT else "")
+                            BATCH, BLOCKS, SPLIT, WHEN))
+    g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
 
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:

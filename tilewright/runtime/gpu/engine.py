@@ -6,6 +6,7 @@ the host's memory are multiplied by `gemm`, block-scaled ones by `multiply_scale
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from tilewright.plans.measured import store
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
-from tilewright.runtime.gpu import arrays, fast_path, operands, scales
+from tilewright.runtime.gpu import arrays, blocks, fast_path, operands, scales
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
+from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
@@ -75,42 +77,56 @@ class Engine:
         arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue,
                          algorithm=call.algorithm if self.platform is HIP else None)
         is_number = isinstance(call.c, (bool, int, float, np.number))
-        named = {"a": call.a, "b": call.b, "c": None if is_number else call.c, call.out_name: call.out}
+        named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
+                 call.out_name: call.out}
         named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
         library = operands.library_of_all(**named)
         assert library is not None
         device = operands.same_device(library, **named)
-        stream = library.stream(call.a if call.out is None else call.out, device)
+        stream = library.stream(named["a"] if call.out is None else call.out, device)
         looks = {name: library.look(x, name, stream, name == call.out_name)
                  for name, x in named.items() if x is not None}
         run = self.run(device, stream, call.plan, call.algorithm)
         try:
-            a, b = (arguments.operand(looks[name].shadow, name) for name in "ab")
-            a, b = arguments.transposed(a, call.trans_a, "a"), arguments.transposed(b, call.trans_b, "b")
+            call, blocked = blocks.taken(run, call, looks)
+            a, b = self._operands(run, call, looks, blocked)
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
             call, factors = scales.of_call(run, call, looks, a, b)
-            product = decide(call, a, b, c, out, scaling.SCALED if factors else KERNELS)
+            product = decide(call, a, b, c, out, scaling.SCALED if factors or len(blocked) == 2 else KERNELS)
             if call.algorithm is not None:
                 arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
-            new = _product(run, library, product, call.out_name, *factors)
+            pair = (blocked["a"], blocked["b"]) if len(blocked) == 2 else None
+            new = _product(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
-            if call.plain and not call.beta and _is_plain(call.alpha):
+            if call.plain and not call.beta and _is_plain(call.alpha) and not blocked:
                 asked = fast_path.signature(call.a, call.b, call.out, call.plan)
                 if asked is not None and len(run.steps) == 1 and run.steps[0]:
                     fast_path.remember(asked[0], product.user_shape, *run.steps[0])
         finally:
             run.free()
-        return call.out if new is None else library.result(new, call.a)
+        return call.out if new is None else library.result(new, named["a"])
+
+    def _operands(self, run: Run, call: Call, looks: dict[str, Any], blocked: dict[str, Blocked]) -> Iterator[Array]:
+        """a and b as they are multiplied; where both are `blocked`, what has their shapes, and one of them decoded."""
+        for name, other in ("a", "b"), ("b", "a"):
+            if name not in blocked:
+                x = arguments.operand(looks[name].shadow, name)
+                yield arguments.transposed(x, getattr(call, f"trans_{name}"), name)
+                continue
+            found = (blocked[name].stand_in(name) if other in blocked else
+                     blocks.decoded(run, name, blocked[name], looks[other].shadow.dtype))
+            vector = looks[name].shadow.ndim == 1
+            yield (found[0] if name == "a" else found[:, 0]) if vector else found
 
     # ---- operands in the host's memory, by a plan for the first GPU
 
-    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False, scaled: str = ""
-                    ) -> list[np.dtype[Any]]:
+    def formats_for(self, p: Product, on: Any = None, in_memory: bool = False, scaled: str = "",
+                    operands: tuple[str, str] | None = None) -> list[np.dtype[Any]]:
         """The dtypes in which kernels take a and b and store the product, on a device (the first one). TypeError if
         there is no such kernel. `in_memory`: all arrays are in the GPU's. `scaled`: sums are, in the format p.sums,
-        by this one of problem.SCALES."""
+        by this one of problem.SCALES. `operands`: block-scaled formats, for which a and b stand."""
         given = {"a": p.a.dtype, "b": p.b.dtype, "result": p.result}
         if p.beta:
             given["c"] = p.c.dtype if p.c.ndim else p.sums  # a number is brought to what is stored
@@ -118,9 +134,9 @@ class Engine:
             given["result" if _direct(p) else "out"] = p.out.dtype
         target = (on or self.driver.device()).target
         sums = scaling.sums_of(p.a, p.b) if scaled and p.sums != arguments.F64 else p.sums
-        names = plans.taken(target, {name: format_of(x) for name, x in given.items()}, format_of(sums), in_memory,
-                            scaled)
-        return [formats.FORMATS[name].dtype for name in names]
+        named = {name: format_of(x) for name, x in given.items()} | dict(zip("ab", operands or ()))
+        names = plans.taken(target, named, format_of(sums), in_memory, scaled)
+        return [arguments.F32 if name in BLOCK_FORMATS else formats.FORMATS[name].dtype for name in names]
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
              plan: Any = None) -> None:
@@ -160,12 +176,12 @@ class Engine:
         self._check(kernel, a, b, out, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
         factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
-        given = {"out": out} if scaled else {"a": a, "b": b, "out": out}
-        given |= {name: x for name, x in factors.items() if arrays.library_of(x) is not None}
-        first = next(iter(given))
-        new = scaled and out is None  # an array of ours, on the first GPU
+        given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
+        given |= {"out": out} | {name: x for name, x in factors.items() if arrays.library_of(x) is not None}
+        new = all(x is None for x in given.values())  # an array of ours, on the first GPU
         library = self.platform.own if new else operands.library_of_all(**given)
         if library is None or library.platform is not self.platform:
+            first = next(iter(given))
             raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
         device = 0 if new else operands.same_device(library, **given)
         return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)), factors)
@@ -175,10 +191,11 @@ class Engine:
         """As compiled.base.CompiledGemm.__call__."""
         p = kernel.problem
         scaled = p.a in BLOCK_FORMATS
-        if operands.library_of_all(**({} if scaled else {"a": a, "b": b}), out=out) is not None:
+        given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
+        if operands.library_of_all(**given, out=out) is not None:
             bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
             bound()
-            return bound.finished(out if scaled else a)
+            return bound.finished(next((x for x in (*given.values(), out) if x is not None), None))
         self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
         if kernel.inner is not kernel:
             found = self.call(kernel.inner, *kernel.converted(a, b, out if beta else None), alpha=alpha, beta=beta,
@@ -215,12 +232,15 @@ class Engine:
     # ---- recipes and kernels that copy
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
-               algorithm: str | None = None) -> Recipe:
+               algorithm: str | None = None, of_blocks: blocks.Formats | None = None) -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
-        by these scales, as rules.scaling.broadcast gives them."""
+        by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
-        problem = Gemm(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype), letters,
-                       stacks.get("batch", 1), scaling.kind_of(scaled, n))
+        kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), scaling.kind_of(scaled, n)
+        if of_blocks is not None:
+            letters, scales_are = "nt", ""
+            *kinds, k = of_blocks
+        problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are)
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
@@ -255,11 +275,15 @@ def _direct(p: Product) -> bool:
     return p.out is None or p.result in (p.out.dtype, p.sums)
 
 
-def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Array) -> Any:
-    """The product of shadows, times these scales of rows and columns. The new array, if there is no out."""
-    pair = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else ()
-    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, in_memory=True,
-                                                      scaled=scaling.kind_of(pair, p.shape[-1]))
+def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Array,
+             blocked: tuple[Blocked, Blocked] | None = None) -> Any:
+    """The product of shadows, times these scales of rows and columns, or of what two of them stand for. The new array,
+    if there is no out."""
+    pair, of_blocks = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else (), None
+    if blocked:
+        of_blocks = blocks.Formats(*(x.format.name for x in blocked), p.sizes[2])
+    taken_a, taken_b, stored = run.engine.formats_for(p, run.on, True, scaling.kind_of(pair, p.shape[-1]),
+                                                      of_blocks and of_blocks[:2])
     new, target = None, p.out
     if target is None:
         new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
@@ -268,7 +292,11 @@ def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Ar
         raise ValueError(f"{out_name} has elements that share memory: its strides are {target.strides} bytes")
     if 0 in p.shape:
         return new
-    a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
+    if blocked:
+        of_a, of_b = (x.as_multiplied(name, x.elements, x.scales) for name, x in zip("ab", blocked))
+        a, b, *pair = p.broadcast(of_a[0], of_b[0], of_a[1], of_b[1])
+    else:
+        a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
     direct = _direct(p)
     in_place = direct and shapes.writes_in_place(target, a, b, stored)
     product = target if in_place else run.temporary(p.shape, stored)
@@ -276,10 +304,12 @@ def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Ar
         c = p.c if p.c.ndim else np.broadcast_to(run.number(p.c, stored), p.shape)
         if not shapes.same(product, c):
             run.copy(run.copied(c, stored) if shapes.overlap(product, c) else c, product)
-    if pair:
+    if blocked:
+        pair = [scales.ready(run, x, x.dtype, product) for x in pair]
+    elif pair:
         found = (scales.ready(run, x, p.sums, product) for x in factors)
         pair = scaling.broadcast([*found], p.shape[:-2], *p.sizes)
-    run.multiply(a, b, product, p.alpha, p.beta, *pair)
+    run.multiply(a, b, product, p.alpha, p.beta, *pair, of_blocks=of_blocks)
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)
     return new

@@ -112,6 +112,14 @@ def of_scales(*scales: Array) -> dict[str, int]:
     return found
 
 
+def of_blocks(name: str, elements: Array, scales: Array) -> dict[str, int]:
+    """Of a block-scaled operand's elements [..., rows, bytes] and scales [..., rows, blocks], as bytes: what a kernel
+    takes beside addresses and leading dimensions, by the names of kernels/gpu/decode.py."""
+    *stack, row, block = scales.strides
+    found = {f"ld_scale_{name}": row, f"k_scale_{name}": block}
+    return found | {f"stride_{name}": elements.strides[0], f"stride_scale_{name}": stack[0]} if stack else found
+
+
 def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
     rows = (x if letter == "n" else transposed(x) for x, letter in zip((a, b, c), problem.layout + "n"))

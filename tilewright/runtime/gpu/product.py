@@ -23,6 +23,7 @@ from tilewright.runtime.gpu.operands import address, format_of, leading, letter,
 from tilewright.runtime.gpu.recipe import Recipe
 
 if TYPE_CHECKING:
+    from tilewright.runtime.gpu.blocks import Formats
     from tilewright.runtime.gpu.engine import Engine
 
 Array = NDArray[Any]
@@ -126,25 +127,28 @@ class Run:
         if sums is not c:
             self.copy(sums, c)
 
-    def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float, *scales: Array) -> None:
+    def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float, *scales: Array,
+                 of_blocks: Formats | None = None) -> None:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
         one with one stride in each operand, else one for each index of all axes but the longest.
 
         scales      of rules.scaling.broadcast, in the format of scaled sums, which nothing else writes to
+        of_blocks   a [..., m, bytes] and b [..., bytes, n] have elements of these formats, scales those of their blocks
         """
         arrays: tuple[Array, ...] = (a, b, c, *scales)
         if c.ndim > 2:
             arrays = shapes.collapse(*arrays, wider=not _shared(*scales, n=c.shape[-1]))
         if arrays[2].ndim == 2:
-            self._multiply(alpha, beta, *arrays)
+            self._multiply(alpha, beta, of_blocks, *arrays)
             return
         for parts in shapes.pieces(*arrays):
             for first in range(0, len(parts[0]), MOST_BATCH):
                 stacks = (x[first : first + MOST_BATCH] for x in parts)
-                self._multiply(alpha, beta, *(x[0] if len(x) == 1 else x for x in stacks))
+                self._multiply(alpha, beta, of_blocks, *(x[0] if len(x) == 1 else x for x in stacks))
 
-    def _multiply(self, alpha: float, beta: float, a: Array, b: Array, c: Array, *scales: Array) -> None:
-        if a.shape[-1] == 0 or alpha == 0:  # as BLAS: not even a nan in a or b is looked at
+    def _multiply(self, alpha: float, beta: float, of_blocks: Formats | None, a: Array, b: Array, c: Array,
+                  *scales: Array) -> None:
+        if 0 in (a.shape[-1], alpha) or (of_blocks and not of_blocks.k):  # as BLAS: no nan is looked at
             if beta != 1:
                 self.copy(c, c, beta)
             return
@@ -152,25 +156,27 @@ class Run:
             rows = self.temporary(c.shape, c.dtype)
             if beta:
                 self.copy(c, rows)
-            self._multiply(alpha, beta, a, b, rows, *scales)
+            self._multiply(alpha, beta, of_blocks, a, b, rows, *scales)
             self.copy(rows, c)
             return
         transposed_c = leading(c) is None
         if transposed_c:
             a, b, c = transposed(b), transposed(a), transposed(c)
             scales = tuple(map(transposed, reversed(scales)))
+            of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         at_a, at_b, at_c = map(address, (a, b, c))
-        recipe = self.recipe(a, b, c, *scales)
+        recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
         matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
         self.steps.append((recipe, transposed_c, self.on.index, *matrices))
 
-    def recipe(self, a: Array, b: Array, c: Array, *scales: Array) -> Recipe:
+    def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, *(x.strides for x in scales))
-        return self.engine.recipes.get(key, lambda: self.engine.recipe(self.on, a, b, c, self.plan, *scales,
-                                                                       algorithm=self.algorithm))
+               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, of_blocks,
+               *(x.strides for x in scales))
+        return self.engine.recipes.get(key, lambda: self.engine.recipe(
+            self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks))
 
 
 def _shared(*scales: Array, n: int) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.runtime.gpu import operands, scales
+from tilewright.runtime.gpu import blocks, operands, scales
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
@@ -186,20 +186,24 @@ class Bound:
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
         self._scalars, self._fixed, self._new = scalars, None, out is None
         self.recipe: Recipe | None = None  # of an empty product, and where a call converts
-        stream = library.stream(a if out is None else out, device)
+        like = next(x for x in (out, *blocks.in_memory(a, b).values(), a) if x is not None)
+        stream = engine.platform.default_stream if isinstance(like, Quantized) else library.stream(like, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
-        looks = [self._look(p, name, x, stream) for name, x in (("a", a), ("b", b), ("out", self.out))]
+        scaled = {name: blocks.placed(x, name, lambda x, name: library.look(x, name, stream),
+                                      lambda x: operands.uploaded(driver, on, x, by_columns=False))
+                  for name, x in (("a", a), ("b", b)) if isinstance(x, Quantized)}
+        looks = [scaled[name][0] if name in scaled else self._look(p, name, x, stream)
+                 for name, x in (("a", a), ("b", b), ("out", self.out))]
         self._looks, shadows = looks, [x.shadow for x in looks]
         self._placed = scales.placed(p, factors or {}, lambda x, name: library.look(x, name, stream),
                                      lambda x: operands.uploaded(driver, on, x, by_columns=False))
         self._factors = [x.shadow for x in self._placed]
         more: dict[str, int] = operands.of_batch(*shadows)
         if p.a in BLOCK_FORMATS:
-            kept = [driver.Memory.upload(on, x.scales) for x in (a, b)]
-            self._block_scales = kept
-            more |= {"scale_a": kept[0].pointer, "scale_b": kept[1].pointer, "ld_scale_a": a.scales.shape[-1],
-                    "ld_scale_b": b.scales.shape[-1]}
-            leading = [*(x.shape[-1] for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
+            self._block_scales = [each for _, each in scaled.values()]
+            for name, (x, each) in scaled.items():
+                more |= {f"scale_{name}": each.pointer, **operands.of_blocks(name, x.shadow, each.shadow)}
+            leading = [*(operands.leading(x) for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
             leading = [operands.operand(kernel, name, x) for name, x in zip(("a", "b", "out"), shadows)]
             for name, x in zip("ab", shadows):
@@ -216,9 +220,7 @@ class Bound:
         self._fixed = self.recipe.fixed(*self._arguments, *map(operands.address, self._factors))
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
-        """An operand as it is multiplied; of a Quantized one, its elements as they are stored."""
-        if isinstance(x, Quantized):
-            return operands.uploaded(self._engine.driver, self._on, x.elements, by_columns=False)
+        """An operand as it is multiplied."""
         if isinstance(x, np.ndarray):
             return operands.uploaded(self._engine.driver, self._on, x, by_columns=p.layout["ab".index(name)] == "t")
         return self._library.look(x, name, stream, name == "out")

@@ -1,0 +1,183 @@
+"""Block-scaled operands on NVIDIA's GPUs, through the fake driver and the simulator: within the bound of float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.doubles.fake_arrays import Tensor
+from tests.helpers.gpus import machine
+from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
+from tilewright import formats
+
+NAMES = list(formats.BLOCK_FORMATS)
+E8M0 = formats.get("e8m0").dtype
+
+
+class Pairs(Tensor):
+    """A tensor of float4_e2m1fn_x2."""
+
+    dtype = "torch.float4_e2m1fn_x2"
+
+    def view(self, dtype):
+        return Tensor(self.host)
+
+
+@pytest.fixture
+def on(monkeypatch):
+    found = machine(monkeypatch, "sm_90a")
+    found.made = compiled(monkeypatch, found.engine)
+    return found
+
+
+def blocked(*shape, kind="mxfp8", axis=-1, seed=0):
+    return tw.quantize(np.random.default_rng(seed).standard_normal(shape), kind, axis=axis)
+
+
+def there(on, q):
+    """With its arrays on the GPU."""
+    return replace(q, elements=on.array(aligned(q.elements)), scales=on.array(aligned(q.scales)))
+
+
+def check(on, got, a, b, alpha=1.0):
+    """Of Quantized operands, and others in float64."""
+    on.finish()
+    a, b = (tw.dequantize(x, "f64") if isinstance(x, tw.Quantized) else x.astype(np.float64) for x in (a, b))
+    wanted, size, found = alpha * (a @ b), alpha * (abs(a) @ abs(b)), got.host
+    rounding = 0 if found.dtype == np.float32 else 2.0**-8
+    assert found.shape == wanted.shape
+    bound = (a.shape[-1] + 3) * 2.0**-24 * size + rounding * abs(wanted)
+    assert (abs(found.astype(np.float64) - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [*zip(NAMES, NAMES[1:] + NAMES[:1])])
+def test_every_format(on, of_a, of_b):
+    a, b = blocked(13, 70, kind=of_a), blocked(70, 16, kind=of_b, axis=-2, seed=1)
+    x, y = there(on, a), there(on, b)
+    check(on, tw.matmul(x, y, alpha=2), a, b, 2)
+    (kernel,) = on.made
+    assert (kernel.problem.a, kernel.problem.b, kernel.plan.decoded) == (of_a, of_b, "bf16")
+    check(on, tw.matmul(y.T, x.T, out_dtype="bf16"), b.T, a.T)
+    report = tw.simulate(kernel, a, b)
+    factor = a.tensor_scale * b.tensor_scale
+    assert abs(factor * report.result - tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")).max() < 1e-4
+
+
+def test_transposes_vectors_views_and_stacks(on):
+    a, b = blocked(3, 13, 96), blocked(3, 96, 16, axis=-2, kind="mxfp4", seed=1)
+    x, y = there(on, a), there(on, b)
+    check(on, tw.matmul(x, y), a, b)
+    assert len(on.machine.launches) == 6                # one for each step, whatever the stack
+    check(on, tw.matmul(x, y[0]), a, b[0])
+    check(on, tw.matmul(x[1, ::2, 32:], y[2, 32:]), a[1, ::2, 32:], b[2, 32:])
+    check(on, tw.matmul(y[0], x[0], trans_a=True, trans_b=True), b[0].T, a[0].T)
+    check(on, tw.matmul(x[0, 3], y[1]), a[0, 3], b[1])
+    check(on, tw.matmul(x[0], y[1, :, 5]), a[0], b[1, :, 5])
+    out = aligned(np.ones((16, 13), np.float32))
+    tw.gemm(2, there(on, b[0].T), there(on, a[0].T), 3, on.array(out))
+    on.finish()
+    assert abs(out - 3 - 2 * tw.dequantize(b[0], "f64").T @ tw.dequantize(a[0], "f64").T).max() < 1e-4
+    nothing = tw.matmul(there(on, blocked(13, 0)), there(on, blocked(0, 16, axis=-2)))
+    on.finish()
+    assert (nothing.host == 0).all()
+
+
+def test_operands_of_another_kind(on):
+    """The block-scaled one is decoded first, to bf16 where nothing is lost."""
+    for kind, other, taken in (("bf16", "mxfp6", "bf16"), ("e4m3fn", "mxfp4", "bf16"), ("f32", "mxfp6", "f32"),
+                               ("bf16", "mxfp8", "f32")):
+        b = blocked(64, 16, axis=-2, kind=other, seed=1)
+        a = aligned(np.random.default_rng(0).integers(-3, 4, (13, 64)).astype(formats.get(kind).dtype))
+        check(on, tw.matmul(on.array(a), there(on, b)), a, b)
+        assert on.made[-1].problem.b == taken
+    c = aligned(np.ones((64, 5), np.float32))
+    check(on, tw.matmul(there(on, blocked(2, 13, 64)), on.array(c)), blocked(2, 13, 64), c)
+
+
+def test_elements_with_scales_beside_them(on):
+    """As torch has them: bytes of e4m3fn, e5m2, or pairs of e2m1, in any layout that keeps pairs together."""
+    a, b = blocked(13, 70, kind="mxfp8_e5m2"), blocked(70, 16, axis=-2, kind="mxfp8", seed=1)
+    x, y = (aligned(q.unpacked()) for q in (a, b))
+    of_a, of_b = aligned(a.scales), aligned(b.scales)
+    check(on, tw.matmul(on.array(x), on.array(y), scale_a=on.array(of_a), scale_b=on.array(of_b.view(E8M0).T)), a, b)
+    got = tw.matmul(on.array(aligned(x.T)), on.array(y), scale_a=of_a.T, scale_b=on.array(of_b.T), trans_a=True)
+    check(on, got, a, b)
+    for kind, scale in (("mxfp4", E8M0), ("nvfp4", formats.get("e4m3fn").dtype)):
+        a, b = blocked(13, 64, kind=kind), blocked(64, 16, axis=-2, kind=kind, seed=1)
+        x, y = (Pairs(aligned(q.elements)) for q in (a, b))
+        of_a, of_b = (on.array(aligned(q.scales.view(scale))) for q in (a, b))
+        of_b = on.array(of_b.host.T)
+        got = tw.matmul(x, Pairs(y.host.T), scale_a=of_a, scale_b=of_b, alpha=a.tensor_scale * b.tensor_scale)
+        check(on, got, a, b)
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "mxfp8_e5m2"])
+def test_numbers_that_bf16_lacks(on, kind):
+    """The product in f32 is computed behind, without the host's knowledge."""
+    a, b = blocked(20, 70, kind=kind), blocked(70, 24, axis=-2, kind=kind, seed=1)
+    a.elements[7] &= 0x83                               # which leaves the smallest
+    a.scales[7], b.scales[...] = 0, 200
+    kernel = tw.compile(tw.Gemm(20, 24, 70, kind), "sm_90a")
+    assert [each.kernel.functions[0].name.partition("_")[0] for each in kernel.launches] == [
+        "decode", "decode", "mma", "decode", "decode", "simt"]
+    for other in (b, b[:, 3:4]):
+        check(on, tw.matmul(there(on, a), there(on, other)), a, other)
+    lost = tw.dequantize(a, "f64")[7]
+    assert (lost != lost.astype(np.float32).astype(formats.get("bf16").dtype).astype(np.float64)).any()
+
+
+def test_nan_and_inf(on):
+    a, b = blocked(8, 64, kind="mxfp8_e5m2"), blocked(64, 16, axis=-2, seed=1)
+    a.scales[3, 1], a.elements[5, 7], b.elements[2, 40] = 255, 0x7C, 0x7F
+    got = tw.matmul(there(on, a), there(on, b))
+    on.finish()
+    with np.errstate(all="ignore"):
+        wanted = tw.dequantize(a) @ tw.dequantize(b)
+    np.testing.assert_array_equal(np.isnan(got.host), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(got.host), np.isinf(wanted))
+
+
+def test_bound_kernels_and_operands_of_the_host(on):
+    a, b = blocked(2, 13, 64), blocked(2, 64, 16, axis=-2, kind="mxfp4", seed=1)
+    kernel, wanted = tw.compile(tw.Gemm(13, 16, 64, "mxfp8", "mxfp4", batch=2), "sm_90a"), tw.matmul(a, b)
+    for x, y in ((a, b), (there(on, a), there(on, b))):
+        bound = kernel.bind(x, y)
+        bound()
+        on.finish()
+        found = bound.out.host if hasattr(bound.out, "host") else kernel(x, y)
+        assert abs(found - wanted).max() < 1e-4
+    plan = tw.plan(tw.Gemm(13, 16, 64, "nvfp4"), "sm_90a")
+    x, y = blocked(13, 64, kind="nvfp4"), blocked(64, 16, kind="nvfp4", axis=-2)
+    assert abs(tw.matmul(x, y, plan=plan, alpha=2) - tw.matmul(x, y, alpha=2)).max() < 1e-4
+
+
+def test_what_is_refused(monkeypatch, on):
+    a, b = there(on, blocked(13, 64)), there(on, blocked(64, 16, axis=-2))
+    x, scale = on.array(aligned(blocked(13, 64).unpacked())), on.array(aligned(np.ones((13, 2), np.uint8)))
+    for call, error, message in (
+        (lambda: tw.matmul(a, b, scale_a=2.0), ValueError, "a is a Quantized, which has its own scales"),
+        (lambda: tw.matmul(b, a), ValueError, "the blocks of a must be along k, its axis -1, but"),
+        (lambda: tw.matmul(x, b, scale_a=on.array(np.ones((13, 3), np.uint8))), ValueError,
+         r"scale_a, one for each 32 along axis -1, must have the shape \(13, 2\), not \(13, 3\)"),
+        (lambda: tw.matmul(on.array(aligned(np.ones((13, 64), "f4"))), b, scale_a=scale), TypeError,
+         "scale_a of uint8 on sm_90a is for blocks of e4m3fn, e5m2 or float4_e2m1fn_x2 along k, and a is of float32"),
+        (lambda: tw.matmul(Pairs(np.ones((13, 32), np.uint8)), b), TypeError, "a has dtype float4_e2m1fn_x2, so"),
+        (lambda: tw.matmul(a, blocked(64, 16, axis=-2)), TypeError, "a is .* in a CUDA device's memory, and b is"),
+        (lambda: tw.dequantize(a), TypeError, "are in a GPU's memory, a Tensor"),
+        (lambda: replace(a, scales=np.ones((13, 2), np.uint8)), TypeError, "must both be NumPy arrays or both"),
+        (lambda: tw.plan(tw.Gemm(64, 64, 64, "mxfp4"), "sm_75"), ValueError,
+         "sm_75 has no matrix instructions for bf16, as which block-scaled operands are multiplied"),
+        (lambda: tw.compile(tw.Gemm(64, 64, 64, "mxfp4"), "sm_80", "mma 64x64x64 warp=32x32 stages=2 vector=8"),
+         ValueError, "decoded must be bf16 for operands that are block-scaled, not none"),
+        (lambda: tw.compile(tw.Gemm(64, 64, 64, "bf16"), "sm_80", "mma 64x64x64 warp=32x32 stages=2 decoded=bf16"),
+         ValueError, "decoded must be none for operands that are not block-scaled, not bf16"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    amd = machine(monkeypatch, "gfx942")
+    x = there(amd, blocked(13, 64))
+    with pytest.raises(TypeError, match="a has scales of blocks, and gfx942 multiplies such arrays where both are"):
+        tw.matmul(x, x.T)

@@ -1,0 +1,179 @@
+"""Block-scaled operands in a GPU's memory: Quantized arrays whose elements and scales are there, and arrays of an
+element format with scale_a or scale_b of blocks along k.
+
+NVIDIA's kernels multiply two of them (kernels/gpu/decode.py). Beside an operand of another kind, one is decoded to an
+array first: of bf16 if that has all numbers of both, else of f32.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.compiler import artefact
+from tilewright.formats.quantized import Quantized
+from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, holds
+from tilewright.plans.passes import DECODED, Pass, lacking
+from tilewright.rules import arguments, scaling
+from tilewright.rules.arguments import F32
+from tilewright.runtime.gpu.arrays import CUDA, Look, library_of
+from tilewright.runtime.gpu.launch import Function
+from tilewright.runtime.gpu.operands import address, format_of, leading
+
+if TYPE_CHECKING:
+    from tilewright.rules.call import Call
+    from tilewright.runtime.gpu.product import Run
+
+Array = NDArray[Any]
+PAIRS = "float4_e2m1fn_x2"              # torch's bytes of two elements of e2m1, along the contiguous axis
+DECODE = "tilewright.kernels.gpu.decode:emit_decode"
+BYTE = np.dtype(np.uint8)
+
+
+class Formats(NamedTuple):
+    """Of a product: the block-scaled formats of A and B, and k."""
+
+    a: str
+    b: str
+    k: int
+
+
+class Blocked(NamedTuple):
+    """An operand's elements [..., rows, bytes] and scales [..., rows, blocks], as bytes; rows are A's, or B's columns.
+    Rows can be read up to a multiple of 8 elements."""
+
+    elements: Array
+    scales: Array
+    format: BlockFormat
+    depth: int  # k
+    factor: float  # of all numbers
+
+    def as_multiplied(self, name: str, *arrays: Array) -> tuple[Array, ...]:
+        """Arrays [..., rows, k], of b with the last axes exchanged."""
+        return tuple(x if name == "a" else x.swapaxes(-1, -2) for x in arrays)
+
+    def stand_in(self, name: str) -> Array:
+        """An array that has the operand's shape, and nothing else of it."""
+        return self.as_multiplied(name, np.broadcast_to(F32.type(0), (*self.elements.shape[:-1], self.depth)))[0]
+
+
+def arrays(name: str, x: Any) -> dict[str, Any]:
+    """The arrays of an operand by name: itself, or what a Quantized is made of; of PAIRS the bytes."""
+    if isinstance(x, Quantized):
+        return {name: x.elements, f"{name}.scales": x.scales}
+    return {name: x.view(sys.modules["torch"].uint8) if _is_pairs(x) else x}
+
+
+def in_memory(*operands: Any) -> dict[str, Any]:
+    """The arrays of Quantized operands that are in a GPU's memory."""
+    return {key: array for name, x in zip("ab", operands) if isinstance(x, Quantized)
+            for key, array in arrays(name, x).items() if library_of(array) is not None}
+
+
+def placed(q: Quantized, name: str, look: Callable[[Any, str], Look], upload: Callable[[Array], Look]
+           ) -> tuple[Look, Look]:
+    """Elements and scales in a GPU's memory: by `look` what is there, else copied. ValueError for elements of which a
+    kernel cannot take the strides."""
+    elements, scales = (look(x, key) if library_of(x) is not None else upload(x) for key, x in arrays(name, q).items())
+    if elements.shadow.size and leading(elements.shadow) is None:
+        raise ValueError(f"the elements of {name} must have contiguous rows, but their strides are "
+                         f"{elements.shadow.strides} bytes")
+    return elements, scales
+
+
+def taken(run: Run, call: Call, looks: Mapping[str, Look]) -> tuple[Call, dict[str, Blocked]]:
+    """The call without scales of blocks, its alpha times factors of whole operands, and the operands that have them, by
+    name. TypeError and ValueError for scales that do not fit."""
+    found = {name: x for name in "ab" if (x := _operand(run, call, name, looks)) is not None}
+    for name, x in found.items():
+        if run.engine.platform is not CUDA:
+            raise TypeError(f"{name} has scales of blocks, and {run.on.target.name} multiplies such arrays where both "
+                            "are Quantized in the host's memory, with plan=")
+        alpha = call.alpha if x.factor == 1 else scaling.times(arguments.number(call.alpha, "alpha"), x.factor)
+        call = call._replace(alpha=alpha, **{f"scale_{name}": None, f"trans_{name}": "n"})
+    return call, found
+
+
+def _operand(run: Run, call: Call, name: str, looks: Mapping[str, Look]) -> Blocked | None:
+    x, scale, trans = (getattr(call, each) for each in (name, f"scale_{name}", f"trans_{name}"))
+    there = looks[name].shadow
+    if isinstance(x, Quantized):
+        scaling.no_scale_beside(x, scale, name)
+        scaling.along_k(x, trans, name)
+        return _placed(run, there, looks[f"{name}.scales"].shadow, x.format, x.length, x.tensor_scale)
+    at = looks.get(f"scale_{name}")
+    scales = np.asarray(scale) if at is None else at.shadow
+    element = "e2m1" if _is_pairs(x) else format_of(there.dtype)
+    if scales.ndim == 0 or scales.dtype not in (BYTE, *(f.scale.dtype for f in BLOCK_FORMATS.values())):
+        if _is_pairs(x):
+            raise TypeError(f"{name} has dtype {PAIRS}, so scale_{name} must be an array of its blocks' scales")
+        return None
+    packed = _is_pairs(x) or FORMATS[element].bits == 8
+    f = next((f for f in BLOCK_FORMATS.values() if packed and f.element.name == element and (
+        scales.dtype == f.scale.dtype or (f.mx and scales.dtype == BYTE))), None)
+    if f is None:
+        raise TypeError(f"scale_{name} of {scales.dtype} on {run.on.target.name} is for blocks of e4m3fn, e5m2 or "
+                        f"{PAIRS} along k, and {name} is of {there.dtype}; float32 is for rows and columns")
+    axis = scaling.k_axis(there.ndim, trans, name)
+    depth = there.shape[axis] * (1 + _is_pairs(x))
+    wanted = list(there.shape)
+    wanted[axis] = f.blocks(depth)
+    if scales.shape != tuple(wanted):
+        raise ValueError(f"scale_{name}, one for each {f.block} along axis {axis}, must have the shape "
+                         f"{tuple(wanted)}, not {scales.shape}")
+    if _is_pairs(x) and there.strides[axis] != 1 and there.shape[axis] > 1:
+        raise ValueError(f"{name} has pairs of numbers along k, axis {axis}, which must be contiguous, but its strides "
+                         f"are {there.strides} bytes")
+    elements, scales = (np.moveaxis(y.view(BYTE), axis, -1) for y in (there, scales))
+    if at is None:
+        scales = run.uploaded(np.ascontiguousarray(scales).reshape((1,) * (2 - scales.ndim) + scales.shape))
+    return _placed(run, elements, scales, f, depth, 1.0)
+
+
+def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int, factor: float) -> Blocked:
+    elements, scales = (x[None] if x.ndim == 1 else x for x in (elements, scales))
+    length, group = elements.shape[-1], f.element.bits  # bytes of 8 elements
+    if elements.size and (leading(elements) is None or length % group):
+        wide = run.temporary((*elements.shape[:-1], -(-length // group) * group), BYTE)
+        run.copy(elements, wide[..., :length])
+        run.copy(wide[..., length:], wide[..., length:], 0.0)
+        elements = wide[..., :length]
+    return Blocked(elements, scales, f, depth, factor)
+
+
+def _is_pairs(x: Any) -> bool:
+    return str(getattr(x, "dtype", "")).endswith(PAIRS)
+
+
+def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any]) -> Array:
+    """The operand as an array beside one of this dtype, as it is multiplied."""
+    bf16 = FORMATS["bf16"]
+    wide = lacking(x.format.name) > 0 or not holds(bf16, formats.get(other))
+    dtype = F32 if wide else bf16.dtype
+    rows, align = x.elements.shape[-2], DECODED
+    while any(n % align for n in (address(x.elements), *x.elements.strides[:-1])):
+        align //= 2
+    of = Pass("a", x.format.element.name, "", True, rows, x.depth, 1, x.format.name, align, wide)
+    target = run.temporary((*x.elements.shape[:-1], of.ld), dtype)
+    options = {"OPERAND": "a", "BLOCKS": of.blocks, "ALIGN": align, "WIDE": wide, "WARP": run.on.target.warp}
+
+    def loaded() -> Function:
+        code = artefact.code(DECODE, run.on.target, **options)
+        function: Function = run.driver.load(code.image, run.on).function(code.manifest)
+        return function
+
+    function = run.engine.copy_kernels.get((run.on.index, *options.values()), loaded)
+    run.steps.append(None)
+    for i in np.ndindex(x.elements.shape[:-2]) if target.size else ():
+        elements, scales, to = x.elements[i], x.scales[i], target[i]
+        ld_scale, k_scale = scales.strides
+        args = {"rows": rows, "depth": x.depth, "a": address(elements), "lda": elements.strides[0],
+                "scale_a": address(scales), "ld_scale_a": ld_scale, "k_scale_a": k_scale, "target": address(to),
+                "ld": of.ld}
+        run.driver.Prepared(function, (of.ctas,), args)(run.stream)
+    return x.as_multiplied(name, target[..., : x.depth])[0]
