@@ -74,6 +74,13 @@ def test_one_scale_in_memory(hopper):
     check(hopper, whole(13, 48, name="i8"), whole(48, 16, name="i8"), 3, 0.5)
 
 
+def test_the_same_arrays_with_scales_and_without(hopper):
+    a, b = whole(13, 48), whole(48, 16, seed=1)
+    for _ in range(2):
+        check(hopper, a, b, powers(13, 1), powers(1, 16))
+        check(hopper, a, b, None, None)
+
+
 def test_layouts_strides_and_other_formats(hopper):
     a, b = whole(48, 13), whole(16, 48, seed=1)
     check(hopper, a, b, powers(1, 13), powers(16, 1), trans_a=True, trans_b=True)

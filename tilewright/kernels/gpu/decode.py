@@ -41,12 +41,12 @@ def emit_decode(OPERAND: str = "a", BLOCKS: str = "mxfp8", ALIGN: int = 8, WIDE:
     f, LEAST = BLOCK_FORMATS[BLOCKS], lacking(BLOCKS)
     BITS, T = f.element.bits, f32 if WIDE else i16
     SPECIAL = not WIDE and LEAST > 0
+    source: dict[str, Any] = {OPERAND: ptr(i8), f"ld{OPERAND}": i64, f"scale_{OPERAND}": ptr(i8, strided=True),
+                              f"ld_scale_{OPERAND}": i64, f"k_scale_{OPERAND}": i64}
     more: dict[str, Any] = {f"stride_{OPERAND}": i64, f"stride_scale_{OPERAND}": i64} if BATCH else {}
     more |= {"special": ptr(i32)} if SPECIAL or WHEN else {}
     name = f"decode_{OPERAND}_{BLOCKS}_{ALIGN}{'_wide' * WIDE}{'_batch' * BATCH}{f'_when_{WHEN}' if WHEN else ''}"
-    k = Kernel(name, threads=THREADS, warp=WARP, rows=i32, depth=i32, **{
-        OPERAND: ptr(i8), f"ld{OPERAND}": i64, f"scale_{OPERAND}": ptr(i8, strided=True), f"ld_scale_{OPERAND}": i64,
-        f"k_scale_{OPERAND}": i64}, target=ptr(T), ld=i64, **more)
+    k = Kernel(name, threads=THREADS, warp=WARP, rows=i32, depth=i32, **source, target=ptr(T), ld=i64, **more)
     g = vars(arguments(k, WHEN))
     rows, depth, target, ld = (g[x] for x in ("rows", "depth", "target", "ld"))
     elements, scales = g[OPERAND], g[f"scale_{OPERAND}"]
@@ -85,7 +85,8 @@ def emit_decode(OPERAND: str = "a", BLOCKS: str = "mxfp8", ALIGN: int = 8, WIDE:
                 k.store(to + e*FOUR, four, mask=there)
             continue
         bits = [k.bits_as(four, vec(i32, FOUR)) for four in fours]
-        k.store(to, k.shuffle(*(k.cast(four >> 16, vec(i16, FOUR)) for four in bits), range(TOGETHER)), mask=there)
+        first, then = (k.cast(four >> 16, vec(i16, FOUR)) for four in bits)
+        k.store(to, k.shuffle(first, then, range(TOGETHER)), mask=there)
         if SPECIAL:                                                     # a nan may count, too: either product is right
             lost = k.cast(bits[0] | bits[1], vec(i16, FOUR))
             some = (lost[0] | lost[1]) | (lost[2] | lost[3])

@@ -95,7 +95,8 @@ def taken(run: Run, call: Call, looks: Mapping[str, Look]) -> tuple[Call, dict[s
             raise TypeError(f"{name} has scales of blocks, and {run.on.target.name} multiplies such arrays where both "
                             "are Quantized in the host's memory, with plan=")
         alpha = call.alpha if x.factor == 1 else scaling.times(arguments.number(call.alpha, "alpha"), x.factor)
-        call = call._replace(alpha=alpha, **{f"scale_{name}": None, f"trans_{name}": "n"})
+        without: dict[str, Any] = {"alpha": alpha, f"scale_{name}": None, f"trans_{name}": "n"}
+        call = call._replace(**without)
     return call, found
 
 

@@ -6,7 +6,7 @@ the host's memory are multiplied by `gemm`, block-scaled ones by `multiply_scale
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ class Engine:
         """
         arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue,
                          algorithm=call.algorithm if self.platform is HIP else None)
-        is_number = isinstance(call.c, (bool, int, float, np.number))
+        plain, is_number = call.plain, isinstance(call.c, (bool, int, float, np.number))
         named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
                  call.out_name: call.out}
         named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
@@ -100,7 +100,7 @@ class Engine:
             new = _product(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
-            if call.plain and not call.beta and _is_plain(call.alpha) and not blocked:
+            if plain and not blocked and not call.beta and _is_plain(call.alpha):
                 asked = fast_path.signature(call.a, call.b, call.out, call.plan)
                 if asked is not None and len(run.steps) == 1 and run.steps[0]:
                     fast_path.remember(asked[0], product.user_shape, *run.steps[0])
@@ -239,7 +239,7 @@ class Engine:
         kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), scaling.kind_of(scaled, n)
         if of_blocks is not None:
             letters, scales_are = "nt", ""
-            *kinds, k = of_blocks
+            kinds, k = (of_blocks.a, of_blocks.b), of_blocks.k
         problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are)
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
@@ -279,9 +279,8 @@ def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Ar
              blocked: tuple[Blocked, Blocked] | None = None) -> Any:
     """The product of shadows, times these scales of rows and columns, or of what two of them stand for. The new array,
     if there is no out."""
-    pair, of_blocks = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else (), None
-    if blocked:
-        of_blocks = blocks.Formats(*(x.format.name for x in blocked), p.sizes[2])
+    pair: Sequence[Array] = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else ()
+    of_blocks = blocks.Formats(blocked[0].format.name, blocked[1].format.name, p.sizes[2]) if blocked else None
     taken_a, taken_b, stored = run.engine.formats_for(p, run.on, True, scaling.kind_of(pair, p.shape[-1]),
                                                       of_blocks and of_blocks[:2])
     new, target = None, p.out

@@ -201,9 +201,9 @@ class Bound:
         more: dict[str, int] = operands.of_batch(*shadows)
         if p.a in BLOCK_FORMATS:
             self._block_scales = [each for _, each in scaled.values()]
-            for name, (x, each) in scaled.items():
-                more |= {f"scale_{name}": each.pointer, **operands.of_blocks(name, x.shadow, each.shadow)}
-            leading = [*(operands.leading(x) for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
+            for name, (elements, each) in scaled.items():
+                more |= {f"scale_{name}": each.pointer, **operands.of_blocks(name, elements.shadow, each.shadow)}
+            leading = [*(operands.leading(x) or 0 for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
             leading = [operands.operand(kernel, name, x) for name, x in zip(("a", "b", "out"), shadows)]
             for name, x in zip("ab", shadows):
