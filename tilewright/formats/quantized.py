@@ -60,7 +60,9 @@ class Quantized(Decodable):
         if f.mx and tensor_scale != 1:
             raise ValueError(f"tensor_scale must be 1 in {f}, which has no scale for all numbers, not {tensor_scale}")
         blocks = f.blocks(self.length)
-        for name, array, last in (("elements", self.elements, blocks * f.block_bytes), ("scales", self.scales, blocks)):
+        given: tuple[tuple[str, Any, int], ...] = (
+            ("elements", self.elements, blocks * f.block_bytes), ("scales", self.scales, blocks))
+        for name, array, last in given:
             known = isinstance(array, np.ndarray) or _on_gpu(array)
             if not known or str(array.dtype).removeprefix("torch.") != "uint8":
                 what = f"an array of {array.dtype}" if known else type(array).__name__

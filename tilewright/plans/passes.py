@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.formats.records import Float
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS
 from tilewright.plans.gpu import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of
 from tilewright.plans.words import TERMS
@@ -102,6 +103,7 @@ def lacking(format: str) -> int:
     """The pattern of the smallest scale of a block-scaled format with which bf16 has all digits of every element; 0 if
     it has them with all. Numbers beyond its range, which is f32's, are inf."""
     f, bf16 = BLOCK_FORMATS[format], FORMATS["bf16"]
+    assert isinstance(bf16, Float)
     return next(x for x in range(2**f.scale.bits) if f.scale.decode(x) * f.element.smallest_subnormal
                 >= bf16.smallest_subnormal or x in f.scale.zeros)
 
