@@ -96,7 +96,9 @@ def table(results: list[Result]) -> list[list[str]]:
     they are at the last size of what their instruction does alone."""
     wanted = (CUBLAS, *(step.title for step in GPU_LADDER.values()), peer.OURS)
     there = [name for name in wanted if any(r.row(name) for r in results)]
-    head = ["TFLOP/s at m = n = k =", *(r.case.size for r in results)]
+    several = len({r.case.product for r in results}) > 1
+    head = ["TFLOP/s at m = n = k =", *(f"{r.case.product.label} {r.case.size}" if several else r.case.size
+                                        for r in results)]
     rows = [[name, *(_cell(r, name) for r in results)] for name in there]
     if not any(name in TENSOR_TITLES for name in there):
         return [head, *rows]
