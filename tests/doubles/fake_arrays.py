@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,13 @@ class _Array:
         raise AssertionError("an array on a device was copied to the host")
 
 
+class Device(NamedTuple):
+    """torch.device"""
+
+    type: str
+    index: int
+
+
 class Tensor(_Array):
     """torch.Tensor"""
 
@@ -41,11 +49,11 @@ class Tensor(_Array):
 
     @property
     def dtype(self) -> str:
-        return f"torch.{self.host.dtype.name}"
+        return sys.intern(f"torch.{self.host.dtype.name}")  # the object that the module has
 
     @property
     def device(self) -> Any:
-        return types.SimpleNamespace(index=self.number)
+        return Device("cuda" if self.is_cuda else "cpu", self.number)
 
     def data_ptr(self) -> int:
         return self.pointer
@@ -74,13 +82,17 @@ def torch(fake: FakeDriver) -> types.ModuleType:
     module: Any = types.ModuleType("torch")
     Tensor.fake = fake
     module.Tensor, module.strided, module.current, module.grad = Tensor, "torch.strided", 0, False
+    dtypes = {}
     for format in ("f64", "f32", "f16", "bf16", "e4m3fn", "e5m2", "i32", "i16", "i8", "u8"):
-        setattr(module, formats.FORMATS[format].numpy_name, formats.FORMATS[format].dtype)
+        its = formats.FORMATS[format]
+        name = sys.intern(f"torch.{its.numpy_name}")
+        dtypes[name] = its.dtype
+        setattr(module, its.numpy_name, name)
     module.version = types.SimpleNamespace(hip=None)
     module.is_grad_enabled = lambda: module.grad
     module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)
     module.device = lambda kind, index: index
-    module.empty = lambda shape, dtype, device: Tensor(_nowhere(shape, np.dtype(dtype)), device)
+    module.empty = lambda shape, dtype, device: Tensor(_nowhere(shape, dtypes[dtype]), device)
     return module
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright import forks
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
-from tilewright.runtime.gpu.arrays import CUDA, HIP, Platform, library_of
+from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Platform, library_of
 from tilewright.targets import AmdTarget, GpuTarget
 
 _cpu: Any = None
@@ -28,12 +28,12 @@ def loaded_cpu() -> Any:
     return _cpu
 
 
-def of_arrays(*arrays: Any) -> Any:
-    """The engine of the first of these that is in a GPU's memory; None if none is."""
+def library_of_arrays(*arrays: Any) -> Library | None:
+    """The library of the first of these that is in a GPU's memory; None if none is."""
     for x in arrays:  # it is asked at every product, and a generator takes longer than the question
         library = library_of(x.elements if type(x) is Quantized else x)
         if library is not None:
-            return library.platform.engine
+            return library
     return None
 
 

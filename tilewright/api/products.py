@@ -19,6 +19,7 @@ from tilewright.rules.call import Call
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
+    from tilewright.runtime.gpu.arrays import Library
 
 
 def matmul(
@@ -147,12 +148,12 @@ def matmul(
             return out
     if numpys:
         numpy_products.check_keywords(numpys)
-    engine = dispatch.of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
-    if engine is not None and plain:
-        repeated = engine.repeated(a, b, out, alpha, plan)
+    library = dispatch.library_of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
+    if library is not None and plain:
+        repeated = library.platform.engine.repeated(library, a, b, out, alpha, plan)
         if repeated is not None:
             return repeated
-    return _product(engine, Call.checked(
+    return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, algorithm=algorithm, deterministic=deterministic, threads=threads,
         plan=plan,
@@ -181,16 +182,16 @@ def gemm(
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
-    return _product(dispatch.of_arrays(a, b, c), Call.checked(
+    return _product(dispatch.library_of_arrays(a, b, c), Call.checked(
         a, b, c, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a, scale_b=scale_b,
         epilogue=epilogue, algorithm=algorithm, deterministic=deterministic, threads=threads, plan=plan, updates=True,
     ))
 
 
-def _product(engine: Any, call: Call) -> Any:
-    """What the call asks for. `engine` is that of the operands' GPU; None: they are in the host's memory."""
-    if engine is not None:
-        return engine.matmul(call)
+def _product(library: Library | None, call: Call) -> Any:
+    """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory."""
+    if library is not None:
+        return library.platform.engine.matmul(call)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
     arguments.refuse(dispatch.where(call.plan), epilogue=call.epilogue)

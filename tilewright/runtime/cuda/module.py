@@ -296,10 +296,13 @@ class Prepared(launches.Prepared):
         return Arguments(self.block, self.function.parameters)
 
     def __call__(self, stream: Any = 0) -> None:
+        self.attempt(stream, self._arguments)
+
+    def attempt(self, stream: Any, arguments: Arguments) -> None:
         config = self._configs.get(stream) or self._configure(stream)
-        if self._launch(config[0], self._handle, self._arguments.address, None):
+        if self._launch(config[0], self._handle, arguments.address, None):
             with self.function.device.current():  # another device's context may have been: the launch was refused then
-                self.launch(stream, self._arguments)
+                self.launch(stream, arguments)
 
     def launch(self, stream: int, arguments: Arguments) -> None:
         config = self._configs.get(stream) or self._configure(stream)

@@ -134,8 +134,9 @@ class Library:
         raise NotImplementedError
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        """Of an array that `look` would take as it is: dtype, shape, strides and device, in the library's own terms and
-        whatever is cheapest to compare; and the address of its first element. None if that takes a look."""
+        """Of an array of the library that `look` would take as it is: dtype, shape, strides and device, in the
+        library's own terms and whatever is cheapest to compare; and the address of its first element. None if that
+        takes a look, or x is another's."""
         return None
 
     def pointer(self, x: Any) -> int:
@@ -152,14 +153,22 @@ class Library:
 
 
 class _Torch(Library):
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        self.tensors: set[type] = set()  # torch.Tensor and its subclasses, as they were met
+        self.made: dict[tuple[np.dtype[Any], int], tuple[Any, Any]] = {}  # torch's words for new tensors
+
     def knows(self, x: Any) -> bool | None:
         """Is x in a GPU's memory? None: it is not torch's."""
+        if type(x) in self.tensors:
+            return bool(x.is_cuda)
         torch = sys.modules.get("torch")
         if torch is None:
             return None
         tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
-        if not (type(x) is tensor or (tensor is not None and isinstance(x, tensor))):
+        if tensor is None or not isinstance(x, tensor):
             return None
+        self.tensors.add(type(x))
         return bool(x.is_cuda)
 
     def device(self, x: Any) -> int:
@@ -186,18 +195,22 @@ class _Torch(Library):
         return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        if x.requires_grad or x.is_neg() or x.layout != sys.modules["torch"].strided:
-            return None
-        return (x.dtype, x.shape, x.stride(), x.device.index), x.data_ptr()
+        if type(x) in self.tensors or self.knows(x):
+            torch, dtype = sys.modules["torch"], x.dtype
+            # Only a part of a complex tensor can be negated; only strided ones have strides and an address.
+            negated = (dtype is torch.float32 or dtype is torch.float64 or dtype is torch.float16) and x.is_neg()
+            if x.layout is torch.strided and not (negated or (x.requires_grad and torch.is_grad_enabled())):
+                return (dtype, x.shape, x.stride(), x.device), x.data_ptr()
+        return None
 
     def pointer(self, x: Any) -> int:
         return int(x.data_ptr())
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
-        torch = sys.modules["torch"]
-        # dtype.name takes longer than all the rest
-        its = torch.float32 if dtype.char == "f" else torch.float64 if dtype.char == "d" else getattr(torch, dtype.name)
-        return torch.empty(shape, dtype=its, device=torch.device("cuda", device))
+        torch, how = sys.modules["torch"], self.made.get((dtype, device))
+        if how is None:  # to find these words takes longer than the allocation
+            how = self.made[dtype, device] = getattr(torch, dtype.name), torch.device("cuda", device)
+        return torch.empty(shape, dtype=how[0], device=how[1])
 
 
 class _CuPy(Library):
@@ -216,7 +229,7 @@ class _CuPy(Library):
         return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        return (x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)
+        return ((x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)) if self.knows(x) else None
 
     def pointer(self, x: Any) -> int:
         return int(x.data.ptr)

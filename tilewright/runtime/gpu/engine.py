@@ -60,13 +60,13 @@ class Engine:
 
     # ---- arrays in the GPUs' memory
 
-    def repeated(self, a: Any, b: Any, out: Any, alpha: Any, plan: Any) -> Any:
+    def repeated(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, plan: Any) -> Any:
         """alpha * a @ b, into out or a new array, if it differs from an earlier product in addresses only; else None,
-        and nothing is done."""
+        and nothing is done. `library` is that of one of them."""
         if not alpha or not _is_plain(alpha):
             return None
-        asked = fast_path.signature(a, b, out, plan)
-        return None if asked is None else fast_path.multiply(asked, a, out, float(alpha))
+        asked = fast_path.signature(library, a, b, out, plan)
+        return None if asked is None else fast_path.multiply(library, asked, a, out, float(alpha))
 
     def matmul(self, call: Call) -> Any:
         """The call's product, for arrays of one library on one device: the shapes, dtypes and errors of matmul.
@@ -101,7 +101,7 @@ class Engine:
             if library.waits:
                 run.synchronize()
             if plain and not blocked and not call.beta and _is_plain(call.alpha):
-                asked = fast_path.signature(call.a, call.b, call.out, call.plan)
+                asked = fast_path.signature(library, call.a, call.b, call.out, call.plan)
                 if asked is not None and len(run.steps) == 1 and run.steps[0]:
                     fast_path.remember(asked[0], product.user_shape, *run.steps[0])
         finally:

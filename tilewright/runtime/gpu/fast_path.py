@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.runtime.gpu.arrays import Library, library_of
+from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.recipe import Recipe
 
 MOST = 4096
@@ -32,24 +32,21 @@ class Entry(NamedTuple):
 _entries: dict[tuple[Any, ...], Entry] = {}
 
 
-def signature(a: Any, b: Any, out: Any, plan: Any) -> tuple[tuple[Any, ...], Library, int, int, int] | None:
-    """Of a product of plain arrays of one library: what it has in common with others, the library, and the addresses of
-    a, b and out; 0 for one that is to be made. None if arrays are not so plain."""
-    library = library_of(a)
-    if library is None or library_of(b) is not library:
-        return None
+def signature(library: Library, a: Any, b: Any, out: Any, plan: Any) -> tuple[tuple[Any, ...], int, int, int] | None:
+    """Of a product of plain arrays of a library: what it has in common with others, and the addresses of a, b and out;
+    0 for one that is to be made. None if arrays are not so plain."""
     x, y = library.plain(a), library.plain(b)
     if x is None or y is None:
         return None
     (what_a, at_a), (what_b, at_b) = x, y
     what, at = None, 0
     if out is not None:
-        z = library.plain(out) if library_of(out) is library else None
+        z = library.plain(out)
         if z is None:
             return None
         what, at = z
     key = library, what_a, what_b, what, at_a & ALIGNMENT, at_b & ALIGNMENT, at & ALIGNMENT, plan
-    return key, library, at_a, at_b, at
+    return key, at_a, at_b, at
 
 
 def remember(key: tuple[Any, ...], shape: tuple[int, ...], recipe: Recipe, transposed_c: bool, device: int,
@@ -61,9 +58,9 @@ def remember(key: tuple[Any, ...], shape: tuple[int, ...], recipe: Recipe, trans
     _entries[key] = Entry(recipe, transposed_c, device, shape, c.dtype, tuple(map(_span, matrices)))
 
 
-def multiply(asked: tuple[Any, ...], a: Any, out: Any, alpha: float) -> Any:
+def multiply(library: Library, asked: tuple[Any, ...], a: Any, out: Any, alpha: float) -> Any:
     """alpha * a @ b as it went before, into out or a new array; None if it has to go the long way."""
-    key, library, at_a, at_b, at_c = asked
+    key, at_a, at_b, at_c = asked
     found = _entries.get(key)
     if found is None:
         return None

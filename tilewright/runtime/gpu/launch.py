@@ -196,7 +196,11 @@ class Prepared:
     def __call__(self, stream: Any = None) -> None:
         """Launch on a stream (None: the default one). The driver's error if it refuses; what goes wrong in the kernel
         is found by whatever waits for the stream."""
-        self.inside(self.launch, handle_of(stream), self._arguments)
+        self.attempt(handle_of(stream), self._arguments)
+
+    def attempt(self, stream: int, arguments: Any) -> None:
+        """Launch in the function's context, whichever is current."""
+        self.inside(self.launch, stream, arguments)
 
     def launch(self, stream: int, arguments: Any) -> None:
         """The same with other arguments, on the stream with this handle. The device must be current."""

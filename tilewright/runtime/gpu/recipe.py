@@ -127,8 +127,6 @@ class Recipe:
         self.needs_workspace = self.only is None or self.only.needs_workspace
         if self.needs_workspace:
             self.workspaces.prepare(self.device)
-        if self.only is not None:
-            self._launch = self._with_workspace if self.needs_workspace else self.only.prepared.launch
 
     def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Callable[[int], None] | None:
         """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
@@ -143,7 +141,10 @@ class Recipe:
             self._run_all((a, b, c, *scales), alpha, beta, stream)
             return
         arguments = step.filled((a, b, c, *scales), alpha, beta)
-        step.prepared.inside(self._launch, stream, arguments)
+        if self.needs_workspace:
+            step.prepared.inside(self._with_workspace, stream, arguments)
+        else:
+            step.prepared.attempt(stream, arguments)
         step.spare.append(arguments)
 
     def _with_workspace(self, stream: int, arguments: Any) -> None:
