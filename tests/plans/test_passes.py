@@ -60,7 +60,7 @@ def test_terms():
     (H200, MMA, shape(terms="tf32"), "terms must be tf32 for a 500x300x201 product"),
     (H200, f"{MMA} terms=f16", shape("bf16"), "terms=f16 multiplies operands of f16, and this is bf16 by bf16"),
     (H200, "wgmma 128x128x32 stages=4 warpgroups=2 terms=tf32", shape(k=200),
-     "wgmma multiplies tf32 with k contiguous in A and B, layout nt, not nn"),
+     "wgmma multiplies tf32 with k contiguous in A and B, layout nt, nn with swap or tt, not nn"),
     (H200, "wgmma 128x256x64 stages=4 warpgroups=2 promote=64 terms=f16", shape("f16", k=200),
      "promote must be 0 or, for sums in f32, a multiple of cta_k = 64, not 64 for sums in f16"),
     (H200, f"{MMA} terms=bf16_x6", shape(m=4096, n=4096, k=4096, batch=200), "bytes, and may write 17,179,869,184"),
@@ -117,12 +117,14 @@ def test_algorithms(algorithm, terms):
 @pytest.mark.parametrize(("algorithm", "format", "terms"), [
     ("tf32_tf32_f32", "f32", "tf32"), ("f16_f16_f16", "f16", "f16")])
 def test_algorithms_that_round(algorithm, format, terms):
-    """Chosen where they are asked for, never else; of tf32 wgmma has k contiguous in both operands."""
-    for layout, copied in ("nt", "none"), ("nn", "b"), ("tn", "ab"), ("tt", "a"):
+    """Chosen where they are asked for, never else; of tf32 wgmma has k contiguous in one operand, whose rows are
+    columns of instructions."""
+    for layout, copied in ("nt", "none"), ("nn", "none"), ("tn", "a"), ("tt", "none"):
         problem = tw.Gemm(4096, 4096, 4096, format, layout=layout)
         plan = tw.plan(problem, "sm_90a", algorithm=algorithm)
         assert (plan.algorithm, plan.terms) == ("wgmma", terms)
         assert plan.copied == (copied if terms == "tf32" else "none")
+        assert plan.swap == (terms == "tf32" and layout in ("nn", "tn"))
         assert tw.plan(problem, "sm_90a").terms == tw.plan(problem, "sm_90a", algorithm="fastest").terms.replace(
             "bf16_x6", "none") == "none"
         assert tw.compile(problem, "sm_90a", algorithm=algorithm).plan == plan

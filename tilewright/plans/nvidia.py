@@ -96,6 +96,9 @@ MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are w
 WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
              ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1))
 OF_FP8 = ((128, 160), 2),        # besides, where sums and promoted sums share the registers
+# Of tf32 whose rows are contiguous: rows of instructions by columns.
+OF_STRIDED = ((256, 128), 2), ((256, 64), 2), ((128, 128), 1), ((128, 64), 1), ((128, 32), 1)
+OF_STRIDED_TURNS = (128, 128), (128, 64)
 OF_F16 = ((256, 256), 2),       # besides, where sums are f16
 DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
 OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
@@ -159,7 +162,8 @@ def _as_is_or_copied(plans: Callable[..., Iterator[NvidiaPlan]], fits: Callable[
 
 def _mapped(shape: GpuShape) -> bool:
     """Tensor maps can describe both operands, as wgmma needs them."""
-    return min(shape.align_a, shape.align_b) == WIDEST and (max(shape.bits) == 16 or shape.layout == "nt")
+    layouts = ("nt", "nn", "tt") if shape.a == "tf32" else ("nt",)
+    return min(shape.align_a, shape.align_b) == WIDEST and (max(shape.bits) == 16 or shape.layout in layouts)
 
 
 def _whole_vectors(shape: GpuShape) -> bool:
@@ -200,14 +204,21 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
     turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
     row, fewest, tiles = (SWIZZLED, FEWEST_STAGES, WARPGROUP) if not shape.terms else (SWIZZLED // 2, 2, OF_TERMS)
     tiles = (*tiles, *OF_FP8*promoted, *OF_F16*(declared.get("terms") == "f16"))
+    by_threads = shape.a == "tf32" and shape.layout != "nt" and not shape.terms
+    swap = by_threads and shape.layout == "nn"
+    mapped = shape.align_c == WIDEST and not by_threads
+    if by_threads:
+        tiles, turns = OF_STRIDED, OF_STRIDED_TURNS
     for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in tiles), *((x, 2, True) for x in turns)):
+        if swap:
+            cta_m, cta_n = cta_n, cta_m
         row_c, cta_k = cta_n * bits_of(shape.out) // 8, row * 8 // bits_of(shape.a)
         if (cta_m, cta_n) in DEEP and not shape.terms and not promoted:
             cta_k *= 2
         plan = NvidiaPlan("wgmma", cta_m, cta_n, cta_k, stages=DEEPEST_STAGES, warpgroups=warpgroups,
                           pingpong=pingpong, promote=max(promote, cta_k) if promote else 0,
-                          vector_c=min(shape.vector_c, 2), **declared,
-                          store="tma" if shape.align_c == WIDEST and row_c % NARROWEST_C == 0 else "lanes")
+                          vector_c=min(shape.vector_c, 4 if swap else 2), swap=swap, **declared,
+                          store="tma" if mapped and row_c % NARROWEST_C == 0 else "lanes")
         while plan.stages > fewest and plan.shared(shape) > target.smem_cta:
             plan = replace(plan, stages=plan.stages - 1)
         for cluster_m, cluster_n in CLUSTERS:

@@ -175,7 +175,8 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
     if p.promote and (p.warpgroups == 1 or p.pingpong):         # nothing else is multiplied meanwhile
         step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
-    stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * STORING[p.store] + EXCHANGING*(p.cluster_k > 1)
+    storing = STORING[p.store if p.vectors[2] < 4 else "tma"]
+    stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * storing + EXCHANGING*(p.cluster_k > 1)
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:
         work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored

@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.plans import gemv_rules, gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
-from tilewright.plans.wgmma_rules import GPC, GROUP, GROUP_REGISTERS, STAGED_C, WARPS, Division, division, of_wgmma
+from tilewright.plans.wgmma_rules import (
+    GPC,
+    GROUP,
+    GROUP_REGISTERS,
+    STAGED_C,
+    WARPS,
+    Division,
+    division,
+    of_wgmma,
+    strided,
+)
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
@@ -140,7 +150,8 @@ class NvidiaPlan(GpuPlan):
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
             sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
-            more = 24*(shape.scales == "1x128") + 8*(gpu.bits_of(shape.out) == 32 and not self.split)
+            more = 24*(shape.scales == "1x128" or strided(self, shape))
+            more += 8*(gpu.bits_of(shape.out) == 32 and not self.split)
             return sums + (sums // self.parts if self.promote else 0) + BESIDE + more
         if self.algorithm == "mma":            # sums of terms once more, and those that scales of blocks multiply
             sums = self.warp_m*self.warp_n // LANES // self.packed

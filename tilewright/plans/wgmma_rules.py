@@ -76,16 +76,27 @@ def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
     return found if found.whole else found._replace(clusters=found.shares)
 
 
+def strided(p: NvidiaPlan, shape: GpuShape) -> bool:
+    """Whether the rows of instructions are contiguous, not k, in tf32, which wgmma takes from registers then."""
+    return shape.a == "tf32" and shape.layout[p.swap] != "nt"[p.swap]
+
+
 def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
     yield from p.above(cta_m=BOX, cta_n=BOX, warpgroups=max(GROUP_REGISTERS), cta_k=BOX)
     by = " with swap" * p.swap
     (high, rows), (wide, columns) = (("cta_m", p.cta_m), ("cta_n", p.cta_n))[::-1 if p.swap else 1]
-    if rows % (unit := GROUP_ROWS * (1 if p.pingpong else p.warpgroups)):
+    by_threads = strided(p, shape)
+    if rows % (unit := GROUP_ROWS * (1 + by_threads) * (1 if p.pingpong else p.warpgroups)):
         yield f"{high} must be a multiple of {unit} where warpgroups is {p.warpgroups}{by}, not {rows}."
-    if p.swap and (p.store, p.vectors[2]) != ("lanes", 1):
+    if by_threads and (p.store != "lanes" or p.vectors[2] > 2 + 2*p.swap):
+        yield (f"tf32 in layout {shape.layout} needs store=lanes and vector_c of at most {2 + 2*p.swap}{by}, not "
+               f"{p.store} and {p.vectors[2]}.")
+    elif p.swap and not by_threads and (p.store, p.vectors[2]) != ("lanes", 1):
         yield f"swap needs store=lanes and vector_c=1, not {p.store} and {p.vectors[2]}."
+    elif not by_threads and p.vectors[2] > 2:
+        yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
     if p.pingpong and p.warpgroups < 2:
         yield f"pingpong takes 2 warpgroups or more, not {p.warpgroups}."
     if columns % (unit := 16 if shape.sums == "i32" and columns > 32 else 8):
@@ -93,14 +104,15 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if p.ctas > MOST_CTAS:
         yield f"a cluster would have {p.ctas} CTAs, and may have {MOST_CTAS}."
     if p.cluster_k > 1:
-        if p.ctas > p.cluster_k or p.divided or p.parts > 1:
-            yield "with cluster_k, cluster must be 1x1, parts 1, and there can be no split_k or tail."
+        if p.ctas > p.cluster_k or p.divided or p.parts > 1 or by_threads:
+            yield "with cluster_k, cluster must be 1x1, parts 1, and there can be no split_k, tail or tf32 by threads."
         if columns % (REPEAT*p.cluster_k):
             yield f"{wide} must be a multiple of {REPEAT*p.cluster_k} with cluster_k = {p.cluster_k}, not {columns}."
         if p.cluster_k > ceil(shape.k / max(p.cta_k, p.promote)):
             yield f"cluster_k = {p.cluster_k} exceeds the number of tiles along k."
-    if gpu.bits_of(shape.a) != 16 and shape.layout != "nt":
-        yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt, not {shape.layout}."
+    if gpu.bits_of(shape.a) != 16 and shape.layout != ("nt" if not by_threads else "nn" if p.swap else "tt"):
+        also = ", nn with swap or tt" * (shape.a == "tf32")
+        yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt{also}, not {shape.layout}{by}."
     for name, align, extent, bits, along_k, share in (
             ("A", shape.align_a, p.cta_m, gpu.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
             ("B", shape.align_b, p.cta_n, gpu.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
@@ -125,8 +137,6 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if p.parts > 1 and (p.promote != p.cta_k or p.cta_n % (8*p.parts) or shape.layout[1] == "n"):
         yield (f"the sums of {p.cta_m}x{p.cta_n} are promoted in {p.parts} parts, for which promote must be cta_k, "
                f"cta_n a multiple of {8*p.parts}, and k contiguous in B.")
-    if p.vectors[2] > 2:
-        yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
     if (registers := p.estimate(shape)) > (most := GROUP_REGISTERS.get(p.warpgroups, 0)):
         yield f"a thread would need about {registers} registers, and has {most} where warpgroups is {p.warpgroups}."
     sums = columns // p.parts * GROUP_ROWS // GROUP // p.packed

@@ -116,6 +116,21 @@ def test_formats(formats, options):
     run(130, A=A, B=B, OUT=OUT, SUMS=SUMS, **{"n": 67, "k": 72} | options)
 
 
+STRIDED = {"A": "tf32", "CTA_K": 32, "COPIED": False, "k": 104}
+
+
+@pytest.mark.parametrize("options", [
+    {"LAYOUT": "nn", "SWAP": True, "CTA_N": 128, "CTA_M": 64, "WARPGROUPS": 1, "VECTOR_C": 4, "n": 152, "STAGES": 3},
+    {"LAYOUT": "nn", "SWAP": True, "CTA_N": 256, "CTA_M": 32, "n": 150, "alpha": 2, "beta": -1},
+    {"LAYOUT": "nn", "SWAP": True, "CTA_N": 128, "CTA_M": 32, "PINGPONG": True, "CLUSTER_M": 2, "k": 40},
+    {"LAYOUT": "tt", "CTA_M": 128, "WARPGROUPS": 1, "VECTOR_C": 2, "CLUSTER_N": 2, "m": 140},
+])
+def test_tf32_with_rows_contiguous(options):
+    """Of which the threads read what the instructions multiply: without bank conflicts."""
+    report = run(**{**STRIDED, **options})
+    assert not report.of("b_smem" if options.get("SWAP") else "a_smem", "load", "shared").conflicts
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (128, 64, 64), (129, 65, 65), (257, 67, 333)])
 def test_sizes(m, n, k):
     run(m, n, k, CLUSTER_M=2)
@@ -444,6 +459,8 @@ def test_machine_code(m, n, layout):
     ({"A": "tf32", "B": "tf32", "LAYOUT": "nn", "CTA_K": 32}, "only numbers of 16 bits"),
     ({"SWAP": True}, "SWAP stores single elements: COPIED must be False and VECTOR_C 1, not True and 1"),
     ({"SWAP": True, "CTA_N": 96, "WARPGROUPS": 1}, "CTA_N must be a multiple of 64 for 1 warpgroups, not 96"),
+    ({"A": "tf32", "B": "tf32", "LAYOUT": "nn", "SWAP": True, "COPIED": False, "CTA_K": 32, "CTA_N": 128},
+     "tf32 with k strided in B need a CTA_N that is a multiple of 256 for 2 warpgroups"),
     ({"PROMOTE": 128, "PARTS": 2}, "PARTS may be 2 where PROMOTE is CTA_K = 64, not 128"),
     ({"PROMOTE": 96}, "PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = 64, not 96"),
 ])

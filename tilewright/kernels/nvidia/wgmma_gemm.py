@@ -65,6 +65,7 @@ REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loa
 # Of a multiprocessor, dealt out evenly at first; that NVIDIA's assembler wants beside the sums of one instruction,
 # although warpgroups get more for all of theirs (ptxas 13.5, error C7602).
 FILE, BESIDE = 65536, 26
+PIECE, WARPGROUP = 16, 4        # bytes that a swizzle leaves together; warps
 
 
 def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: str = "f32", LAYOUT: str = "nt",
@@ -84,7 +85,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     A, B        f16, bf16; tf32, i8, u8, e4m3fn, e5m2 with k contiguous: of A and B the same one, or any two of i8 and
-                u8, or of e4m3fn and e5m2. tf32 is f32 in memory, which copies round to nearest, ties to even
+                u8, or of e4m3fn and e5m2. tf32 is f32 in memory, which copies round to nearest, ties to even; A (with
+                SWAP B) may have rows contiguous: see StridedProducts
     SUMS        i32 for i8 and u8, else f32; f16 for f16 and fp8 as well, in half the registers: these sums become f32
                 after the last product. alpha and beta are i32 or f32
     OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
@@ -128,11 +130,17 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     TURNS = WARPGROUPS if PINGPONG else 1
     HIGH, SIDE = (CTA_N, "CTA_N") if SWAP else (CTA_M, "CTA_M")         # whose parts are rows of instructions
     ROWS = HIGH*TURNS // WARPGROUPS                                     # of a warpgroup
-    if HIGH % (M*WARPGROUPS // TURNS) or VECTOR_C not in (1, 2) or STAGES < 2 or (PINGPONG and WARPGROUPS < 2):
+    STRIDED = A == "tf32" and "nt"[SWAP] != LAYOUT[SWAP]                # StridedProducts multiply
+    VECTORS = (1, 2, 4) if STRIDED and SWAP else (1, 2)
+    if HIGH % (M*WARPGROUPS // TURNS) or VECTOR_C not in VECTORS or STAGES < 2 or (PINGPONG and WARPGROUPS < 2):
         raise ValueError(f"{SIDE} must be a multiple of {M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, not "
                          f"{HIGH}; VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}; WARPGROUPS at "
                          f"least 2 for PINGPONG, not {WARPGROUPS}")
-    if SWAP and (COPIED or VECTOR_C > 1):
+    if STRIDED and (HIGH % (2*M*WARPGROUPS // TURNS) or CTA_K % 16 or COPIED or PROMOTE or TERMS):
+        raise ValueError(f"tf32 with k strided in {'B' if SWAP else 'A'} need a {SIDE} that is a multiple of "
+                         f"{2*M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, CTA_K of 16, and neither COPIED, "
+                         f"PROMOTE nor TERMS; not {HIGH}, {CTA_K}, {COPIED}, {PROMOTE} and {TERMS}")
+    if SWAP and not STRIDED and (COPIED or VECTOR_C > 1):
         raise ValueError(f"SWAP stores single elements: COPIED must be False and VECTOR_C 1, not {COPIED} and "
                          f"{VECTOR_C}")
     if BLOCKS not in (0, 1, scales.BLOCK) or (BLOCKS and (PROMOTE != scales.BLOCK or SCALED or SUMS == "f16")):
@@ -145,7 +153,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         raise ValueError(f"PARTS may be {PARTS} where PROMOTE is CTA_K = {CTA_K}, not {PROMOTE}, CTA_N a multiple of "
                          f"{8*PARTS}, not {CTA_N}, B has k contiguous, and SWAP is False")
     sides = (b, a) if SWAP else (a, b)                                  # rows of instructions, and columns
-    atom = Wgmma(sides[1].EXTENT // PARTS, sides[0].FORMAT, sides[1].FORMAT, SUMS, sides[0].layout, sides[1].layout)
+    atom = Wgmma(sides[1].EXTENT // PARTS, sides[0].FORMAT, sides[1].FORMAT, SUMS,
+                 None if STRIDED else sides[0].layout, sides[1].layout)
     launched = FILE // (128*(WARPGROUPS + 1)) // 8 * 8
     if atom.registers + BESIDE > launched:
         raise ValueError(f"{'CTA_M' if SWAP else 'CTA_N'} = {atom.n} is too much for {WARPGROUPS} warpgroups: "
@@ -196,9 +205,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
         warp = k.uniform(t // 32)                                       # addresses of operands in uniform registers
         turns = Turns(k, turn, warp // 4, WARPGROUPS) if turn else None
         first = warp // 4 * ROWS if turns is None else k.constant(i32, 0)
-        products = Products(k, atom, sides, (b_smem, a_smem) if SWAP else (a_smem, b_smem),
-                            [pair[::-1] for pair in PAIRS] if SWAP else PAIRS, first, ROWS, PARTS if PROMOTE else 0,
-                            SWAP)
+        products = (StridedProducts if STRIDED else Products)(
+            k, atom, sides, (b_smem, a_smem) if SWAP else (a_smem, b_smem),
+            [pair[::-1] for pair in PAIRS] if SWAP else PAIRS, first, ROWS, PARTS if PROMOTE else 0, SWAP, t % 128)
         with tiles.each(turns.mine if turns else 0, TURNS) as unit:
             if turns:
                 turns.wait()
@@ -324,7 +333,8 @@ class Products:
     """A warpgroup's rows of the CTA's tile of C, or with SWAP of C^T: sums of products of tiles in shared memory."""
 
     def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
-                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PARTS: int, SWAP: bool) -> None:
+                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PARTS: int, SWAP: bool, t: Value) -> None:
+        """t: the number of the thread in its warpgroup."""
         self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
         self.SWAP, self.ELEMENTS = SWAP, (PARTS or 1)*atom.sums.elements
         self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
@@ -370,10 +380,10 @@ class Products:
     def factors(self, scales: Scales, t: Value, i0: Value, j0: Value) -> Factors:
         """The scales of a block of k, for thread t of the warpgroup in a tile that begins there."""
         (of_row, i0), (of_column, j0) = self._exchanged((scales.row, i0), (scales.column, j0))
-        rows = {(i, half): of_row(i0 + self.first + (t // 32 * 16 + i*M + self.place(t % 32, 2*half)[0]))
+        rows = {(i, half): of_row(i0 + self.first + self.row(t, i, half))
                 for i in range(self.shape[0]) for half in range(2)}
         if scales.SHARED == 1 or self.SWAP:
-            columns = {(e // 4, e % 2): of_column(j0 + self.place(t % 32, e)[1])
+            columns = {(e // 4, e % 2): of_column(j0 + self.column(t, e))
                        for e in range(self.shape[1]) if e % 4 < 2}
         else:
             WIDTH = gcd(self.tiles[1].EXTENT, scales.SHARED)            # columns that certainly share one
@@ -413,11 +423,14 @@ class Products:
         """Blocks of 64 rows, and elements of C that a lane has of each."""
         return len(self.acc), self.ELEMENTS
 
-    def place(self, lane: Value, e: int) -> tuple[Value, Value]:
-        """Row and column of element e of a block, in its 16 rows of a warp."""
+    def row(self, t: Value, i: int, half: int) -> Value:
+        """That of thread t in the upper or lower half of block i."""
+        return t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]
+
+    def column(self, t: Value, e: int) -> Value:
+        """That of its element e of a block."""
         part, inside = divmod(e, self.atom.sums.elements)
-        y, x = self.atom.sums(lane, inside)
-        return y, x + part*self.atom.n
+        return self.atom.sums(t % 32, inside)[1] + part*self.atom.n
 
     def element(self, i: int, e: int) -> Value:
         """Element e of block i, of an f16 as f32."""
@@ -432,10 +445,9 @@ class Products:
         i0, j0 = self._exchanged(i0, j0)
         for i in range(self.shape[0]):
             for half in range(2):                                       # all of a row, then the row 8 below
-                row = None
+                row = i0 + self.first + self.row(t, i, half)
                 for e in range(2*half, self.shape[1], 4):
-                    y, x = self.place(t % 32, e)
-                    row = i0 + self.first + (t // 32 * 16 + i*M + y) if row is None else row
+                    x = self.column(t, e)
                     for d in range(0, 2, VECTOR):
                         yield Run(*self._exchanged(row, j0 + x + d), [self.element(i, e + d + v)
                                                                       for v in range(VECTOR)])
@@ -443,3 +455,73 @@ class Products:
     def _exchanged(self, rows: T, columns: T) -> tuple[T, T]:
         """What rows and columns of C are to the instructions, or the reverse."""
         return (columns, rows) if self.SWAP else (rows, columns)
+
+
+class StridedProducts(Products):
+    """The same of tf32 whose rows are contiguous, not k, which wgmma takes from registers alone. TMA leaves 32 rows of
+    a step of k in 128 bytes, swizzled. A lane reads 16 bytes at once: four rows, which are rows of two blocks, of both
+    halves of each, so that a warp has 32 rows side by side. Which four spreads eight lanes over all banks.
+
+    A stage is multiplied in two halves, each a group: the registers of one are filled while the other is multiplied.
+    """
+
+    def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], *more: Any) -> None:
+        super().__init__(k, atom, tiles, *more)
+        t, a = more[-1], tiles[0]
+        lane, warp = t % 32, t // 32
+        self.four = lane // 4 % 2 * 4 + lane // 8                       # the lane's rows of 32, in fours
+        step = lane % 4                                                 # of k: this one, and the fourth after it
+        own = (self.first // a.ROW + warp)*a.BLOCK + step*a.SWIZZLE + (self.four ^ step)*PIECE
+        self.own = own, (own ^ 4*PIECE) + 4*a.SWIZZLE
+
+    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None,
+               part: int = 0) -> None:
+        assert count is not None
+        self._halves(ring.filled(begin), True, lambda: None)
+        with self.k.loop(count, start=1, unroll=False) as step:
+            self._halves(ring.filled(begin + step), False, lambda: ring.give_back(begin + step - 1))
+        if started:
+            started()
+        self.wait(0)
+        ring.give_back(begin + count - 1)
+
+    def _halves(self, stage: Value, first: bool, before: Callable[[], None]) -> None:
+        """Start the products of a stage, as two groups; `before` is called when those of the one before are over."""
+        k, (a, b), b_smem = self.k, self.tiles, self.smem[1]
+        STEPS = a.CTA_K*a.ITEM // DEPTH // 2
+        for half in range(2):
+            steps = range(half*STEPS, (half + 1)*STEPS)
+            fragments = [self._read(stage, step) for step in steps]
+            k.wgmma_fence(*self.acc)
+            for step, read in zip(steps, fragments):
+                for acc, registers in zip(self.acc, read):
+                    k.wgmma(self.atom, acc, registers, b_smem.at(stage, b.at(0, step)), not first or step > 0)
+            k.wgmma_commit()
+            self.wait(1)
+            if not half:
+                before()
+
+    def _read(self, stage: Value, step: int) -> list[list[Value]]:
+        """The registers of A for each block."""
+        k, a, found = self.k, self.tiles[0], []
+        for pair in range(len(self.acc) // 2):
+            at = pair*WARPGROUP*a.BLOCK + step*(DEPTH // a.ITEM)*a.SWIZZLE
+            now, later = (k.load(self.smem[0].at(stage, own + at).as_(f32), vec(f32, 4)) for own in self.own)
+            found += [[k.bits_as(x[2*i + half], i32) for x in (now, later) for half in range(2)] for i in range(2)]
+        return found
+
+    def row(self, t: Value, i: int, half: int) -> Value:
+        return t // 32 * 32 + self.four*4 + (i // 2 * 2*M + i % 2 * 2 + half)
+
+    def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
+        """With SWAP four rows are neighbours in a row of C."""
+        if not self.SWAP:
+            yield from super().runs(t, i0, j0, VECTOR)
+            return
+        for i in range(0, self.shape[0], 2):
+            column = j0 + self.first + self.row(t, i, 0)
+            for e in (e for e in range(self.shape[1]) if e % 4 < 2):
+                row = i0 + self.column(t, e)
+                four = [self.element(i + block, e + 2*half) for block in range(2) for half in range(2)]
+                for first in range(0, 4, VECTOR):
+                    yield Run(row, column + first, four[first:first + VECTOR])
