@@ -104,8 +104,10 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if p.ctas > MOST_CTAS:
         yield f"a cluster would have {p.ctas} CTAs, and may have {MOST_CTAS}."
     if p.cluster_k > 1:
-        if p.ctas > p.cluster_k or p.divided or p.parts > 1 or by_threads:
-            yield "with cluster_k, cluster must be 1x1, parts 1, and there can be no split_k, tail or tf32 by threads."
+        if p.ctas > p.cluster_k or p.divided or p.parts > 1:
+            yield "with cluster_k, cluster must be 1x1, parts 1, and there can be no split_k or tail."
+        if by_threads:
+            yield f"cluster_k must be 1 for tf32 in layout {shape.layout}, not {p.cluster_k}."
         if columns % (REPEAT*p.cluster_k):
             yield f"{wide} must be a multiple of {REPEAT*p.cluster_k} with cluster_k = {p.cluster_k}, not {columns}."
         if p.cluster_k > ceil(shape.k / max(p.cta_k, p.promote)):

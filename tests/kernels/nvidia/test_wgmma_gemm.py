@@ -18,7 +18,8 @@ from tilewright.formats import get
 from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.nvidia.wgmma_gemm import Products, Stages, Turns, emit_wgmma_gemm
+from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
+from tilewright.kernels.nvidia.wgmma_products import Products, Stages, Turns
 from tilewright.kernels.nvidia.wgmma_tiles import Tiles
 from tilewright.simulator import Fault
 from tilewright.targets import target

@@ -1,0 +1,277 @@
+"""What a warpgroup of the GEMM by wgmma (wgmma_gemm.py) does with the stages of the ring: it waits for them, multiplies
+them, gives them back, and holds the sums.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
+from typing import Any, TypeVar
+
+from tilewright.atoms.wgmma import DEPTH, M, Wgmma
+from tilewright.ir import Kernel, Tile, Value, f16, f32, i32, vec
+from tilewright.ir.ops.pipelines import Mbarriers
+from tilewright.kernels.gpu.epilogue import Run
+from tilewright.kernels.gpu.scales import Scales
+from tilewright.kernels.nvidia.wgmma_tiles import SmemTile
+
+T = TypeVar("T")
+Pairs = dict[tuple[int, int], Value]
+Factors = tuple[Pairs, Pairs]           # scales by (64 rows, their upper or lower 8 of 16), and (8 columns, odd ones)
+PIECE, WARPGROUP = 16, 4        # bytes that a swizzle leaves together; warps
+
+
+def pairs(planes_a: int, planes_b: int, products: int) -> list[tuple[int, int]]:
+    """Planes of A and B that are multiplied with each other: the smallest numbers first. ValueError if there are not so
+    many, or others as small."""
+    found = sorted(product(range(planes_a), range(planes_b)), key=sum)
+    if not 0 < products <= len(found) or (products < len(found) and sum(found[products - 1]) == sum(found[products])):
+        whole = [n for n, pair in enumerate(found, 1) if n == len(found) or sum(pair) < sum(found[n])]
+        raise ValueError(f"TERMS: {planes_a} planes of A and {planes_b} of B have {' or '.join(map(str, whole))} "
+                         f"products, not {products}")
+    return found[:products][::-1]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The ring. A position counts steps of k since the CTA began; it says stage and phase.
+
+    everywhere      stages are given back to all CTAs of the cluster
+    TURNS           one of so many parts of the role that multiplies takes all positions of a tile
+    """
+    full: Mbarriers
+    empty: Mbarriers
+    COUNT: int
+    everywhere: bool
+    TURNS: int
+
+    def refill(self, position: Value, BYTES: int) -> Value:
+        """The stage, when it may be overwritten, by copies of so many bytes."""
+        stage = position % self.COUNT
+        self.empty.wait(stage, position // self.COUNT % 2 ^ 1, sleep=True)
+        self.full.arrive(stage, by="role", expect=BYTES)
+        return stage
+
+    def filled(self, position: Value) -> Value:
+        """The stage, when its tiles have come."""
+        self.full.wait(position % self.COUNT, position // self.COUNT % 2, sleep=True)
+        return position % self.COUNT
+
+    def give_back(self, position: Value) -> None:
+        self.empty.arrive(position % self.COUNT, by="warp", everywhere=self.everywhere, turns=self.TURNS)
+
+
+class Turns:
+    """Of the warpgroups, of which this is number `mine`, with tiles of C."""
+
+    def __init__(self, k: Kernel, turn: Mbarriers, mine: Value, WARPGROUPS: int) -> None:
+        self.turn, self.mine, self.WARPGROUPS = turn, mine, WARPGROUPS
+        self.begun = k.variable(i32, k.cast(mine == 0, i32))            # tiles; no tile comes before the first one
+
+    def wait(self) -> None:
+        """For the products of the tile before: the last ones have been started."""
+        self.turn.wait(self.mine, self.begun.get() % 2, sleep=True)
+        self.begun.set(self.begun.get() + 1)
+
+    def end(self) -> None:
+        """Hand on to the next warpgroup."""
+        self.turn.arrive((self.mine + 1) % self.WARPGROUPS, by="warp", turns=self.WARPGROUPS)
+
+
+class Products:
+    """A warpgroup's rows of the CTA's tile of C, or with SWAP of C^T: sums of products of tiles in shared memory."""
+
+    def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], smem: tuple[Value, Value],
+                 PAIRS: list[tuple[int, int]], first: Value, EXTENT: int, PARTS: int, SWAP: bool, t: Value) -> None:
+        """t: the number of the thread in its warpgroup."""
+        self.k, self.atom, self.tiles, self.smem, self.PAIRS, self.first = k, atom, tiles, smem, PAIRS, first
+        self.SWAP, self.ELEMENTS = SWAP, (PARTS or 1)*atom.sums.elements
+        self.acc: list[Tile] = [k.tile(1, atom.registers, atom.sum) for _ in range(EXTENT // M)]
+        # of a tile of C in the end, PARTS of each block: those of the instructions, or others that these are added to
+        self.PARTS = PARTS or 1
+        self.sums = [k.tile(1, atom.registers, f32) for _ in range(len(self.acc)*PARTS)] if PARTS else self.acc
+
+    def multiply(self, stage: Value, first: bool, part: int = 0) -> None:
+        """Start the products of a stage, as a group; the `first` ones replace the sums."""
+        (a, b), (a_smem, b_smem) = self.tiles, self.smem
+        self.k.wgmma_fence(*self.acc)
+        for number, ((x, y), step) in enumerate(product(self.PAIRS, range(a.CTA_K*a.ITEM // DEPTH))):
+            for i, acc in enumerate(self.acc):
+                self.k.wgmma(self.atom, acc, a_smem.at(stage, a.at(self.first + i*M, step, x)),
+                             b_smem.at(stage, b.at(part*self.atom.n, step, y)), not first or number > 0)
+        self.k.wgmma_commit()
+
+    def wait(self, pending: int) -> None:
+        self.k.wgmma_wait(pending, *self.acc)
+
+    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None,
+               part: int = 0) -> None:
+        """The products of `count` positions (None: of one) from `begin` on, in new sums; `started` is called when all
+        are under way."""
+        self.multiply(ring.filled(begin), True, part)
+        if count is not None:
+            with self.k.loop(count, start=1, unroll=False) as step:
+                self.multiply(ring.filled(begin + step), False, part)
+                self.wait(1)
+                ring.give_back(begin + step - 1)
+        if started:
+            started()
+        self.wait(0)
+        if part + 1 < self.PARTS:
+            return
+        ring.give_back(begin if count is None else begin + count - 1)
+
+    def clear(self) -> None:
+        for tile in self.sums:
+            for ij in tile.registers:
+                tile[ij] = 0
+
+    def factors(self, scales: Scales, t: Value, i0: Value, j0: Value) -> Factors:
+        """The scales of a block of k, for thread t of the warpgroup in a tile that begins there."""
+        (of_row, i0), (of_column, j0) = self._exchanged((scales.row, i0), (scales.column, j0))
+        rows = {(i, half): of_row(i0 + self.first + self.row(t, i, half))
+                for i in range(self.shape[0]) for half in range(2)}
+        if scales.SHARED == 1 or self.SWAP:
+            columns = {(e // 4, e % 2): of_column(j0 + self.column(t, e))
+                       for e in range(self.shape[1]) if e % 4 < 2}
+        else:
+            WIDTH = gcd(self.tiles[1].EXTENT, scales.SHARED)            # columns that certainly share one
+            shared = [scales.column(j0 + first) for first in range(0, self.tiles[1].EXTENT, WIDTH)]
+            columns = {(e // 4, e % 2): shared[e // 4 * 8 // WIDTH] for e in range(self.shape[1])}
+        return rows, columns
+
+    def promote(self, factors: Factors | None = None, part: int = 0) -> None:
+        """Add the sums of the instructions, which are over, to the others, times scales."""
+        before = part*self.atom.sums.elements
+        for i, (total, acc) in enumerate(zip(self.sums[part::self.PARTS], self.acc)):
+            for at, e in total.registers:
+                x = self.k.cast(acc[at, e], f32)
+                if factors:
+                    rows, columns = factors
+                    of_a, of_b = self._exchanged(rows[i, e // 2 % 2], columns[(before + e) // 4, e % 2])
+                    total[at, e] = self.k.fma(x*of_a, of_b, total[at, e])
+                else:
+                    total[at, e] = total[at, e] + x
+
+    def widened(self) -> list[Tile]:
+        """The sums of a tile of C, from here on f32 where they are f16."""
+        if self.atom.d == "f16" and self.sums is self.acc:
+            wide = [self.k.tile(1, self.ELEMENTS, f32) for _ in self.acc]
+            for i, tile in enumerate(wide):
+                for at, e in tile.registers:
+                    tile[at, e] = self.element(i, e)
+            self.keep(wide)
+        return self.sums
+
+    def keep(self, sums: list[Tile]) -> None:
+        """From here on these are the sums of the tile, or of the first columns of it."""
+        self.sums, self.ELEMENTS = sums, self.PARTS*len(sums[0].registers)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Blocks of 64 rows, and elements of C that a lane has of each."""
+        return len(self.acc), self.ELEMENTS
+
+    def row(self, t: Value, i: int, half: int) -> Value:
+        """That of thread t in the upper or lower half of block i."""
+        return t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]
+
+    def column(self, t: Value, e: int) -> Value:
+        """That of its element e of a block."""
+        part, inside = divmod(e, self.atom.sums.elements)
+        return self.atom.sums(t % 32, inside)[1] + part*self.atom.n
+
+    def element(self, i: int, e: int) -> Value:
+        """Element e of block i, of an f16 as f32."""
+        part, e = divmod(e, self.atom.sums.elements)
+        sums = self.sums[i*self.PARTS + part]
+        if self.atom.d != "f16" or self.sums is not self.acc:
+            return sums[0, e]
+        return self.k.cast(self.k.reinterpret(sums[0, e // 2], vec(f16, 2))[e % 2], f32)
+
+    def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
+        """The sums of thread t of the warpgroup, in a tile that begins there."""
+        i0, j0 = self._exchanged(i0, j0)
+        for i in range(self.shape[0]):
+            for half in range(2):                                       # all of a row, then the row 8 below
+                row = i0 + self.first + self.row(t, i, half)
+                for e in range(2*half, self.shape[1], 4):
+                    x = self.column(t, e)
+                    for d in range(0, 2, VECTOR):
+                        yield Run(*self._exchanged(row, j0 + x + d), [self.element(i, e + d + v)
+                                                                      for v in range(VECTOR)])
+
+    def _exchanged(self, rows: T, columns: T) -> tuple[T, T]:
+        """What rows and columns of C are to the instructions, or the reverse."""
+        return (columns, rows) if self.SWAP else (rows, columns)
+
+
+class StridedProducts(Products):
+    """The same of tf32 whose rows are contiguous, not k, which wgmma takes from registers alone. TMA leaves 32 rows of
+    a step of k in 128 bytes, swizzled. A lane reads 16 bytes at once: four rows, which are rows of two blocks, of both
+    halves of each, so that a warp has 32 rows side by side. Which four spreads eight lanes over all banks.
+
+    A stage is multiplied in two halves, each a group: the registers of one are filled while the other is multiplied.
+    """
+
+    def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], *more: Any) -> None:
+        super().__init__(k, atom, tiles, *more)
+        t, a = more[-1], tiles[0]
+        lane, warp = t % 32, t // 32
+        self.four = lane // 4 % 2 * 4 + lane // 8                       # the lane's rows of 32, in fours
+        step = lane % 4                                                 # of k: this one, and the fourth after it
+        own = (self.first // a.ROW + warp)*a.BLOCK + step*a.SWIZZLE + (self.four ^ step)*PIECE
+        self.own = own, (own ^ 4*PIECE) + 4*a.SWIZZLE
+
+    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None,
+               part: int = 0) -> None:
+        assert count is not None
+        self._halves(ring.filled(begin), True, lambda: None)
+        with self.k.loop(count, start=1, unroll=False) as step:
+            self._halves(ring.filled(begin + step), False, lambda: ring.give_back(begin + step - 1))
+        if started:
+            started()
+        self.wait(0)
+        ring.give_back(begin + count - 1)
+
+    def _halves(self, stage: Value, first: bool, before: Callable[[], None]) -> None:
+        """Start the products of a stage, as two groups; `before` is called when those of the one before are over."""
+        k, (a, b), b_smem = self.k, self.tiles, self.smem[1]
+        STEPS = a.CTA_K*a.ITEM // DEPTH // 2
+        for half in range(2):
+            steps = range(half*STEPS, (half + 1)*STEPS)
+            fragments = [self._read(stage, step) for step in steps]
+            k.wgmma_fence(*self.acc)
+            for step, read in zip(steps, fragments):
+                for acc, registers in zip(self.acc, read):
+                    k.wgmma(self.atom, acc, registers, b_smem.at(stage, b.at(0, step)), not first or step > 0)
+            k.wgmma_commit()
+            self.wait(1)
+            if not half:
+                before()
+
+    def _read(self, stage: Value, step: int) -> list[list[Value]]:
+        """The registers of A for each block."""
+        k, a, found = self.k, self.tiles[0], []
+        for pair in range(len(self.acc) // 2):
+            at = pair*WARPGROUP*a.BLOCK + step*(DEPTH // a.ITEM)*a.SWIZZLE
+            now, later = (k.load(self.smem[0].at(stage, own + at).as_(f32), vec(f32, 4)) for own in self.own)
+            found += [[k.bits_as(x[2*i + half], i32) for x in (now, later) for half in range(2)] for i in range(2)]
+        return found
+
+    def row(self, t: Value, i: int, half: int) -> Value:
+        return t // 32 * 32 + self.four*4 + (i // 2 * 2*M + i % 2 * 2 + half)
+
+    def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
+        """With SWAP four rows are neighbours in a row of C."""
+        if not self.SWAP:
+            yield from super().runs(t, i0, j0, VECTOR)
+            return
+        for i in range(0, self.shape[0], 2):
+            column = j0 + self.first + self.row(t, i, 0)
+            for e in (e for e in range(self.shape[1]) if e % 4 < 2):
+                row = i0 + self.column(t, e)
+                four = [self.element(i + block, e + 2*half) for block in range(2) for half in range(2)]
+                for first in range(0, 4, VECTOR):
+                    yield Run(row, column + first, four[first:first + VECTOR])
