@@ -201,15 +201,20 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
     # of terms: instructions cut off less than an addition rounds, if they add up 128 bytes of k
     promoted = shape.a in FP8 or shape.scales in SCALE_BLOCKS
     promote = SWIZZLED*8 // bits_of(shape.a) if shape.terms else PROMOTED if promoted else 0
-    turns = TURNS if not promote else ()        # a warpgroup alone does not hide the additions: 0.6 of the rate
-    row, fewest, tiles = (SWIZZLED, FEWEST_STAGES, WARPGROUP) if not shape.terms else (SWIZZLED // 2, 2, OF_TERMS)
-    tiles = (*tiles, *OF_FP8*promoted, *OF_F16*(declared.get("terms") == "f16"))
+    row, fewest = (SWIZZLED, FEWEST_STAGES) if not shape.terms else (SWIZZLED // 2, 2)
     by_threads = shape.a == "tf32" and shape.layout != "nt" and not shape.terms
     swap = by_threads and shape.layout == "nn"
     mapped = shape.align_c == WIDEST and not by_threads
+    offered: list[tuple[tuple[int, int], int, bool]] = []
     if by_threads:
-        tiles, turns = OF_STRIDED, OF_STRIDED_TURNS
-    for (cta_m, cta_n), warpgroups, pingpong in (*((*x, False) for x in tiles), *((x, 2, True) for x in turns)):
+        offered += ((*x, False) for x in OF_STRIDED)
+        offered += ((x, 2, True) for x in OF_STRIDED_TURNS)
+    else:
+        tiles = OF_TERMS if shape.terms else (*WARPGROUP, *OF_FP8*promoted, *OF_F16*(declared.get("terms") == "f16"))
+        offered += ((*x, False) for x in tiles)
+        # a warpgroup alone does not hide the additions of promoted sums: 0.6 of the rate
+        offered += ((x, 2, True) for x in TURNS if not promote)
+    for (cta_m, cta_n), warpgroups, pingpong in offered:
         if swap:
             cta_m, cta_n = cta_n, cta_m
         row_c, cta_k = cta_n * bits_of(shape.out) // 8, row * 8 // bits_of(shape.a)
