@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -29,11 +30,12 @@ class Counted:
     def __init__(self) -> None:
         self.calls = 0
 
+        @functools.wraps(by_python)
         def python(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
             return by_python(*args, **kwargs)
 
-        self.entry = Entry(by_python)
+        self.entry = Entry(python)
         self.entry.repeat(python)
         self.matmul = self.entry.matmul
 

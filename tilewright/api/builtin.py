@@ -42,6 +42,7 @@ from tilewright.kernels.cpu.abi import (
     SMALL,
     TABLE,
     VECTORCALL,
+    WATCHING,
 )
 from tilewright.runtime.cpu import layout
 
@@ -97,8 +98,8 @@ class Entry:
         out, algorithm = sys.intern("out"), sys.intern("algorithm")
         _kept.append((methods, definition, doc, module, python, out, algorithm))
         self._decline = code.address("matmul_decline")
-        for offset, word in ((PYTHON, id(python)), (VECTORCALL, _vectorcall()), (NDARRAY, id(np.ndarray)),
-                             (OUT, id(out)), (ALGORITHM, id(algorithm)), (NEW, new),
+        for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, _vectorcall()),
+                             (NDARRAY, id(np.ndarray)), (OUT, id(out)), (ALGORITHM, id(algorithm)), (NEW, new),
                              (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
             self._word(offset).value = word
@@ -130,11 +131,12 @@ class Entry:
                 self._word(NATIVE + 24*row + 8*at).value = number
 
     def repeat(self, python: Callable[..., Any]) -> None:
-        """Call this function from now on, and repeat what it has done for calls like an earlier one."""
+        """Call this function for NumPy's arrays from now on, and repeat what it has done for calls like an earlier one.
+        """
         found = repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
         function = repeats.watching(python, found, lambda: self._word(RUNNING).value)
         _kept.append((function, found))
-        self.repeats, self._word(PYTHON).value = found, id(function)
+        self.repeats, self._word(WATCHING).value = found, id(function)
 
     def _begin_to_repeat(self, table: int, pool: Any) -> None:
         for offset, word in ((POOL, pool.address), (RUN_PARTS, pool.parts_address), (RUN_TEAM, pool.team_address),

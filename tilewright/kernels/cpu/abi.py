@@ -4,12 +4,13 @@ Offsets in bytes. Nothing here needs the emission layer: a process whose kernels
 """
 from __future__ import annotations
 
-# The context: 8 bytes each. SMALL is (small_gemm, its own context) for f32, then for f64. NATIVE has rows of three: a
-# value of algorithm=, and up to which m*n*k it is the native product, for f32 and for f64; the first row is for a call
-# without that keyword. TABLE has the addresses of records (0: there is none yet), POOL that of the pool.
-(PYTHON, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, ALGORITHM, TABLE, POOL, RUN_PARTS, RUN_TEAM,
- SPACE_TAKEN, RUNNING) = range(0, 14*8, 8)
-SMALL = 14*8
+# The context: 8 bytes each. WATCHING is the Python function for a call whose a is an ndarray, PYTHON for all others.
+# SMALL is (small_gemm, its own context) for f32, then for f64. NATIVE has rows of three: a value of algorithm=, and up
+# to which m*n*k it is the native product, for f32 and for f64; the first row is for a call without that keyword. TABLE
+# has the addresses of records (0: there is none yet), POOL that of the pool.
+(PYTHON, WATCHING, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, ALGORITHM, TABLE, POOL, RUN_PARTS, RUN_TEAM,
+ SPACE_TAKEN, RUNNING) = range(0, 15*8, 8)
+SMALL = 15*8
 NATIVE, NATIVE_ROWS = SMALL + 32, 6
 CONTEXT_SIZE = NATIVE + 24*NATIVE_ROWS
 

@@ -40,6 +40,7 @@ from tilewright.kernels.cpu.abi import (
     SMALL,
     STRIDES,
     VECTORCALL,
+    WATCHING,
 )
 from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat
 from tilewright.targets.cpu import CpuTarget
@@ -69,8 +70,10 @@ def _general(header: int) -> Function:
     repeated = k.call(emit_repeat(header), context, args, nargs, kwnames)
     with k.when(repeated != 0):
         k.ret(repeated)
-    function, vectorcall = k.field(context, PYTHON, ptr(i8)), k.field(context, VECTORCALL, ptr(i8))
-    k.ret(k.call(vectorcall, function, args, nargs, kwnames, result=ptr(i8)))
+    vectorcall = k.field(context, VECTORCALL, ptr(i8))
+    with k.when(nargs > 0), k.when(k.field(k.load(args, ptr(i8)), header - 8, i64) == k.field(context, NDARRAY, i64)):
+        k.ret(k.call(vectorcall, k.field(context, WATCHING, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
+    k.ret(k.call(vectorcall, k.field(context, PYTHON, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
     return k.function
 
 
