@@ -173,6 +173,10 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     for priority in POLICIES:
         found[priority] = lambda priority=priority: _mbarrier(k).load(*_tile(k, 2, n), 1, policy=k.l2_policy(priority))
     found["everywhere"] = lambda: _mbarrier(_cluster(k)).arrive(by="warp", everywhere=True)
+    found["wait_for_cluster"] = lambda: _mbarrier(_cluster(k)).wait(0, 1, cluster=True)
+    for T in (f32, i32):
+        found[f"store_to_cluster_{T}"] = lambda T=T: _mbarrier(_cluster(k)).store(
+            k.of_cta(k.smem("s", (32,), T), 1), [k.cast(n, T)]*4, 0, 1)
     found["bulk_store"] = lambda: k.bulk_store(p, k.smem("s", (32,), f32), n)
     found["bulk_wait"] = lambda: [k.bulk_commit(), k.bulk_wait(1, read=True)]
     found["role_barrier"] = lambda: _role(k)
