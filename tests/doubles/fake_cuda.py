@@ -487,6 +487,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     for kept in (module.device, module.Module.kept, module.workspaces, engine.NVIDIA.recipes,
                  engine.NVIDIA.copy_kernels):
         monkeypatch.setattr(kept, "found", {})
+    monkeypatch.setattr(module.workspaces, "zeros", {})
     monkeypatch.setattr(fast_path, "_entries", {})
     module._pool.cache_clear()
     return fake

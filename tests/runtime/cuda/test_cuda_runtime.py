@@ -425,11 +425,27 @@ def test_what_a_graph_needs_is_recorded_with_it(fake):
         module.workspaces.recorded(here, 100, 4, stream.handle)
     assert not fake.blocks
     fake.fail.clear()
+    with capture(stream):
+        found = []
+        for size in (4, 300, 4):
+            block, counters = module.workspaces.recorded(here, 100, size, stream.handle)
+            block.free()
+            found.append(counters)
+            assert not fake.bytes_at(counters, size).any()              # zeros already, and no other kernel's
+        assert len(fake.blocks) == 1
+    assert found[0] - found[1] == 512
+    assert found[1] - found[2] == 256
+
+
+def test_counters_in_a_graph_that_have_to_be_cleared(fake, monkeypatch):
+    """Where no more of them are kept the graph clears its own."""
+    monkeypatch.setattr(memory, "MOST_ZEROS", 0)
+    here, stream = module.device(), module.Stream()
     with capture(stream) as graph:
         block, counters = module.workspaces.recorded(here, 100, 4, stream.handle)
         with block:
             assert counters - block.pointer == 256
-        assert not fake.blocks
+    assert not fake.blocks
     graph.launch(stream)
     stream.synchronize()
     assert not fake.bytes_at(counters, 4).any()

@@ -97,8 +97,17 @@ def _pool(index: int) -> Any:
     return pool
 
 
+def _zeroed(on: Device, size: int) -> Memory:
+    """Memory full of zeros, also for a stream that is recording."""
+    with on.current(), library.unrecorded():
+        found, stream = Memory(on, size), Stream(on)
+        fill(found.pointer, 0, size, stream.handle)
+        stream.synchronize()
+    return found
+
+
 os.register_at_fork(after_in_child=_pool.cache_clear)
-workspaces = Workspaces(Memory, Block, fill, prepare=lambda on: _pool(on.index))
+workspaces = Workspaces(Memory, Block, fill, prepare=lambda on: _pool(on.index), zeroed=_zeroed)
 
 
 class LinearTexture(Owned):
