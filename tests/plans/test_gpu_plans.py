@@ -159,6 +159,21 @@ def test_one_row_or_column_is_gemv():
         assert tw.plan(problem, A100).algorithm == "gemv"
 
 
+@pytest.mark.parametrize(("target", "size", "kinds", "layout", "begins"), [
+    (H200, (1, 4096, 4096), "bf16", "nt", "gemv 1x8x8"), (H200, (8, 4096, 4096), "bf16", "nt", "gemv 8x16x8"),
+    (H200, (16, 28672, 8192), "bf16", "nn", "wgmma 16x128x64"), (H200, (32, 4096, 4096), "i8", "nt", "wgmma 32x64x"),
+    (H200, (24, 4096, 4096), "f16", "tn", "wgmma 32x64x"), (H200, (64, 4096, 4096), "bf16", "nn", "wgmma 64x32x128"),
+    (H200, (4, 4096, 4096), "f32", "nn", "gemv 4x"), (H200, (4096, 4, 4096), "f32", "nt", "gemv 32x4x8"),
+    (H200, (3, 4096, 4096), "f32", "tt", "gemv 4x32x8"), (A100, (5, 4096, 4096), "i8", "nt", "gemv 8x16x8"),
+    (A100, (16, 4096, 4096), "bf16", "nn", "mma 16x"), (T4, (8, 4096, 4096), "f16", "nt", "mma 16x"),
+])
+def test_few_rows_or_columns(target, size, kinds, layout, begins):
+    """What was measured to be the best, or nearly; `swap` up to 32 rows."""
+    plan = tw.plan(tw.Gemm(*size, kinds, kinds, "i32" if kinds == "i8" else kinds, layout), target)
+    assert str(plan).startswith(begins), plan
+    assert plan.swap == (plan.algorithm == "wgmma" and size[0] <= 32)
+
+
 @pytest.mark.parametrize(("text", "kinds", "layout", "m", "n", "k"), [
     ("gemv 1x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "f32"), "nt", 1, 45, 264),
     ("gemv 4x32x8 stages=2 copy=registers vector=8 split_k=3", ("bf16", "bf16", "bf16"), "nn", 3, 40, 300),

@@ -8,7 +8,6 @@ from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
 from tilewright.plans import gemv_rules, gpu
-from tilewright.plans.nvidia_model import GEMV_LOADS
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.passes import in_f32
 from tilewright.plans.wgmma_rules import WARPS
@@ -137,7 +136,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             count, width = gemv_rules.tile(p, s)
             more |= {"B": s.b} if s.b != s.a else {}
             return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv_rules.few_columns(s), "VECTOR": p.vector,
-                    "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": GEMV_LOADS,
+                    "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": gemv_rules.LOADS,
                     **more}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from tilewright.plans import gpu
 from tilewright.plans.gpu import WIDEST, GpuShape
-from tilewright.plans.nvidia_model import GEMV_LOADS, GEMV_MATRIX, LANES
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
-COUNTS = 1, 2, 4, 8, 16, 32                     # vectors that it multiplies at most
+LANES, WARPS = 32, 8    # of a warp; of a CTA, usually
+LOADS = 8               # of a lane in flight
+COUNTS = 1, 2, 4, 8, 16, 32                     # vectors that it multiplies at most,
+MATRIX = 8                                      # from so many on by matrix instructions
 BY_CORES = "f32", "f64", "f16", "bf16"          # formats of CUDA cores
 POWERS = [1 << x for x in range(LANES.bit_length())]
 ROWS, VECTORS, APART = 16, 8, 4                 # of a matrix instruction; sums that separate those of two vectors
@@ -46,22 +48,22 @@ def tile(p: NvidiaPlan, shape: GpuShape) -> tuple[int, int]:
 
 
 def formats(p: NvidiaPlan, target: GpuTarget) -> tuple[str, ...]:
-    return BY_CORES if min(p.cta_m, p.cta_n) < GEMV_MATRIX else (*target.matrix_rates,)
+    return BY_CORES if min(p.cta_m, p.cta_n) < MATRIX else (*target.matrix_rates,)
 
 
 def registers(p: NvidiaPlan, shape: GpuShape) -> int:
     """Of a thread, about."""
     count, width = tile(p, shape)
-    if count < GEMV_MATRIX:
+    if count < MATRIX:
         return 64 + 16*count
     rows, columns = width // VECTORS, count // VECTORS
-    return 48 + rows*columns*2 + 4*max(GEMV_LOADS // rows, 1)*(rows + columns)
+    return 48 + rows*columns*2 + 4*max(LOADS // rows, 1)*(rows + columns)
 
 
 def shared(p: NvidiaPlan, shape: GpuShape) -> int:
     """Bytes of shared memory: sums of those that share k."""
     count, width = tile(p, shape)
-    if count >= GEMV_MATRIX:
+    if count >= MATRIX:
         return p.cta_k * count * (width + APART) * shape.itemsize
     sharers = 1 if along_k(shape) else p.threads*p.vector // width
     return sharers * (count*width*shape.itemsize + (WIDEST if sharers > 1 else 0))
@@ -70,7 +72,7 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
 def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     count, width = tile(p, shape)
-    matrix, whole = count >= GEMV_MATRIX, 8*WIDEST // gpu.bits_of(shape.a)
+    matrix, whole = count >= MATRIX, 8*WIDEST // gpu.bits_of(shape.a)
     unit = ROWS if matrix else p.cta_k if along_k(shape) else p.vector
     if width % unit or width // unit not in POWERS:
         yield (f"gemv has CTAs of {unit} times a power of two up to {LANES} elements of each row or column of C for "

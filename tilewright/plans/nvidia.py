@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import gemv_rules, gpu, passes
+from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
-from tilewright.plans.nvidia_model import GEMV_WARPS, LANES, cost, peak, round_bytes, traffic
+from tilewright.plans.nvidia_model import LANES, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied, rounded
-from tilewright.plans.wgmma_rules import NARROWEST_C, SWIZZLED
+from tilewright.plans.wgmma_rules import NARROWEST, NARROWEST_C, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
@@ -106,8 +107,18 @@ TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
-FEW_ROWS = 32           # of 16-bit formats, which mma.sync multiplies faster: copies of rows beyond m are slow
+FEW_ROWS = 32           # for which wgmma is offered with swap alone: copies of rows beyond m are slow
 PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
+
+
+# Of gemv, elements of C of a row and warps of a CTA: lanes that have different ones; of matrix instructions.
+ACROSS = (32, 8), (8, 16), (8, 8), (4, 16), (4, 8)
+BY_MATRICES = (16, 8), (16, 16)
+MOST_VECTORS = 16
+
+# Of wgmma with swap, for few rows: (columns of C, warpgroups), bytes of k, the most stages.
+SWAPPED = ((64, 1), 256, 11), ((64, 1), 128, 12), ((128, 2), 128, 6), ((128, 2), 128, 9)
+MOST_SWAPPED = 64
 
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
@@ -127,15 +138,18 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         if after.a in target.matrix_rates:
             yield from _matrix(after, target, **declared)
         return
-    if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or shape.bits[0] != 16):
+    if shape.a in target.wgmma_rates and shape.m > FEW_ROWS:
         yield from _as_is_or_copied(_warpgroups, _mapped, shape, target, **declared)
+    if shape.a in target.wgmma_rates and shape.m <= MOST_SWAPPED and _mapped(shape):
+        yield from _swapped(shape, target, **declared)
+    if not declared:
+        yield from _vectors(shape, target)
     if shape.a in target.matrix_rates:
         yield from _as_is_or_copied(_matrix, _whole_vectors, shape, target, **declared)
         if not _whole_vectors(shape):
             yield from _matrix(shape, target, **declared)
         return
     if 1 in (shape.m, shape.n):
-        yield from _vectors(shape, target)
         return
     tiny = all(size <= most for size, most in zip((shape.m, shape.n, shape.k), TINY))
     tiles = (*F32, *SMALL[shape.layout[1]], *F32_TINY*tiny) if shape.sums == "f32" else (*F64, *F64_TINY*tiny)
@@ -233,11 +247,35 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
                     yield replace(found, group_m=min(GROUPS, key=lambda g: round_bytes(shape, found, target, g)))
 
 
+def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
+    """Plans by Hopper's warpgroups for few rows, which are columns of the instructions. Parts of k cost more than they
+    gain: 3 us on an H200."""
+    unit = 8 if shape.layout[0] == "n" else NARROWEST*8 // bits_of(shape.a)
+    unit = max(unit, 16) if shape.sums == "i32" and shape.m > 32 else unit
+    for (cta_n, warpgroups), row, stages in SWAPPED:
+        cta_k, promoted = row*8 // bits_of(shape.a), shape.a in FP8 or shape.scales in SCALE_BLOCKS
+        if not promoted or cta_k <= PROMOTED:
+            plan = NvidiaPlan("wgmma", -(-shape.m // unit)*unit, cta_n, cta_k, stages=stages, warpgroups=warpgroups,
+                              swap=True, vector_c=1, promote=PROMOTED if promoted else 0, **declared)
+            while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
+                plan = replace(plan, stages=plan.stages - 1)
+            yield plan
+
+
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
-    """Plans for one row or column of C, by the elements of it that a CTA has."""
-    vector = gemv_rules.vector(shape)
-    own = GEMV_WARPS if gemv_rules.along_k(shape) else LANES*vector
-    for split in SPLITS:
-        if split == 1 or split*GEMV_WARPS <= shape.k:
-            m, n = (own, 1) if gemv_rules.few_columns(shape) else (1, own)
-            yield NvidiaPlan("gemv", m, n, GEMV_WARPS, stages=2, copy="registers", vector=vector, split_k=split)
+    """Plans for a few rows or columns of C, by the elements of each that a CTA has, and its warps; the first of each
+    kind also with parts of k."""
+    vectors, vector = min(shape.m, shape.n), gemv_rules.vector(shape)
+    count, kinds, tiles = 1 << (vectors - 1).bit_length(), [], [(lanes*vector, warps) for lanes, warps in ACROSS]
+    if gemv_rules.along_k(shape):
+        tiles = [(count*GEMV_WARPS, GEMV_WARPS)]
+    if shape.a in gemv_rules.BY_CORES and vectors <= (1 if bits_of(shape.a) == 16 else 4):
+        kinds.append([(count, *tile) for tile in tiles])
+    if shape.a in target.matrix_rates and vectors <= MOST_VECTORS and _whole_vectors(shape) and shape.layout == "nt":
+        kinds.append([(max(count, gemv_rules.MATRIX), *tile) for tile in BY_MATRICES])
+    for kind in kinds:
+        for count, width, warps in kind:
+            m, n = (width, count) if gemv_rules.few_columns(shape) else (count, width)
+            plan = NvidiaPlan("gemv", m, n, warps, stages=2, copy="registers", vector=vector)
+            splits = SPLITS if (count, width, warps) == kind[0] else (1,)
+            yield from (replace(plan, split_k=split) for split in splits if split == 1 or split*GEMV_WARPS <= shape.k)

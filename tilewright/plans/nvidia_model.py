@@ -5,7 +5,9 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
+from tilewright.plans import gemv_model
 from tilewright.plans.common import Cost, Term
+from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import WIDEST, bits_of, memory_traffic
 
 if TYPE_CHECKING:
@@ -13,9 +15,6 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
-LANES = 32              # of a warp
-GEMV_WARPS = 8          # of a CTA of gemv
-GEMV_MATRIX = 8         # rows or columns of C from which on it multiplies by matrix instructions
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
@@ -35,8 +34,6 @@ L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiproce
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
 SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
-ROUND_TRIP = 8e-7       # seconds of a load from memory: gemv waits for GEMV_LOADS of them at once
-GEMV_LOADS = 8          # of a lane in flight
 PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
 
@@ -66,6 +63,7 @@ HELD = 1.4              # stages that are not on their way: one is multiplied, a
 PROMOTING = 150         # clocks until products have ended whose sums a warpgroup alone promotes
 STEP_CLOCKS = 50        # of each step of k beside: waits, and stages given back
 UNHIDDEN = 0.37         # of the memory's time (or the products', if that is less), in which the other stands still
+FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
 MEETING_CLUSTER = 7e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
 BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
@@ -89,6 +87,8 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """Without passes."""
     if plan.algorithm == "wgmma":
         return _cost_of_warpgroups(shape, plan, target)
+    if plan.algorithm == "gemv":
+        return gemv_model.cost(shape, plan, target)
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(shape, target), 1)
     slots = target.sms * resident
@@ -96,8 +96,6 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     matrix = plan.algorithm == "mma"
     if matrix:
         rate = _matrix_rate(shape, plan, target, min(resident, ceil(tiles*plan.split_k / target.sms)))
-    elif plan.algorithm == "gemv":
-        rate = 32 * plan.vector if s == 4 else 16 * plan.vector
     elif plan.algorithm == "dmma":
         rate = target.fma_f64 * 2 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
         if resident == 1:
@@ -126,9 +124,6 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
             rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
     work = rounds * resident * alone / target.clock
-    if plan.algorithm == "gemv":
-        together = GEMV_LOADS * (LANES*plan.vector if GEMV_WARPS in plan.extent else GEMV_WARPS)     # steps of k
-        work = max(work, ceil(k / plan.split_k / together) * ceil(rounds) * ROUND_TRIP)
     (bits_a, bits_b), (rows, columns) = shape.bits, plan.extent
     moved = tiles * (rows*bits_a + columns*bits_b) * k // 8
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
@@ -182,16 +177,21 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
         work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored
     else:
         work = rounds * tile
+    adding = 0.0
     if max(parts, default=1) > 1:                   # each part is written, and the last one reads all of them
         fragments = 1 + (d.apart % d.share > 0)     # of a share
-        work += (fragments - rounds % 1)*(BETWEEN_TILES + stored)
-        work += (fragments + max(parts)) * 4*p.cta_m*p.cta_n / ADDING_CLOCK + DIVIDING*target.clock
-    work = (work + ARRIVAL) / target.clock
+        adding = (fragments - rounds % 1)*(BETWEEN_TILES + stored)
+        adding += (fragments + max(parts)) * 4*p.cta_m*p.cta_n / ADDING_CLOCK + DIVIDING*target.clock
+    work = (work + adding + ARRIVAL) / target.clock
     through_l2 = tiles*ctas * steps * brought / min(clusters*ctas, target.sms) / TMA_L2 / target.clock
     last = (d.over if parts else clusters)*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
     once = memory = _once(shape, target)
     if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
         memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (0.85*target.bandwidth))
+    if shape.m <= min(p.cta_m, FEW_ROWS):           # B is read once, and slowed down by what takes as long
+        found = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
+        seconds = sum(each**3 for _, each in found) ** (1/3)
+        return Cost(STAYING + last + seconds + adding / target.clock, found, rounds=rounds)
     found = (("multiply-adds", work), ("from L2", through_l2), ("memory", memory))
     alone = STAYING + last + MEETING_CLUSTER*(ctas > 1) + UNHIDDEN*min(work, once)
     return Cost(alone + max(seconds for _, seconds in found), found, rounds=rounds)
@@ -208,8 +208,9 @@ def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int)
 
 def _read_by_warpgroups(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
     """Bytes of a tile of A and of B in shared memory that all instructions of a step read."""
-    (bits_a, bits_b), instructions = (p.products*bits_of(x) for x in (shape.a, shape.b)), p.cta_m // INSTRUCTION_ROWS
-    return p.parts * p.cta_m*p.cta_k*bits_a // 8, instructions * p.cta_n*p.cta_k*bits_b // 8
+    bits_a, bits_b = (p.products*bits_of(x) for x in (shape.a, shape.b))
+    of_a, of_b = (p.cta_n // INSTRUCTION_ROWS, 1) if p.swap else (p.parts, p.cta_m // INSTRUCTION_ROWS)
+    return of_a * p.cta_m*p.cta_k*bits_a // 8, of_b * p.cta_n*p.cta_k*bits_b // 8
 
 
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:

@@ -1,0 +1,43 @@
+"""What a plan by gemv (kernels/nvidia/gemv.py) costs: a matrix is read once, as fast as enough loads are in flight."""
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from tilewright.plans import gemv_rules
+from tilewright.plans.common import Cost
+from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
+
+if TYPE_CHECKING:
+    from tilewright.plans.gpu import GpuShape
+    from tilewright.plans.nvidia_plan import NvidiaPlan
+    from tilewright.targets.nvidia import GpuTarget
+
+# Of an H200, 2026-11-23 (bench/results/h200_few_rows.json).
+START, START_MATRIX = 2.5e-6, 3.2e-6    # seconds of a launch: the first loads, the last sums
+READING = 0.96          # of the memory's bandwidth, where lanes side by side read 128 bytes and more
+PIECES = {64: 0.85, 32: 0.7}    # and of that where they read so many
+LATENCY = 0.9e-6        # seconds of a load
+L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden
+ADDING, ADDED = 3.0e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
+
+
+def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
+    """Memory, loads in flight and L2 slow each other down where they take equally long."""
+    few, (count, width) = gemv_rules.few_columns(shape), gemv_rules.tile(p, shape)
+    (size, vectors), (of_matrix, of_vectors) = ((shape.m, shape.n), shape.bits) if few else (
+        (shape.n, shape.m), shape.bits[::-1])
+    tiles = ceil(size / width) * shape.batch
+    ctas = tiles * p.split_k
+    together = min(max(p.resident(shape, target), 1), ceil(ctas / target.sms))
+    flying = together * p.threads * LOADS * p.vector * of_matrix // 8
+    read = shape.batch * size * shape.k * of_matrix // 8
+    piece = LANES if gemv_rules.along_k(shape) else width // p.vector                   # lanes
+    memory = read / (READING*target.bandwidth * PIECES.get(piece * p.vector * of_matrix // 8, 1.0))
+    waiting = read / min(ctas, target.sms) / flying * LATENCY
+    through_l2 = (read + tiles*vectors*shape.k * of_vectors // 8) / (2*L2*target.bandwidth)
+    parts = (("loads", waiting), ("from L2", through_l2), ("memory", memory))
+    start = START_MATRIX if count >= MATRIX else START
+    added = ADDING + ADDED*ctas if p.split_k > 1 else 0.0
+    seconds = sum(each**3 for _, each in parts) ** (1/3)
+    return Cost(start + added + seconds, parts, rounds=ctas / (target.sms*together))
