@@ -78,7 +78,7 @@ class Repeats:
         multiplications = result.size * args[0].shape[-1]
         special = at["special"] if recipe.shape.tiles else len(work.job)
         sizes = [x.itemsize for x in (*args[:2], result)]
-        return [work.function, work.parts, work.threads, int(work.wake), int(work.team),
+        return [work.function, work.parts, work.threads, work.wake, int(work.team),
                 int(multiplications >= self._release_above), int(recipe.space > 0), self._space.barriers,
                 recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes, result.dtype.num, result.ndim,
                 *[*result.shape, 0][:3]]

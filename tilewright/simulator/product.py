@@ -158,7 +158,7 @@ class SimulatedHost(Host):
     def callable(self, function: int) -> Callable[[Any, int], object]:
         return lambda job, part: self.machine(function).run_thread([job, part])
 
-    def run_parts(self, function: int, job: Any, parts: int, threads: int, wake: bool) -> None:
+    def run_parts(self, function: int, job: Any, parts: int, threads: int, wake: int) -> None:
         machine = self.machine(function)
         for part in range(parts):
             machine.run_thread([job, part])

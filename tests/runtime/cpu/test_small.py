@@ -12,7 +12,7 @@ from tilewright.api.products import matmul as by_python
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Shape
 from tilewright.plans.model import PANEL_DEPTH, stays_in_cache
-from tilewright.runtime.cpu import engine, small
+from tilewright.runtime.cpu import engine, pool, small
 from tilewright.targets import names, target
 
 RNG = np.random.default_rng(11)
@@ -61,6 +61,29 @@ def test_every_layout_is_exact(builtin, sizes, layout, dtype):
     wanted[1:-1, 2:-3] = a @ b
     assert builtin(a, b, wide[1:-1, 2:-3]) is not None
     np.testing.assert_array_equal(wide, wanted)
+
+
+@pytest.mark.parametrize("threads", [2, 7, 16])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_any_number_of_threads_has_the_same_bits(builtin, layout, threads):
+    before = pool.get_num_threads()
+    pool.set_num_threads(threads)
+    pool.pool().reserve(threads)
+    try:
+        for m, n, k in (70, 70, 70), (97, 100, 60), (20, 110, 100), (110, 33, 90), (1, 110, 100):
+            for dtype in np.float32, np.float64:
+                a, b = operands(m, n, k, layout, np.float64)
+                a, b = (x.astype(dtype, order="K") / 7 for x in (a, b))
+                wide = np.zeros((m + 2, n + 5), dtype)
+                alone = by_python(a, b, threads=1)
+                for _ in range(3):
+                    wide[...] = 0
+                    builtin(a, b, wide[1:-1, 2:-3])
+                    np.testing.assert_array_equal(wide[1:-1, 2:-3], alone)
+                    assert not wide[[0, -1]].any()
+                    assert not wide[:, [0, 1, -3, -2, -1]].any()
+    finally:
+        pool.set_num_threads(before)
 
 
 def test_what_is_left_to_python(builtin):

@@ -66,7 +66,7 @@ def meet(p: Pool, team: int, rounds: int) -> bool | None:
     return bool(right and (memory[16 : 16 + 8 * team : 8] == rounds).all())
 
 
-def mark(p: Pool, parts: int, team: int, pauses: int = 0, wake: bool = False) -> tuple[bool, bool]:
+def mark(p: Pool, parts: int, team: int, pauses: int = 0, wake: int = 0) -> tuple[bool, bool]:
     """(every part was done once, whether others might help)"""
     memory = job(size=parts + 17)
     memory[7] = pauses
@@ -102,7 +102,7 @@ def test_team_with_barriers(team: int) -> None:
 def test_parts(parts: int, team: int) -> None:
     p = pool.pool()
     p.reserve(team)
-    for wake in (False, True):
+    for wake in (0, 1, team):
         right, shared = mark(p, parts, team, wake=wake)
         assert right
         assert shared == (1 < parts <= layout.MOST_PARTS and team > 1)
@@ -116,7 +116,7 @@ def test_parts_and_teams_in_turn() -> None:
     for _ in range(1500):
         kind, team = rng.integers(4), int(rng.integers(1, 5))
         if kind:
-            assert mark(p, int(rng.integers(1, 20)), team, int(rng.integers(30)), bool(kind == 1))[0]
+            assert mark(p, int(rng.integers(1, 20)), team, int(rng.integers(30)), int(kind))[0]
         else:
             assert meet(p, team, 2)
 
@@ -165,12 +165,12 @@ def test_several_python_threads_at_once() -> None:
 
 
 def test_sleeping_workers() -> None:
-    """Parts leave a sleeper asleep unless told otherwise; a team wakes its members, and only those."""
+    """Parts wake as many sleepers as they are told; a team wakes its members, and only those."""
     p = Pool()
-    p.reserve(3)
+    p.reserve(5)
 
     def asleep() -> list[int]:
-        slots = (p.address + layout.SLOTS + t * layout.SLOT for t in (1, 2))
+        slots = (p.address + layout.SLOTS + t * layout.SLOT for t in range(1, 5))
         return [ctypes.c_int32.from_address(slot + layout.ASLEEP).value for slot in slots]
 
     def until(state: list[int]) -> bool:
@@ -179,14 +179,16 @@ def test_sleeping_workers() -> None:
             time.sleep(0.001)
         return asleep() == state
 
-    assert until([1, 1])
-    assert mark(p, 50, 3) == (True, True)
-    assert asleep() == [1, 1]
+    assert until([1, 1, 1, 1])
+    assert mark(p, 50, 5) == (True, True)
+    assert asleep() == [1, 1, 1, 1]
     p._number(pool.SPIN_NS).value = 30 * 10**9  # so that who wakes stays awake
     assert meet(p, 2, 10)
-    assert asleep() == [0, 1]
-    assert mark(p, 50, 3, wake=True) == (True, True)
-    assert until([0, 0])
+    assert asleep() == [0, 1, 1, 1]
+    assert mark(p, 50, 3, wake=3) == (True, True)
+    assert until([0, 0, 1, 1])
+    assert mark(p, 50, 5, wake=1) == (True, True)
+    assert until([0, 0, 0, 1])
     p.stop()
 
 

@@ -16,11 +16,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
-from tilewright.kernels.cpu.jobs import IN_PLACE, SLACK, SMALL
+from tilewright.kernels.cpu.jobs import IN_PLACE, PANELS, SLACK, SMALL
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_fields, split
 from tilewright.targets.cpu import CpuTarget
+
+SPLITS = 4              # parts for each thread, at most: a delayed thread does fewer
+CLAIM = 16              # what a tile takes, in times of what claiming a part of several takes
 
 
 def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
@@ -82,12 +85,53 @@ def kernel_index(k: Kernel, h: Value, cols: Value, V: int, NV: int) -> Value:
     return ((h - 1)*NV + k.ceil_div(cols, V) - 1)*2 + k.select(masked, k.constant(i64, 1), 0)
 
 
-def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> Function:
+def emit_panels(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> Function:
+    """panels(job, part): in_place for a small B with contiguous columns, of at most DEPTH rows. Part i is what part
+    i % row_parts is in place, for panel i // row_parts of B, which is packed on the stack."""
+    T = TYPES[dtype]
+    NR = NV * target.lanes(T.bytes)
+    k = Kernel(f"panels_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, PANELS, T)
+    driver = k.field(job, 8*PANELS.index("driver"), ptr(i8))
+    own, panel = k.local("own", (len(IN_PLACE),), i64), k.local("panel", (DEPTH*NR + SLACK,), T)
+    j = part // g.row_parts * NR
+    cols = k.min(g.n - j, NR)
+    k.call(emit_pack(target, dtype, NR, "along"), g.k, k.constant(i64, NR), cols, g.b + j*g.column_step,
+           g.column_step, k.constant(i64, 1), panel)
+    with k.loop(k.constant(i64, len(IN_PLACE))) as i:
+        k.store(own + i, job.as_(i64)[i])
+    for name, value in (("n", cols), ("b", panel), ("ldb", k.constant(i64, NR)), ("c", g.c + j),
+                        ("col_parts", k.constant(i64, 1))):
+        k.store(own + IN_PLACE.index(name), value)
+    k.call(driver, own.as_(i8), part % g.row_parts)
+    return k.function
+
+
+def _parts(k: Kernel, m_panels: Value, n_panels: Value, by_panels: Value, most: Value, threads: Value
+           ) -> tuple[Value, Value]:
+    """Of rows and of columns of C, at most about `most` in all: those with which the busiest of the threads has the
+    fewest tiles. By panels, columns have as many parts as panels."""
+    rows, columns, least = k.variable(i64, 1), k.variable(i64, 1), k.variable(i64, (1 << 62))
+    tried = k.variable(i64, k.select(by_panels, n_panels, 1))
+    with k.while_(lambda: tried.get() <= n_panels):
+        c = tried.get()
+        height = k.min(k.ceil_div(m_panels * c, most), m_panels)
+        r = k.ceil_div(m_panels, height)
+        tiles = k.ceil_div(r * c, threads) * (height * k.ceil_div(n_panels, c) * CLAIM) + r*c
+        with k.when(tiles < least.get()):
+            for variable, value in (least, tiles), (rows, r), (columns, c):
+                variable.set(value)
+        tried.set(k.select(c == n_panels, n_panels + 1, k.min(2*c, n_panels)))
+    return rows.get(), columns.get()
+
+
+def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> list[Function]:
     """small(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, in place; 0: it is refused.
 
-    A B with contiguous columns, of at most DEPTH rows, is packed on the stack a panel at a time, and multiplied by one
-    thread. Refused are strides that in_place cannot read, products too large to stay in cache, and shapes whose
-    micro-kernels have not been compiled yet: the Python function then compiles them.
+    A B with contiguous columns, of at most DEPTH rows, is packed on the stack a panel at a time. Refused are strides
+    that in_place cannot read, products too large to stay in cache, and shapes whose micro-kernels have not been
+    compiled yet: the Python function then compiles them. And `panels`.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
@@ -95,7 +139,8 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> F
     k = Kernel(f"small_{dtype}_{MR}x{NR}", result=i64, noalias=False, context=ptr(i8), m=i64, n=i64, k=i64, a=ptr(T),
                rsa=i64, csa=i64, b=ptr(T), rsb=i64, csb=i64, c=ptr(T), rsc=i64)
     context, m, n, kk, a, rsa, csa, b, rsb, csb, c, rsc = k.args
-    pointers = dict.fromkeys(("driver", "pool", "run_parts"), ptr(i8)) | dict.fromkeys(("rows", "columns"), ptr(i64))
+    pointers = dict.fromkeys(("driver", "panels", "pool", "run_parts"), ptr(i8)) | \
+        dict.fromkeys(("rows", "columns"), ptr(i64))
     s = SimpleNamespace(**{name: k.field(context, 8*i, pointers.get(name, i64)) for i, name in enumerate(SMALL)})
 
     def decline_when(condition: Value) -> None:
@@ -118,48 +163,40 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> F
         with k.when(edge > 0):
             decline_when(table[kernel_index(k, height, edge, V, NV)] == 0)
 
-    team = k.variable(i64, 1)
-    with k.when(m*n*kk >= s.parallel_above):
-        team.set(k.load(s.pool.as_(i64) + LIMIT // 8))          # 0: the number depends on the caller: Python decides
-        decline_when(team.get() == 0)
-    decline_when(by_panels & (team.get() > 1) & (m*n*kk >= s.wake_above))
-    threads = k.select(by_panels, 1, team.get())
-    # whichever of rows and columns leaves the busiest thread less to do
-    by_col = m_panels * k.ceil_div(n_panels, threads) <= n_panels * k.ceil_div(m_panels, threads)
-    zero, one = k.constant(i64, 0), k.constant(i64, 1)
-    row_parts = k.select(by_col, one, k.min(threads, m_panels))
-    col_parts = k.select(by_col, k.min(threads, n_panels), 1)
+    volume, zero, one = m * n * kk, k.constant(i64, 0), k.constant(i64, 1)
+    team, row_parts, col_parts = (k.variable(i64, 1) for _ in range(3))
+    with k.when(volume >= s.parallel_above):
+        limit = k.load(s.pool.as_(i64) + LIMIT // 8)            # 0: the number depends on the caller: Python decides
+        decline_when(limit == 0)
+        team.set(k.max(k.min(limit, volume // (2*s.grain)), 1))
+        with k.when(team.get() > 1):
+            most = k.min(team.get() * SPLITS, volume // s.grain)
+            rows, columns = _parts(k, m_panels, n_panels, by_panels, most, team.get())
+            row_parts.set(rows)
+            col_parts.set(columns)
 
-    job = k.local("job", (len(IN_PLACE),), i64)
+    job = k.local("job", (len(PANELS),), i64)
     lda = k.select(by_rows, rsa, csa)
     fields = {"m": m, "n": n, "k": kk, "a": a, "lda": lda, "b": b, "ldb": rsb, "c": c, "ldc": rsc,
               "alpha": k.constant(T, 1.0), "beta": k.constant(T, 0.0), "kc": kk, "batch": one,
-              **dict.fromkeys(("a_step", "b_step", "c_step"), zero), "batch_parts": one, "row_parts": row_parts,
-              "col_parts": col_parts, "by_rows": k.select(by_rows, one, 0),
-              "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table}
-
-    def store(name: str, value: Value) -> None:
-        field = job + IN_PLACE.index(name)
+              **dict.fromkeys(("a_step", "b_step", "c_step"), zero), "batch_parts": one, "row_parts": row_parts.get(),
+              "col_parts": col_parts.get(), "by_rows": k.select(by_rows, one, 0),
+              "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table, "column_step": csb,
+              "driver": k.address(s.driver)}
+    for name, value in fields.items():
+        field = job + PANELS.index(name)
         k.store(field.as_(T) if name in ("alpha", "beta") else field, value, align=8)
 
-    for name, value in fields.items():
-        store(name, value)
+    driver = k.variable(ptr(i8), s.driver)
     with k.when(by_panels):
-        panel, pack = k.local("panel", (DEPTH*NR + SLACK,), T), emit_pack(target, dtype, NR, "along")
-        store("b", panel)
-        store("ldb", k.constant(i64, NR))
-        with k.loop(n, step=NR) as j:
-            cols = k.min(n - j, NR)
-            k.call(pack, kk, k.constant(i64, NR), cols, b + j*csb, csb, one, panel)
-            store("n", cols)
-            store("c", c + j)
-            k.call(s.driver, job.as_(i8), zero)
-        k.ret(1)
-    parts = row_parts * col_parts
-    with k.when(parts == 1):
-        k.call(s.driver, job.as_(i8), k.constant(i64, 0))
+        driver.set(s.panels)
+        col_parts.set(n_panels)
+    parts = row_parts.get() * col_parts.get()
+    with k.when(team.get() > 1):
+        wake = k.select(volume >= s.wake_above, team.get(), k.select(volume >= s.wake_one, one, 0))
+        k.call(s.run_parts, s.pool, driver.get(), job.as_(i8), parts, team.get(), wake, result=i64)
     with k.otherwise():
-        wake = k.select(m*n*kk >= s.wake_above, one, 0)
-        k.call(s.run_parts, s.pool, s.driver, job.as_(i8), parts, threads, wake, result=i64)
+        with k.loop(parts) as part:
+            k.call(driver.get(), job.as_(i8), part)
     k.ret(1)
-    return k.function
+    return [k.function, emit_panels(target, dtype, MR, NV, DEPTH)]

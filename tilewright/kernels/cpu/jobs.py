@@ -40,11 +40,14 @@ BATCH = (                       # of packed products: kernels/cpu/gemm.py
     "claimed",                  # products, 0 at the start
 )
 SMALL = (                       # the context of kernels/cpu/in_place.py
-    "driver", "rows", "columns",                    # in_place, and the tables of its two kinds of micro-kernels
+    "driver", "panels", "rows", "columns",          # in_place, the same by panels of B that it packs, and the tables of
+                                                    # the two kinds of micro-kernels
     "pool", "run_parts",
     "most_elements", "most_by_columns",             # of A (by rows, by columns), of B and of C: they stay in cache
-    "parallel_above", "wake_above",                 # multiplications
+    "parallel_above", "grain",                      # multiplications from which threads share them, and of a part
+    "wake_one", "wake_above",                       # from which a thread that sleeps is woken, and all of them
 )
+PANELS = (*IN_PLACE, "column_step", "driver")       # the job of `panels`: B's columns are so many elements apart
 
 BARRIER_BYTES = 128
 SHARED = 2                      # blocks of A for each thread of a team that claims, which are packed for all of them

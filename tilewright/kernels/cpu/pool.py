@@ -111,7 +111,8 @@ def run_team(target: CpuTarget) -> Function:
 def run_parts(target: CpuTarget) -> Function:
     """pool_run_parts(pool, fn, job, parts, team, wake) → 1, or 0 when the caller had to do all parts itself.
 
-    At most `team` threads work. Those asleep are woken only if `wake`: worth it from about a millisecond of work on.
+    At most `team` threads work. Of those asleep at most `wake` are woken. One costs the caller microseconds: one for
+    each of many small runs has them all awake in the end, as long as the runs follow each other closely.
     """
     k = Kernel("pool_run_parts", pool=ptr(i8), fn=ptr(i8), job=ptr(i8), parts=i64, team=i64, wake=i64, result=i64,
                noalias=False)
@@ -130,7 +131,7 @@ def run_parts(target: CpuTarget) -> Function:
     k.atomic_store(_field(pool, CLAIM, i64), (k.cast(bell, i64) << 32) | (parts << 16))
     _ring(k, pool, fn, job, team, bell)
     with k.when(wake != 0):
-        _wake(k, target, pool, team)
+        _wake(k, target, pool, team, wake)
     k.call(_work_on_parts(), pool, fn.as_(i8), job, bell)
     emit_wait(k, lambda: k.atomic_load(done) != parts)
     k.atomic_store(lock, 0)
@@ -157,14 +158,16 @@ def _ring(k: Kernel, pool: Value, fn: Value, job: Value, team: Value, bell: Valu
         k.atomic_store(_field(slot, BELL, i32), bell)
 
 
-def _wake(k: Kernel, target: CpuTarget, pool: Value, team: Value) -> None:
-    """Wake the members that sleep. The fence, with the seq_cst store in `_next_call`, excludes that the caller sees a
-    worker awake while that worker sees the old bell and goes to sleep."""
+def _wake(k: Kernel, target: CpuTarget, pool: Value, team: Value, most: Value | None = None) -> None:
+    """Wake the members that sleep, or so many of them. The fence, with the seq_cst store in `_next_call`, excludes that
+    the caller sees a worker awake while that worker sees the old bell and goes to sleep."""
     k.fence()
+    left = k.variable(i64, team if most is None else most)
     with k.loop(team, start=1) as thread:
         slot = _slot(pool, thread)
-        with k.when(k.atomic_load(_field(slot, ASLEEP, i32), "monotonic") != 0):
+        with k.when((left.get() > 0) & (k.atomic_load(_field(slot, ASLEEP, i32), "monotonic") != 0)):
             _futex(k, target, _field(slot, BELL, i32), FUTEX_WAKE_PRIVATE, 1)
+            left.set(left.get() - 1)
 
 
 @cache

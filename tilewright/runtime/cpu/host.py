@@ -89,8 +89,8 @@ class Host:
         """function(job, part), on the caller's thread."""
         return DRIVER(function)
 
-    def run_parts(self, function: int, job: Any, parts: int, threads: int, wake: bool) -> None:
-        """Every part, by so many threads at most."""
+    def run_parts(self, function: int, job: Any, parts: int, threads: int, wake: int) -> None:
+        """Every part, by so many threads at most, of which at most `wake` are woken."""
         pool().run_parts(function, job, parts, threads, wake)
 
     def run_team(self, function: int, job: Any, threads: int) -> bool:

@@ -179,8 +179,9 @@ class Pool:
         """fn(job, tid) for tid 0 … team-1 at once; False if nothing was run because the pool is in use or too small."""
         return bool(self._team(self.address, fn, job, team))
 
-    def run_parts(self, fn: int, job: int, parts: int, team: int, wake: bool) -> bool:
-        """fn(job, part) for part 0 … parts-1, on up to `team` threads; False if this thread did them all."""
+    def run_parts(self, fn: int, job: int, parts: int, team: int, wake: int) -> bool:
+        """fn(job, part) for part 0 … parts-1, on up to `team` threads, of which at most `wake` are woken; False if this
+        thread did them all."""
         return bool(self._parts(self.address, fn, job, parts, team, wake))
 
     def _grow(self, workers: int) -> None:

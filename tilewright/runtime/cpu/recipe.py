@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
+from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.targets.cpu import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
-WAKE_FLOPS = 3_000_000          # and worth waking them for: tens of microseconds
+WAKE_FLOPS = 2 * WAKE_ABOVE     # worth waking all of them for: tens of microseconds, or one of them
+WAKE_ONE_FLOPS = 2 * WAKE_ONE
 SHARES = 4                      # of a batch for each thread to claim: a delayed thread does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 SHARED = 1 << 15        # elements of C that are scaled by one thread
@@ -39,6 +41,11 @@ def blocks(shape: Shape, plan: CpuPlan) -> Blocks:
     return Blocks(min(-(-plan.mc // plan.mr), panels_m), min(-(-plan.nc // plan.nr), panels_n), kc, space)
 
 
+def woken(flops: int, threads: int) -> int:
+    """How many threads that sleep are woken for so much work that is dealt out in parts."""
+    return threads if flops >= WAKE_FLOPS else int(flops >= WAKE_ONE_FLOPS)
+
+
 def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan, conj: str) -> int:
     """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns."""
     pair = 2 if shape.complex else 1                                        # reals from one number to the next
@@ -54,7 +61,7 @@ class Work(NamedTuple):
     job: array
     parts: int
     threads: int
-    wake: bool = False
+    wake: int = 0
     team: bool = False
 
 
@@ -87,7 +94,7 @@ class Recipe:
         # of k, after which the sums are in C: with several, C is scaled when all are there
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
         self.parts = plan.threads
-        self.wake = 2*shape.m*shape.n*shape.k >= WAKE_FLOPS
+        self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
         fields = {"packed": self._packed, "in_place": self._in_place, "stream": self._stream,
                   "dots": self._dots}[plan.algorithm]()
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
@@ -244,7 +251,7 @@ class Recipe:
         if shape.threads > 1 and flops >= FORK_FLOPS:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
             parts *= shares
-        return Work(self.function, job, parts, min(parts, shape.threads), flops >= WAKE_FLOPS)
+        return Work(self.function, job, parts, min(parts, shape.threads), woken(flops, shape.threads))
 
     def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any) -> Work | None:
         """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
@@ -298,7 +305,7 @@ class Recipe:
             job[self.i_beta] = self._bits(beta)
         return job
 
-    def _run_parts(self, job: array, parts: int, wake: bool) -> None:
+    def _run_parts(self, job: array, parts: int, wake: int) -> None:
         address = self.host.job(job)
         if parts == 1:
             self._call(address, 0)

@@ -11,7 +11,7 @@ from tilewright.plans import lowering
 from tilewright.plans.choose import TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
-from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, small_elements, stays_in_cache
+from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE, small_elements, stays_in_cache
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import changed, common_threads, pool
@@ -20,7 +20,10 @@ from tilewright.targets import CpuTarget, detect
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-PARALLEL_ABOVE = 150_000        # multiplications: two threads gain what a fork and join costs
+# Multiplications: two threads gain what a fork and join costs. 16 vCPUs of a Xeon, whose caches are far apart, took 5
+# to 8 us for one; there by bytes of an element.
+PARALLEL_ABOVE, FAR_ABOVE, FEW_CORES = 150_000, {4: 500_000, 8: 300_000}, 8
+GRAIN = 30_000                  # the least for a part, of which a thread has two: 0.4 us of f32
 _contexts: dict[str, tuple[int, array, Any]] = {}   # dtype → the emitted function, its context, what that points to
 _entry: Any = None                                  # the builtin, once there is one
 
@@ -40,11 +43,14 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
         return
     driver = host.driver(target, "in_place", shape.dtype, mr, plan.nr)
     tables = [host.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
-    values = (driver, *(table.address for table in tables), pool().address, pool().parts_address,
-              *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")), PARALLEL_ABOVE, WAKE_ABOVE)
+    far = target.cores > FEW_CORES
+    code = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors, PANEL_DEPTH)
+    kernels = f"{shape.dtype}_{mr}x{plan.nr}"
+    values = (driver, code.address(f"panels_{kernels}"), *(table.address for table in tables), pool().address,
+              pool().parts_address, *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")),
+              FAR_ABOVE[shape.itemsize] if far else PARALLEL_ABOVE, GRAIN, WAKE_ONE, WAKE_ABOVE)
     assert len(values) == len(SMALL)
-    small = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors, PANEL_DEPTH)
-    _contexts[shape.dtype] = small.entry, array("q", values), tables
+    _contexts[shape.dtype] = code.address(f"small_{kernels}"), array("q", values), tables
     publish()
 
 
