@@ -46,6 +46,7 @@ STREAM_DEPTH: dict[int, tuple] = {
 DOT_ROWS: dict[int, tuple] = {
     32: ((1, 8), (2, 8), (3, 6), (4, 6)), 29: ((1, 8), (2, 8), (3, 6), (4, 5)), 16: ((1, 6), (2, 5), (3, 4), (4, 2))}
 
+FEW_FLOPS = 100_000_000     # of AMX, up to which packing more in each thread may cost less than threads that meet
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read and written once per block
@@ -167,7 +168,7 @@ def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[
 
 def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels. Threads claim blocks of A, or work in
-    teams of two with equal shares.
+    teams of two with equal shares; for small products each takes columns, or one does it all.
 
     The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
     follow each other along its rows, in whole lines and few pages.
@@ -185,8 +186,14 @@ def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     found = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
                     swap=True)
     yield found
-    if ic > 2 and ic % 2 == 0 and ic // 2 * SIDE <= shape.n:
-        yield replace(found, ic_ways=2, jc_ways=ic // 2)
+    if ic > 1:
+        yield replace(found, ic_ways=1)
+    pairs = ic // 2
+    if pairs > 1 and pairs * SIDE <= shape.n:
+        yield replace(found, ic_ways=2, jc_ways=pairs)
+    columns = min(shape.threads, -(-shape.n // SIDE))
+    if columns > 1 and shape.flops < FEW_FLOPS:             # each packs all of A, and none waits
+        yield replace(found, ic_ways=1, jc_ways=columns)
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

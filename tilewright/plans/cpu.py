@@ -184,6 +184,11 @@ class CpuPlan(Plan):
         return self.algorithm == "packed" and self.jr_ways == 1 and self.ic_ways > 2
 
     @property
+    def meets(self) -> bool:
+        """Whether threads wait for each other at barriers, so that all must come; else each takes what is left."""
+        return self.algorithm == "packed" and self.ic_ways * self.jr_ways > 1 and not self.claims
+
+    @property
     def reads_b(self) -> Order:
         """What must be contiguous in B where it is read in place."""
         return "columns" if self.algorithm == "dots" else "rows"

@@ -35,6 +35,8 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
+START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
+MEETING = 3                         # that where none can go on before all have come
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
 TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
 #                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8
@@ -162,8 +164,13 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
          _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
         ("barriers", WAIT * (threads // plan.jc_ways - 1)
          * (1 if plan.claims else k_blocks * n_blocks / plan.jc_ways)),
+        ("starting threads", _start(plan)),
         ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
         ("waiting for the slowest core", slowest * work)))
+
+
+def _start(plan: CpuPlan) -> float:
+    return (START + START_EACH * plan.threads) * (plan.threads > 1) * (MEETING if plan.meets else 1)
 
 
 def _crowded(size: int, target: CpuTarget) -> float:
@@ -183,7 +190,9 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
     work = rows * cols * depth * products / TILE_RATE / threads
     return _cost(found.vectors, found.traffic, (
         ("products of tiles", work),
-        ("splitting and packing", (rows + cols) * depth * word.terms / SPLITTING / threads),
+        ("splitting and packing", (rows * plan.jc_ways ** (not plan.meets) + cols) * depth * word.terms / SPLITTING
+         / threads),
+        ("starting threads", _start(plan)),
         ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
         ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work),
         ("the call", TILE_CALL)))

@@ -264,7 +264,7 @@ class Recipe:
         if self.space:
             self._place(job, space)
         threads = min(self.parts, self.shape.threads)
-        return Work(self.function, job, self.parts, threads, self.wake, self.space > 0)
+        return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets)
 
     def _whole_products(self, batch: int, flops: int) -> int:
         """How many threads may each do whole packed products; 0 if the threads had better share every product, because
@@ -318,6 +318,9 @@ class Recipe:
             at, address = self.at, self.host.job(job)
             ctypes.memset(space.barriers, 0, self.zeroed)
             self._place(job, space)
+            if self.parts > 1 and not self.plan.meets:
+                self.host.run_parts(self.function, address, self.parts, self.parts, self.wake)
+                return
             if self.parts > 1:
                 if self.host.run_team(self.function, address, self.parts):
                     return
