@@ -38,6 +38,9 @@ HIDDEN = 0.75               # of arithmetic's time in which prefetching hides tr
 START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
 MEETING = 3                         # that where none can go on before all have come
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
+CHANNELS = 5                # threads from which on they wait for memory, which gives no more than so many times one's rate
+#                             and hides behind nothing: 4096^3 in f64 with 6 and 3 blocks of k had 0.83 and 0.88 of MKL on
+#                             16 vCPUs of a Xeon, 0.92 and 0.99 on 32
 TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
 #                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8
 UNEVEN = 0.2                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
@@ -65,6 +68,7 @@ BUILTIN = ("f32", "f64")            # formats of the products that the emitted b
 PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
 # Multiplications in parts from which all threads that sleep are woken, and one of them: that costs the caller
 # microseconds. On 16 vCPUs of a Xeon 100^3, which woke none, ran at the speed of one thread for ever.
+LOADED = 0.7            # of L1, for a panel of B that is to stay there beside other traffic
 WAKE_ABOVE, WAKE_ONE = 1_500_000, 600_000
 
 
@@ -149,8 +153,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     work = (vectors + CALL*tiles) * busiest / ceilings.vectors
     # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
-    waiting = (total(traffic["L3"]) * runs / threads / ceilings.l3
-               + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
+    far = 0.0 if fits else total(traffic["memory"]) / ceilings.memory
+    waiting = total(traffic["L3"]) * runs / threads / ceilings.l3 + (far / threads if threads <= CHANNELS else 0)
     transposed = a*n_blocks*(shape.a == "rows") + b*(shape.b == "columns")             # bytes, in packing
     # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors
@@ -160,6 +164,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("transposing in packing", _transposing(transposed // s, shape, target, ceilings) / threads),
         ("loads of C that arrive too late", late),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
+        ("memory, which many threads share", far / CHANNELS if threads > CHANNELS else 0.0),
         ("a block of A that exceeds L2",
          _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
         ("barriers", WAIT * (threads // plan.jc_ways - 1)

@@ -241,13 +241,15 @@ class Recipe:
 
     def _of_batch(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
         """In place. The job becomes that of the batch."""
-        shape, at, parts = self.shape, self.at, self.parts
+        shape, at = self.shape, self.at
         flops = 2*batch*shape.m*shape.n*shape.k
         job[at["batch"]] = batch
         for name, step in zip(_STEPS, steps):
             job[at[name]] = step // shape.itemsize
-        if batch >= shape.threads * SHARES:         # enough whole products for all threads
-            job[at["row_parts"]] = job[at["col_parts"]] = parts = 1
+        # enough parts for all threads, of as whole products as can be
+        rows = job[at["row_parts"]] = min(self.plan.ic_ways, -(-shape.threads * SHARES // batch))
+        columns = job[at["col_parts"]] = min(self.plan.jc_ways, max(shape.threads * SHARES // batch // rows, 1))
+        parts = rows * columns
         if shape.threads > 1 and flops >= FORK_FLOPS:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
             parts *= shares
@@ -289,8 +291,10 @@ class Recipe:
             whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
             function = self.host.address("gemm:emit_batch", self.target)
             address = self.host.job(whole)
-            if team == 1 or not self.host.run_team(function, address, team):
+            if team == 1:
                 self.host.callable(function)(address, 0)
+            else:
+                self.host.run_parts(function, address, team, team, team)
         finally:
             self.host.give(space)
 
