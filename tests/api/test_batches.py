@@ -63,7 +63,9 @@ def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
     monkeypatch.setattr(recipe, "FORK_FLOPS", 0)  # however small: on all threads
     monkeypatch.setattr(recipe, "WAKE_FLOPS", 0)
     if pool == "taken":
+        run_parts = Pool.run_parts
         monkeypatch.setattr(Pool, "run_team", lambda *args: False)
+        monkeypatch.setattr(Pool, "run_parts", lambda self, fn, job, parts, *_: run_parts(self, fn, job, parts, 1, 0))
     if plan.swap:
         a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     one_b = b[:1].repeat(batch, 0)
@@ -85,6 +87,7 @@ def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
 
 def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     calls = []
+    engine.forget()  # calls that are repeated
     run = Recipe._run_parts
     monkeypatch.setattr(
         Recipe, "_run_parts", lambda self, job, parts, wake: (calls.append(parts), run(self, job, parts, wake))
@@ -102,17 +105,18 @@ def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
 
 @pytest.mark.parametrize(("batch", "whole"), [(1, False), (2, True), (3, False), (20, True), (21, True)])
 def test_packed_products_go_whole_to_threads_that_would_not_idle(monkeypatch, batch, whole):
-    teams = []
-    run = Pool.run_team
+    teams, shared = [], []
+    run, run_parts = Pool.run_team, Pool.run_parts
     monkeypatch.setattr(recipe, "WAKE_FLOPS", 0)
     monkeypatch.setattr(Pool, "run_team", lambda self, fn, *rest: (teams.append(fn), run(self, fn, *rest))[1])
+    monkeypatch.setattr(Pool, "run_parts", lambda self, fn, *rest: (shared.append(fn), run_parts(self, fn, *rest))[1])
     plan = CpuPlan.parse(f"packed 6x{LANES} mc=12 kc=8 nc={2 * LANES} ways=1x2x1")
     a, b = (small_integers(seed, (batch, 40, 40), np.float32) for seed in (0, 1))
     c = np.empty_like(a)
     engine.gemm(a, b, c, plan=plan, threads=2)
     assert np.array_equal(c, a @ b)
     batched = host.address("gemm:emit_batch", detect())
-    assert (teams == [batched]) if whole else (len(teams) == batch and batched not in teams)
+    assert (shared == [batched] and not teams) if whole else (len(teams) == batch and not shared)
 
 
 def test_nan_and_inf_stay_in_their_product():
