@@ -35,8 +35,8 @@ PACKED: dict[tuple[str, int], tuple] = {("AMD", 32): ((9, 3), (14, 2), (6, 4), (
 FEW_ROWS: dict[int, tuple] = {32: ((9, 3, 128), (6, 4, 64)), 29: ((8, 3, 128), (6, 4, 64)),
                               16: ((4, 3, 32), (6, 2, 64))}
 MOST_ROWS = 64
-# (mr, vectors) of f64 on more than two threads, and the depth: C, which they read and write once for each block of k, is
-# what memory has to bring. 4096^3 on 16 and 32 vCPUs of a Xeon: 0.88 and 1.00 of MKL, by 14x16 0.84 and 0.95.
+# (mr, vectors) of f64 on more than two threads, and the depth: C, which they read and write once for each block of k,
+# is what memory has to bring. 4096^3 on 16 and 32 vCPUs of a Xeon: 0.88 and 1.00 of MKL, by 14x16 0.84 and 0.95.
 DEEP: dict[int, tuple] = {32: ((9, 3),), 29: (), 16: ()}
 DEEPEST = 1376
 # (mr, vectors). A's rows are often a power of two apart, so that all of a panel's lines fall into one set of L1: fewer
@@ -240,8 +240,9 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
 
 
 def narrow_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
-    """For few rows on many threads: panels of B that L1 holds, and as many of them as a page has columns for. 64 x 14336 x
-    4096 on 16 vCPUs of a Xeon, of MKL: 0.93 (f64) and 0.95 (f32), in place 0.63 and 0.68, by deep panels 0.75."""
+    """For few rows on many threads: panels of B that L1 holds, and as many of them as a page has columns for.
+    64 x 14336 x 4096 on 16 vCPUs of a Xeon, of MKL: 0.93 (f64) and 0.95 (f32), in place 0.63 and 0.68, by deep panels
+    0.75."""
     kc = max(int(LOADED * target.l1d / (nr * shape.itemsize)) // 32 * 32, 32)
     nc = max(PAGE // shape.itemsize // nr, 1) * nr
     yield CpuPlan("packed", mr, nr, _up(shape.m, mr), min(kc, _up(shape.k, 4)), min(nc, _up(shape.n, nr)),

@@ -38,9 +38,8 @@ HIDDEN = 0.75               # of arithmetic's time in which prefetching hides tr
 START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
 MEETING = 3                         # that where none can go on before all have come
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
-CHANNELS = 5                # threads from which on they wait for memory, which gives no more than so many times one's rate
-#                             and hides behind nothing: 4096^3 in f64 with 6 and 3 blocks of k had 0.83 and 0.88 of MKL on
-#                             16 vCPUs of a Xeon, 0.92 and 0.99 on 32
+CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
+#                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
 TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
 #                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8
 UNEVEN = 0.2                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
