@@ -5,7 +5,7 @@
 check      products of every kind against float64 through tilewright's own door, each family in a process of its own
 random     1000 random products (random:N for N), in four processes
 sanitize   compute-sanitizer's memcheck and racecheck over every kernel family (bench/sanitized.py)
-squares odd skinny f64 tensor tensor_odd tensor_skinny terms tf32
+squares odd skinny f64 tensor tensor_odd tensor_skinny terms tf32 scaled mx
            suites of `tilewright bench gpu`, together in DIR/gpu.json, with --dtype in DIR/gpu-DTYPE.json
 overhead emission         the host's time of a call, and of emitting a kernel (bench/gpu_costs.py): DIR/costs.json
 article    the article's sweep, every 256 (article:128 for all of it): DIR/article.json and .png
@@ -200,7 +200,7 @@ def _outcome(code: int, said: str) -> dict[str, Any]:
 # ---- suites of the package
 
 SUITES = {"squares": "square", **{name: name for name in (
-    "odd", "skinny", "f64", "tensor", "tensor_odd", "tensor_skinny", "terms", "tf32")}}
+    "odd", "skinny", "f64", "tensor", "tensor_odd", "tensor_skinny", "terms", "tf32", "scaled", "mx")}}
 COSTS = ("overhead", "emission")
 
 

@@ -89,7 +89,8 @@ class Case:
     @property
     def label(self) -> str:
         p = self.problem
-        words = [self.product.label, p.layout, size(p), "cold" * self.cold, f"gap {self.gap}" * bool(self.gap)]
+        words = [self.product.label, p.layout, size(p), f"scales of {p.scales}" * bool(p.scales), "cold" * self.cold,
+                 f"gap {self.gap}" * bool(self.gap)]
         return " ".join(filter(None, words))
 
     def operations(self, rows: int = 0) -> int:
@@ -144,10 +145,11 @@ def _fields(p: Gemm) -> dict[str, Any]:
     found: dict[str, Any] = {"m": p.m, "n": p.n, "k": p.k, "dtype": p.a, "layout": p.layout}
     if (p.b, p.out) != (p.a, p.a):
         found |= {"b": p.b, "out": p.out}
+    found |= {"scales": p.scales} if p.scales else {}
     return found | ({"batch": p.batch} if p.batch != 1 else {})
 
 
 def _problem(data: dict[str, Any]) -> Gemm:
     a = data["dtype"]
     return Gemm(data["m"], data["n"], data["k"], a, data.get("b", a), data.get("out", a), data["layout"],
-                data.get("batch", 1))
+                data.get("batch", 1), data.get("scales", ""))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tilewright import formats
-from tilewright.bench import peer
+from tilewright.bench import gpu_scales, peer
 from tilewright.bench.cases import GPU, Case, Job
 from tilewright.bench.contest import Checked, Left, Lost, States, Timed, attempt
 from tilewright.bench.peer import OURS, Way
@@ -143,6 +143,10 @@ def make(on: TorchDevice, problem: Gemm, gap: int = 0) -> Operands:
     that was not written cannot pass for right."""
     torch = on.torch
     batch = () if problem.batch == 1 else (problem.batch,)
+    c = torch.empty((*batch, problem.m, problem.n), device=on.name, dtype=dtype_of(torch, problem.out))
+    poison(c)
+    if problem.blocks:
+        return Operands(problem, *gpu_scales.blocked(torch, problem, on.name), c)
 
     def matrix(format: str, stored: tuple[int, int], letter: str) -> Tensor:
         shape, dtype, kind = (*batch, stored[0], stored[1] + gap), dtype_of(torch, format), formats.FORMATS[format]
@@ -157,9 +161,7 @@ def make(on: TorchDevice, problem: Gemm, gap: int = 0) -> Operands:
 
     a = matrix(problem.a, problem.shape_a, problem.layout[0])
     b = matrix(problem.b, problem.shape_b, problem.layout[1])
-    c = torch.empty((*batch, problem.m, problem.n), device=on.name, dtype=dtype_of(torch, problem.out))
-    poison(c)
-    return Operands(problem, a, b, c)
+    return Operands(problem, a, b, c, *gpu_scales.of_rows(torch, problem, on.name))
 
 
 def poison(c: Tensor) -> None:
@@ -170,12 +172,17 @@ def poison(c: Tensor) -> None:
 def reference(o: Operands, loss: float = 0.0) -> tuple[Tensor, Tensor]:
     """A B in float64, and how far each element may be off: as far as sums may be, `loss` of |A| |B| more, and a place
     of a narrower result; integers not at all."""
-    wanted = o.a.double() @ o.b.double()
+    a, b = (gpu_scales.decoded(x, "float64") for x in (o.a, o.b))
+    wanted = a @ b
     sums, out = o.problem.sums, formats.FORMATS[o.problem.out]
-    a, b = (x if x.element_size() >= 4 else x.float() for x in (o.a, o.b))
+    if o.problem.a != "f64":
+        a, b = a.float(), b.float()
     if {o.problem.a, o.problem.b} <= {"e4m3fn", "e5m2"}:
         loss = max(loss, PROMOTED_SUMS)
     allowed = (RANDOM * eps_of(sums) + loss) * (a.abs() @ b.abs())
+    if o.scale_a is not None:
+        by = o.scale_a.double() * o.scale_b.double()
+        wanted, allowed = wanted * by, allowed * by + RANDOM * eps_of("f32") * (wanted * by).abs()
     if isinstance(out, formats.Float) and out.name != sums:
         allowed = allowed + wanted.abs() * out.eps + out.smallest_subnormal
     return wanted, allowed
@@ -238,7 +245,9 @@ class Gpu:
 
     def reference(self, case: Case, first: Operands) -> Answers:
         ours = reference(first, ROUNDED.get(case.algorithm or "", 0.0))
-        fp8 = any(not is_whole(x) and formats.FORMATS[x].bits <= 8 for x in (case.problem.a, case.problem.b))
+        p = case.problem
+        fp8 = not p.blocks and any(not is_whole(x) and formats.FORMATS[x].bits <= 8 for x in (p.a, p.b))
+        # block-scaled ones are multiplied as bf16
         return Answers(ours, reference(first, FAST_SUMS) if fp8 else ours)
 
     def checked(self, way: Way, case: Case, sets: list[Operands], reference: Answers) -> Checked:

@@ -186,11 +186,17 @@ def our_ways(product: Product) -> Iterator[Way]:
         options["algorithm"] = product.algorithm
     call = partial(tw.matmul, **options) if options else tw.matmul
     said = "".join(f", {key}={value!s}" for key, value in options.items())
-    yield Way(OURS, f"tilewright.matmul(a, b, out{said})", lambda o: (call, (o.a, o.b, o.c)))
+    yield Way(OURS, f"tilewright.matmul(a, b, out{said})", lambda o: (_scaled(call, o), (o.a, o.b, o.c)))
+
+
+def _scaled(call: Callable[..., Any], o: Operands) -> Callable[..., Any]:
+    return call if o.scale_a is None else partial(call, scale_a=o.scale_a, scale_b=o.scale_b)
 
 
 def out_dtype(product: Product) -> dict[str, Any]:
     """The keyword of tilewright.matmul for a result that is not of the operands' common format."""
+    if product.a in formats.BLOCK_FORMATS:
+        return {} if product.out == "f32" else {"out_dtype": formats.get(product.out).dtype}
     if formats.promote(product.a, product.b).name == product.out:
         return {}
     return {"out_dtype": formats.get(product.out).dtype}
@@ -205,7 +211,7 @@ def planned(text: str) -> Peer:
 
     def ways(product: Product) -> Iterator[Way]:
         call = partial(tw.matmul, plan=plan, **out_dtype(product))
-        yield Way(text, "tilewright.matmul(a, b, out, plan=...)", lambda o: (call, (o.a, o.b, o.c)))
+        yield Way(text, "tilewright.matmul(a, b, out, plan=...)", lambda o: (_scaled(call, o), (o.a, o.b, o.c)))
     return Peer(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)", ways)
 
 

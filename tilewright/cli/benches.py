@@ -118,7 +118,8 @@ def gpu(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
     suite: Annotated[list[str] | None, _list("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, "
                                              "f64; of formats of tensor cores tensor, tensor_odd, tensor_skinny; "
-                                             "terms, tf32: f32 by algorithms of theirs.", default="sweep")] = None,
+                                             "terms, tf32: f32 by algorithms of theirs; scaled: fp8 with "
+                                             "scales of rows; mx: block-scaled formats.", default="sweep")] = None,
     sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.",
                                              default="1024 to 12800 step 128")] = None,
     dtype: Annotated[list[str] | None, _list(

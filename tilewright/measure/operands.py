@@ -34,6 +34,8 @@ class Operands:
     a: Any  # an Array, Quantized if the format has blocks; on a GPU a tensor of torch's
     b: Any
     c: Any
+    scale_a: Any = None  # on a GPU, of a problem with scales
+    scale_b: Any = None
 
     @property
     def sizes(self) -> tuple[int, int, int]:

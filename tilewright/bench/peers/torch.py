@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
+from tilewright.bench import gpu_scales
 from tilewright.bench.cases import GPU, Product
 from tilewright.bench.peer import Library, Peer, Setting, Unfit, Way
 from tilewright.measure.machine import versions
@@ -118,12 +119,25 @@ def load_cublas(setting: Setting) -> Peer:
 
     def scaled_mm(o: Operands, fast: bool) -> Call:
         _check_multiples(o, "torch._scaled_mm", 16)
-        return partial(torch._scaled_mm, o.a, o.b, one, one, out_dtype=o.c.dtype, out=o.c, use_fast_accum=fast), ()
+        scales = (one, one) if o.scale_a is None else (o.scale_a, o.scale_b)
+        return partial(torch._scaled_mm, o.a, o.b, *scales, out_dtype=o.c.dtype, out=o.c, use_fast_accum=fast), ()
+
+    def of_blocks(o: Operands, ahead: bool) -> Call:
+        def numbers() -> tuple[Any, Any]:
+            a, b = (gpu_scales.decoded(x, "bfloat16") for x in (o.a, o.b))
+            return a, b
+        if ahead:
+            return partial(torch.mm, *numbers(), out=o.c), ()
+        return lambda: torch.mm(*numbers(), out=o.c), ()
 
     def ways(product: Product) -> Iterator[Way]:
-        if product.a in ("e4m3fn", "e5m2"):
+        if product.a in formats.BLOCK_FORMATS:
+            yield Way("cuBLAS", "torch.mm of operands decoded to bf16 beforehand", partial(of_blocks, ahead=True))
+            yield Way("cuBLAS decoding", "torch's operations that decode to bf16, and torch.mm",
+                      partial(of_blocks, ahead=False))
+        elif product.a in ("e4m3fn", "e5m2"):
             for name, fast in (("cuBLAS", False), ("cuBLAS fast", True)):
-                yield Way(name, f"torch._scaled_mm(a, b, use_fast_accum={fast}, out=), scales of 1",
+                yield Way(name, f"torch._scaled_mm(a, b, use_fast_accum={fast}, out=), scales of 1 or of rows",
                           partial(scaled_mm, fast=fast))
         elif product.formats == "i8-i8-i32":
             yield Way("cuBLAS", "torch._int_mm(a, b, out=)", int_mm)

@@ -22,7 +22,7 @@ def load(setting: Setting) -> Peer:
 
     def bind(o: Operands) -> Call:
         p = o.problem
-        if p.a != p.b or (p.a, p.out) not in SUPPORTED or p.batch != 1:
+        if p.a != p.b or (p.a, p.out) not in SUPPORTED or p.batch != 1 or p.scales:
             raise Unfit("the Triton kernel is for f32, f16, bf16, fp8 and int8, one matrix at a time")
         return partial(_triton_kernel.matmul, o.a, o.b, o.c, sms), ()
 

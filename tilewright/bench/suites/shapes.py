@@ -100,6 +100,8 @@ WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336))  # (n, k) of a language m
 TENSOR_DTYPES = ("bf16-bf16-bf16", "f16-f16-f16", "e4m3fn-e4m3fn-bf16", "i8-i8-i32")
 TENSOR_SQUARES = (512, 1024, 2048, 4096, 8192, 16384)
 TENSOR_WEIGHTS = (*WEIGHTS, (28672, 8192))
+TENSOR_SIZES = [*((n, n, n) for n in TENSOR_SQUARES),
+                *((m, *nk) for nk in TENSOR_WEIGHTS for m in (128, 512, 4096))]
 TENSOR_ODD = (1000, 2039, 3000, 5000)
 TERMS = ("bf16_bf16_f32_x6", "tf32_tf32_f32_x3")  # f32 by products of such terms
 TF32 = "tf32_tf32_f32"
@@ -112,8 +114,7 @@ GPU_SUITES: Suites = {
     "odd": lambda dtype: [Case("odd", gemm(dtype, n, n, n, layout)) for n in GPU_ODD for layout in LAYOUTS],
     "skinny": lambda dtype: [Case("skinny", gemm(dtype, m, *nk)) for nk in WEIGHTS for m in (16, 64, 128, 512)],
     "f64": lambda dtype: squares("f64", GPU_SQUARES["f64"], "f64"),
-    "tensor": lambda dtype: _tensor("tensor", dtype, [(n, n, n) for n in TENSOR_SQUARES] + [
-        (m, *nk) for nk in TENSOR_WEIGHTS for m in (128, 512, 4096)]),
+    "tensor": lambda dtype: _tensor("tensor", dtype, TENSOR_SIZES),
     "tensor_odd": lambda dtype: _tensor("tensor_odd", dtype, [(n, n, n) for n in TENSOR_ODD]) + _tensor(
         "tensor_odd", dtype, [(n, n, n) for n in (2048, 4096)], gap=1),
     "tensor_skinny": lambda dtype: _tensor("tensor_skinny", dtype, [
@@ -123,9 +124,14 @@ GPU_SUITES: Suites = {
     "tf32": lambda dtype: [Case("tf32", gemm(dtype, *size, layout), algorithm=TF32)
                            for size in (*((n, n, n) for n in TENSOR_SQUARES[:-1]), (128, 4096, 4096), (512, 4096, 4096))
                            for layout in ("nn", "nt")],
+    "scaled": lambda dtype: [Case("scaled", Gemm(*size, "e4m3fn", "e4m3fn", "bf16", "nt", scales="rows"))
+                             for size in TENSOR_SIZES],
+    "mx": lambda dtype: [Case("mx", Gemm(*size, name, name, "bf16")) for name in ("mxfp8", "mxfp4", "nvfp4")
+                         for size in (*((n, n, n) for n in TENSOR_SQUARES[1:-1]), (16, 4096, 4096), (128, 4096, 4096))],
 }
 # The formats of suites that are for these alone, and of those that are for these unless others are asked for
-GPU_ONLY: dict[str, Sequence[str]] = {"f64": ("f64",), "terms": ("f32",), "tf32": ("f32",)}
+GPU_ONLY: dict[str, Sequence[str]] = {"f64": ("f64",), "terms": ("f32",), "tf32": ("f32",), "scaled": ("e4m3fn",),
+                                    "mx": ("mxfp8",)}
 GPU_DTYPES: dict[str, Sequence[str]] = dict.fromkeys(("tensor", "tensor_odd", "tensor_skinny"), TENSOR_DTYPES)
 
 

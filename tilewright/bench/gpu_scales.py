@@ -1,0 +1,62 @@
+"""Operands with scales on a GPU, for `tilewright bench gpu`: fp8 with a scale for each row and column, and block-scaled
+formats, as tensors of torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright import formats
+from tilewright.formats import Quantized
+from tilewright.formats.quantized import values_of
+from tilewright.measure.operands import patterns
+from tilewright.problem import Gemm
+
+Tensor = Any
+F64 = np.dtype(np.float64)
+EXPONENTS = -3, 4  # of scales of blocks: 2^-3 to 2^3
+
+
+def of_rows(torch: Any, problem: Gemm, device: Any) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """scale_a [m, 1] and scale_b [1, n] of a problem with scales="rows"; none of another."""
+    if problem.scales != "rows":
+        return None, None
+    return (torch.rand((problem.m, 1), device=device) + 0.5, torch.rand((1, problem.n), device=device) + 0.5)
+
+
+def blocked(torch: Any, problem: Gemm, device: Any) -> tuple[Quantized, Quantized]:
+    """A and B in block-scaled formats: every finite element alike, scales near 1."""
+    def made(format: str, rows: int, axis: int) -> Quantized:
+        f, depth = formats.BLOCK_FORMATS[format], problem.k
+        shape = rows, f.blocks(depth) * f.block_bytes
+        finite = torch.as_tensor(patterns(f.element).view("u1"), device=device)
+        if f.element.bits == 8:
+            elements = finite[torch.randint(0, len(finite), shape, device=device)]
+        else:  # of which all are finite
+            elements = torch.randint(0, 256, shape, device=device, dtype=torch.uint8)
+        powers = torch.as_tensor((2.0 ** np.arange(*EXPONENTS)).astype(f.scale.dtype).view("u1"), device=device)
+        scales = powers[torch.randint(0, len(powers), (rows, f.blocks(depth)), device=device)]
+        return Quantized(elements, scales, (rows, depth) if axis == -1 else (depth, rows), f, axis)
+    return made(problem.a, problem.m, -1), made(problem.b, problem.n, -2)
+
+
+def decoded(x: Any, dtype: str) -> Tensor:
+    """The numbers of an operand, as it is multiplied, in torch's dtype of this name; of a block-scaled one elements
+    times scales."""
+    import torch
+
+    wanted = getattr(torch, dtype)
+    if not isinstance(x, Quantized):
+        return x.to(wanted)
+    f, words = x.format, x.elements.int()
+    if f.element.bits == 4:
+        words = torch.stack((words & 15, words >> 4), -1).flatten(-2)
+    elif f.element.bits == 6:
+        first, second, third = (words[..., i::3] for i in range(3))
+        whole = first | second << 8 | third << 16
+        words = torch.stack([whole >> shift & 63 for shift in (0, 6, 12, 18)], -1).flatten(-2)
+    elements, scales = (torch.as_tensor(values_of(each, F64, 1).copy(), device=words.device).to(wanted)[which]
+                        for each, which in ((f.element, words), (f.scale, x.scales.int())))
+    found = (elements.unflatten(-1, (-1, f.block)) * scales[..., None]).flatten(-2)[..., : x.length]
+    return found if x.axis == -1 else found.transpose(-1, -2)
