@@ -146,7 +146,12 @@ class WarpProducts:
         for ij in self.acc.registers:
             self.acc[ij] = 0
         yield                                                           # scales of each column take too many registers
-        by_column = [scales.column(work.j0 + base + offset) if shared is None else shared for base, offset in columns]
+        if shared is not None:
+            factors = [of_row*shared for of_row in by_row]
+            for i, j in self.acc.registers:
+                self.sums[i, j] = k.fma(k.cast(self.acc[i, j], f32), factors[i], self.sums[i, j])
+            return
+        by_column = [scales.column(work.j0 + base + offset) for base, offset in columns]
         for i, j in self.acc.registers:
             self.sums[i, j] = k.fma(k.cast(self.acc[i, j], f32)*by_row[i], by_column[j], self.sums[i, j])
 
