@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 REWRITE, DECODE = "tilewright.kernels.gpu.rewrite:emit_rewrite", "tilewright.kernels.gpu.decode:emit_decode"
 FLAG = 4                # bytes of `special`
+FEW = 512               # CTAs that share the tiles of a pass which is seldom needed
 
 
 class PassKernel(GpuCode):
@@ -62,8 +63,9 @@ def launches(target: Any, *products: tuple[Launch, int, tuple[Pass, ...]]) -> tu
         for each in made:
             places[each.operand] = at
             at += _block(each.size)
-            found.append(Launch(PassKernel(each, target), (each.ctas, 1, 1), end, counters,
-                                (("rows", each.rows), ("depth", each.depth), ("ld", each.ld)),
+            grid = min(each.ctas, FEW) if each.wide else each.ctas      # mostly there is nothing to do for the former
+            found.append(Launch(PassKernel(each, target), (grid, 1, 1), end, counters,
+                                (("tiles", each.ctas), ("rows", each.rows), ("depth", each.depth), ("ld", each.ld)),
                                 (("target", places[each.operand]), *special)))
         more = [("k", k)] * bool(made)
         for each in made:

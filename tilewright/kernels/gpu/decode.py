@@ -36,7 +36,7 @@ def emit_decode(OPERAND: str = "a", BLOCKS: str = "mxfp8", ALIGN: int = 8, WIDE:
     WHEN        "special": see work.arguments
     WARP        lanes of a warp on the target
 
-    The grid along x is `rewrite.tiles(rows, ld)`, for each matrix.
+    There are `tiles`, rewrite.tiles(rows, ld) for each matrix, which the CTAs of any grid along x share.
     """
     f, LEAST = BLOCK_FORMATS[BLOCKS], lacking(BLOCKS)
     BITS, T = f.element.bits, f32 if WIDE else i16
@@ -46,52 +46,52 @@ def emit_decode(OPERAND: str = "a", BLOCKS: str = "mxfp8", ALIGN: int = 8, WIDE:
     more: dict[str, Any] = {f"stride_{OPERAND}": i64, f"stride_scale_{OPERAND}": i64} if BATCH else {}
     more |= {"special": ptr(i32)} if SPECIAL or WHEN else {}
     name = f"decode_{OPERAND}_{BLOCKS}_{ALIGN}{'_wide' * WIDE}{'_batch' * BATCH}{f'_when_{WHEN}' if WHEN else ''}"
-    k = Kernel(name, threads=THREADS, warp=WARP, rows=i32, depth=i32, **source, target=ptr(T), ld=i64, **more)
+    k = Kernel(name, threads=THREADS, warp=WARP, tiles=i32, rows=i32, depth=i32, **source, target=ptr(T), ld=i64,
+               **more)
     g = vars(arguments(k, WHEN))
     rows, depth, target, ld = (g[x] for x in ("rows", "depth", "target", "ld"))
     elements, scales = g[OPERAND], g[f"scale_{OPERAND}"]
-    matrix, i0, p0 = tile_of(k, rows, ld, BATCH)
-    if matrix is not None:
-        number = k.cast(matrix, i64)
-        elements = elements + number*g[f"stride_{OPERAND}"]
-        scales = scales + number*g[f"stride_scale_{OPERAND}"]
-        target = target + number*k.cast(rows, i64)*ld
-
-    ACROSS = SIDE // TOGETHER                                           # threads of a row
-    p, y = p0 + k.thread[0] % ACROSS * TOGETHER, i0 + k.thread[0] // ACROSS
-    SIZE = TOGETHER*BITS // 8
-    UNIT = min(ALIGN, SIZE & -SIZE)                                     # bytes that are loaded at once
-    found = []
-    for step in range(0, SIDE, THREADS // ACROSS):
-        i = y + step
-        row = k.cast(i, i64)
-        at = elements + row*g[f"ld{OPERAND}"] + k.cast(p // 8 * BITS, i64)
-        units = [k.load(at + u, vec(i8, UNIT), align=UNIT, mask=(i < rows) & (p + u*8 // BITS < depth))
-                 for u in range(0, SIZE, UNIT)]
-        where = row*g[f"ld_scale_{OPERAND}"] + k.cast(p // f.block, i64)*g[f"k_scale_{OPERAND}"]
-        found.append((i, units, k.load(scales + where, mask=(i < rows) & (p < depth))))
-    k.warp_barrier()                                                    # all loads before the first store
-    for i, units, pattern in found:
-        to, there = target + k.cast(i, i64)*ld + k.cast(p, i64), (i < rows) & (k.cast(p, i64) < ld)
-        scale = k.broadcast(widened(k, pattern, f.scale.name, f32), FOUR)
-        each = [unit[e] if UNIT > 1 else unit for unit in units for e in range(UNIT)]
-        fours = []
-        for e in range(0, TOGETHER, FOUR):
-            inside = k.lanes_below(k.cast(depth - p - e, i64), FOUR)
-            numbers = _numbers(k, each[e*BITS // 8:(e + FOUR)*BITS // 8], f.element)*scale
-            fours.append(k.select(inside, numbers, splat(k, f32, 0, FOUR)))
-        if WIDE:
-            for e, four in enumerate(fours):
-                k.store(to + e*FOUR, four, mask=there)
-            continue
-        bits = [k.bits_as(four, vec(i32, FOUR)) for four in fours]
-        first, then = (k.cast(four >> 16, vec(i16, FOUR)) for four in bits)
-        k.store(to, k.shuffle(first, then, range(TOGETHER)), mask=there)
-        if SPECIAL:                                                     # a nan may count, too: either product is right
-            lost = k.cast(bits[0] | bits[1], vec(i16, FOUR))
-            some = (lost[0] | lost[1]) | (lost[2] | lost[3])
-            with k.when((some != 0) & ((k.cast(pattern, i32) & 0xFF) < LEAST) & there):
-                k.atomic_store(g["special"], 1, "monotonic")
+    ACROSS, SIZE = SIDE // TOGETHER, TOGETHER*BITS // 8                 # threads of a row, bytes of a thread
+    UNIT = min(ALIGN, SIZE & -SIZE)                                     # which are loaded at once
+    with k.loop(g["tiles"], start=k.block[0], step=k.grid[0], unroll=False) as index:
+        matrix, i0, p0 = tile_of(k, rows, ld, BATCH, index)
+        if matrix is not None:
+            number = k.cast(matrix, i64)
+            elements = elements + number*g[f"stride_{OPERAND}"]
+            scales = scales + number*g[f"stride_scale_{OPERAND}"]
+            target = target + number*k.cast(rows, i64)*ld
+        p, y = p0 + k.thread[0] % ACROSS * TOGETHER, i0 + k.thread[0] // ACROSS
+        found = []
+        for step in range(0, SIDE, THREADS // ACROSS):
+            i = y + step
+            row = k.cast(i, i64)
+            at = elements + row*g[f"ld{OPERAND}"] + k.cast(p // 8 * BITS, i64)
+            units = [k.load(at + u, vec(i8, UNIT), align=UNIT, mask=(i < rows) & (p + u*8 // BITS < depth))
+                     for u in range(0, SIZE, UNIT)]
+            where = row*g[f"ld_scale_{OPERAND}"] + k.cast(p // f.block, i64)*g[f"k_scale_{OPERAND}"]
+            found.append((i, units, k.load(scales + where, mask=(i < rows) & (p < depth))))
+        k.warp_barrier()                                                # all loads before the first store
+        for i, units, pattern in found:
+            to, there = target + k.cast(i, i64)*ld + k.cast(p, i64), (i < rows) & (k.cast(p, i64) < ld)
+            scale = k.broadcast(widened(k, pattern, f.scale.name, f32), FOUR)
+            each = [unit[e] if UNIT > 1 else unit for unit in units for e in range(UNIT)]
+            fours = []
+            for e in range(0, TOGETHER, FOUR):
+                inside = k.lanes_below(k.cast(depth - p - e, i64), FOUR)
+                numbers = _numbers(k, each[e*BITS // 8:(e + FOUR)*BITS // 8], f.element)*scale
+                fours.append(k.select(inside, numbers, splat(k, f32, 0, FOUR)))
+            if WIDE:
+                for e, four in enumerate(fours):
+                    k.store(to + e*FOUR, four, mask=there)
+                continue
+            bits = [k.bits_as(four, vec(i32, FOUR)) for four in fours]
+            first, then = (k.cast(four >> 16, vec(i16, FOUR)) for four in bits)
+            k.store(to, k.shuffle(first, then, range(TOGETHER)), mask=there)
+            if SPECIAL:                                                 # a nan may count, too: either product is right
+                lost = k.cast(bits[0] | bits[1], vec(i16, FOUR))
+                some = (lost[0] | lost[1]) | (lost[2] | lost[3])
+                with k.when((some != 0) & ((k.cast(pattern, i32) & 0xFF) < LEAST) & there):
+                    k.atomic_store(g["special"], 1, "monotonic")
     return k.function
 
 

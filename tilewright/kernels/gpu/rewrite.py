@@ -43,7 +43,7 @@ def emit_rewrite(OPERAND: str = "a", FORMAT: str = "bf16", SPLIT: str = "", ALON
     g = dict(k.function.params)
     rows, depth, source, apart, target, ld = (g[x] for x in (
         "rows", "depth", OPERAND, f"ld{OPERAND}", "target", "ld"))
-    matrix, i0, p0 = tile_of(k, rows, ld, BATCH)
+    matrix, i0, p0 = tile_of(k, rows, ld, BATCH, k.block[0])
     COUNT = TERMS[SPLIT].count if SPLIT else 1
     if matrix is not None:
         source = source + k.cast(matrix, i64)*g[f"stride_{OPERAND}"]
@@ -85,9 +85,10 @@ def tiles(rows: int, ld: int) -> int:
     return -(-rows // SIDE) * -(-ld // SIDE)
 
 
-def tile_of(k: Kernel, rows: Value, ld: Value, BATCH: bool) -> tuple[Value | None, Value, Value]:
-    """The matrix of a batch, and where the CTA's tile begins in it. CTAs that follow each other go along k."""
-    index, across = k.block[0], k.ceil_div(k.cast(ld, i32), SIDE)
+def tile_of(k: Kernel, rows: Value, ld: Value, BATCH: bool, index: Value) -> tuple[Value | None, Value, Value]:
+    """Of the tile of this number the matrix of a batch, and where it begins in that. Tiles that follow each other go
+    along k."""
+    across = k.ceil_div(k.cast(ld, i32), SIDE)
     matrix = None
     if BATCH:
         count = k.ceil_div(rows, SIDE)*across

@@ -173,7 +173,7 @@ def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any]) -> Array:
     for i in np.ndindex(x.elements.shape[:-2]) if target.size else ():
         elements, scales, to = x.elements[i], x.scales[i], target[i]
         ld_scale, k_scale = scales.strides
-        args = {"rows": rows, "depth": x.depth, "a": address(elements), "lda": elements.strides[0],
+        args = {"tiles": of.ctas, "rows": rows, "depth": x.depth, "a": address(elements), "lda": elements.strides[0],
                 "scale_a": address(scales), "ld_scale_a": ld_scale, "k_scale_a": k_scale, "target": address(to),
                 "ld": of.ld}
         run.driver.Prepared(function, (of.ctas,), args)(run.stream)
