@@ -39,6 +39,7 @@ With SWAP the instructions compute C^T = B^T A^T: their 64 rows are columns of C
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tilewright.atoms.wgmma import M, Wgmma
@@ -51,7 +52,7 @@ from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
 from tilewright.kernels.nvidia.wgmma_exchange import Exchange
-from tilewright.kernels.nvidia.wgmma_products import Factors, Products, Stages, StridedProducts, Turns, pairs
+from tilewright.kernels.nvidia.wgmma_products import Ahead, Products, Stages, StridedProducts, Turns, pairs
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, DIVISION, SmemTile, Tiles
 
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by WARPGROUPS
@@ -206,17 +207,17 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 turns.wait()
             if PROMOTE:
                 products.clear()
+                ahead: Ahead | None = None
                 if BLOCKS:
                     i0, j0, g.matrix = tiles.place(unit.tile)
-                    of_blocks = Scales.of(k, g, BLOCKS)
+                    factors = partial(products.factors, Scales.of(k, g, BLOCKS), unit.first*CTA_K, t % 128, (i0, j0))
+                    ahead = Ahead(k, factors) if BLOCKS > 1 and not SWAP else None      # others take too many registers
                 with k.loop(unit.steps, step=PROMOTE // CTA_K, unroll=False) as step:
-                    def factors(step: Value = unit.first + step) -> Factors:
-                        return products.factors(of_blocks.block(step*CTA_K), t % 128, i0, j0)
-                    early = factors() if BLOCKS > 1 else None           # those of each column take too many registers
+                    early = ahead.next(k.min(step + PROMOTE // CTA_K, unit.steps - 1)*CTA_K) if ahead else None
                     for part in range(PARTS):
                         products.add_up(ring, unit.begin + step, None if PROMOTE == CTA_K else
                                         k.min(unit.steps - step, PROMOTE // CTA_K), part=part)
-                        products.promote(factors() if BLOCKS == 1 else early, part)
+                        products.promote(factors(step*CTA_K) if BLOCKS and not ahead else early, part)
                 if turns:
                     turns.end()
             else:

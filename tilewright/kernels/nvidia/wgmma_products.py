@@ -79,6 +79,29 @@ class Turns:
         self.turn.arrive((self.mine + 1) % self.WARPGROUPS, by="warp", turns=self.WARPGROUPS)
 
 
+class Ahead:
+    """The factors of a block of k, while those of the next one are on their way."""
+
+    def __init__(self, k: Kernel, load: Callable[[Value], Factors]) -> None:
+        """`load`: those of the block that has this step of k."""
+        self.load = load
+        self.held = [k.variable(f32, x) for x in self._distinct(load(k.constant(i32, 0)))]
+
+    def next(self, step: Value) -> Factors:
+        """Those of the block at hand; `step` is in the next one."""
+        found = self.load(step)
+        new = self._distinct(found)
+        now = {id(x): held.get() for x, held in zip(new, self.held)}
+        for x, held in zip(new, self.held):
+            held.set(x)
+        rows, columns = ({at: now[id(x)] for at, x in each.items()} for each in found)
+        return rows, columns
+
+    @staticmethod
+    def _distinct(found: Factors) -> list[Value]:
+        return list({id(x): x for each in found for x in each.values()}.values())
+
+
 class Products:
     """A warpgroup's rows of the CTA's tile of C, or with SWAP of C^T: sums of products of tiles in shared memory."""
 
@@ -127,8 +150,10 @@ class Products:
             for ij in tile.registers:
                 tile[ij] = 0
 
-    def factors(self, scales: Scales, t: Value, i0: Value, j0: Value) -> Factors:
-        """The scales of a block of k, for thread t of the warpgroup in a tile that begins there."""
+    def factors(self, scales: Scales, begin: Value, t: Value, at: tuple[Value, Value], step: Value) -> Factors:
+        """The scales of the block that has step begin + `step` of k, for thread t of the warpgroup in the tile at these
+        coordinates of C."""
+        scales, (i0, j0) = scales.block(begin + step), at
         (of_row, i0), (of_column, j0) = self._exchanged((scales.row, i0), (scales.column, j0))
         rows = {(i, half): of_row(i0 + self.first + self.row(t, i, half))
                 for i in range(self.shape[0]) for half in range(2)}
@@ -143,14 +168,22 @@ class Products:
 
     def promote(self, factors: Factors | None = None, part: int = 0) -> None:
         """Add the sums of the instructions, which are over, to the others, times scales."""
-        before = part*self.atom.sums.elements
+        before, both = part*self.atom.sums.elements, dict[tuple[int, int], Value]()
+        distinct = len({id(x) for x in factors[1].values()}) if factors else 0
         for i, (total, acc) in enumerate(zip(self.sums[part::self.PARTS], self.acc)):
             for at, e in total.registers:
                 x = self.k.cast(acc[at, e], f32)
                 if factors:
                     rows, columns = factors
-                    of_a, of_b = self._exchanged(rows[i, e // 2 % 2], columns[(before + e) // 4, e % 2])
-                    total[at, e] = self.k.fma(x*of_a, of_b, total[at, e])
+                    of_row, of_column = rows[i, e // 2 % 2], columns[(before + e) // 4, e % 2]
+                    pair = id(of_row), id(of_column)
+                    if distinct == len(columns):                        # products of two would take many registers
+                        of_a, of_b = self._exchanged(of_row, of_column)
+                        total[at, e] = self.k.fma(x*of_a, of_b, total[at, e])
+                        continue
+                    if pair not in both:
+                        both[pair] = of_row*of_column
+                    total[at, e] = self.k.fma(x, both[pair], total[at, e])
                 else:
                     total[at, e] = total[at, e] + x
 
