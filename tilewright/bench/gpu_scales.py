@@ -49,7 +49,8 @@ def decoded(x: Any, dtype: str) -> Tensor:
     wanted = getattr(torch, dtype)
     if not isinstance(x, Quantized):
         return x.to(wanted)
-    f, words = x.format, x.elements.int()
+    f, elements, scales = x.format, *(torch.as_tensor(each) for each in (x.elements, x.scales))
+    words = elements.int()
     if f.element.bits == 4:
         words = torch.stack((words & 15, words >> 4), -1).flatten(-2)
     elif f.element.bits == 6:
@@ -57,6 +58,6 @@ def decoded(x: Any, dtype: str) -> Tensor:
         whole = first | second << 8 | third << 16
         words = torch.stack([whole >> shift & 63 for shift in (0, 6, 12, 18)], -1).flatten(-2)
     elements, scales = (torch.as_tensor(values_of(each, F64, 1).copy(), device=words.device).to(wanted)[which]
-                        for each, which in ((f.element, words), (f.scale, x.scales.int())))
+                        for each, which in ((f.element, words), (f.scale, scales.int())))
     found = (elements.unflatten(-1, (-1, f.block)) * scales[..., None]).flatten(-2)[..., : x.length]
     return found if x.axis == -1 else found.transpose(-1, -2)
