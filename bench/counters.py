@@ -5,7 +5,8 @@
     python bench/counters.py read ncu.csv bench/results/counters_h100.json
 
 A launch is one of `cases()`: a step of the GPU ladder or a product by the planner's choice, on sizes that the simulator
-runs in a second. `read` writes one row per launch: what it was, and its counters by `METRICS`. The file is what
+runs in a second. With `tensor` behind each command the launches are the ladder's steps on tensor cores, and there are a
+few more counters (counters_tensor_h200.json). `read` writes one row per launch: what it was, and its counters by `METRICS`. The file is what
 tests/simulator/test_counters.py holds the simulator against.
 """
 
@@ -37,6 +38,13 @@ METRICS = {
     "dfma": "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum",
 }
 
+TENSOR_METRICS = METRICS | {
+    "tensor_instructions": "sm__inst_executed_pipe_tensor.sum",
+    "ldmatrix": "smsp__inst_executed_op_ldsm.sum",
+    "cp_async": "smsp__inst_executed_op_ldgsts.sum",
+    "l2_sectors": "l1tex__m_xbar2l1tex_read_sectors.sum",
+}
+
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 Case = dict[str, Any]
@@ -55,6 +63,12 @@ def cases() -> list[Case]:
     products += [("f64", layout, (66, 72, 40), None) for layout in ("nn", "tn")]
     products += [("f32", "nn", sizes, None) for sizes in ((1, 300, 200), (300, 1, 200))]
     return found + [dict(zip(("dtype", "layout", "sizes", "plan"), product)) for product in products]
+
+
+def tensor_cases() -> list[Case]:
+    from tilewright.ladder.steps import TENSOR_STEPS
+
+    return [{"step": step, "sizes": (256, 256, 256)} for step in TENSOR_STEPS]
 
 
 def plan_of(case: Case, problem: Any, target: Any) -> Any:
@@ -102,25 +116,44 @@ def launch() -> None:
         assert np.array_equal(c, a.astype("d") @ b), case
 
 
-def read(source: str, target: str) -> None:
+def launch_tensor() -> None:
+    from tilewright import formats
+    from tilewright.ladder import run_nvidia
+    from tilewright.runtime.cuda import module
+
+    on, stream, dtype = module.device(), module.Stream(), formats.get("bf16").dtype
+    for case in tensor_cases():
+        m, n, k = case["sizes"]
+        a, b = (np.ascontiguousarray(x).astype(dtype) for x in operands(m, n, k, "f32"))
+        c, b = np.zeros((m, n), dtype), np.ascontiguousarray(b.T)
+        blocks = [module.Memory.upload(on, x) for x in (a, b, c)]
+        run_nvidia.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, k, blocks[2].pointer, n)(
+            stream.handle)
+        stream.synchronize()
+        blocks[2].download(c)
+        assert np.array_equal(c, (a.astype("d") @ b.T.astype("d")).astype(dtype)), case
+
+
+def read(source: str, target: str, found: list[Case], metrics: dict[str, str]) -> None:
     with open(source) as file:
         lines = [line for line in file if line.startswith('"')]
     rows = [row for row in csv.DictReader(lines) if row["ID"]]
-    found = cases()
     if len(rows) != len(found):
         raise SystemExit(f"{len(rows)} launches in {source}, {len(found)} cases: {[r['Kernel Name'] for r in rows]}")
     out = [case | {"kernel": row["Kernel Name"]}
-           | {name: int(float(row[metric].replace(",", ""))) for name, metric in METRICS.items()}
+           | {name: int(float(row[metric].replace(",", ""))) for name, metric in metrics.items()}
            for case, row in zip(found, rows)]
     Path(target).write_text("[\n" + ",\n".join(json.dumps(row) for row in out) + "\n]\n")
     print(f"{len(out)} launches in {target}")
 
 
 if __name__ == "__main__":
+    tensor = sys.argv[-1] == "tensor"
+    metrics = TENSOR_METRICS if tensor else METRICS
     match sys.argv[1]:
         case "metrics":
-            print(",".join(METRICS.values()))
+            print(",".join(metrics.values()))
         case "launch":
-            launch()
+            launch_tensor() if tensor else launch()
         case "read":
-            read(*sys.argv[2:4])
+            read(sys.argv[2], sys.argv[3], tensor_cases() if tensor else cases(), metrics)

@@ -54,7 +54,7 @@ def test_every_shape_is_exact(name):
     """Less than one stage of k; then edges in all directions, more of k than the ring has stages, rows apart."""
     function = TENSOR_STEPS[name].emit()
     run(name, 1, 2, 8, function=function)
-    run(name, 130, 138, 328, alpha=-2.0, beta=3.0, gap=8, function=function)
+    run(name, 130, 138, 264, alpha=-2.0, beta=3.0, gap=8, function=function)
 
 
 @cache

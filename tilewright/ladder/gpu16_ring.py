@@ -5,12 +5,16 @@ Steps 14 and 15 wait for global memory in each tile, about as long as the tensor
 tiles ahead as shared memory has room for. Copies are in groups, one for each tile, and a thread waits until no more
 than one of its own is in flight: the one before has come. At the barrier all threads' copies have.
 
+Copies of 16 bytes pass L1 by, and fill lines of 128 bytes of shared memory. In padded rows such a line holds parts of
+two rows, and L2 is read half as often again. So rows have 128 bytes, and instead of padding piece c of row i is at
+place c ^ i % 8: eight rows of the same column of pieces lie in different banks.
+
 Operands too are read one step ahead of the products, as in step 8: those of a tile's first step before the last
 products of the tile before. At the barrier, then, all threads are done with the stage, but for products of registers:
 the next copy may overwrite it, and one barrier for each tile is enough.
 """
 from tilewright.ir import bf16, i32
-from tilewright.ladder.gpu14_mma import ATOM, PAD, THREADS, L, S, finish, fragments, multiply, sums
+from tilewright.ladder.gpu14_mma import ATOM, THREADS, L, S, finish, fragments, multiply, sums
 from tilewright.ladder.gpu15_ldmatrix import blocks_a, blocks_b
 from tilewright.ladder.gpu_tensor import PIECE, begin, pieces
 
@@ -19,7 +23,7 @@ STAGES = 3
 
 def emit_ring():
     k, g = begin("gpu16_ring", THREADS, min_ctas=2)
-    a_smem, b_smem = (k.smem(name, (STAGES, L, S + PAD), bf16) for name in ("a_smem", "b_smem"))
+    a_smem, b_smem = (k.smem(name, (STAGES, L, S), bf16, align=1024) for name in ("a_smem", "b_smem"))
     (tid, _), (bx, by) = k.thread, k.block
     i0, j0 = by * L, bx * L
     held = k.tile(8, 4, i32, zero=False)                        # operands of the next step
@@ -62,7 +66,8 @@ def emit_ring():
     return k.function
 
 
-def stage(smem, number): return smem.at(number, 0, 0).view(S + PAD, 1)
+def stage(smem, number): return smem.at(number, 0, 0).view(layout=swizzled)
+def swizzled(i, p): return i * S + (p ^ i % 8 * PIECE)
 
 
 def copy(k, tid, smem, x, first, end, p0, depth, threads=THREADS):

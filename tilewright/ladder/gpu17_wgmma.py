@@ -5,15 +5,15 @@ operands, and half again as many products in a second as `mma.sync`. It is async
 beside the copies: products of a tile are closed as a group, and a thread waits for the group before, never for the one
 that it has just started. So a stage can be overwritten two tiles later, not one.
 
-The instruction wants a tile in rows of 128 bytes, in which piece c of row i is at place c ^ i % 8. This permutation,
-the 128-byte swizzle, replaces the padding: eight rows of the same column of pieces lie in different banks. Threads copy
-to the permuted places, and a fence shows what they wrote to the tensor cores, which see memory by the async proxy.
+The instruction takes a tile as step 16 has it, in rows of 128 bytes with their pieces permuted, its 128-byte swizzle:
+a descriptor says so, and where the tile begins. The tensor cores see memory by the async proxy; a fence shows them
+what copies of threads wrote.
 """
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.ir import bf16, f32, i32
 from tilewright.ladder.gpu14_mma import L, S
-from tilewright.ladder.gpu16_ring import STAGES, copy
-from tilewright.ladder.gpu_tensor import PIECE, begin, store
+from tilewright.ladder.gpu16_ring import STAGES, copy, stage
+from tilewright.ladder.gpu_tensor import begin, store
 
 ATOM, ROWS = Wgmma(L), 64       # of C, of one instruction; two warpgroups have the CTA's 128
 THREADS = 256
@@ -27,8 +27,7 @@ def emit_wgmma(STAGES=STAGES, min_ctas=2):
 
     def request(tile):
         for smem, x, first, end in ((a_smem, g.a, i0, g.m), (b_smem, g.b, j0, g.n)):
-            copy(k, tid, smem.at(tile % STAGES, 0, 0).view(layout=swizzled), x, first, end, tile * S, g.depth,
-                 THREADS)
+            copy(k, tid, stage(smem, tile % STAGES), x, first, end, tile * S, g.depth, THREADS)
         k.cp_async_commit()
 
     acc = k.tile(1, ATOM.registers, f32)
@@ -45,9 +44,6 @@ def emit_wgmma(STAGES=STAGES, min_ctas=2):
     k.cp_async_wait()
     finish(k, g, ATOM, acc, tid, i0 + i1, j0)
     return k.function
-
-
-def swizzled(i, p): return i * S + (p ^ i % 8 * PIECE)
 
 
 def multiply(k, atom, acc, a, b, new=False):
