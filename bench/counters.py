@@ -6,8 +6,8 @@
 
 A launch is one of `cases()`: a step of the GPU ladder or a product by the planner's choice, on sizes that the simulator
 runs in a second. With `tensor` behind each command the launches are the ladder's steps on tensor cores, and there are a
-few more counters (counters_tensor_h200.json). `read` writes one row per launch: what it was, and its counters by `METRICS`. The file is what
-tests/simulator/test_counters.py holds the simulator against.
+few more counters (counters_tensor_h200.json). `read` writes one row per launch: what it was, and its counters by
+`METRICS`. The files are what tests/simulator/test_counters.py holds the simulator against.
 """
 
 from __future__ import annotations
