@@ -105,6 +105,8 @@ DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
 OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
+ALONG_K = ((128, 64), 2), ((128, 128), 2)       # tiles that two CTAs of a cluster share by k, where there are few
+MOST_ROUNDS = 4         # of tiles, of whose last one parts of k are worth a look
 GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
 FEW_ROWS = 32           # for which wgmma is offered with swap alone: copies of rows beyond m are slow
@@ -238,13 +240,28 @@ def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator
                           pingpong=pingpong, promote=max(promote, cta_k) if promote else 0,
                           vector_c=min(shape.vector_c, 4 if swap else 2), swap=swap, **declared,
                           store="tma" if mapped and row_c % NARROWEST_C == 0 else "lanes")
-        while plan.stages > fewest and plan.shared(shape) > target.smem_cta:
-            plan = replace(plan, stages=plan.stages - 1)
+        deepest, plan = plan, _that_fits(plan, fewest, shape, target)
         for cluster_m, cluster_n in CLUSTERS:
             if cluster_m == 1 or shape.m > cta_m:               # else a CTA of the cluster has nothing to do
                 if cluster_n == 1 or shape.n > cta_n:
                     found = replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
-                    yield replace(found, group_m=min(GROUPS, key=lambda g: round_bytes(shape, found, target, g)))
+                    found = replace(found, group_m=min(GROUPS, key=lambda g: round_bytes(shape, found, target, g)))
+                    yield found
+                    divided = replace(found, tail=True)
+                    d = divided.division(shape, target)
+                    if d.tiles < MOST_ROUNDS*d.clusters and max(d.parts(), default=1) > 1 and not by_threads:
+                        yield divided
+        if ((cta_m, cta_n), warpgroups) in ALONG_K and not pingpong and not by_threads:
+            along = _that_fits(replace(deepest, cluster_k=2), fewest, shape, target)
+            if along.clusters(shape, target)[0]*along.cluster_k <= target.sms:
+                yield along
+
+
+def _that_fits(plan: NvidiaPlan, fewest: int, shape: GpuShape, target: GpuTarget) -> NvidiaPlan:
+    """The plan with as many of its stages as fit."""
+    while plan.stages > fewest and plan.shared(shape) > target.smem_cta:
+        plan = replace(plan, stages=plan.stages - 1)
+    return plan
 
 
 def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:

@@ -52,24 +52,24 @@ F16_SUMS = {"sm_86": 2, "sm_89": 2}             # of the rate: GeForce chips add
 # Of kernels/nvidia/wgmma_gemm.py, by the target's rates of wgmma (an H200, 2026-11-23: bench/results/h200_plans.json).
 STAYING = 2e-6          # seconds of a launch that are not its arithmetic
 POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
-SAVED = 1.02            # more where tiles are brought from L2 for several CTAs, which saves power
-TMA_L2 = 13.6e12 / 132 / 1.98e9                   # bytes per clock and multiprocessor that bulk copies bring from L2
+SAVED = 0.08            # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
+TMA_L2 = 13.6e12 / 132 / 1.98e9                 # bytes per clock and multiprocessor that bulk copies bring from L2
 TMA_ARRIVAL = 590       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
 CLUSTER_ARRIVAL = 170
 RECEIVED = 64           # bytes per clock that copies bring to a multiprocessor, and where others get the same
 RECEIVED_MULTICAST = 53.5
 TMA_CLOCK = 28
 HELD = 1.4              # stages that are not on their way: one is multiplied, and the next is there when it ends
-PROMOTING = 150         # clocks until products have ended whose sums a warpgroup alone promotes
+PROMOTING = 100         # clocks until products have ended whose sums a warpgroup alone promotes
 STEP_CLOCKS = 50        # of each step of k beside: waits, and stages given back
 UNHIDDEN = 0.37         # of the memory's time (or the products', if that is less), in which the other stands still
 FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
 MEETING_CLUSTER = 7e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
 BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
-DIVIDING = 4e-6         # seconds until a CTA knows that it is the last one of a tile
+DIVIDING = 6e-6         # seconds until a CTA knows that it is the last one of a tile
 ADDING_CLOCK = 40       # bytes per clock at which it adds up parts
-EXCHANGING = 2000       # clocks in which CTAs of a cluster give each other their sums
+EXCHANGING = 4500       # clocks in which CTAs of a cluster give each other their sums
 STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an element of C of each of its lanes
 
 
@@ -158,13 +158,13 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     tiles, clusters, steps = d.tiles, d.clusters, d.steps
     parts = d.parts()
     rounds = ceil(d.whole / clusters) + (d.share / steps if parts else 0.0)
-    power = POWER * (SAVED if p.ctas > p.cluster_k else 1)
-    products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (power * operations(shape, p, target))
     shared = (p.tile_bytes(shape) + sum(_read_by_warpgroups(shape, p))) / SHARED_CLOCK
     bits_a, bits_b = shape.bits
     lines = [extent*bits * (1 + (x in shape.crossing)) for x, extent, bits in (
         ("a", p.cta_m, bits_a), ("b", p.cta_n, bits_b))]
     brought = (lines[0] / p.cluster_n + lines[1] / p.cluster_m) * p.cta_k / 8          # by each CTA
+    power = POWER * (1 + SAVED * (1 - brought / (sum(lines) * p.cta_k / 8)))
+    products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (power * operations(shape, p, target))
     arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
     received = sum(lines) * p.cta_k / 8 / (RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED)
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
