@@ -207,7 +207,7 @@ def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Reci
 
 def team(plan: CpuPlan, host: Host = host) -> CpuPlan:
     """The plan for as many threads as there can be, if all members of a team must come."""
-    if plan.algorithm != "packed" or plan.threads == 1:
+    if not plan.meets:
         return plan
     members = host.reserve(plan.threads)
     return plan if members == plan.threads else replace(plan, jc_ways=1, ic_ways=members, jr_ways=1)

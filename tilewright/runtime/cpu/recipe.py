@@ -213,8 +213,8 @@ class Recipe:
                 self.host.give(space)
 
     def _run(self, job: array) -> bool:
-        if self.parts > 1:
-            self.host.reserve(self.parts)      # each time: a fork leaves the child without workers
+        if self.parts > 1:                     # each time: a fork leaves the child without workers
+            self.host.reserve(self.parts if self.plan.meets else min(self.parts, self.shape.threads))
         if self.space:
             self._run_packed(job)
             return self.shape.tiles and job[self.at["special"]] != 0
@@ -323,7 +323,7 @@ class Recipe:
             ctypes.memset(space.barriers, 0, self.zeroed)
             self._place(job, space)
             if self.parts > 1 and not self.plan.meets:
-                self.host.run_parts(self.function, address, self.parts, self.parts, self.wake)
+                self.host.run_parts(self.function, address, self.parts, min(self.parts, self.shape.threads), self.wake)
                 return
             if self.parts > 1:
                 if self.host.run_team(self.function, address, self.parts):
