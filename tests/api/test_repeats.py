@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -249,6 +252,26 @@ def test_many_python_threads(counted: Counted) -> None:
         thread.join()
     assert not wrong
     assert counted.entry._word(abi.RUNNING).value == counted.entry._word(abi.SPACE_TAKEN).value == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_the_workspace(counted: Counted) -> None:
+    """Though a thread that it lacks had taken it. The child's first call finds out how many threads there are."""
+    def child(right: Callable[[], bool]) -> bool:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)
+            os._exit(0 if right() else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    a, b, _ = CALLS["f64, packed"]
+    counted.matmul(a, b)
+    taken = counted.entry._word(abi.SPACE_TAKEN)
+    taken.value = 1
+    assert counted.python_calls(a, b) == 1
+    assert child(lambda: [counted.python_calls(a, b) for _ in range(2)][1] == 0)
+    taken.value = 0
+    assert counted.python_calls(a, b) == 0
 
 
 # ---- algorithm= of small products

@@ -16,6 +16,7 @@ in another Python than CPython with its GIL, on which all this was tested, there
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ from tilewright.kernels.cpu.abi import (
     RUN_TEAM,
     RUNNING,
     SMALL,
+    SPACE_TAKEN,
     TABLE,
     VECTORCALL,
     WATCHING,
@@ -137,6 +139,11 @@ class Entry:
         function = repeats.watching(python, found, lambda: self._word(RUNNING).value)
         _kept.append((function, found))
         self.repeats, self._word(WATCHING).value = found, id(function)
+        os.register_at_fork(after_in_child=self._nothing_runs)
+
+    def _nothing_runs(self) -> None:
+        """A forked child lacks the threads that were in repeated calls."""
+        self._word(RUNNING).value = self._word(SPACE_TAKEN).value = 0
 
     def _begin_to_repeat(self, table: int, pool: Any) -> None:
         for offset, word in ((POOL, pool.address), (RUN_PARTS, pool.parts_address), (RUN_TEAM, pool.team_address),
