@@ -87,11 +87,12 @@ class Out:
     def row(self, row: Value) -> Value:
         return self.c + self.k.cast(row, i64)*self.ldc
 
-    def scaled(self, sums: list[Value], row: Value, column: Value) -> list[Value]:
+    def scaled(self, sums: list[Value], row: Value, column: Value, by: tuple[Value, list[Value]] | None = None
+               ) -> list[Value]:
         """alpha * sums of elements next to each other in a row of C, the first of them in this column, times their
-        scales."""
+        scales. `by`: those of the row and of the columns, if they have been read."""
         if self.scales:
-            sums = self.scales.applied(sums, row, column)
+            sums = self.scales.times(sums, *by) if by else self.scales.applied(sums, row, column)
         return [scaled(self.k, x, self.alpha) for x in sums]
 
     def put(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,

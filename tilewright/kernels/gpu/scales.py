@@ -77,5 +77,8 @@ class Scales:
 
     def applied(self, sums: list[Value], row: Value, column: Value) -> list[Value]:
         """Sums of elements next to each other in a row of C, the first of them in this column, times their scales."""
-        by_row = self.row(row)
-        return [self.k.cast(x, self.T)*by_row*self.column(column + e) for e, x in enumerate(sums)]
+        return self.times(sums, self.row(row), [self.column(column + e) for e in range(len(sums))])
+
+    def times(self, sums: list[Value], by_row: Value, by_columns: list[Value]) -> list[Value]:
+        """The same with scales that have been read."""
+        return [self.k.cast(x, self.T)*by_row*by_column for x, by_column in zip(sums, by_columns)]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tilewright.atoms.wgmma import swizzled
 from tilewright.ir import Kernel, TensorMap, Tile, Type, Value, i32
 from tilewright.kernels.gpu.epilogue import Out, Run
+from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
 
@@ -194,10 +195,12 @@ class Copied:
                 with k.when(lane == 0):
                     k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
                 k.warp_barrier()
+                rows = [row + (i*APART + half*8) + lane // 4 for half in range(2)]
+                columns = {e: column + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
+                by = self._factors(out.scales, rows, columns) if out.scales else {}
                 self._write(buffer, [self._pair(
-                    out, [sums.element(i, e), sums.element(i, e + 1)], row + (i*APART + e // 2 % 2 * 8) + lane // 4,
-                    column + e // 4 * 8 + lane % 4 * 2, read_c)
-                    for e in range(first // 2, (first + WIDTH) // 2, 2)], T)
+                    out, [sums.element(i, e), sums.element(i, e + 1)], rows[e // 2 % 2], columns[e // 4], read_c,
+                    by.get((e // 2 % 2, e // 4))) for e in range(first // 2, (first + WIDTH) // 2, 2)], T)
                 k.fence_async()
                 k.warp_barrier()
                 at = column + first, row + i*APART
@@ -205,6 +208,14 @@ class Copied:
                     k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
                     k.bulk_commit()
         out.cases_of_beta(each)
+
+    @staticmethod
+    def _factors(scales: Scales, rows: list[Value], columns: dict[int, Value]
+                 ) -> dict[tuple[int, int], tuple[Value, list[Value]]]:
+        """Of each half of the rows and each pair of columns, each read once."""
+        by_row = [scales.row(at) for at in rows]
+        by_column = {e: [scales.column(at + x) for x in range(2)] for e, at in columns.items()}
+        return {(half, e): (x, pair) for half, x in enumerate(by_row) for e, pair in by_column.items()}
 
     def _write(self, buffer: Value, pairs: list[Value], T: Type) -> None:
         """A block: pairs of the rows of a matrix instruction, upper and lower half, 8 columns after 8 columns. Without
@@ -223,12 +234,14 @@ class Copied:
             k.store((buffer + place).as_(T), x)
 
     @staticmethod
-    def _pair(out: Out, sums: list[Value], row: Value, column: Value, read_c: bool) -> Value:
-        """Two numbers of C, as they are stored."""
+    def _pair(out: Out, sums: list[Value], row: Value, column: Value, read_c: bool,
+              by: tuple[Value, list[Value]] | None) -> Value:
+        """Two numbers of C, as they are stored; `by`: times these scales of the row and of the columns."""
         WIDTH, found = out.VECTOR if read_c else 2, []
         for e in range(0, 2, WIDTH):
             inside = (row < out.m) & (column + e < out.n)
-            values = out.scaled(sums[e:e + WIDTH], row, column + e)
+            of_row = by and (by[0], by[1][e:e + WIDTH])
+            values = out.scaled(sums[e:e + WIDTH], row, column + e, of_row)
             found += out.numbers(row, column + e, values, read_c, inside)
         return out.rounded(found)
 
