@@ -3,14 +3,14 @@ formats, as tensors of torch's."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tilewright import formats
-from tilewright.formats import Quantized
+from tilewright.formats import Float, Quantized
 from tilewright.formats.quantized import values_of
-from tilewright.measure.operands import patterns
 from tilewright.problem import Gemm
 
 Tensor = Any
@@ -26,13 +26,12 @@ def of_rows(torch: Any, problem: Gemm, device: Any) -> tuple[Tensor, Tensor] | t
 
 
 def blocked(torch: Any, problem: Gemm, device: Any) -> tuple[Quantized, Quantized]:
-    """A and B in block-scaled formats: every finite element alike, scales near 1."""
+    """A and B in block-scaled formats: elements of 8 bits normal, of fewer every one alike; scales near 1."""
     def made(format: str, rows: int, axis: int) -> Quantized:
         f, depth = formats.BLOCK_FORMATS[format], problem.k
         shape = rows, f.blocks(depth) * f.block_bytes
-        finite = torch.as_tensor(patterns(f.element).view("u1"), device=device)
         if f.element.bits == 8:
-            elements = finite[torch.randint(0, len(finite), shape, device=device)]
+            elements = torch.randn(shape, device=device).to(getattr(torch, f.element.numpy_name)).view(torch.uint8)
         else:  # of which all are finite
             elements = torch.randint(0, 256, shape, device=device, dtype=torch.uint8)
         powers = torch.as_tensor((2.0 ** np.arange(*EXPONENTS)).astype(f.scale.dtype).view("u1"), device=device)
@@ -57,7 +56,15 @@ def decoded(x: Any, dtype: str) -> Tensor:
         first, second, third = (words[..., i::3] for i in range(3))
         whole = first | second << 8 | third << 16
         words = torch.stack([whole >> shift & 63 for shift in (0, 6, 12, 18)], -1).flatten(-2)
-    elements, scales = (torch.as_tensor(values_of(each, F64, 1).copy(), device=words.device).to(wanted)[which]
+    elements, scales = (_values(each, dtype, words.device)[which]
                         for each, which in ((f.element, words), (f.scale, scales.int())))
     found = (elements.unflatten(-1, (-1, f.block)) * scales[..., None]).flatten(-2)[..., : x.length]
     return found if x.axis == -1 else found.transpose(-1, -2)
+
+
+@cache
+def _values(format: Float, dtype: str, device: Any) -> Tensor:
+    """What patterns of a format mean: kept, since a graph that is recorded cannot copy from the host."""
+    import torch
+
+    return torch.as_tensor(values_of(format, F64, 1).copy(), device=device).to(getattr(torch, dtype))

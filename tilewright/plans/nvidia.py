@@ -127,9 +127,7 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
     if shape.scaled:
         after = passes.after(shape, "none", "")
-        if after.a in target.wgmma_rates and shape.m > FEW_ROWS:
-            yield from _warpgroups(after, target, decoded="bf16")
-        yield from _matrix(after, target, decoded="bf16")
+        yield from (replace(plan, decoded="bf16") for plan in candidates(after, target))
         return
     declared = {"terms": shape.terms} if shape.terms else {}
     shape = rounded(shape, shape.terms)
