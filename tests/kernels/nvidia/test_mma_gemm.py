@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -137,6 +139,23 @@ def test_counts():
     assert report.instructions["mma"] == 4 * 64 * 4
     assert report.instructions["ldmatrix"] == 4 * 8 * (2*4 + 1)         # those of a step that is not there as well
     assert report.of("a", "load").elements == 128 * 128 == report.of("b", "load").elements
+
+
+@pytest.mark.parametrize(("out", "layout"), [("bf16", "nn"), ("bf16", "nt"), ("f32", "nn")])
+def test_rows_of_c_are_written_in_whole_sectors(out, layout):
+    """By way of shared memory, where lanes exchange them without conflicts; 16 lanes have a row of a warp's part."""
+    report = run(64, 128, 32, OUT=out, LAYOUT=layout, CTA_N=128, WARP_M=64, WARP_N=64, VECTOR_C=4)
+    c, exchanged = report.of("c", "store"), report.of(space="shared", verb="store")
+    assert (c.requests, c.moved) == (64 * 128 // 4 // 32, 64 * 128 * get(out).bits // 8 // 32)
+    assert exchanged.moved == exchanged.ideal
+    assert report.of(space="shared", verb="load").conflicts == 0
+
+
+def test_copies_begin_behind_the_first_reads_of_a_tile():
+    """Else tensor cores wait for these: 3 % of the cycles at 4096 on an H200."""
+    loop = ptx_loop(llvm.assembly(emit_mma_gemm(ARCH="sm_80"), target("sm_80"))).text
+    found = re.findall(r"ldmatrix|cp\.async\.cg|mma\.sync", loop)
+    assert found[found.index("cp.async.cg") - 1] == "ldmatrix"
 
 
 TURING = {"ASYNC": False, "STAGES": 2}

@@ -87,8 +87,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     b = operand(b_gmem, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
     rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False, ROUNDED=bool(SPLIT))
     columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True, ROUNDED=bool(SPLIT))
-    # single elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
-    STAGED = VECTOR_C == 1 and not split.divided and WARP_N % 32 == 0 and SCALAR.bytes == 4
+    # elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
+    STAGED = not split.divided and SCALAR.bytes == 4 and Staging.fits(LANES_M, WARP_N, VECTOR_C)
     STAGE_PAD = 16 if columns.fours else 8
     STAGING = Staging.size(LANES_M, WARP_N, STAGE_PAD) if STAGED else 0
     smem = k.smem("tiles", (max(STAGES*(LAST + 1)*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),),
@@ -99,7 +99,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     a.begin(work.t, work.i0, g.m, first, then)
     b.begin(work.t, work.j0, g.n, first, then)
     streams = *terms(a, g.plane_a), *terms(b, g.plane_b)
-    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC)
+    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, READ=ASYNC)
     products = (TermProducts(k, ring, (rows, columns), work, SPLIT, ARCH) if SPLIT else
                 WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH,
                              Scales.of(k, g, BLOCKS) if BLOCKS else None))

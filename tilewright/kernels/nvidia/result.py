@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tilewright.atoms.wgmma import swizzled
-from tilewright.ir import Kernel, TensorMap, Tile, Type, Value, i32
+from tilewright.ir import Kernel, TensorMap, Tile, Type, Value, i32, vec
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
@@ -19,6 +19,7 @@ from tilewright.kernels.gpu.work import Work
 
 LANES = 32
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
+MOST = 4                    # that a lane moves at once
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Staging:
-    """Shared memory in which the lanes of a warp exchange elements of C that have to be written one by one: then
-    neighbouring lanes write neighbouring elements, instead of a sector each.
+    """Shared memory in which the lanes of a warp exchange elements of C, so that neighbouring lanes write neighbouring
+    vectors of Out.VECTOR elements: whole lines of C, instead of a sector or less each.
 
-    smem        of the warp, `SIZE` elements for each
+    smem        of the warp, `size` elements for each
     rows_of     rows of the lanes in row r of the warp's lanes, in the CTA's tile
     columns     of this lane, in the warp's part of the tile, which is WARP_N wide; lane_m is its row of lanes
     PAD         elements after each row
@@ -119,9 +120,18 @@ class Staging:
         """Elements of shared memory, for each warp."""
         return LANES_M * (WARP_N + PAD)
 
+    @staticmethod
+    def fits(LANES_M: int, WARP_N: int, VECTOR: int) -> bool:
+        """Rows of C are whole turns of the lanes, or turns are whole rows, no more than the lanes have at once."""
+        WIDE = LANES * min(VECTOR, MOST)
+        return WARP_N % WIDE == 0 or (WIDE % WARP_N == 0 and WIDE <= LANES_M*WARP_N)
+
     def store(self, out: Out, work: Work, acc: Tile) -> None:
         """As out.store does, of all elements of the warp."""
-        k, ROW, LANES_M = out.k, self.WARP_N + self.PAD, LANES * acc.cols // self.WARP_N
+        k, ROW, LANES_M, VECTOR = out.k, self.WARP_N + self.PAD, LANES * acc.cols // self.WARP_N, min(out.VECTOR, MOST)
+        WIDE = min(LANES*VECTOR, self.WARP_N)                   # of a row, by the lanes at once
+        TOGETHER = LANES*VECTOR // WIDE                         # rows
+        lane_row, lane_column = work.lane // (WIDE // VECTOR), work.lane % (WIDE // VECTOR) * VECTOR
 
         def each(read_c: bool) -> None:
             for i in range(acc.rows):
@@ -132,16 +142,17 @@ class Staging:
                     k.store(at, k.pack(*values) if len(values) > 1 else values[0])
                     j += piece.width
                 k.warp_barrier()
-                with k.loop(LANES_M, unroll=False) as r:                # unrolled, its addresses are too many
+                with k.loop(LANES_M // TOGETHER, unroll=VECTOR > 1) as turn:    # of single elements addresses are many
+                    r = turn*TOGETHER + lane_row if TOGETHER > 1 else turn
                     base, offset = self.rows_of(r).elements[i]
                     row = work.i0 + base + offset
                     c_row = out.row(row)
-                    for first in range(0, self.WARP_N, LANES):
-                        column = work.j0 + work.j1 + work.lane + first
+                    for first in range(0, self.WARP_N, WIDE):
+                        column = work.j0 + work.j1 + lane_column + first
+                        found = k.load(self.smem + lane_column + r*ROW + first, vec(acc.type, VECTOR))
+                        values = [found[e] for e in range(VECTOR)] if VECTOR > 1 else [found]
                         inside = (row < out.m) & (column < out.n)
-                        at = c_row + column
-                        values = out.scaled([k.load(self.smem + work.lane + r*ROW + first)], row, column)
-                        out.put(row, column, values, read_c, inside, at)
+                        out.put(row, column, out.scaled(values, row, column), read_c, inside, c_row + column)
                 k.warp_barrier()
         out.cases_of_beta(each)
 

@@ -11,7 +11,7 @@ Pipelines   smem stage x % STAGES   tile x of k, of every operand. Filled by `re
 
 Timeline    S = STAGES, L = the last step of a tile; one column for each step of k
 
-            copies      request(t+S-1) ...................... wait(t+1)  | request(t+S) ...
+            copies      request(t+S-1) ...................... wait(t+1)  | request(t+S) ...     before the reads, or after
             barrier                                              |       |
             reads       step 1     step 2     ...   step L    t+1: step 0| step 1
             products    step 0     step 1     ...   step L-1     step L  | step 0
@@ -54,12 +54,14 @@ class Ring:
     ASYNC   copies are asynchronous; else STAGES is 2
     EARLY   copies through registers begin before the first product of a tile; else ptxas begins them when it likes,
             often just before they are stored, where all threads wait for them
+    READ    what a tile's second step multiplies is read before copies begin, which otherwise have all ports of shared
+            memory just then: tensor cores wait for it
     """
 
     def __init__(self, k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, *, STAGES: int,
-                 ASYNC: bool = True, EARLY: bool = False) -> None:
+                 ASYNC: bool = True, EARLY: bool = False, READ: bool = False) -> None:
         self.k, self.streams, self.smem, self.tiles, self.short = k, streams, smem, tiles, short
-        self.STAGES, self.ASYNC, self.EARLY = STAGES, ASYNC, EARLY
+        self.STAGES, self.ASYNC, self.EARLY, self.READ = STAGES, ASYNC, EARLY, READ
         self.STAGE = sum(x.SIZE for x in streams)
 
     def places(self, stage: Value | int) -> list[Value]:
@@ -72,6 +74,7 @@ class Ring:
     def run(self, products: Products) -> None:
         """Multiply all tiles."""
         k, LAST = self.k, products.STEPS - 1
+        FIRST = not self.READ or LAST == 0                      # copies, before any reads
         self._begin()
         carried = Carried(k, products.read(k.constant(i32, 0), 0))
         stage = k.variable(i32, 0)
@@ -79,7 +82,8 @@ class Ring:
             now = stage.get()
             after = k.select(now == self.STAGES - 1, k.constant(i32, 0), now + 1)
             free = k.select(now == 0, k.constant(i32, self.STAGES - 1), now - 1)
-            self._request(tile + (self.STAGES - 1), free)
+            if FIRST:
+                self._request(tile + (self.STAGES - 1), free)
             current = carried.get()
             with products.accumulating(tile):
                 for step in range(products.STEPS):
@@ -89,6 +93,8 @@ class Ring:
                         self._arrive(tile + 1, after)
                         after = k.select(tile + 1 < self.tiles, after, now)     # there is no next one: read anything
                         following = products.read(after, 0)
+                    if step == 0 and not FIRST:
+                        self._request(tile + (self.STAGES - 1), free)
                     products.multiply(current, step)
                     current = following
             carried.set(current)
