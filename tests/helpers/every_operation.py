@@ -151,7 +151,8 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"ldmatrix{count}"] = lambda count=count: k.store(
             p.as_(i32), k.ldmatrix(k.smem("s", (256,), i16), count, count == 2)[-1])
         found[f"stmatrix{count}"] = lambda count=count: k.stmatrix(k.smem("s", (256,), i16), [n]*count, count == 2)
-    found["round_tf32"] = lambda: k.store(p.as_(i32), k.round_tf32(p[0]))
+    for even in (False, True):
+        found[f"round_tf32{even}"] = lambda even=even: k.store(p.as_(i32), k.round_tf32(p[0], even))
     for type in (f16, bf16):
         found[f"round_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.round_pair(k.pack(p[0], p[1]), type))
     shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)

@@ -8,7 +8,7 @@ import pytest
 from tilewright import simulator, targets
 from tilewright.compiler import gate, llvm, ptxas
 from tilewright.ir import Kernel, bf16, f16, f32, f64, i16, i32, ptr, vec
-from tilewright.ir.ops.nvidia import ROUND_PAIR, ROUND_TF32
+from tilewright.ir.ops.nvidia import ROUND_PAIR, ROUND_TF32, ROUND_TF32_EVEN
 from tilewright.simulator import Fault
 
 ROW = 8                     # numbers of 16 bits
@@ -120,6 +120,18 @@ def test_tf32_is_rounded_to_nearest_with_halves_away_from_zero():
     wanted = np.array([0x3F800000, 0x3F802000, 0xBF802000, 0x3F804000, 0x7F800000, 0x7F800000, 0xFF800000, 0x7FFFFFFF,
                        0x7FFFFFFF, 0x00002000, 0x80000000], np.uint32)
     np.testing.assert_array_equal(ROUND_TF32.numpy(i32, patterns.view(np.float32)).view(np.uint32), wanted)
+
+
+def test_tf32_with_halves_to_even():
+    x = np.array([1, 1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11 - 2**-20, 3e-39, 2**127 * (2 - 2**-11), -np.inf],
+                 np.float32)
+    parts, exponents = np.frexp(x.astype(np.float64))
+    with np.errstate(over="ignore"):
+        wanted = np.ldexp(np.rint(np.ldexp(parts, 11)), exponents - 11).astype(np.float32)
+    wanted[4] = np.rint(3e-39 / 2**-136) * 2**-136                          # a subnormal
+    np.testing.assert_array_equal(ROUND_TF32_EVEN.numpy(i32, x).view(np.float32), wanted)
+    nan = np.array([np.nan], np.float32)
+    assert ROUND_TF32_EVEN.numpy(i32, nan).view(np.uint32) == 0x7FFFFFFF
 
 
 def test_pairs_are_rounded_to_nearest_with_halves_to_even():

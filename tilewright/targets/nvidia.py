@@ -79,7 +79,7 @@ class GpuTarget(Chip):
 
 
 _AMPERE = ("cp.async", "mma", "ldmatrix", "mma.ampere", "mma.f64", "mbarrier", "fence", "tf32", "bf16")
-_HOPPER = (*_AMPERE, "mma.f64.k16", "tma", "wgmma", "cluster", "setmaxnreg", "stmatrix", "fp8")
+_HOPPER = (*_AMPERE, "mma.f64.k16", "tma", "wgmma", "cluster", "setmaxnreg", "stmatrix", "fp8", "tf32.even")
 _SOURCES = tuple((name, _GUIDE) for name in ("smem_sm", "smem_cta", "threads_sm", "ctas_sm", "registers_sm",
                                              "registers_thread", "warp", "smem_reserved")) + (
     ("fma_f32", _THROUGHPUT), ("fma_f64", _THROUGHPUT), ("instructions", _PTX), ("arithmetic", _PTX))

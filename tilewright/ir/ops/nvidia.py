@@ -163,11 +163,24 @@ ROUND_TF32 = Operation("round_tf32", lambda low, t, x: low.call("llvm.nvvm.f2tf3
                        lambda t, x: _tf32(x).view(np.int32)[()], needs="tf32")
 
 
-def round_tf32(k: Kernel, x: Value) -> Value:
-    """The tf32 nearest to an f32, as the i32 that matrix instructions take (cvt.rna.tf32.f32)."""
+def _tf32_even(x: Any) -> Any:
+    """The same with halves to even."""
+    bits = np.asarray(x).view(np.uint32)
+    return np.where(np.isnan(x), 0x7FFFFFFF, (bits + np.uint32(0x0FFF) + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
+                    ).astype(np.uint32)
+
+
+ROUND_TF32_EVEN = Operation("round_tf32.even", lambda low, t, x: low.call(
+    "llvm.nvvm.f2tf32.rn", low.type(t), x, name="tf32"), lambda t, x: _tf32_even(x).view(np.int32)[()],
+    needs="tf32.even")
+
+
+def round_tf32(k: Kernel, x: Value, even: bool = False) -> Value:
+    """The tf32 nearest to an f32, as the i32 that matrix instructions take (cvt.rna.tf32.f32); halves away from zero,
+    which takes two instructions, or on Hopper to even, which takes one (cvt.rn.tf32.f32)."""
     if x.type != f32:
         raise TypeError(f"round_tf32 takes an f32, not {x.type}")
-    return k._op(ROUND_TF32, i32, x)
+    return k._op(ROUND_TF32_EVEN if even else ROUND_TF32, i32, x)
 
 
 def _pair(t: Type) -> Any:

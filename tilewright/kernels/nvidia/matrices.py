@@ -45,9 +45,9 @@ class Blocks:
     """The blocks of `extent` rows or columns from `first` on, of the CTA's tile `x`."""
 
     def __init__(self, k: Kernel, x: SmemOperand, first: Value, lane: Value, EXTENT: int, *, of_b: bool,
-                 ROUNDED: bool = False) -> None:
-        """ROUNDED: f32 in memory are tf32 already."""
-        self.k, self.x, self.of_b, self.COUNT, self.ROUNDED = k, x, of_b, EXTENT // BLOCK, ROUNDED
+                 ROUNDED: bool = False, EVEN: bool = False) -> None:
+        """ROUNDED: f32 in memory are tf32 already; EVEN: else they are rounded to these with halves to even."""
+        self.k, self.x, self.of_b, self.COUNT, self.ROUNDED, self.EVEN = k, x, of_b, EXTENT // BLOCK, ROUNDED, EVEN
         self.BITS, self.along_k = x.T.bits, x.inner_k
         self.paired = not x.inner_k and (self.BITS in (8, 64) or (self.BITS == 32 and not of_b))
         self.matrices = self.BITS < 32 or (self.BITS == 32 and self.along_k)        # read by ldmatrix
@@ -101,7 +101,7 @@ class Blocks:
         if self.BITS == 32:                             # in the order in which they were read
             if self.ROUNDED:
                 return [k.bits_as(x, i32) if x.type == f32 else x for x in raw]
-            return [k.round_tf32(x if x.type == f32 else k.bits_as(x, f32)) for x in raw]
+            return [k.round_tf32(x if x.type == f32 else k.bits_as(x, f32), self.EVEN) for x in raw]
         if self.BITS == 8 and self.paired:
             bytes = [k.reinterpret(word, vec(i8, 4)) for word in raw]
             halves = [(h, q) for h in range(2) for q in range(2)] if self.of_b else [

@@ -25,6 +25,7 @@ from tilewright.plans.words import TERMS
 from tilewright.targets.nvidia import TARGETS
 
 LANES_M = 8             # rows of C of which a warp's lanes have elements at once
+READS = 64 * 32         # of a warp's tile, from which on reads before copies gain; not of tf32, which is rounded first
 
 
 def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: str = "f32", SUMS: str = "f32",
@@ -85,8 +86,9 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     a_gmem, b_gmem = (g.a + g.plane_a*LAST, g.b + g.plane_b*LAST) if SPLIT else (g.a, g.b)
     a = operand(a_gmem, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
     b = operand(b_gmem, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
-    rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False, ROUNDED=bool(SPLIT))
-    columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True, ROUNDED=bool(SPLIT))
+    rounding = {"ROUNDED": bool(SPLIT), "EVEN": "tf32.even" in TARGETS[ARCH].instructions}
+    rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False, **rounding)
+    columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True, **rounding)
     # elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
     STAGED = not split.divided and SCALAR.bytes == 4 and Staging.fits(LANES_M, WARP_N, VECTOR_C)
     STAGE_PAD = 16 if columns.fours else 8
@@ -99,7 +101,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     a.begin(work.t, work.i0, g.m, first, then)
     b.begin(work.t, work.j0, g.n, first, then)
     streams = *terms(a, g.plane_a), *terms(b, g.plane_b)
-    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, READ=ASYNC)
+    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC,
+                READ=ASYNC and A != "tf32" and WARP_M*WARP_N >= READS)
     products = (TermProducts(k, ring, (rows, columns), work, SPLIT, ARCH) if SPLIT else
                 WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH,
                              Scales.of(k, g, BLOCKS) if BLOCKS else None))

@@ -133,6 +133,16 @@ class Staging:
         TOGETHER = LANES*VECTOR // WIDE                         # rows
         lane_row, lane_column = work.lane // (WIDE // VECTOR), work.lane % (WIDE // VECTOR) * VECTOR
 
+        def read(r: Value, first: int) -> list[Value]:
+            found = k.load(self.smem + lane_column + r*ROW + first, vec(acc.type, VECTOR))
+            return [found[e] for e in range(VECTOR)] if VECTOR > 1 else [found]
+
+        def put(i: int, r: Value, first: int, values: list[Value], read_c: bool) -> None:
+            base, offset = self.rows_of(r).elements[i]
+            row, column = work.i0 + base + offset, work.j0 + work.j1 + lane_column + first
+            inside = (row < out.m) & (column < out.n)
+            out.put(row, column, out.scaled(values, row, column), read_c, inside, out.row(row) + column)
+
         def each(read_c: bool) -> None:
             for i in range(acc.rows):
                 j = 0
@@ -142,17 +152,16 @@ class Staging:
                     k.store(at, k.pack(*values) if len(values) > 1 else values[0])
                     j += piece.width
                 k.warp_barrier()
-                with k.loop(LANES_M // TOGETHER, unroll=VECTOR > 1) as turn:    # of single elements addresses are many
-                    r = turn*TOGETHER + lane_row if TOGETHER > 1 else turn
-                    base, offset = self.rows_of(r).elements[i]
-                    row = work.i0 + base + offset
-                    c_row = out.row(row)
-                    for first in range(0, self.WARP_N, WIDE):
-                        column = work.j0 + work.j1 + lane_column + first
-                        found = k.load(self.smem + lane_column + r*ROW + first, vec(acc.type, VECTOR))
-                        values = [found[e] for e in range(VECTOR)] if VECTOR > 1 else [found]
-                        inside = (row < out.m) & (column < out.n)
-                        out.put(row, column, out.scaled(values, row, column), read_c, inside, c_row + column)
+                if VECTOR == 1:                                         # unrolled, its addresses are too many
+                    with k.loop(LANES_M // TOGETHER, unroll=False) as turn:
+                        r = turn*TOGETHER + lane_row if TOGETHER > 1 else turn
+                        for first in range(0, self.WARP_N, WIDE):
+                            put(i, r, first, read(r, first), read_c)
+                else:                                                   # a branch waits for no load of its own
+                    rows = [lane_row + r for r in range(0, LANES_M, TOGETHER)]
+                    places = [(r, first) for r in rows for first in range(0, self.WARP_N, WIDE)]
+                    for (r, first), values in [(at, read(*at)) for at in places]:
+                        put(i, r, first, values, read_c)
                 k.warp_barrier()
         out.cases_of_beta(each)
 

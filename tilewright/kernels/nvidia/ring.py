@@ -11,7 +11,7 @@ Pipelines   smem stage x % STAGES   tile x of k, of every operand. Filled by `re
 
 Timeline    S = STAGES, L = the last step of a tile; one column for each step of k
 
-            copies      request(t+S-1) ...................... wait(t+1)  | request(t+S) ...     before the reads, or after
+            copies      request(t+S-1) ...................... wait(t+1)  | request(t+S) ...   before reads, or after
             barrier                                              |       |
             reads       step 1     step 2     ...   step L    t+1: step 0| step 1
             products    step 0     step 1     ...   step L-1     step L  | step 0
