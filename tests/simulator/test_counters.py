@@ -99,3 +99,22 @@ def test_products(layout, sizes, plan):
     a, b = counters.operands(*sizes, "f32")
     report = tw.simulate(kernel, *(np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout)))
     compare(report, row, ("ffma", *GLOBAL))
+
+
+@pytest.mark.parametrize("row", json.loads((RESULTS / "counters_tensor_h200.json").read_text()), ids=lambda r: r["step"])
+def test_ladder_on_tensor_cores(row):
+    """Instructions, sectors and passes are equal. What hardware does not count there as shared memory's are operands of
+    wgmma and copies; L2 delivers what a cluster shares to each of its CTAs."""
+    from tests.ladder.test_tensor_ladder import run
+    from tilewright.ladder.steps import TENSOR_STEPS
+
+    report = run(row["step"], *row["sizes"])
+    found, kinds, step = counted(report), report.instructions, TENSOR_STEPS[row["step"]]
+    compare(report, row, GLOBAL[2:])
+    assert row["tensor_instructions"] == kinds["mma"] + kinds["wgmma"]
+    assert (row["ldmatrix"], row["cp_async"]) == (kinds["ldmatrix"], kinds["cp.async"])
+    assert row["l2_sectors"] == found["global_load_sectors"] + report.of(space="cluster").bytes // 32
+    if not step.boxes:
+        assert row["global_load_sectors"] == found["global_load_sectors"]
+    if row["step"] in ("mma", "ldmatrix"):
+        compare(report, row, SHARED)
