@@ -18,6 +18,7 @@ from tilewright.targets import banks
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 LAUNCHES = json.loads((RESULTS / "counters_h100.json").read_text())
+TENSOR = json.loads((RESULTS / "counters_tensor_h200.json").read_text())
 PATTERNS = json.loads((RESULTS / "shared_patterns_h100.json").read_text())
 
 GLOBAL = ("global_load_requests", "global_load_sectors", "global_store_requests", "global_store_sectors")
@@ -101,7 +102,7 @@ def test_products(layout, sizes, plan):
     compare(report, row, ("ffma", *GLOBAL))
 
 
-@pytest.mark.parametrize("row", json.loads((RESULTS / "counters_tensor_h200.json").read_text()), ids=lambda r: r["step"])
+@pytest.mark.parametrize("row", TENSOR, ids=lambda r: r["step"])
 def test_ladder_on_tensor_cores(row):
     """Instructions, sectors and passes are equal. What hardware does not count there as shared memory's are operands of
     wgmma and copies; L2 delivers what a cluster shares to each of its CTAs."""
