@@ -18,6 +18,7 @@ from statistics import geometric_mean
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
+from tilewright.plans.gpu import ALGORITHMS
 from tilewright.plans.nvidia import NvidiaPlan, choose, cost, shape_of
 from tilewright.targets import target
 
@@ -28,10 +29,10 @@ def main(verbose: bool = False) -> None:
     measured = json.loads(MEASURED.read_text())
     on, kept, skipped = target(measured["target"]), [], 0
     for case, ratios in measured["cases"].items():
-        sizes, layout, *dtype = case.split(":")
-        m, n, k = map(int, sizes.split("x"))
-        formats = dtype[0].split("-") if dtype else []
-        shape = shape_of(tw.Gemm(m, n, k, *formats, layout=layout))
+        sizes, layout, dtype, algorithm = (*case.split(":"), "", "")[:4]        # dtype and algorithm where they are not
+        m, n, k = map(int, sizes.split("x"))                                    # f32 and native
+        shape = shape_of(tw.Gemm(m, n, k, *filter(None, dtype.split("-")), layout=layout))
+        shape = shape._replace(terms=ALGORITHMS[algorithm]) if algorithm else shape
         plans = readable(ratios)
         skipped += len(ratios) - len(plans)
         offered = {text: ratios[text] for text in plans}

@@ -60,6 +60,9 @@ RECEIVED = 64           # bytes per clock that copies bring to a multiprocessor,
 RECEIVED_MULTICAST = 53.5
 TMA_CLOCK = 28
 HELD = 1.4              # stages that are not on their way: one is multiplied, and the next is there when it ends
+POWER_PROMOTED = 0.95   # of the rates where warpgroups promote sums, each time in so many clocks; and in a cluster
+PROMOTING_TOGETHER = 196
+WAITED = 0.93
 PROMOTING = 100         # clocks until products have ended whose sums a warpgroup alone promotes
 STEP_CLOCKS = 50        # of each step of k beside: waits, and stages given back
 UNHIDDEN = 0.37         # of the memory's time (or the products', if that is less), in which the other stands still
@@ -163,13 +166,17 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     lines = [extent*bits * (1 + (x in shape.crossing)) for x, extent, bits in (
         ("a", p.cta_m, bits_a), ("b", p.cta_n, bits_b))]
     brought = (lines[0] / p.cluster_n + lines[1] / p.cluster_m) * p.cta_k / 8          # by each CTA
-    power = POWER * (1 + SAVED * (1 - brought / (sum(lines) * p.cta_k / 8)))
+    together = p.promote > 0 and not p.split and p.warpgroups > 1 and not p.pingpong
+    power = (POWER_PROMOTED if together else POWER) * (1 + SAVED * (1 - brought / (sum(lines) * p.cta_k / 8)))
+    power *= WAITED if together and p.ctas > p.cluster_k else 1
     products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (power * operations(shape, p, target))
     arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
     received = sum(lines) * p.cta_k / 8 / (RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED)
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
     if p.promote and (p.warpgroups == 1 or p.pingpong):         # nothing else is multiplied meanwhile
         step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
+    elif together:
+        step += PROMOTING_TOGETHER * p.parts * p.cta_k / p.promote
     storing = STORING[p.store if p.vectors[2] < 4 else "tma"]
     stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * storing + EXCHANGING*(p.cluster_k > 1)
     tile = steps*step + BETWEEN_TILES + stored

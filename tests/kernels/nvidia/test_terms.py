@@ -159,7 +159,7 @@ ROUNDING = {"mma": "mma 32x32x16 warp=16x16 stages=3 vector=1 vector_c=1 terms=t
             "wgmma": "wgmma 64x64x32 stages=2 warpgroups=1 copied=ab terms=tf32"}
 
 
-@pytest.mark.parametrize(("by", "layout"), [("mma", "nn"), ("mma", "tt"), ("wgmma", "nn"), ("wgmma", "tt")])
+@pytest.mark.parametrize(("by", "layout"), [("mma", "tt"), ("wgmma", "tn")])
 def test_tf32(by, layout):
     """Whole numbers of 11 bits are exact, each operand is at most 2^-11 off, and inf and NaN stay what they are."""
     m, n, k = 67, 35, 101
