@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.plans import common
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
-from tilewright.plans.model import BUILTIN, LOADED, PAGE, Ceilings, cost, small_elements, stays_in_cache
+from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, stays_in_cache
 from tilewright.plans.words import GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -39,6 +39,7 @@ MOST_ROWS = 64
 # is what memory has to bring. 4096^3 on 16 and 32 vCPUs of a Xeon: 0.88 and 1.00 of MKL, by 14x16 0.84 and 0.95.
 DEEP: dict[int, tuple] = {32: ((9, 3),), 29: (), 16: ()}
 DEEPEST = 1376
+STREAMED = 4            # rows of C up to which STREAM_DEPTH has plans
 # (mr, vectors). A's rows are often a power of two apart, so that all of a panel's lines fall into one set of L1: fewer
 # rows than L1 has ways. n = 16 with 14x2 gave 59 GFLOP/s, with 6x4 98.
 FEW_COLUMNS: dict[int, tuple] = {32: ((6, 4),), 29: ((6, 4),), 16: ((6, 2), (4, 3))}
@@ -50,7 +51,6 @@ STREAM_DEPTH: dict[int, tuple] = {
 DOT_ROWS: dict[int, tuple] = {
     32: ((1, 8), (2, 8), (3, 6), (4, 6)), 29: ((1, 8), (2, 8), (3, 6), (4, 5)), 16: ((1, 6), (2, 5), (3, 4), (4, 2))}
 
-FEW_FLOPS = 100_000_000     # of AMX, up to which packing more in each thread may cost less than threads that meet
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read and written once per block
@@ -109,6 +109,11 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
     """Where operands and C are in the format of the sums, and may be read in place."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
+    if (STREAMED < shape.m <= MOST_ROWS * 3 and shape.threads > CHANNELS and shape.b == "rows"
+            and shape.k * shape.n * shape.itemsize > max(target.l3, target.l2) // 2):
+        for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
+            yield narrow_plan(shape, target, mr, vectors * lanes)
+        return
     for mr, vectors in packed_tiles(target)[:tiles]:
         yield from packed_plans(shape, target, mr, vectors * lanes)
     if shape.threads > 2 and shape.itemsize == 8:
@@ -124,8 +129,6 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
             if shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT:
                 yield from packed_plans(shape, target, mr, vectors * lanes)
-            if shape.m <= MOST_ROWS * 3 and shape.threads > 2:
-                yield from narrow_plans(shape, target, mr, vectors * lanes)
         for s, swap in (shape, False), (shape.swapped, True):
             for p in skinny_plans(s, target):
                 if s.n <= MOST_COLUMNS and s.b != p.reads_b:
@@ -177,7 +180,7 @@ def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[
 
 def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels. Threads claim blocks of A, or work in
-    teams of two with equal shares; for small products each takes columns, or one does it all.
+    teams of two with equal shares, or one does it all.
 
     The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
     follow each other along its rows, in whole lines and few pages.
@@ -200,9 +203,6 @@ def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     pairs = ic // 2
     if pairs > 1 and pairs * SIDE <= shape.n:
         yield replace(found, ic_ways=2, jc_ways=pairs)
-    columns = min(shape.threads, -(-shape.n // SIDE))
-    if columns > 1 and shape.flops < FEW_FLOPS:             # each packs all of A, and none waits
-        yield replace(found, ic_ways=1, jc_ways=columns)
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
@@ -239,14 +239,16 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
                 yield replace(found, nc=min(max(most // nr, 1) * nr, _up(shape.n, nr)))
 
 
-def narrow_plans(shape: Shape, target: CpuTarget, mr: int, nr: int) -> Iterator[CpuPlan]:
-    """For few rows on many threads: panels of B that L1 holds, and as many of them as a page has columns for.
-    64 x 14336 x 4096 on 16 vCPUs of a Xeon, of MKL: 0.93 (f64) and 0.95 (f32), in place 0.63 and 0.68, by deep panels
-    0.75."""
-    kc = max(int(LOADED * target.l1d / (nr * shape.itemsize)) // 32 * 32, 32)
+def narrow_plan(shape: Shape, target: CpuTarget, mr: int, nr: int) -> CpuPlan:
+    """For few rows on many threads, which wait for memory: panels of B that are a third of L1, or two thirds where they
+    are used by more rows, and as many of them as a page has columns for. On 16 vCPUs of a Xeon m x 14336 x 4096 had of
+    MKL's rate, for m = 8 16 32 64 128, 1.3 1.2 1.0 0.95 0.98 in f64 (in place, or by deep panels: 1.0 0.7 0.66 0.55
+    0.91) and 0.9 1.3 1.0 0.95 0.98 in f32 (0.85 1.1 0.75 0.67 0.8)."""
+    thirds = 1 if shape.itemsize == 8 or shape.m <= MOST_ROWS // 2 else 2
+    kc = max(thirds * target.l1d // (3 * nr * shape.itemsize) // 32 * 32, 32)
     nc = max(PAGE // shape.itemsize // nr, 1) * nr
-    yield CpuPlan("packed", mr, nr, _up(shape.m, mr), min(kc, _up(shape.k, 4)), min(nc, _up(shape.n, nr)),
-                  jc_ways=shape.threads)
+    return CpuPlan("packed", mr, nr, _up(shape.m, mr), min(kc, _up(shape.k, 4)), min(nc, _up(shape.n, nr)),
+                   jc_ways=shape.threads)
 
 
 def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]:

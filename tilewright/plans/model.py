@@ -36,12 +36,13 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
-MEETING = 3                         # that where none can go on before all have come
+MEETING = 2                         # that where none can go on before all have come
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
-TEAMS = 12e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
-#                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8
+TEAMS = 16e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
+#                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8, and
+#                             0.2 to 0.4 ms for 1024^3 in f32
 UNEVEN = 0.2                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
 #                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
@@ -67,7 +68,6 @@ BUILTIN = ("f32", "f64")            # formats of the products that the emitted b
 PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
 # Multiplications in parts from which all threads that sleep are woken, and one of them: that costs the caller
 # microseconds. On 16 vCPUs of a Xeon 100^3, which woke none, ran at the speed of one thread for ever.
-LOADED = 0.7            # of L1, for a panel of B that is to stay there beside other traffic
 WAKE_ABOVE, WAKE_ONE = 1_500_000, 600_000
 
 
