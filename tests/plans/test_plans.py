@@ -484,3 +484,38 @@ def test_the_seconds_of_a_cpu_plan_are_the_sum_of_their_causes(fmt, size):
     found = tw.explain(tw.Gemm(size, size, size, fmt), tw.target("x86-avx512")).cost
     assert found.seconds == pytest.approx(sum(seconds for _, seconds in found.parts))
     assert found.seconds > 0
+
+
+# ---- many threads, on a machine that has been measured
+
+XEON = dataclasses.replace(AVX512, model="Intel(R) Xeon(R) Processor", l1d=48 << 10, l1d_ways=12, l2=2 << 20,
+                           l2_ways=16, l3=300 << 20, cores=32)
+
+
+@pytest.mark.parametrize("threads", [16, 32])
+@pytest.mark.parametrize("n", [4096, 6000])
+def test_many_threads_read_and_write_c_seldom(n, threads):
+    deep, shallow = (choose.choose(Shape("f64", n, n, n, "rows", "rows", x), XEON) for x in (threads, 2))
+    assert (deep.mr, deep.nr, deep.kc, deep.claims) == (9, 24, 1376, True)
+    assert shallow.kc <= 1024
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("m", [8, 16, 32, 64, 128])
+def test_few_rows_on_many_threads_keep_panels_in_l1(m, dtype):
+    shape = Shape(dtype, m, 14336, 4096, "rows", "rows", 16)
+    p = choose.choose(shape, XEON)
+    assert (p.algorithm, p.jc_ways, p.threads, p.meets) == ("packed", 16, 16, False)
+    assert p.mc >= m
+    assert p.kc * p.nr * shape.itemsize <= XEON.l1d * 2 // 3
+    assert p.nc * shape.itemsize == 4096
+
+
+@pytest.mark.parametrize(
+    ("ways", "meets"),
+    [((1, 1, 1), False), ((4, 1, 1), False), ((2, 3, 1), False), ((1, 2, 1), True), ((8, 2, 1), True),
+     ((1, 1, 2), True), ((1, 3, 2), True)],
+)
+def test_which_threads_meet(ways, meets):
+    plan = CpuPlan("packed", 6, 16, 60, 64, 64, *ways)
+    assert plan.meets == meets
