@@ -180,6 +180,13 @@ def test_on_amd(monkeypatch, arch, kind):
     assert result.best.model.startswith("AMD Instinct MI300X, driver 70226015, kernels ")
 
 
+def test_block_scaled_operands_on_nvidia(fake):
+    """With the scale that nvfp4 has for a whole array."""
+    result = tw.tune(tw.Gemm(16, 16, 32, "nvfp4"), tw.detect("nvidia"), time_limit=0.5, candidates=1)
+    assert result.failed == {}
+    assert "decoded=bf16" in result.best.plan
+
+
 def test_batches_are_compared_at_both_ends(fake):
     problem = tw.Gemm(9, 16, 8, batch=3)
     result = tw.tune(problem, tw.detect("nvidia"), time_limit=2.0, candidates=1)

@@ -97,13 +97,13 @@ def _on_gpu(call: Call, platform: Platform) -> Any:
     p = decide(call, a, b, arguments.addend(call.c), out, scaling.SCALED)
     from tilewright.plans.gpu import RESULTS
 
-    engine, factor = platform.engine, call.a.tensor_scale * call.b.tensor_scale
+    engine = platform.engine
     stored = formats.get(p.result).name in RESULTS["f32"]
     found = np.empty(p.shape, p.result if stored else F32)
     if p.beta:
         with np.errstate(all="ignore"):
             np.copyto(found, p.c, casting="unsafe")
-    alpha = p.alpha * factor if p.a.shape[-1] else 0
+    alpha = p.alpha if p.a.shape[-1] else 0
     for index in np.ndindex(p.shape[:-2]):
         engine.multiply_scaled(call.a, call.b, found[index], alpha, p.beta, call.plan)
     return host.delivered(call, p, found)

@@ -78,7 +78,8 @@ class Pass:
         """For people."""
         if self.blocks:
             return (f"{self.operand.upper()} is decoded before, a declared emulation: elements of {self.blocks} times "
-                    f"their scales as {self.written}, {self.size:,} bytes of workspace")
+                    f"their scales as {self.written}, {self.size:,} bytes of workspace"
+                    + "; the product is in f32 if bf16 lacks digits of one" * (lacking(self.blocks) > 0))
         made = f"split into {self.count} terms of {self.written}" if self.split else "copied"
         return f"{self.operand.upper()} is {made} before, k contiguous: {self.size:,} bytes of workspace"
 

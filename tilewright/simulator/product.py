@@ -24,7 +24,7 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
-from tilewright.runtime.gpu import operands, scales
+from tilewright.runtime.gpu import blocks, operands, scales
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
@@ -251,7 +251,8 @@ class Launches:
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
         p, (target, ldc) = self.kernel.problem, _rows(c)
-        values = {"m": p.m, "n": p.n, "k": p.k, "alpha": self.alpha, "beta": self.beta, "ldc": ldc,
+        alpha = self.alpha * factor if (factor := blocks.factor(a, b)) != 1 else self.alpha
+        values = {"m": p.m, "n": p.n, "k": p.k, "alpha": alpha, "beta": self.beta, "ldc": ldc,
                   "batch": p.batch, "stride_c": target.strides[0] // c.itemsize}
         arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
         for name, x, letter in zip("ab", (a, b), p.layout):

@@ -11,6 +11,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.measure import check, measure, operands
 from tilewright.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.plans import asked, gpu
+from tilewright.runtime.gpu import blocks
 from tilewright.runtime.gpu.arrays import Look, shadow
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.gpu.operands import uploaded
@@ -69,7 +70,8 @@ class OnGpu(Contenders):
         recipe, stream = self._recipe(name), self.stream.handle
         with self.on.current():
             self.driver.fill(self.c.pointer, POISON, self.c.size, stream)
-        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, 1.0, 0.0, stream)) for a, b, c in self.sets]
+        alpha = blocks.factor(self.o.a, self.o.b)
+        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream)) for a, b, c in self.sets]
         run, args = calls[0]
         run(*args)
         self.stream.synchronize()

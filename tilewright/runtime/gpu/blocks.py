@@ -7,6 +7,7 @@ array first: of bf16 if that has all numbers of both, else of f32.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,6 +74,11 @@ def in_memory(*operands: Any) -> dict[str, Any]:
     """The arrays of Quantized operands that are in a GPU's memory."""
     return {key: array for name, x in zip("ab", operands) if isinstance(x, Quantized)
             for key, array in arrays(name, x).items() if library_of(array) is not None}
+
+
+def factor(*operands: Any) -> float:
+    """Of all numbers of these operands, which is one of alpha: the scales that nvfp4 has for whole arrays."""
+    return math.prod(x.tensor_scale for x in operands if isinstance(x, Quantized))
 
 
 def placed(q: Quantized, name: str, look: Callable[[Any, str], Look], upload: Callable[[Array], Look]

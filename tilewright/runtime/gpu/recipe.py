@@ -185,7 +185,7 @@ class Bound:
         """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
-        self._scalars, self._fixed, self._new = scalars, None, out is None
+        self._scalars, self._fixed, self._new = (scalars[0] * blocks.factor(a, b), scalars[1]), None, out is None
         self.recipe: Recipe | None = None  # of an empty product, and where a call converts
         like = next(x for x in (out, *blocks.in_memory(a, b).values(), a) if x is not None)
         stream = engine.platform.default_stream if isinstance(like, Quantized) else library.stream(like, device)
@@ -217,7 +217,7 @@ class Bound:
         more |= operands.of_scales(*self._factors)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)
-        self._arguments = at_a, at_b, at_c, *scalars
+        self._arguments = at_a, at_b, at_c, *self._scalars
         self._fixed = self.recipe.fixed(*self._arguments, *map(operands.address, self._factors))
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
