@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -158,6 +159,8 @@ PYTHONS: dict[str, tuple[tuple, dict[str, Any]]] = {
     "out by columns": ((A, B, np.empty((25, 20), np.float32).T), {}),
     "out in another format": ((A, B, np.empty((20, 25))), {}),
     "a name made at run time": ((A, B), {"algorithm": "".join(["fast", "est"])}),
+    "a dtype of its own": ((pickle.loads(pickle.dumps(A)), B), {}),
+    "big-endian": ((A.astype(">f4"), B), {}),
     "four axes": ((A[None, None], B), {}),
 }
 

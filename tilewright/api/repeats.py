@@ -110,9 +110,9 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     a, b = (run.b, run.a) if run.swapped else (run.a, run.b)
     for x, ran in zip((*args[:2], result), (a, b, run.c)):
         if (type(x) is not np.ndarray or not 2 <= x.ndim <= 3 or not x.flags.aligned or address(x) != address(ran)
-                or x.itemsize != ran.itemsize or x.dtype.kind == "c"):
+                or x.itemsize != ran.itemsize or x.dtype.kind == "c" or not _lasting(x.dtype)):
             return False
-    if out is not result and (out is not None or not result.flags.c_contiguous or result.dtype.byteorder == ">"):
+    if out is not result and (out is not None or not result.flags.c_contiguous):
         return False
     return run.alpha == 1 and run.beta == 0 and all(map(_lasting, named.values()))
 
