@@ -331,12 +331,12 @@ def test_parts_are_added_up_in_the_order_of_k():
     (Tiles, "parts", lambda parts: replace(parts, parts=parts.parts + 1), "counters|Arrays are not equal|assert not"),
     (Tiles, "parts", lambda parts: replace(parts, parts=parts.parts.k.max(parts.parts - 1, 1)), "race|not equal"),
     (Tiles, "parts", lambda parts: replace(parts, part=parts.parts - 1 - parts.part), "not equal"),
-    (Kernel, "fence_device", None, "race .*load of workspace"),
+    (Kernel, "atomic_add", lambda right: lambda k, at, x, order: right(k, at, x, "monotonic"), "race .*of workspace"),
 ])
 def test_shares_that_are_wrong(monkeypatch, part, name, wrong, message):
     """One arrival too many, or too few; parts in the opposite order; sums that others need not see."""
     right = getattr(part, name)
-    monkeypatch.setattr(part, name, (lambda *args: wrong(right(*args))) if wrong else lambda k: None)
+    monkeypatch.setattr(part, name, wrong(right) if part is Kernel else lambda *args: wrong(right(*args)))
     with pytest.raises((Fault, AssertionError), match=message):
         test_parts_are_added_up_in_the_order_of_k()
 

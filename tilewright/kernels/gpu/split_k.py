@@ -100,20 +100,19 @@ def finish(k: Kernel, acc: Tile, parts: Parts, holders: Holders, write: Callable
 
 def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, write: Callable[[], None]) -> None:
     """The same by a warp, whose lanes have the same places of C in all workgroups; a tile has a counter for each of its
-    warps. Of a tile with one part the accumulators are written as they are."""
+    warps, which orders what its lanes do before and after. Of a tile with one part the accumulators are written as they
+    are."""
     whole = k.variable(i32, 1)
     with k.when(parts.parts > 1):
         sums, before = _Sums(k, accs, parts, lane, k.warp, PACKED=True), k.variable(i32, 0)
         sums.leave()
-        k.fence_device()
         k.warp_barrier()
         with k.when(lane == 0):
-            before.set(k.atomic_add(sums.counter, 1, "monotonic"))
+            before.set(k.atomic_add(sums.counter, 1, "acq_rel"))
         k.warp_barrier()
         last = k.uniform(k.cast(k.warp_sum(before.get()) == parts.parts - 1, i32))
         whole.set(last)
         with k.when(last == 1):
-            k.fence_device()
             sums.add_up(two=True)
             with k.when(lane == 0):
                 sums.counter[0] = 0
