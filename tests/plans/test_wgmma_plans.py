@@ -120,11 +120,12 @@ def test_the_grid():
     """CTAs that stay: no more than multiprocessors, whole clusters, and none without a tile."""
     assert PLAN.grid(shape_of(4096, 4096, 4096, "bf16"), H200) == (132, 1, 1)
     assert PLAN.grid(shape_of(300, 300, 4096, "bf16"), H200) == (8, 1, 1)
-    assert replace(PLAN, cluster_m=4, cluster_n=2).grid(shape_of(8192, 8192, 64, "bf16"), H200) == (128, 1, 1)
+    assert replace(PLAN, cluster_m=4, cluster_n=2).grid(shape_of(8192, 8192, 64, "bf16"), H200) == (120, 1, 1)
     assert PLAN.grid(shape_of(100, 100, 64, "bf16", batch=3), H200) == (6, 1, 1)
     along = replace(PLAN, cluster_m=1, cluster_k=4)
     assert along.grid(shape_of(128, 1024, 4096, "bf16"), H200) == (16, 1, 1)
-    assert along.grid(shape_of(8192, 8192, 4096, "bf16"), H200) == (128, 1, 1)      # 8 parts of 16 multiprocessors
+    assert along.grid(shape_of(8192, 8192, 4096, "bf16"), H200) == (120, 1, 1)      # clusters that an H200 holds
+    assert replace(along, cluster_k=2).grid(shape_of(8192, 8192, 4096, "bf16"), H200) == (132, 1, 1)
 
 
 @pytest.mark.parametrize(("words", "size", "expected"), [

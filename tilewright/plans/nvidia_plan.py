@@ -23,9 +23,9 @@ from tilewright.plans import gemv_rules, gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
 from tilewright.plans.wgmma_rules import (
-    GPC,
     GROUP,
     GROUP_REGISTERS,
+    IN_CLUSTERS,
     STAGED_C,
     WARPS,
     Division,
@@ -221,7 +221,8 @@ class NvidiaPlan(GpuPlan):
         """Of wgmma: tiles of C as large as those of a cluster's CTAs together, and clusters that run at once."""
         rows, columns = self.cta_m*self.cluster_m, self.cta_n*self.cluster_n
         tiles = ceil(shape.m / rows) * ceil(shape.n / columns) * shape.batch
-        most = target.sms // self.ctas if self.ctas <= 2 else target.sms // GPC * (GPC // self.ctas)
+        used, of = IN_CLUSTERS if self.ctas > 2 else (1, 1)
+        most = target.sms // of * used // self.ctas
         return tiles, max(most, 1) if self.divided else min(tiles, max(most, 1))
 
     @property

@@ -22,7 +22,9 @@ GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64,
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 BESIDE = 26             # registers that NVIDIA's assembler wants beside the sums of one instruction, of equal shares
 MOST_CTAS, WARPS = CLUSTER, 4                   # CTAs of a cluster, warps of a warpgroup
-GPC = 16                # multiprocessors, at least, of a part of the chip, in one of which each cluster is
+# Multiprocessors of so many that clusters of more than two CTAs find: parts of the chip, in one of which each cluster
+# is, leave some over. 30 clusters of 4 and 15 of 8 run at once on the 132 of an H200 (cuOccupancyMaxActiveClusters).
+IN_CLUSTERS = 11, 12
 MOST_PARTS = 16         # of a tile, with `tail`
 LEAST_SHARE = 4         # steps of k of a cluster
 EVEN = 0.85             # of the clusters that equal parts of tiles must occupy, else shares are of equal length
