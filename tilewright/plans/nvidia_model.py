@@ -70,7 +70,6 @@ FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
 MEETING_CLUSTER = 7e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
 BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
-APART = 2000            # clocks of each tile but the first by which CTAs of a cluster fall behind that promote sums
 DIVIDING = 6e-6         # seconds until a CTA knows that it is the last one of a tile
 ADDING_CLOCK = 40       # bytes per clock at which it adds up parts
 EXCHANGING = 4500       # clocks in which CTAs of a cluster give each other their sums
@@ -185,8 +184,6 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
         work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored
     else:
         work = rounds * tile
-    if p.promote and ctas > p.cluster_k:
-        work += max(rounds - 1, 0) * APART
     adding = 0.0
     if max(parts, default=1) > 1:                   # each part is written, and the last one reads all of them
         fragments = 1 + (d.apart % d.share > 0)     # of a share
