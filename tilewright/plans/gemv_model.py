@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
-# Of an H200, 2026-11-23 (bench/results/h200_few_rows.json).
+# Of an H200, 2026-11-23 (bench/results/h200_plans.json).
 START, START_MATRIX = 2.5e-6, 3.2e-6    # seconds of a launch: the first loads, the last sums
 READING = 0.96          # of the memory's bandwidth, where lanes side by side read 128 bytes and more
 PIECES = {64: 0.85, 32: 0.7}    # and of that where they read so many
 LATENCY = 0.9e-6        # seconds of a load
 L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden
-ADDING, ADDED = 3.0e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
+ADDING, ADDED = 0.5e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:

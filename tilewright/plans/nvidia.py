@@ -11,7 +11,7 @@ from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
 from tilewright.plans.nvidia_model import LANES, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied, rounded
-from tilewright.plans.wgmma_rules import NARROWEST, NARROWEST_C, SWIZZLED
+from tilewright.plans.wgmma_rules import GROUP_ROWS, NARROWEST, NARROWEST_C, REPEAT, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
@@ -262,8 +262,8 @@ def _that_fits(plan: NvidiaPlan, fewest: int, shape: GpuShape, target: GpuTarget
 
 
 def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
-    """Plans by Hopper's warpgroups for few rows, which are columns of the instructions. Parts of k cost more than they
-    gain: 3 us on an H200."""
+    """Plans by Hopper's warpgroups for few rows, which are columns of the instructions. Clusters may share k; split_k
+    and tail cost more than they gain."""
     unit = 8 if shape.layout[0] == "n" else NARROWEST*8 // bits_of(shape.a)
     unit = max(unit, 16) if shape.sums == "i32" and shape.m > 32 else unit
     for (cta_n, warpgroups), row, stages in SWAPPED:
@@ -271,9 +271,12 @@ def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nv
         if not promoted or cta_k <= PROMOTED:
             plan = NvidiaPlan("wgmma", -(-shape.m // unit)*unit, cta_n, cta_k, stages=stages, warpgroups=warpgroups,
                               swap=True, vector_c=1, promote=PROMOTED if promoted else 0, **declared)
-            while plan.stages > FEWEST_STAGES and plan.shared(shape) > target.smem_cta:
-                plan = replace(plan, stages=plan.stages - 1)
-            yield plan
+            yield _that_fits(plan, FEWEST_STAGES, shape, target)
+            for cluster_k in (2, 4) if shape.m <= FEW_ROWS else (4,):
+                rows = max(unit, REPEAT*cluster_k)
+                along = replace(plan, cta_m=-(-shape.m // rows)*rows, cluster_k=cluster_k)
+                if cta_n == GROUP_ROWS and len({*along.clusters(shape, target)}) == 1:      # all run at once
+                    yield _that_fits(along, FEWEST_STAGES, shape, target)
 
 
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:

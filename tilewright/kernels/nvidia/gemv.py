@@ -237,7 +237,9 @@ class Reading:
                         acc[to, e] = sum
         whole = (self.p1 - self.p0) // (PIECE*TOGETHER)
         with k.loop(whole, start=warp, step=WARPS, unroll=False) as each:
-            add([self.p0 + each*(PIECE*TOGETHER) + u*PIECE for u in range(TOGETHER)])
+            # CTAs begin at different k: rows at the same distance share channels of the memory, and all have one vector
+            first = self.p0 + (each + k.block[0]) % whole * (PIECE*TOGETHER)
+            add([first + u*PIECE for u in range(TOGETHER)])
         with k.loop(self.p1, start=self.p0 + (whole*TOGETHER + warp)*PIECE, step=WARPS*PIECE, unroll=False) as p:
             add([p], p + place < self.p1)
         sums = k.smem("sums", (WARPS, COUNT*(WIDTH + APART)), T)
