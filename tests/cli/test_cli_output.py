@@ -191,7 +191,8 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch, shell: str = "bash")
 @pytest.mark.parametrize(("line", "wanted"), [
     ("tilewright la", {"ladder"}), ("tilewright plan 5 5 5 --target gf", {"gfx942", "gfx950"}),
     ("tilewright peak h", {"h100", "h200", "hopper"}), ("tilewright plan 5 5 5 -d mxfp4", {"mxfp4"}),
-    ("tilewright emit -t sm_90a --step t", {"tiled", "texture"}), ("tilewright emit -t neon --step b", {"blocked"}),
+    ("tilewright emit -t sm_90a --step t", {"tiled", "texture", "tma"}),
+    ("tilewright emit -t neon --step b", {"blocked"}),
     ("tilewright emit -t gfx950 --step mx", {"mxfp8", "mxfp4"}), ("tilewright formats e5", {"e5m2", "e5m2fnuz"}),
     ("tilewright mfma v_mfma_f64_16", {"v_mfma_f64_16x16x4_f64"}), ("tilewright plan 5 5 5 -l t", {"tn", "tt"}),
 ])
