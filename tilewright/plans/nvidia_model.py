@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
+LANES_M = 8             # rows of C of which the lanes of a warp have sums of an instruction
+EXCHANGED = 4           # sums that a lane reads at once, when lanes exchange them
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
@@ -74,6 +76,13 @@ DIVIDING = 6e-6         # seconds until a CTA knows that it is the last one of a
 ADDING_CLOCK = 40       # bytes per clock at which it adds up parts
 EXCHANGING = 4500       # clocks in which CTAs of a cluster give each other their sums
 STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an element of C of each of its lanes
+
+
+def exchanges(warp_n: int, vector: int) -> bool:
+    """Lanes of mma can exchange a warp's sums, to store `vector` side by side: rows of C are whole turns of the lanes,
+    or turns are whole rows, no more than the lanes have at once."""
+    wide = LANES * min(vector, EXCHANGED)
+    return warp_n % wide == 0 or (wide % warp_n == 0 and wide <= LANES_M*warp_n)
 
 
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -306,6 +315,9 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
                 for x, _, own, _ in extents]
     if p.slices > 1:                    # which add up their sums
         sums = (p.slices - 1)*p.cta_m*p.cta_n*size, tiles*p.split_k, f"of {p.slices - 1} of {p.slices} slices"
+        written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
+    if p.algorithm in ("mma", "tf32") and divided == 1 and not p.tail and exchanges(p.warp_n, p.vectors[2]):
+        sums = 4*p.cta_m*p.cta_n, tiles, "exchanged by lanes"
         written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
     return {"shared": (*written, *read), "L2": tuple(Term(x, tile, *every) for (x, *_), tile in zip(extents, brought)),
             "memory": found}

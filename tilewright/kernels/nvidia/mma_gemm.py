@@ -21,10 +21,10 @@ from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Result, Staging
 from tilewright.kernels.nvidia.ring import Fragments, Ring
+from tilewright.plans.nvidia_model import LANES_M, exchanges
 from tilewright.plans.words import TERMS
 from tilewright.targets.nvidia import TARGETS
 
-LANES_M = 8             # rows of C of which a warp's lanes have elements at once
 READS = 64 * 32         # of a warp's tile, from which on reads before copies gain; not of tf32, which is rounded first
 
 
@@ -90,7 +90,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False, **rounding)
     columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True, **rounding)
     # elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
-    STAGED = not split.divided and SCALAR.bytes == 4 and Staging.fits(LANES_M, WARP_N, VECTOR_C)
+    STAGED = not split.divided and SCALAR.bytes == 4 and exchanges(WARP_N, VECTOR_C)
     STAGE_PAD = 16 if columns.fours else 8
     STAGING = Staging.size(LANES_M, WARP_N, STAGE_PAD) if STAGED else 0
     smem = k.smem("tiles", (max(STAGES*(LAST + 1)*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),),

@@ -16,10 +16,10 @@ from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
+from tilewright.plans.nvidia_model import EXCHANGED
 
 LANES = 32
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
-MOST = 4                    # that a lane moves at once
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,10 @@ class Staging:
         """Elements of shared memory, for each warp."""
         return LANES_M * (WARP_N + PAD)
 
-    @staticmethod
-    def fits(LANES_M: int, WARP_N: int, VECTOR: int) -> bool:
-        """Rows of C are whole turns of the lanes, or turns are whole rows, no more than the lanes have at once."""
-        WIDE = LANES * min(VECTOR, MOST)
-        return WARP_N % WIDE == 0 or (WIDE % WARP_N == 0 and WIDE <= LANES_M*WARP_N)
-
     def store(self, out: Out, work: Work, acc: Tile) -> None:
         """As out.store does, of all elements of the warp."""
-        k, ROW, LANES_M, VECTOR = out.k, self.WARP_N + self.PAD, LANES * acc.cols // self.WARP_N, min(out.VECTOR, MOST)
+        k, ROW, LANES_M = out.k, self.WARP_N + self.PAD, LANES * acc.cols // self.WARP_N
+        VECTOR = min(out.VECTOR, EXCHANGED)
         WIDE = min(LANES*VECTOR, self.WARP_N)                   # of a row, by the lanes at once
         TOGETHER = LANES*VECTOR // WIDE                         # rows
         lane_row, lane_column = work.lane // (WIDE // VECTOR), work.lane % (WIDE // VECTOR) * VECTOR
