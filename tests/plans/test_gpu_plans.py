@@ -174,6 +174,19 @@ def test_few_rows_or_columns(target, size, kinds, layout, begins):
     assert plan.swap == (plan.algorithm == "wgmma" and size[0] <= 32)
 
 
+@pytest.mark.parametrize(("problem", "chosen"), [
+    (tw.Gemm(5120, 1, 3072), "gemv 8x1x8 stages=2 copy=registers vector=4"),
+    (tw.Gemm(1, 4096, 4096), "gemv 1x32x32 stages=2 copy=registers vector=4"),
+    (tw.Gemm(1, 5000, 3000), "gemv 1x40x30 stages=2 copy=registers vector=4"),      # 125 CTAs on 132 multiprocessors
+    (tw.Gemm(512, 512, 512), "simt 32x64x32 warp=32x64 thread=8x8 stages=3 vector=4 order=columns as_stored slices=4"),
+    (tw.Gemm(128, 4096, 1024),
+     "simt 64x64x64 warp=32x64 thread=8x8 stages=3 vector=4 order=columns as_stored slices=4"),
+], ids=str)
+def test_chosen_where_an_h200_has_been_asked(problem, chosen):
+    """By bench/results/h200_plans.json: all multiprocessors have a share, and none is divided along k."""
+    assert str(tw.plan(problem, H200)) == chosen
+
+
 @pytest.mark.parametrize(("text", "kinds", "layout", "m", "n", "k"), [
     ("gemv 1x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "f32"), "nt", 1, 45, 264),
     ("gemv 4x32x8 stages=2 copy=registers vector=8 split_k=3", ("bf16", "bf16", "bf16"), "nn", 3, 40, 300),
@@ -204,8 +217,9 @@ def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
     ("gemv 2x256x8 stages=2 copy=registers vector=8", "C is 3x4096, the plan's tile 2x256"),
     ("gemv 3x256x8 stages=2 copy=registers vector=8", "gemv computes 1, 2, 4, 8, 16, 32 rows or columns of C at mo"),
     ("gemv 8x16x8 stages=2 copy=registers vector=8", "needs a chip from sm_80 on, layout nt and vector=8, not sm_90a"),
-    ("gemv 4x32x7 stages=2 copy=registers vector=8", "cta_k, the warps of gemv, must be a power of two up to 32, not"),
-    ("gemv 4x24x8 stages=2 copy=registers vector=8", "CTAs of 8 times a power of two up to 32 elements of each row"),
+    ("gemv 4x32x33 stages=2 copy=registers vector=8", "cta_k, the warps of gemv, must be at most 32, not 33"),
+    ("gemv 8x16x7 stages=2 copy=registers vector=8", "must be at most 32, and a power of two, not 7"),
+    ("gemv 4x24x8 stages=2 copy=registers vector=8", "8 times at most 32, a divisor of 256 threads, elements of"),
     ("gemv 4x256x8 stages=2 copy=registers vector=16", "vector = 16 elements of a matrix are loaded at once, and the"),
 ])
 def test_reasons_of_gemv(text, reason):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tilewright.plans import gemv_rules
 from tilewright.plans.common import Cost
 from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
+from tilewright.plans.gpu import WIDEST
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu import GpuShape
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 # Of an H200, 2026-11-23 (bench/results/h200_plans.json).
 START, START_MATRIX = 2.5e-6, 3.2e-6    # seconds of a launch: the first loads, the last sums
 READING = 0.96          # of the memory's bandwidth, where lanes side by side read 128 bytes and more
-PIECES = {64: 0.85, 32: 0.7}    # and of that where they read so many
+LINE, SHORTEST = 128, 0.6       # and of that the less they read, down to nothing;
+ACROSS = 0.985          # where these are more, but not whole lines,
+UNALIGNED = 0.89        # and where rows are not aligned to the 16 bytes of a load
+UNEVEN = 0.06           # of what multiprocessors have more than they would, were shares equal
 LATENCY = 0.9e-6        # seconds of a load
 L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden
 ADDING, ADDED = 0.5e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
@@ -33,7 +37,12 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     flying = together * p.threads * LOADS * p.vector * of_matrix // 8
     read = shape.batch * size * shape.k * of_matrix // 8
     piece = LANES if gemv_rules.along_k(shape) else width // p.vector                   # lanes
-    memory = read / (READING*target.bandwidth * PIECES.get(piece * p.vector * of_matrix // 8, 1.0))
+    piece *= p.vector * of_matrix // 8
+    rate = READING * (SHORTEST + (1 - SHORTEST) * min(piece / LINE, 1.0))
+    rate *= ACROSS if piece % LINE and piece > LINE else 1.0
+    rate *= UNALIGNED if p.vector*of_matrix < 8*WIDEST else 1.0
+    uneven = UNEVEN * (ceil(ctas / target.sms)*target.sms / ctas - 1)
+    memory = read * (1 + uneven) / (rate * target.bandwidth)
     waiting = read / min(ctas, target.sms) / flying * LATENCY
     through_l2 = (read + tiles*vectors*shape.k * of_vectors // 8) / (2*L2*target.bandwidth)
     parts = (("loads", waiting), ("from L2", through_l2), ("memory", memory))

@@ -42,6 +42,15 @@ def vector(shape: GpuShape) -> int:
     return shape.vector_a if few_columns(shape) else shape.vector_b
 
 
+def beside(shape: GpuShape, count: int) -> int:
+    """Of `count` vectors that have not k contiguous: how many of their elements for a step of k are loaded at once, if
+    there are as many; or 0."""
+    columns = few_columns(shape)
+    vectors, widest = (shape.n, shape.vector_b) if columns else (shape.m, shape.vector_a)
+    contiguous = shape.layout[1] == "t" if columns else shape.layout[0] == "n"
+    return 0 if contiguous or not 1 < vectors == count < MATRIX or widest == 1 else min(count, widest)
+
+
 def tile(p: NvidiaPlan, shape: GpuShape) -> tuple[int, int]:
     """Vectors of a CTA, and elements of the product of each."""
     return (p.cta_n, p.cta_m) if few_columns(shape) else (p.cta_m, p.cta_n)
@@ -55,7 +64,7 @@ def registers(p: NvidiaPlan, shape: GpuShape) -> int:
     """Of a thread, about."""
     count, width = tile(p, shape)
     if count < MATRIX:
-        return 64 + 16*count
+        return (80 if along_k(shape) else 48) + 16*count
     rows, columns = width // VECTORS, count // VECTORS
     return 48 + rows*columns*2 + 4*max(LOADS // rows, 1)*(rows + columns)
 
@@ -73,15 +82,19 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     count, width = tile(p, shape)
     matrix, whole = count >= MATRIX, 8*WIDEST // gpu.bits_of(shape.a)
-    unit = ROWS if matrix else p.cta_k if along_k(shape) else p.vector
-    if width % unit or width // unit not in POWERS:
+    unit, across = ROWS if matrix else p.cta_k if along_k(shape) else p.vector, not matrix and not along_k(shape)
+    if across and (width % unit or width // unit > LANES or p.threads % (width // unit)):
+        yield (f"gemv has CTAs of {unit} times at most {LANES}, a divisor of {p.threads} threads, elements of each row "
+               f"or column of C for this problem, not {p.cta_m}x{p.cta_n}.")
+    elif not across and (width % unit or width // unit not in POWERS):
         yield (f"gemv has CTAs of {unit} times a power of two up to {LANES} elements of each row or column of C for "
                f"this problem, not {p.cta_m}x{p.cta_n}.")
     if count not in COUNTS or min(shape.m, shape.n) > count:
         yield (f"gemv computes {', '.join(map(str, COUNTS))} rows or columns of C at most, and C is "
                f"{shape.m}x{shape.n}, the plan's tile {p.cta_m}x{p.cta_n}.")
-    if p.cta_k not in POWERS:
-        yield f"cta_k, the warps of gemv, must be a power of two up to {LANES}, not {p.cta_k}."
+    if p.cta_k > LANES or not (across or p.cta_k in POWERS):
+        yield (f"cta_k, the warps of gemv, must be at most {LANES}{', and a power of two' * (not across)}, not "
+               f"{p.cta_k}.")
     if shape.a != shape.b and not matrix:
         yield f"gemv multiplies two operands of one format, not {shape.a} by {shape.b}."
     if shape.scales in SCALE_BLOCKS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import gemv_rules, gpu, passes
@@ -42,10 +43,23 @@ F32 = (
     _simt("48x256x8", "48x64", "12x8", order="columns", prefetch_first=True, **_REGISTERS),
     _simt("64x128x16", "32x64", "8x8", order="columns", stages=4),
     _simt("64x128x32", "32x64", "8x8", order="columns", slices=2),
+    _simt("64x128x32", "32x64", "8x8", order="columns", slices=2, as_stored=True),
+    _simt("64x64x32", "32x64", "8x8", order="columns", slices=4, registers=128),
+    _simt("64x64x64", "32x64", "8x8", order="columns", slices=4, as_stored=True),
+    _simt("32x64x32", "32x64", "8x8", order="columns", slices=4, registers=160),
+    _simt("32x64x32", "32x64", "8x8", order="columns", slices=4, as_stored=True),
+    _simt("32x64x64", "32x64", "8x8", order="columns", slices=8, registers=160),
+    _simt("64x32x64", "64x32", "8x8", order="columns", slices=8, registers=160),
+    _simt("32x32x32", "32x32", "8x4", order="columns", slices=4),
     _simt("64x64x32", "32x32", "8x4", stages=3),
     _simt("32x128x32", "32x32", "8x4", stages=3),
     _simt("16x128x32", "16x32", "4x4", stages=4),
     _simt("128x16x32", "32x16", "4x4", stages=4),
+)
+FEW = 32                # rows or columns of C, for which these are offered besides
+F32_FEW = (
+    _simt("32x16x64", "32x16", "4x4", stages=4, slices=4, as_stored=True),
+    _simt("16x64x64", "16x64", "8x4", stages=4, slices=4),
 )
 # Small tiles, whose copies through registers cost as many slots as multiply-adds leave: the shorter side is the one
 # that is transposed. By the layout of B.
@@ -54,7 +68,7 @@ SMALL = {"n": (_simt("64x128x16", "32x64", "8x8", order="columns", prefetch_firs
                _simt("128x64x16", "64x32", "8x8", order="columns", **_REGISTERS))}
 # Tiles for matrices of few rows and columns, of which a batch has many. They are not measured, and offered for sizes of
 # at most TINY alone, where other tiles are mostly empty, or too few.
-TINY = 320, 320, 1024
+TINY = 512, 512, 1024
 F32_TINY = (
     _simt("32x64x32", "32x64", "8x8", order="columns", slices=4, stages=3, registers=160),
     _simt("32x32x32", "32x32", "8x4", slices=4, stages=3),
@@ -63,7 +77,10 @@ F32_TINY = (
     _simt("16x16x16", "16x16", "4x2", stages=3),
 )
 F64_TINY = (
+    NvidiaPlan("dmma", 32, 32, 32, 16, 16, stages=4),
     NvidiaPlan("dmma", 32, 32, 16, 16, 16, stages=4),
+    NvidiaPlan("dmma", 16, 32, 32, 16, 16, stages=4),
+    NvidiaPlan("dmma", 16, 16, 32, 16, 16, stages=4),
     NvidiaPlan("dmma", 16, 16, 16, 16, 16, stages=3),
 )
 F64 = (
@@ -73,11 +90,21 @@ F64 = (
     NvidiaPlan("dmma", 128, 64, 8, 64, 32, stages=4),
     NvidiaPlan("dmma", 64, 64, 8, 32, 32, stages=4),
     NvidiaPlan("dmma", 32, 64, 16, 16, 32, stages=4),
+    NvidiaPlan("dmma", 64, 128, 8, 32, 32, stages=4),
+    NvidiaPlan("dmma", 64, 64, 8, 32, 16, stages=4),
+    NvidiaPlan("dmma", 32, 64, 16, 16, 16, stages=4),
+    NvidiaPlan("dmma", 64, 32, 16, 16, 16, stages=4),
+    NvidiaPlan("dmma", 128, 64, 8, 32, 32, stages=6),
+    NvidiaPlan("dmma", 96, 64, 8, 48, 32, stages=4),
+    NvidiaPlan("dmma", 96, 48, 16, 48, 16, stages=3),
+    NvidiaPlan("dmma", 48, 48, 16, 16, 48, stages=4),
+    NvidiaPlan("dmma", 16, 64, 32, 16, 16, stages=4),
+    NvidiaPlan("dmma", 64, 16, 32, 16, 16, stages=4),
     _simt("64x64x8", "32x32", "8x4", stages=3),
     _simt("32x64x8", "16x32", "4x4", stages=3),
     _simt("64x64x8", "32x32", "8x4", **_REGISTERS),
 )
-LEAST_TAIL = 64         # steps of k: with fewer, kernels without a tail take 3/4 of the time on an H200
+LEAST_TAIL = 128        # steps of k: with fewer, kernels without a tail take 3/4 of the time on an H200
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 
@@ -112,8 +139,9 @@ FEW_ROWS = 32           # for which wgmma is offered with swap alone: copies of 
 PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
 
 
-# Of gemv, elements of C of a row and warps of a CTA: lanes that have different ones; of matrix instructions.
-ACROSS = (32, 8), (8, 16), (8, 8), (4, 16), (4, 8)
+# Of gemv: lanes that have different elements of C, threads of a CTA, CTAs of a multiprocessor; elements of C of a row
+# and warps of a CTA by matrix instructions.
+ACROSS, ACROSS_THREADS, ACROSS_CTAS = (32, 8, 16, 4), (256, 512, 1024), (1, 2, 3, 4)
 BY_MATRICES = (16, 8), (16, 16)
 MOST_VECTORS = 16
 
@@ -151,14 +179,17 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     if 1 in (shape.m, shape.n):
         return
     tiny = all(size <= most for size, most in zip((shape.m, shape.n, shape.k), TINY))
-    tiles = (*F32, *SMALL[shape.layout[1]], *F32_TINY*tiny) if shape.sums == "f32" else (*F64, *F64_TINY*tiny)
+    few = F32_FEW if min(shape.m, shape.n) <= FEW else ()
+    tiles = (*F32, *SMALL[shape.layout[1]], *F32_TINY*tiny, *few) if shape.sums == "f32" else (*F64, *F64_TINY*tiny)
     for tile in tiles:
-        tile = replace(tile, vector=shape.vector, vector_c=shape.vector_c if shape.vector_c > shape.vector else 0)
-        if shape.vector < WIDEST // shape.itemsize and tile.copy == "registers":
+        vector = min(shape.vector_a, shape.vector_b)
+        tile = replace(tile, vector=vector, vector_c=shape.vector_c if shape.vector_c != vector else 0)
+        if vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, prefetch_first=True)    # many loads: 2039 by single elements gained 28 % on an H200
         if "cp.async" not in target.instructions and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
-        if shape.vector > 1 and shape.k >= LEAST_TAIL:  # copies of single elements need more pointers and would spill
+        # Copies of single elements need more pointers and would spill; slices are slower with a tail.
+        if tile.vector > 1 and tile.slices == 1 and shape.k >= LEAST_TAIL:
             yield replace(tile, tail=True)          # first: its kernel is 2 % faster even where nothing is left over
         yield from (replace(tile, split_k=split) for split in SPLITS)
 
@@ -282,8 +313,9 @@ def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nv
 def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans for a few rows or columns of C, by the elements of each that a CTA has, and its warps; the first of each
     kind also with parts of k."""
-    vectors, vector = min(shape.m, shape.n), gemv_rules.vector(shape)
-    count, kinds, tiles = 1 << (vectors - 1).bit_length(), [], [(lanes*vector, warps) for lanes, warps in ACROSS]
+    vectors, vector, kinds = min(shape.m, shape.n), gemv_rules.vector(shape), []
+    count = 1 << (vectors - 1).bit_length()
+    tiles = [*_across(shape, target, vector)]
     if gemv_rules.along_k(shape):
         tiles = [(count*GEMV_WARPS, GEMV_WARPS)]
     if shape.a in gemv_rules.BY_CORES and vectors <= (1 if bits_of(shape.a) == 16 else 4):
@@ -296,3 +328,14 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
             plan = NvidiaPlan("gemv", m, n, warps, stages=2, copy="registers", vector=vector)
             splits = SPLITS if (count, width, warps) == kind[0] else (1,)
             yield from (replace(plan, split_k=split) for split in splits if split == 1 or split*GEMV_WARPS <= shape.k)
+
+
+def _across(shape: GpuShape, target: GpuTarget, vector: int) -> Iterator[tuple[int, int]]:
+    """(Elements of C of a row, warps) of a CTA of gemv, where the matrix has not k contiguous: with lanes side by side
+    that are as many as give each multiprocessor so many CTAs, too."""
+    lanes = ceil(max(shape.m, shape.n) / vector) * shape.batch
+    even = {2 * ceil(lanes / (2*target.sms*each)) for each in ACROSS_CTAS}
+    for side in dict.fromkeys((*ACROSS, *sorted(even))):
+        unit = lcm(LANES, side*vector)
+        if side <= LANES:
+            yield from ((side*vector, most // unit * unit // LANES) for most in ACROSS_THREADS if unit <= most)

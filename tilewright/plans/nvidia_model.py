@@ -23,18 +23,28 @@ PART = 0.008            # of a tile's time that another part of it costs: writin
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
 ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
          (4, 2): 0.5}                                           # of 257 x 257 x 257 alone
-ISSUE_ASYNC = {(8, 8): 0.74}                                    # where asynchronous copies make a difference
-MOST_WARPS = 1.04       # what more than 8 warps gain at most: M = 128, 200 against 4096 x 4096, 3 CTAs instead of 2
+ISSUE_ASYNC = {(8, 8): 0.74, (8, 4): 0.62}                      # where asynchronous copies make a difference
+FEW_WARPS = {"async": 0.70, "registers": 0.55}  # of it, the fewer there are, down to nothing: they wait for loads
+AS_STORED = 0.95        # of it, where vectors along k are read from shared memory
+SLICE, LEAST_STEPS = 2e-7, 8                    # seconds to add up sums of another slice; steps of k between barriers
+MOST_WARPS = {"async": 1.08, "registers": 1.04}         # what more than 8 warps gain at most
 COPY = 4                # slots for multiply-adds that a copy takes
 TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
-TRANSPOSED_ASYNC = 12   # which is a whole copy of 4 bytes if it is asynchronous
+TRANSPOSED_ASYNC = 8, 12        # a whole copy of 4 bytes if it is asynchronous: where all others are, and where not
 ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
 # Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured (an H100, 2026-11-22).
-MATRIX = {(32, 64): 0.90, (64, 32): 0.83, (32, 32): 0.835, (48, 48): 0.77}
-MATRIX_OTHER, MATRIX_ALONE = 0.80, 0.95         # and where one CTA has a multiprocessor to itself
-L2 = 5.5e12 / 132 / 1.98e9                      # bytes per clock and multiprocessor, from L2
+MATRIX = {(32, 64): 0.97, (64, 32): 0.93, (32, 32): 0.90, (48, 48): 0.83, (48, 32): 0.95, (16, 16): 0.95,
+          (32, 16): 0.82, (16, 32): 0.86, (48, 16): 0.72, (16, 48): 0.82}
+DMMA_MEETING = 60       # clocks of a tile of k besides
+DMMA_ARRIVAL = 7.5e-7   # seconds of its copy from memory
+ALL_DIVIDED = 1.1       # of the time, with a tail and no whole tile
+EMPTY, LEAST_EMPTY = 1.2, 32     # of the time, for rows of the only tile beyond C: all CTAs copy its last row again
+MATRIX_OTHER, MATRIX_ALONE = 0.85, 0.91         # and where one CTA has a multiprocessor to itself
+# Bytes per clock and multiprocessor, from L2; by copies of 16 bytes that pass L1 by.
+L2, WIDE_L2 = (x / 132 / 1.98e9 for x in (5.5e12, 8e12))
 START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
-SPLIT = 3.0e-6          # and to write parts of a tile and learn that all are there
+# And to write parts of a tile and learn that all are there; mma's was measured when graphs had a node for counters.
+SPLIT, SPLIT_MMA = 1.8e-6, 3.0e-6
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
 PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
 ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
@@ -110,8 +120,11 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         rate = _matrix_rate(shape, plan, target, min(resident, ceil(tiles*plan.split_k / target.sms)))
     elif plan.algorithm == "dmma":
         rate = target.fma_f64 * 2 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
+        rate /= 1 + DMMA_MEETING*rate / (plan.cta_m*plan.cta_n*plan.cta_k)
         if resident == 1:
             rate *= MATRIX_ALONE
+        if plan.vector == 1:                                    # copies take the smaller a part the larger the tile is
+            rate /= 1 + min(0.6 * 32*(plan.cta_m + plan.cta_n) / (plan.cta_m*plan.cta_n) - 0.2, 0.7)
     else:
         issue = {**ISSUE, **(ISSUE_ASYNC if plan.copy == "async" else {})}
         rate = (target.fma_f32 if s == 4 else target.fma_f64) * issue.get((plan.thread_m, plan.thread_n), 0.4)
@@ -120,34 +133,57 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         rate /= 1 + _copies(shape, plan) / (plan.thread_m*plan.thread_n * plan.cta_k // plan.slices)
         if plan.vector == 1 and plan.copy == "registers" and resident == 1:
             rate *= ALONE
+        if plan.as_stored:
+            rate *= AS_STORED
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
     if not matrix:
-        rate *= min(MOST_WARPS, 0.55 + 0.45*warps/8)            # few warps wait for their loads
+        rate *= _busy(plan, warps)
     if plan.algorithm == "simt":
         own = plan.thread_m * plan.thread_n
+        rate *= min(1.0, 0.7 + 0.3 * plan.cta_k / plan.slices / LEAST_STEPS)
         rate = min(rate, warps * LANES * own / max(own, SHARED_LATENCY))
+    if not matrix:
+        beyond = (1 - size/own for size, own in ((m, plan.cta_m), (n, plan.cta_n)) if size < own >= LEAST_EMPTY)
+        rate /= 1 + EMPTY*max(beyond, default=0.0)
     steps = k + plan.cta_k                                      # the first tile of k has to come
     alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
     if plan.tail:
         whole, parts = plan.tail_split(shape, target)
         rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
     else:
-        rounds = ceil(tiles*plan.split_k / slots) / plan.split_k
-        if tiles*plan.split_k < slots:                          # CTAs share multiprocessors as evenly as can be
-            rounds = ceil(tiles*plan.split_k / target.sms) / resident / plan.split_k
+        full, rest = divmod(tiles*plan.split_k, slots)
+        last = ceil(rest / target.sms)                          # CTAs share multiprocessors as evenly as can be,
+        slower = 1.0 if matrix or not last else _busy(plan, warps) / _busy(plan, plan.threads // LANES * last)
+        rounds = full + min(last / resident * slower, 1.0)      # and the last are slower if they are fewer
+        if full and rest and plan.slices == 1:
+            rounds = full + 1
+        rounds /= plan.split_k
     work = rounds * resident * alone / target.clock
+    if plan.algorithm == "dmma":
+        turns = rounds if plan.tail else ceil(tiles*plan.split_k / slots) / plan.split_k
+        work = max(work, turns * k / plan.cta_k * DMMA_ARRIVAL / (plan.stages - 1))
+        if plan.tail and tiles < slots:                         # all tiles are divided
+            work *= ALL_DIVIDED
     (bits_a, bits_b), (rows, columns) = shape.bits, plan.extent
     moved = tiles * (rows*bits_a + columns*bits_b) * k // 8
-    through_l2 = moved / min(tiles*plan.split_k, target.sms) / L2 / target.clock
+    wide = not matrix and plan.copy == "async" and plan.vector*s == WIDEST
+    through_l2 = moved / min(tiles*plan.split_k, target.sms) / (WIDE_L2 if wide else L2) / target.clock
     once = _once(shape, target)
     parts = plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s
-    added = SPLIT + parts * tile / ADDING if parts > 1 else 0.0
+    split = SPLIT_MMA if matrix else SPLIT
+    added = split + parts * tile / ADDING if parts > 1 else 0.0
     if plan.tail and parts > 1:
-        added = max(added, SPLIT + PART*parts * resident*alone / target.clock)
+        added = max(added, split + PART*parts * resident*alone / target.clock)
     if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
-    return _overlapping(START + added, work, through_l2, once, rounds)
+    return _overlapping(START + added + SLICE*(plan.slices - 1), work, through_l2, once, rounds)
+
+
+def _busy(plan: NvidiaPlan, warps: int) -> float:
+    """Of the rate with 8 warps on a multiprocessor: few wait for their loads."""
+    few = FEW_WARPS[plan.copy]
+    return min(MOST_WARPS[plan.copy] if plan.algorithm == "simt" else 1.0, few + (1 - few)*warps/8)
 
 
 def _once(shape: GpuShape, target: GpuTarget) -> float:
@@ -256,10 +292,11 @@ def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: in
 
 def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
     """Slots that a thread's copies of a tile of A and one of B take."""
-    slots, transposed = 0.0, TRANSPOSED_ASYNC if plan.copy == "async" else TRANSPOSED
+    slots, transposed = 0.0, TRANSPOSED_ASYNC[plan.vector > 1] if plan.copy == "async" else TRANSPOSED
     for extent, along_k in ((plan.cta_m, shape.layout[0] == "n"), (plan.cta_n, shape.layout[1] == "t")):
         elements = extent * plan.cta_k / plan.threads
-        slots += elements * (transposed if along_k else COPY / plan.vector)
+        alone = along_k and not (plan.as_stored and plan.vector > 1)
+        slots += elements * (transposed if alone else COPY / plan.vector)
     return slots
 
 

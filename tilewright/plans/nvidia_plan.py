@@ -85,6 +85,7 @@ class NvidiaPlan(GpuPlan):
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
     prefetch_first: bool = False    # copies through registers begin at the top of the loop, whatever ptxas prefers
+    as_stored: bool = False         # simt: operands with k contiguous are not transposed on their way to shared memory
     slices: int = 1                 # groups of warps that share a CTA's tile, each with its steps of k
     split_k: int = 1
     tail: bool = False
@@ -164,7 +165,9 @@ class NvidiaPlan(GpuPlan):
         if self.registers:
             return self.registers
         staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
-        return words * (self.thread_m*self.thread_n + 2*(self.thread_m + self.thread_n) + staged) + 32
+        fragments = sum(own * (WIDEST // shape.itemsize if self.as_stored and along_k else 1) for own, along_k in (
+            (self.thread_m, shape.layout[0] == "n"), (self.thread_n, shape.layout[1] == "t")))
+        return words * (self.thread_m*self.thread_n + 2*fragments + staged) + 32
 
     def _copying(self, shape: GpuShape) -> Iterator[int]:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
@@ -368,8 +371,9 @@ def _of_simt(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if (p.thread_m < 1 or p.thread_n < 1 or p.warp_m % p.thread_m or p.warp_n % p.thread_n
             or (p.warp_m // p.thread_m) * (p.warp_n // p.thread_n) != LANES):
         yield f"{LANES} lanes with {p.thread_m}x{p.thread_n} elements each do not make {p.warp_m}x{p.warp_n}."
-    elif p.cta_k % p.slices:
-        yield f"{p.slices} slices do not divide cta_k = {p.cta_k}."
+    elif p.cta_k % p.slices or (p.as_stored and p.cta_k // p.slices * shape.itemsize % WIDEST):
+        yield (f"{p.slices} slices do not divide cta_k = {p.cta_k}"
+               f"{f' into whole vectors of {WIDEST} bytes' * p.as_stored}.")
 
 
 def _of_dmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
@@ -410,10 +414,10 @@ def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
             elif p.copy == "async" and size < LEAST_ASYNC:
                 yield (f"copy=async copies {LEAST_ASYNC} bytes at once or more, and {vector} elements of {name} "
                        f"({format}) are {size}.")
-    elif p.algorithm not in ("wgmma", "gemv") and p.vector > shape.vector:
-        yield (f"vector = {p.vector} elements are copied at once, and the operands allow {shape.vector}: by their "
-               "addresses, leading dimensions and sizes.")
-    stored = p.vectors[2] if p.algorithm in SPLIT else p.vector_c
+    elif p.algorithm not in ("wgmma", "gemv") and p.vector > (most := min(shape.vector_a, shape.vector_b)):
+        yield (f"vector = {p.vector} elements are copied at once, and the operands allow {most}: by their addresses, "
+               "leading dimensions and sizes.")
+    stored = p.vector_c if p.algorithm == "gemv" else p.vectors[2]
     if stored > shape.vector_c:
         yield f"vector_c = {stored} elements of C are stored at once, and C allows {shape.vector_c}."
     if p.algorithm not in ("mma", "gemv") and p.vector*shape.itemsize > WIDEST:

@@ -27,6 +27,8 @@ KERNELS = [
     ("sm_90a", "f32", 32, 32, 32, "tt", "simt 32x32x16 warp=32x32 thread=8x4 stages=3 vector=4"),
     ("sm_90a", "f32", 40, 68, 34, "nn",
      "simt 32x64x32 warp=32x64 thread=8x8 stages=3 vector=2 vector_c=4 registers=160 slices=4"),
+    ("sm_90a", "f32", 40, 70, 34, "nt", "simt 32x64x32 warp=32x64 thread=8x8 stages=3 vector=2 as_stored slices=4"),
+    ("sm_90a", "f32", 3, 132, 90, "nn", "gemv 4x40x10 stages=2 copy=registers vector=4"),
     ("sm_90a", "f32", 130, 260, 3, "nn", "simt 64x128x16 warp=32x64 thread=8x8 stages=2 copy=registers vector_c=4"),
     ("sm_90a", "f64", 17, 34, 19, "nn", "dmma 16x16x16 warp=16x16 stages=3 vector_c=2"),
     ("sm_90a", "f64", 34, 66, 40, "tt", "dmma 32x32x16 warp=16x16 stages=4 vector=2"),

@@ -201,13 +201,14 @@ def test_no_spills(options, name):
 # ---- one row, one column
 
 
-def vector_times_matrix(size, k, layout, column, vector=1, parts=1, alpha=1.0, beta=0.0, pad=0, dtype="f32"):
+def vector_times_matrix(size, k, layout, column, vector=1, parts=1, alpha=1.0, beta=0.0, pad=0, dtype="f32", lanes=32,
+                        **more):
     m, n = (size, 1) if column else (1, size)
     product = Product(m, n, k, layout, dtype, alpha, beta, pad)
     along_k = layout[0] == "n" if column else layout[1] == "t"
-    each = GEMV_WARPS if along_k else 32 * vector
+    each = more.get("WARPS", GEMV_WARPS) if along_k else lanes * vector
     tiles = -(-size // each)
-    function = emit_gemv(DTYPE=dtype, LAYOUT=layout, COLUMN=column, VECTOR=vector, SPLIT_K=parts)
+    function = emit_gemv(DTYPE=dtype, LAYOUT=layout, COLUMN=column, VECTOR=vector, SPLIT_K=parts, EXTENT=each, **more)
     if parts == 1:
         return product.run(function, (tiles, 1, 1))
     workspace, counters = np.full(parts * tiles * each, np.nan, NUMPY[dtype]), np.zeros(tiles, np.int32)
@@ -223,7 +224,8 @@ def test_gemv(layout, column):
     vector_times_matrix(1, 1, layout, column)
     vector_times_matrix(5, 0, layout, column)
     vector_times_matrix(132, 404, layout, column, vector=4, parts=3, pad=4)
-    vector_times_matrix(66, 1032, layout, column, vector=2, parts=2, alpha=-1.0, beta=1.0, dtype="f64")
+    vector_times_matrix(66, 1032, layout, column, vector=2, parts=2, alpha=-1.0, beta=1.0, dtype="f64", lanes=16)
+    vector_times_matrix(84, 700, layout, column, vector=4, pad=4, lanes=10, WARPS=10)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt"])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from math import gcd
 
 from tilewright.atoms.nvidia import mma
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, vec
@@ -32,7 +33,7 @@ WIDEST = 16            # bytes that a thread moves at once, and between the sums
 
 def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
               COUNT: int = 1, EXTENT: int = 0, SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8,
-              OUT: str = "", SCALED: bool = False, WHEN: str = "") -> Function:
+              OUT: str = "", SCALED: bool = False, WHEN: str = "", BESIDE: int = 0) -> Function:
     """C = alpha * A @ B + beta * C of at most COUNT rows (or with COLUMN, columns); parameters as for any GEMM;
     beta = 0 never reads C.
 
@@ -44,21 +45,25 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     COUNT       a power of two. From 8 on matrix instructions multiply, for which k is contiguous in both operands, and
                 VECTOR 16 bytes
     EXTENT      elements of each row of C that a CTA has: WARPS times a power of two where the matrix is contiguous
-                along k, VECTOR times one up to 32 else; 16 times one for matrix instructions. 0: one for each warp, or
-                a vector for each lane of a warp
+                along k, 16 times one for matrix instructions; else VECTOR times at most 32, a divisor of its threads.
+                0: one for each warp, or a vector for each lane of a warp
     BATCH       of many products: see work.parameters
     WARPS       of a CTA
     UNROLL      loads of a lane in flight
     OUT         format of C, to which sums are rounded; "": DTYPE
     SCALED      scales multiply sums: see gpu/scales.py
     WHEN        see work.arguments
+    BESIDE      of COUNT vectors without k contiguous, so many elements of a step of k in one load, a divisor; or 0
     """
     T, split, THREADS = SUMS[DTYPE], Split(SPLIT_K), 32*WARPS
     along_k, matrices = LAYOUT[0] == "n" if COLUMN else LAYOUT[1] == "t", COUNT >= VECTORS
     UNIT = ROWS if matrices else WARPS if along_k else VECTOR
     WIDTH = EXTENT or (WARPS if along_k else 32*VECTOR)
-    if WIDTH % UNIT or (WIDTH // UNIT) & (WIDTH // UNIT - 1) or WIDTH > 32*VECTOR*WARPS or COUNT & (COUNT - 1):
-        raise ValueError(f"EXTENT must be {UNIT} times a power of two, and COUNT one, not {EXTENT} and {COUNT}")
+    across = not along_k and not matrices
+    fits = THREADS % (WIDTH // UNIT) == 0 if across else (WIDTH // UNIT) & (WIDTH // UNIT - 1) == 0
+    if WIDTH % UNIT or not fits or WIDTH > 32*VECTOR*WARPS or COUNT & (COUNT - 1):
+        raise ValueError(f"EXTENT must be {UNIT} times a {f'divisor of {THREADS}' if across else 'power of two'}, and "
+                         f"COUNT a power of two, not {EXTENT} and {COUNT}")
     A_TYPE, B_TYPE = memory_type(DTYPE), memory_type(B or DTYPE)
     if matrices and (LAYOUT != "nt" or VECTOR*A_TYPE.bytes != WIDEST):
         raise ValueError(f"COUNT = {COUNT} needs LAYOUT nt and VECTOR {WIDEST // A_TYPE.bytes}, not {LAYOUT} and "
@@ -66,7 +71,8 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     FACTOR = None if not SCALED else f32 if T == i32 else T
     k = Kernel(f"gemv_{DTYPE}_{B or DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}{COUNT}x{WIDTH}_v{VECTOR}_w{WARPS}"
                f"_k{SPLIT_K}{'_batch' if BATCH else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-               f"{f'_when_{WHEN}' if WHEN else ''}", threads=THREADS, noalias=POINTERS if split.divided else True,
+               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}", threads=THREADS,
+               noalias=POINTERS if split.divided else True,
                **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN))
     g = arguments(k, WHEN)
     size, count = (g.m, g.n) if COLUMN else (g.n, g.m)
@@ -80,19 +86,19 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     PIECE = 4*VECTOR if matrices else VECTOR
     share = k.ceil_div(g.k, SPLIT_K*PIECE)*PIECE                        # steps of k, for this CTA
 
-    def vectors() -> list[Callable[[Value], Value]]:
-        """Where element p of each of them is; those beyond C are the last one."""
-        found: list[Callable[[Value], Value]] = []
-        for number in range(COUNT):
-            i = k.cast(k.min(count - 1, number), i64) if number else k.constant(i64, 0)
-            base, stride = (x + i*ld_x, 1) if x_along_k else (x + i, ld_x)
-            found.append(partial(lambda base, stride, p: base + k.cast(p, i64)*stride, base, stride))
+    def vectors() -> list[tuple[Value, Value | int]]:
+        """Where each of them, or BESIDE together, begins, and from step to step of k; those beyond C are the last."""
+        found: list[tuple[Value, Value | int]] = []
+        for number in range(0, COUNT, BESIDE or 1):
+            i = k.constant(i64, number) if BESIDE or not number else k.cast(k.min(count - 1, number), i64)
+            found.append((x + i*ld_x, 1) if x_along_k else (x + i, ld_x))
         return found
 
     def store(sum_of: Callable[[Value], Value]) -> None:
         """Sum number i*WIDTH + j is element j of the CTA's of vector i: threads next to each other store elements next
         to each other."""
-        HOLDERS, out = min(COUNT*WIDTH, THREADS), Out.of(k, g, OUT or DTYPE, SCALED=SCALED)
+        HOLDERS = COUNT*WIDTH if COUNT*WIDTH <= THREADS else gcd(COUNT*WIDTH, THREADS)
+        out = Out.of(k, g, OUT or DTYPE, SCALED=SCALED)
         acc = k.tile(1, COUNT*WIDTH // HOLDERS, T)
         with k.when(t < HOLDERS):
             for e in range(acc.cols):
@@ -112,7 +118,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
 
     p0 = k.block_z*share if split.divided else zero
     reading = Reading(k, DTYPE, VECTOR, COUNT, WIDTH, WARPS, UNROLL, matrix, ld, size, [] if matrices else vectors(),
-                      x_along_k, block*WIDTH, p0, k.min(g.k, p0 + share))
+                      x_along_k, BESIDE, block*WIDTH, p0, k.min(g.k, p0 + share))
     if matrices:
         formats = (DTYPE, B or DTYPE) if COLUMN else (B or DTYPE, DTYPE)
         store(reading.by_matrices(formats, x, ld_x, count))
@@ -126,7 +132,7 @@ class Reading:
     """The matrix is read, and multiplied by the vectors: from steps p0 to p1 of k, for the WIDTH elements of each
     product from `first` on, of `size`.
 
-    vectors     where element p of each is; `x_along_k`: contiguous
+    vectors     where each, or BESIDE of them together, begins, and from step to step of k; `x_along_k`: contiguous
     """
     k: Kernel
     DTYPE: str
@@ -138,8 +144,9 @@ class Reading:
     matrix: Value
     ld: Value
     size: Value
-    vectors: list[Callable[[Value], Value]]
+    vectors: list[tuple[Value, Value | int]]
     x_along_k: bool
+    BESIDE: int
     first: Value
     p0: Value
     p1: Value
@@ -155,20 +162,18 @@ class Reading:
         rows = [self._row(self.matrix, self.ld, self.first + warp*OWN + o, self.size) for o in range(OWN)]
         CHAINS = VECTOR if self.COUNT*OWN == 1 else 1
         sums = k.tile(self.COUNT*OWN, CHAINS, T)
-        TOGETHER = VECTOR if self.x_along_k else 1                      # elements of a vector in one load
 
-        def add(steps: list[Value]) -> None:
-            loaded = [[self._loaded(row + p, VECTOR) for row in rows] for p in steps]
-            for p, found in zip(steps, loaded):
+        def add(steps: list[Value], valid: list[Value | None]) -> None:
+            loaded = [[self._loaded(row + p, VECTOR, mask) for row in rows] for p, mask in zip(steps, valid)]
+            for p, mask, found in zip(steps, valid, loaded):
                 numbers = [self._wide(each) for each in found]
-                for v, vector in enumerate(self.vectors):
-                    factors = [y for e in range(0, VECTOR, TOGETHER)
-                               for y in self._wide(self._loaded(vector(p + e), TOGETHER))]
+                for v, factors in enumerate(self._factors(self._of_vectors(p, VECTOR, mask))):
                     for o, own in enumerate(numbers):
                         for e, (x, y) in enumerate(zip(own, factors, strict=True)):
                             at = v*OWN + o, e % CHAINS
                             sums[at] = k.fma(x, y, sums[at])
-        self._unrolled(self.p0 + lane*VECTOR, 32*VECTOR, max(self.UNROLL // OWN, 1), add)
+        few = self.UNROLL // OWN // (1 if self.x_along_k else VECTOR)   # single elements of vectors take registers
+        self._rounds(lane*VECTOR, 32*VECTOR, 32*VECTOR, max(few, 2), add)
         by_warp = k.smem("by_warp", (self.COUNT, WIDTH), T)
         for v, o in product(range(self.COUNT), range(OWN)):
             total = sums[v*OWN + o, 0]
@@ -189,15 +194,16 @@ class Reading:
         column = self.matrix + k.min(self.first + lane*VECTOR, self.size - VECTOR)
         acc = k.tile(COUNT, VECTOR, T)
 
-        def add(steps: list[Value]) -> None:
-            found = [self._loaded(column + k.cast(p, i64)*self.ld, VECTOR) for p in steps]
-            factors = [[self._wide(self._loaded(vector(p), 1))[0] for vector in self.vectors] for p in steps]
+        def add(steps: list[Value], valid: list[Value | None]) -> None:
+            found = [self._loaded(column + k.cast(p, i64)*self.ld, VECTOR, mask) for p, mask in zip(steps, valid)]
+            factors = [self._of_vectors(p, 1, mask) for p, mask in zip(steps, valid)]
+            k.warp_barrier()                            # else ptxas begins with the products, and loads wait for them
             for each, of_step in zip(found, factors):
                 numbers = self._wide(each)
-                for v, factor in enumerate(of_step):
+                for v, (y,) in enumerate(self._factors(of_step)):
                     for e, x in enumerate(numbers):
-                        acc[v, e] = k.fma(x, factor, acc[v, e])
-        self._unrolled(self.p0 + sharer, SHARERS, self.UNROLL, add)
+                        acc[v, e] = k.fma(x, y, acc[v, e])
+        self._rounds(sharer, SHARERS, SHARERS, self.UNROLL, add)
         TOGETHER = min(VECTOR, WIDEST // T.bytes)
         sums = k.smem("sums", (SHARERS, COUNT*self.WIDTH + WIDEST // T.bytes), T, WIDEST)
         for v, e in product(range(COUNT), range(0, VECTOR, TOGETHER)):
@@ -205,12 +211,20 @@ class Reading:
             k.store(sums.at(sharer, v*self.WIDTH + lane*VECTOR + e), k.pack(*values) if TOGETHER > 1 else values[0])
         k.barrier()
 
-        def total(number: Value) -> Value:
-            found = sums[0, number]
-            for other in range(1, SHARERS):
-                found = found + sums[other, number]
+        def total(number: Value, first: Value | int, STEP: int, LAST: int) -> Value:
+            found = sums[first, number]
+            for other in range(STEP, LAST, STEP):
+                found = found + sums[first + other, number]
             return found
-        return total
+        SUMS_OF_CTA = COUNT*self.WIDTH
+        GROUPS, rest = divmod(32*self.WARPS, SUMS_OF_CTA)
+        if GROUPS < 2 or rest:
+            return lambda number: total(number, 0, 1, SHARERS)
+        some = total(t % SUMS_OF_CTA, t // SUMS_OF_CTA, GROUPS, SHARERS)        # all threads add up a few before
+        k.barrier()
+        sums[t // SUMS_OF_CTA, t % SUMS_OF_CTA] = some
+        k.barrier()
+        return lambda number: total(number, 0, 1, GROUPS)
 
     def by_matrices(self, formats: tuple[str, str], x: Value, ld_x: Value, count: Value) -> Callable[[Value], Value]:
         """Warps take pieces of k in turn, of all WIDTH rows: a lane 16 bytes of a row, whose words belong to the k of
@@ -260,17 +274,32 @@ class Reading:
     def _row(self, matrix: Value, ld: Value, i: Value, size: Value) -> Value:
         return matrix + self.k.cast(self.k.min(i, size - 1), i64)*ld
 
-    def _loaded(self, pointer: Value, COUNT: int) -> Value:
-        return self.k.load(pointer, vec(memory_type(self.DTYPE), COUNT))
+    def _loaded(self, pointer: Value, COUNT: int, mask: Value | None = None) -> Value:
+        return self.k.load(pointer, vec(memory_type(self.DTYPE), COUNT), mask=mask)
 
-    def _unrolled(self, start: Value, STEP: int, UNROLL: int, add: Callable[[list[Value]], None]) -> None:
-        """add([p, p + STEP, ...]) for p from start to p1, UNROLL of them at a time and the last ones alone."""
-        k = self.k
-        whole = k.max(self.p1 - (start + STEP*(UNROLL - 1)), 0)
-        with k.loop(start + whole, start, STEP*UNROLL) as p:
-            add([p + u*STEP for u in range(UNROLL)])
-        with k.loop(self.p1, start + k.ceil_div(whole, STEP*UNROLL)*(STEP*UNROLL), STEP, unroll=False) as p:
-            add([p])
+    def _of_vectors(self, p: Value, STEPS: int, mask: Value | None) -> list[list[Value]]:
+        """Their elements of so many steps of k from p, as they are loaded."""
+        WIDE, STEP = (STEPS, STEPS) if self.x_along_k else (self.BESIDE or 1, 1)
+        return [[self._loaded(base + self.k.cast(p + e, i64)*stride, WIDE, mask) for e in range(0, STEPS, STEP)]
+                for base, stride in self.vectors]
+
+    def _factors(self, loaded: list[list[Value]]) -> list[list[Value]]:
+        """The same by vector, in the type of sums."""
+        numbers, BESIDE = [[y for each in some for y in self._wide(each)] for some in loaded], self.BESIDE or 1
+        return [numbers[v // BESIDE][v % BESIDE::BESIDE] for v in range(self.COUNT)]
+
+    def _rounds(self, own: Value, STEP: int, SHARE: int, LOADS: int,
+                add: Callable[[list[Value], list[Value | None]], None]) -> None:
+        """add([p, p + STEP ...], masks) of LOADS steps, which are all loaded at once: whole rounds of LOADS*SHARE steps
+        of k from p0, where this thread begins with number `own`; then the last one, where some are not before p1."""
+        k, ROUND = self.k, LOADS*SHARE
+        rounds = k.max(self.p1 - self.p0, 0) // ROUND * ROUND
+        start, end = self.p0 + own, self.p0 + rounds
+        with k.loop(end, start, ROUND, unroll=False) as p:
+            add([p + u*STEP for u in range(LOADS)], [None]*LOADS)
+        with k.when(end < self.p1):
+            steps = [start + rounds + u*STEP for u in range(LOADS)]
+            add(steps, [p < self.p1 for p in steps])
 
     def _wide(self, x: Value) -> list[Value]:
         """Its numbers, in the type of sums. Of a bf16 that is the upper half, of two the halves of a word."""

@@ -57,7 +57,10 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
             f"{f'_when_{WHEN}' if WHEN else ''}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
-    k = Kernel(name, threads=THREADS, max_registers=REGISTERS or registers(THREAD_M, THREAD_N, staged, T.bytes),
+    fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
+        (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
+    limit = registers(THREAD_M*THREAD_N, fragments, staged, T.bytes)
+    k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
                noalias=POINTERS if split.divided else True,
                **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN))
     g = arguments(k, WHEN)
@@ -142,7 +145,7 @@ def serpentine(rows: int, columns: int, ORDER: str) -> Iterator[tuple[int, int]]
             yield i, j if i % 2 == 0 else columns - 1 - j
 
 
-def registers(THREAD_M: int, THREAD_N: int, STAGED: int, itemsize: int) -> int:
+def registers(SUMS: int, FRAGMENTS: int, STAGED: int, itemsize: int) -> int:
     """A limit for ptxas: accumulators, fragments one and a half times, what is on its way, addresses; in eights."""
-    values = THREAD_M*THREAD_N + (THREAD_M + THREAD_N) * 3 // 2 + STAGED
+    values = SUMS + FRAGMENTS * 3 // 2 + STAGED
     return min((values * itemsize // 4 + 40 + 7) // 8 * 8, 255)
