@@ -85,7 +85,7 @@ def test_the_bytes_of_passes_are_those_of_the_simulator(terms):
     cost, kernel = tw.explain(problem, target, plan).cost, tw.compile(problem, target, plan)
     report = tw.simulate(kernel, *(np.ones((128, 128), np.float32) for _ in "ab"))
     shared, l2, memory = ({what: size * times for what, size, times, _ in terms} for terms in cost.traffic.values())
-    assert report.of("tiles", "load", "shared").bytes == shared["A read"] + shared["B read"]
+    assert report.of("tiles", "load", "shared").bytes == shared["A read"] + shared["B read"] + shared["sums read"]
     for name in "ab":
         assert report.of(name).bytes == memory[f"{name.upper()} read"]
     assert report.of("workspace", "store").bytes == memory["A written"] + memory["B written"]
