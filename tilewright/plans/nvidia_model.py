@@ -216,7 +216,8 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
     power *= WAITED if together and p.ctas > p.cluster_k else 1
     products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (power * operations(shape, p, target))
     arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
-    received = sum(lines) * p.cta_k / 8 / (RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED)
+    received = (p.cta_m*bits_a + p.cta_n*bits_b) * p.cta_k / 8  # of rows that cross lines only what is asked for
+    received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
     if p.promote and (p.warpgroups == 1 or p.pingpong):         # nothing else is multiplied meanwhile
         step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
