@@ -183,7 +183,7 @@ def test_committed_results_are_read_shown_and_drawn(path: Path, tmp_path: Path) 
     report.show(found, console)
     assert len(console.export_text()) > 500
     pytest.importorskip("matplotlib")
-    tensor = "h200_bf16", "h200_f16", "h200_fp8", "h200_int8"
+    tensor = "h200_bf16", "h200_f16", "h200_fp8", "h200_int8", "h200_bf16_skinny", "h200_tf32"
     if path.stem in ("zen4_skinny", "zen5_skinny", "zen5_more", *tensor):  # which have no suite of squares alone
         with pytest.raises(ValueError, match="nothing to plot"):
             plot.draw(found, tmp_path / "p.svg")
