@@ -142,21 +142,21 @@ def test_nothing_better_is_remembered(fake):
 def test_a_plan_that_is_wrong_or_faults_is_left_out(fake):
     """After a fault the driver gives its error at every call, so that the others go on in another process."""
     simulate, target = fake.simulate, tw.detect("nvidia")
-    fake.simulate = lambda f, args, grid: None if "16x16x16" in f.name else simulate(f, args, grid)
+    fake.simulate = lambda f, args, grid: None if "16x16x32" in f.name else simulate(f, args, grid)
 
     def takes(function):
         if "32x32x16" in function.name:
             fake.fail |= dict.fromkeys(("cuStreamSynchronize", "cuLaunchKernelEx", "cuMemcpyDtoHAsync"), 700)
-        return 100 * (FAST if "32x64" in function.name else SLOW)
+        return 100 * (FAST if "32x16x64" in function.name else SLOW)
 
     fake.takes = takes
     result = tw.tune(PROBLEM, target, time_limit=300.0, candidates=5)  # of which real time is nothing
     wrong, faulty = (next(why for plan, why in result.failed.items() if words in plan)
-                     for words in ("16x16x16", "32x32x16"))
+                     for words in ("16x16x32", "32x32x16"))
     assert wrong.startswith("wrong result: C[0, 0] is nan, the reference is")
     assert faulty.startswith("CudaError: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
     assert len(result.failed) == 2
-    assert "32x64" in result.best.plan
+    assert "32x16x64" in result.best.plan
     assert result.improved
 
 

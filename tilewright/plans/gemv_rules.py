@@ -65,7 +65,7 @@ def registers(p: NvidiaPlan, shape: GpuShape) -> int:
     count, width = tile(p, shape)
     if count < MATRIX:
         return (80 if along_k(shape) else 48) + 16*count
-    rows, columns = width // VECTORS, count // VECTORS
+    rows, columns = max(width // VECTORS, 1), count // VECTORS
     return 48 + rows*columns*2 + 4*max(LOADS // rows, 1)*(rows + columns)
 
 
