@@ -12,8 +12,8 @@ from tilewright.targets.nvidia import GpuTarget
 MOST = 255      # registers of a thread
 
 
-def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget) -> list[NvidiaPlan]:
-    """Of each tile, way of copying and number of parts of k the plan with the highest estimate of registers, the first
+def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget, most: int = 8) -> list[NvidiaPlan]:
+    """The `most` highest. Of each tile, way of copying and number of parts of k the plan with the highest estimate of registers, the first
     of several (a tail comes first, and takes more); none whose estimate is below half of what a thread may have."""
     shape = shape_of(problem)
     found: dict[tuple[object, ...], NvidiaPlan] = {}
@@ -23,4 +23,4 @@ def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget) -> 
         key = p.algorithm, p.cta_m, p.cta_n, p.warp_m, p.warp_n, p.copy, p.slices, p.split_k
         if key not in found or p.estimate(shape) > found[key].estimate(shape):
             found[key] = p
-    return list(found.values())
+    return sorted(found.values(), key=lambda p: -p.estimate(shape))[:most]

@@ -158,8 +158,8 @@ def test_plans_that_are_chosen_do_not_spill(name, kinds, size, layout):
 def test_no_candidate_spills(name, kinds, size, layout):
     problem, target = tw.Gemm(size, size, size, *kinds, layout), tw.target(name)
     plans = demanding([p for p in candidates(gpu.shape_of(problem), target)
-                       if p.algorithm == "mma" and p.split_k == 1], problem, target)
-    assert len(plans) >= 5                                  # those of wgmma are in test_wgmma_plans.py
+                       if p.algorithm == "mma" and p.split_k == 1], problem, target, most=4)
+    assert len(plans) == 4                                  # those of wgmma are in test_wgmma_plans.py
     for plan in plans:
         used = tw.compile(problem, target, plan).resources
         assert used.spill_stores == used.stack == 0, plan
