@@ -13,8 +13,9 @@ MOST = 255      # registers of a thread
 
 
 def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget, most: int = 8) -> list[NvidiaPlan]:
-    """The `most` highest. Of each tile, way of copying and number of parts of k the plan with the highest estimate of registers, the first
-    of several (a tail comes first, and takes more); none whose estimate is below half of what a thread may have."""
+    """The `most` that are estimated to need most registers: of each tile, way of copying and number of parts of k the
+    first of several that need as many (a tail comes first, and takes more), and none whose estimate is below half of
+    what a thread may have."""
     shape = shape_of(problem)
     found: dict[tuple[object, ...], NvidiaPlan] = {}
     for p in plans:
