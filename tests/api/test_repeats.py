@@ -9,8 +9,10 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -18,11 +20,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.api import repeats
 from tilewright.api.builtin import Entry
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi
 from tilewright.plans import lowering
-from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu import pool, workspace
 from tilewright.targets import target
 
 RNG = np.random.default_rng(3)
@@ -235,7 +238,6 @@ def test_nothing_leaks(counted: Counted) -> None:
     assert counted.calls == 2
 
 
-@pytest.mark.skip(reason="a product crashed in one run of CI; repeated calls are not switched on until that is found")
 def test_many_python_threads(counted: Counted) -> None:
     """Some wait without the GIL, and those that find the workspace taken go through Python."""
     cases = [CALLS[name] for name in ("f64, packed", "bf16", "batch")]
@@ -255,6 +257,31 @@ def test_many_python_threads(counted: Counted) -> None:
         thread.join()
     assert not wrong
     assert counted.entry._word(abi.RUNNING).value == counted.entry._word(abi.SPACE_TAKEN).value == 0
+
+
+def test_threads_that_remember_at_once_share_one_workspace(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would be freed while a record has its address."""
+    taken = []
+
+    def slow(size: int) -> workspace.Workspace:
+        taken.append(size)
+        time.sleep(0.02)                    # the others come to the same place meanwhile
+        return workspace.Workspace(size)
+
+    a, b, options = CALLS["bf16"]
+    wanted, wrong = by_python(a, b, **options), []
+    monkeypatch.setattr(repeats, "workspace", SimpleNamespace(take=slow))
+
+    def work() -> None:
+        wrong.extend(i for i in range(10) if not np.array_equal(counted.matmul(a, b, **options), wanted))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 1
+    assert not wrong
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -180,7 +180,7 @@ def _make() -> Entry | None:
         found = Entry(matmul)
     except UnknownLayout:
         return None
-    # Entry.repeat is not switched on: products of several Python threads crashed once in a hundred runs of its test.
+    found.repeat(matmul)
     small.attach(found)
     return found
 

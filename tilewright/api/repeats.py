@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright import forks
 from tilewright.api import dispatch
 from tilewright.kernels.cpu.abi import FACTOR, KEY, MOST_FIELDS, MOST_KEYWORDS, RECORD, SHIFT, SLOTS
 from tilewright.runtime.cpu import pool, workspace
@@ -38,17 +39,24 @@ class Repeats:
         self._records: dict[int, tuple[Any, ...]] = {}      # by slot: the key, the record and what it points to
         self._replaced: list[Any] = []                      # records that may still be running
         self._space: Any = None
+        self._lock = forks.Lock()
 
     def forget(self) -> None:
         """Plans are chosen anew from now on."""
-        ctypes.memset(self._slots, 0, ctypes.sizeof(self._slots))
-        self._replaced += self._records.values()
-        self._records.clear()
+        with self._lock:
+            ctypes.memset(self._slots, 0, ctypes.sizeof(self._slots))
+            self._replaced += self._records.values()
+            self._records.clear()
 
-    def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run, running: int) -> None:
-        """Record a call that came down to this run, if it can be repeated. `running`: whether records are running."""
-        if not running:
-            self._replaced.clear()
+    def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run,
+                 running: Callable[[], int]) -> None:
+        """Record a call that came down to this run, if it can be repeated. `running`: how many records are running."""
+        with self._lock:
+            if not running():                               # what is in no slot cannot begin any more
+                self._replaced.clear()
+            self._remember(args, kwargs, result, run)
+
+    def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run) -> None:
         out = args[2] if len(args) == 3 else kwargs.get("out")
         named = {name: value for name, value in kwargs.items() if name != "out"}
         if not _repeatable(args, out, named, result, run):
@@ -68,7 +76,7 @@ class Repeats:
         assert len(record) + 1 == len(RECORD)
         if slot in self._records:
             self._replaced.append(self._records[slot])
-        kept = [x.dtype for x in (*args[:2], result)], list(named.items()), run.recipe
+        kept = [x.dtype for x in (*args[:2], result)], list(named.items()), run.recipe, self._space
         self._records[slot] = key, whole, kept
         self._slots[slot] = whole.buffer_info()[0]
 
@@ -98,7 +106,7 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
         finally:
             engine.watch.runs = None
         if len(runs) == 1:
-            repeats.remember(args, kwargs, result, runs[0], running())
+            repeats.remember(args, kwargs, result, runs[0], running)
         return result
     return matmul
 
