@@ -27,7 +27,7 @@ SMS = 2  # of the simulated device, so that CTAs which stay take several tiles o
 
 
 def integers(rows, columns, gap, seed):
-    """[rows, columns] small whole numbers; what lies between the rows is no number."""
+    """[rows, columns] small whole numbers; the elements between two rows are NaN."""
     whole = np.full((rows, columns + gap), np.nan, BF16)
     whole[:, :columns] = np.random.default_rng(seed).integers(-2, 3, (rows, columns))
     return whole[:, :columns]

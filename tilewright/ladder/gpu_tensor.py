@@ -4,7 +4,7 @@
 
 k is contiguous in both operands (layout nt), as matrix instructions take them. They move in pieces of 16 bytes, so k
 and rows of lda and ldb elements are multiples of 8, and addresses of 16 bytes; C is stored in pairs: n and ldc are even
-(`refused`). With that any sizes: what lies outside the matrices is a zero that is not read.
+(`refused`). Any sizes that agree with that: a piece outside a matrix is not read, and zeros stand for it.
 """
 from tilewright.ir import Kernel, TensorMap, bf16, f32, i32, ptr
 from tilewright.ladder.gpu_gemm import PARAMETERS, Gemm

@@ -1,5 +1,5 @@
 """What a plan by gemv (kernels/nvidia/gemv.py) may be: its own limits, beside those that all plans for NVIDIA's GPUs
-have (nvidia_plan.py), and what it takes of a multiprocessor.
+have (nvidia_rules.py), and what it takes of a multiprocessor.
 
 The matrix that is read once is A where C has fewer columns than rows, else B; the other operand is a few vectors.
 """

@@ -11,7 +11,8 @@ from tilewright.plans import gemv_rules, gpu, passes
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
 from tilewright.plans.nvidia_model import LANES, cost, peak, round_bytes, traffic
-from tilewright.plans.nvidia_plan import LEAST_ASYNC, NvidiaPlan, multiplied, rounded
+from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
+from tilewright.plans.nvidia_rules import LEAST_ASYNC, multiplied
 from tilewright.plans.wgmma_rules import GROUP_ROWS, NARROWEST, NARROWEST_C, REPEAT, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget

@@ -1,5 +1,5 @@
 """What a plan by Hopper's warpgroups (kernels/nvidia/wgmma_gemm.py) may be: its own limits, beside those that all plans
-for NVIDIA's GPUs have (nvidia_plan.py), and how its clusters share tiles of C by k."""
+for NVIDIA's GPUs have (nvidia_rules.py), and how its clusters share tiles of C by k."""
 from __future__ import annotations
 
 from collections.abc import Iterator

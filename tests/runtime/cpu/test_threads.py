@@ -165,7 +165,7 @@ def test_several_python_threads_at_once() -> None:
 
 
 def test_sleeping_workers() -> None:
-    """Parts wake as many sleepers as they are told; a team wakes its members, and only those."""
+    """A run of parts wakes at most `wake` sleeping workers; a team wakes its members, and no others."""
     p = Pool()
     p.reserve(5)
 
