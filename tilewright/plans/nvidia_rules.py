@@ -1,5 +1,5 @@
-"""Why a plan for one of NVIDIA's GPUs (nvidia_plan.py) cannot run a shape: sentences, none if it can. Rules of wgmma alone
-and of gemv alone are in wgmma_rules.py and gemv_rules.py.
+"""Why a plan for one of NVIDIA's GPUs (nvidia_plan.py) cannot run a shape: sentences, none if it can. Rules of
+wgmma alone and of gemv alone are in wgmma_rules.py and gemv_rules.py.
 """
 from __future__ import annotations
 
