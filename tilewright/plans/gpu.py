@@ -5,9 +5,9 @@ addresses and strides. A Gemm alone stands for contiguous operands whose address
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -162,6 +162,7 @@ class GpuShape(NamedTuple):
         return min(self.vector_a, self.vector_b, self.vector_c)
 
 
+@cache
 def bits_of(format: str) -> int:
     """Of an element in memory."""
     return 32 if format in ("xf32", "tf32") else formats.FORMATS[format].bits
@@ -228,7 +229,8 @@ def results(sums: str, scales: str) -> tuple[str, ...]:
     return RESULTS["f32" if scales and sums == "i32" else sums]
 
 
-def pairs(multiplied: Collection[str]) -> tuple[Pair, ...]:
+@cache              # asked of every candidate
+def pairs(multiplied: tuple[str, ...]) -> tuple[Pair, ...]:
     """The formats that A and B may have, of those that a chip's kernels multiply."""
     mixed = [(a, b) for a in multiplied for b in multiplied if a != b and any({a, b} <= kinds for kinds in TOGETHER)]
     return (*((each, each) for each in multiplied), *mixed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 from tilewright.formats.records import Float
@@ -100,6 +101,7 @@ def _decoding(s: GpuShape, wide: bool = False) -> tuple[Pass, ...]:
             Pass("b", s.b, "", True, s.n, s.k, s.batch, of_b, s.align_b, wide))
 
 
+@cache
 def lacking(format: str) -> int:
     """The pattern of the smallest scale of a block-scaled format with which bf16 has all digits of every element; 0 if
     it has them with all. Numbers beyond its range, which is f32's, are inf."""
@@ -117,6 +119,7 @@ def in_f32(shape: GpuShape) -> tuple[tuple[Pass, ...], GpuShape] | None:
     return made, _found(shape, made)
 
 
+@lru_cache(maxsize=64)        # candidates differ in little else
 def after(shape: GpuShape, copied: str, terms: str) -> GpuShape:
     """What the kernel multiplies, then; of operands that are there already the same shape."""
     if terms and shape.a == TERMS[terms].format:

@@ -110,7 +110,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     PINGPONG    warpgroups of math, 2 or more, take turns with tiles of C, each with all CTA_M rows of its own: while
                 one stores, the other multiplies. Registers suffice for half of the tile that they have otherwise
     SWAP        rows and columns of C change roles in the instructions, and what is said of CTA_M and CTA_N with them: a
-                warpgroup has all rows and a multiple of 64 columns of C. Not with COPIED; VECTOR_C is 1
+                warpgroup has all rows and a multiple of 64 columns of C. Not with COPIED; VECTOR_C is 1, or with tf32
+                and B's k strided up to 4
     WHEN        see work.arguments
 
     ValueError for tiles that the instructions cannot move or multiply.
@@ -127,8 +128,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     VECTORS = (1, 2, 4) if STRIDED and SWAP else (1, 2)
     if HIGH % (M*WARPGROUPS // TURNS) or VECTOR_C not in VECTORS or STAGES < 2 or (PINGPONG and WARPGROUPS < 2):
         raise ValueError(f"{SIDE} must be a multiple of {M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, not "
-                         f"{HIGH}; VECTOR_C 1 or 2, not {VECTOR_C}; STAGES at least 2, not {STAGES}; WARPGROUPS at "
-                         f"least 2 for PINGPONG, not {WARPGROUPS}")
+                         f"{HIGH}; VECTOR_C one of {VECTORS}, not {VECTOR_C}; STAGES at least 2, not {STAGES}; "
+                         f"WARPGROUPS at least 2 for PINGPONG, not {WARPGROUPS}")
     if STRIDED and (HIGH % (2*M*WARPGROUPS // TURNS) or CTA_K % 16 or COPIED or PROMOTE or TERMS or CLUSTER_K > 1):
         raise ValueError(f"tf32 with k strided in {'B' if SWAP else 'A'} need a {SIDE} that is a multiple of "
                          f"{2*M*WARPGROUPS // TURNS} for {WARPGROUPS} warpgroups, CTA_K of 16, and neither COPIED, "
@@ -152,8 +153,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     launched = FILE // (128*(WARPGROUPS + 1)) // 8 * 8
     if atom.registers + BESIDE > launched:
         raise ValueError(f"{'CTA_M' if SWAP else 'CTA_N'} = {atom.n} is too much for {WARPGROUPS} warpgroups: "
-                         f"{atom.registers} sums of an "
-                         f"instruction and {BESIDE} registers are more than the {launched} of a thread at first")
+                         f"{atom.registers} sums of an instruction and {BESIDE} registers are more than the {launched} "
+                         "of a thread at first")
     if CLUSTER_K > 1 and (CLUSTER_M*CLUSTER_N > 1 or DIVIDED or PARTS > 1 or atom.n % (8*CLUSTER_K)):
         raise ValueError(f"with CLUSTER_K = {CLUSTER_K}, CLUSTER_M, CLUSTER_N and PARTS must be 1, DIVIDED False and "
                          f"columns of instructions a multiple of {8*CLUSTER_K}, not {CLUSTER_M}, {CLUSTER_N}, {PARTS}, "
