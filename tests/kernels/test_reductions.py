@@ -1,4 +1,4 @@
-"""reduce: every order gives the sum of whole numbers and the maximum with its index; what cannot be combined is refused."""
+"""reduce: every order gives the sum of whole numbers, and the maximum with its index; mistakes are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def emit(T, across, threads=None, warp=32, rounds=2):
     return k.function
 
 
-@pytest.mark.parametrize("across, threads, warp", [
+@pytest.mark.parametrize(("across", "threads", "warp"), [
     ("vector", None, 32), ("cta", None, 32), ("vector", 32, 32), ("warp", 64, 32), ("warp", 128, 64), ("cta", 32, 32),
     ("cta", 96, 32), ("cta", 256, 32), ("cta", (16, 16), 64), ("cta", 320, 64),
 ])
@@ -68,7 +68,7 @@ def test_mistakes():
     k = Kernel("mistakes", threads=48, x=ptr(f32), n=i64)
     with pytest.raises(ValueError, match="across must be one of vector, warp, cta, not 'grid'"):
         reduce(k, k.max, k.args[0][0], "grid")
-    with pytest.raises(TypeError, match="vectors of 1, 2, 4, 8 ... numbers, and as many in each, are combined, not v3f32"):
+    with pytest.raises(TypeError, match=r"vectors of 1, 2, 4, 8 \.\.\. numbers, .* are combined, not v3f32"):
         reduce(k, k.max, k.load(k.args[0], vec(f32, 3)))
     with pytest.raises(ValueError, match="mistakes: a CTA of 48 threads is no whole number of warps of 32"):
         reduce(k, k.max, k.args[0][0], "cta")

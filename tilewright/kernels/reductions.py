@@ -1,4 +1,4 @@
-"""Reductions of values that a thread, a warp or a CTA holds: sum, maximum, or any function of two that may be regrouped.
+"""Reductions of what a thread, a warp or a CTA holds: sum, maximum, or any function of two that may be regrouped.
 
     total = reduce(k, lambda x, y: x + y, x)                    # the elements of a vector, on every target
     most = reduce(k, k.max, x, "warp")                          # then the lanes of a warp (AMD's wave)
