@@ -37,6 +37,27 @@ if TYPE_CHECKING:
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
     from tilewright.explanation.cpu import explain as explain
+    from tilewright.expressions.functions import clamp as clamp
+    from tilewright.expressions.functions import column_amax as column_amax
+    from tilewright.expressions.functions import column_max as column_max
+    from tilewright.expressions.functions import column_min as column_min
+    from tilewright.expressions.functions import column_sum as column_sum
+    from tilewright.expressions.functions import erf as erf
+    from tilewright.expressions.functions import exp as exp
+    from tilewright.expressions.functions import gelu as gelu
+    from tilewright.expressions.functions import log as log
+    from tilewright.expressions.functions import maximum as maximum
+    from tilewright.expressions.functions import minimum as minimum
+    from tilewright.expressions.functions import relu as relu
+    from tilewright.expressions.functions import row_amax as row_amax
+    from tilewright.expressions.functions import row_max as row_max
+    from tilewright.expressions.functions import row_min as row_min
+    from tilewright.expressions.functions import row_sum as row_sum
+    from tilewright.expressions.functions import sigmoid as sigmoid
+    from tilewright.expressions.functions import silu as silu
+    from tilewright.expressions.functions import sqrt as sqrt
+    from tilewright.expressions.functions import tanh as tanh
+    from tilewright.expressions.functions import where as where
     from tilewright.formats.quantization import quantize as quantize
     from tilewright.formats.quantized import Quantized as Quantized
     from tilewright.formats.quantized import dequantize as dequantize
@@ -73,6 +94,10 @@ _HOME = {
     "target": "tilewright.targets",
     "threads": "tilewright.runtime.cpu.pool",
     "tune": "tilewright.tuner.search",
+    **dict.fromkeys((
+        "clamp", "column_amax", "column_max", "column_min", "column_sum", "erf", "exp", "gelu", "log", "maximum",
+        "minimum", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt", "tanh", "where",
+    ), "tilewright.expressions.functions"),
 }
 __all__ = sorted(("__version__", *_HOME))
 

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "tilewright"
 # The longest matching name counts.
 LAYERS = [
     ["forks", "outputs", "text"],
-    ["formats", "problem", "targets"],
+    ["expressions", "formats", "problem", "targets"],
     ["plans"],
     ["rules"],  # NumPy's rules, for arrays wherever they are: no engine
     ["ir"],

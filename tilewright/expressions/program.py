@@ -1,0 +1,135 @@
+"""`Expression`: a traced function as data, its text, and its evaluation by NumPy.
+
+    acc:float bias:float; add acc bias; tanh %0; mul %1 #0.5; -> %2
+
+Parameters with their kinds, a line for each operation (%i is the result of line i, # a constant), and the results, some
+of which may be reduced: `row_max %2` is the largest number of each row. Equal functions have equal texts.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
+
+Number = bool | int | float
+# A line's operand: the number of an earlier line, a parameter's name, or a constant in a tuple of its own.
+Operand = int | str | tuple[Number]
+
+# What becomes of a result along an axis of C: none, its rows or its columns; amax is the largest size.
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": np.sum, "max": np.max, "min": np.min, "amax": lambda x, **axis: np.max(np.abs(x), **axis)}
+AXES = {"row": -1, "column": -2}
+REDUCED = {f"{axis}_{how}": (AXES[axis], REDUCTIONS[how]) for axis in AXES for how in REDUCTIONS}
+
+
+@dataclass(frozen=True)
+class Line:
+    operation: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    operand: Operand
+    reduced: str = ""           # of REDUCED
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A function of numbers. `parameters` are kinds by name, in order; results are one or more."""
+    parameters: tuple[tuple[str, str], ...]
+    lines: tuple[Line, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def text(self) -> str:
+        parameters = " ".join(f"{name}:{kind}" for name, kind in self.parameters)
+        lines = [" ".join((line.operation, *map(_written, line.operands))) for line in self.lines]
+        results = ", ".join(f"{result.reduced} {_written(result.operand)}".strip() for result in self.results)
+        return "; ".join((parameters, *lines, f"-> {results}"))
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def read(cls, text: str) -> Expression:
+        """The expression with this text. ValueError for any other text."""
+        try:
+            first, *lines, last = text.split("; ")
+            parameters = tuple((name, kind) for name, _, kind in (word.partition(":") for word in first.split()))
+            recorded = tuple(Line(name, tuple(map(_operand, operands))) for name, *operands in map(str.split, lines))
+            results = tuple(Result(_operand(words[-1]), " ".join(words[:-1]))
+                            for words in (part.split() for part in last.removeprefix("-> ").split(", ")))
+            found = cls(parameters, recorded, results)
+            if found.text == text and found._valid:
+                return found
+        except (ValueError, IndexError, SyntaxError):
+            pass
+        raise ValueError(f"{text!r} is not the text of an expression")
+
+    @property
+    def _valid(self) -> bool:
+        names = dict(self.parameters)
+        uses = [(x, count) for count, line in enumerate(self.lines) for x in line.operands]
+        uses += [(result.operand, len(self.lines)) for result in self.results]
+        earlier = all(x in names if isinstance(x, str) else isinstance(x, tuple) or 0 <= x < count for x, count in uses)
+        return (earlier and bool(self.results) and set(names.values()) <= set(KINDS)
+                and all(line.operation in OPERATIONS or line.operation in CONVERSIONS for line in self.lines)
+                and all(result.reduced in ("", *REDUCED) for result in self.results))
+
+    @cached_property
+    def flops(self) -> int:
+        """Operations for each element; an elementary function counts as twenty."""
+        return sum(20 if line.operation in ("exp", "log", "tanh", "erf") else 1 for line in self.lines)
+
+    def evaluate(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results of NumPy's arrays, or numbers, by name, which broadcast: floats are computed in float64. It is
+        the reference for what kernels compute."""
+        with np.errstate(all="ignore"):
+            def operation(name: str, *xs: Any) -> Any:
+                if name in CONVERSIONS:
+                    return np.asarray(xs[0], np.float64 if name == "float" else np.int64)
+                return OPERATIONS[name].numpy(*xs)
+
+            kinds = {"float": np.float64, "int": None, "bool": bool}
+            given = {name: np.asarray(inputs[name], kinds[kind]) for name, kind in self.parameters}
+            found = self.run(operation, given, lambda x: x)
+            return tuple(_reduced(x, result.reduced) for x, result in zip(found, self.results, strict=True))
+
+    def run(self, operation: Any, inputs: Mapping[str, Any], constant: Any) -> list[Any]:
+        """The results before reductions, each line by operation(name, *operands), constants by constant(number)."""
+        values: list[Any] = []
+
+        def value(x: Operand) -> Any:
+            return constant(x[0]) if isinstance(x, tuple) else inputs[x] if isinstance(x, str) else values[x]
+
+        for line in self.lines:
+            values.append(operation(line.operation, *map(value, line.operands)))
+        return [value(result.operand) for result in self.results]
+
+
+def _reduced(x: Any, how: str) -> Any:
+    if not how:
+        return x
+    axis, function = REDUCED[how]
+    return function(x, axis=axis)
+
+
+def _written(x: Operand) -> str:
+    return f"#{x[0]!r}" if isinstance(x, tuple) else x if isinstance(x, str) else f"%{x}"
+
+
+def _operand(word: str) -> Operand:
+    if word.startswith("%"):
+        return int(word[1:])
+    if not word.startswith("#"):
+        return word
+    number = word[1:]
+    if number in ("True", "False"):
+        return (number == "True",)
+    return (int(number),) if number.lstrip("-").isdigit() else (float(number),)
